@@ -1,0 +1,1 @@
+"""What every engine shares: units, bounds, events, prices, entropy, releases."""

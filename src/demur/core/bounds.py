@@ -1,0 +1,204 @@
+"""Bounds on data: what they are worth depends on where they come from.
+
+A bound is *enforced* (the code made it true), *declared* (a public fact the caller
+answers for) or *estimated* from private data. An estimated bound makes a statement
+conditional, and the statement says so.
+
+The functions here enforce a bound and say into which space they lead. A radius
+measured before stays valid after a map only if the map is Lipschitz: clipping a row to
+a ball is a projection onto a convex set, so it never increases a distance (constant
+1); scaling to the unit cube multiplies distances by at most 1 / the narrowest side;
+dividing a row by its norm has no constant at all (two tiny vectors may end up at
+opposite poles). `Space.from_source` carries that fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.core import validate
+from demur.core.adjacency import Ball, LipschitzMap
+from demur.core.errors import NotCovered
+from demur.core.rounding import up
+
+
+class BoundSource(StrEnum):
+    """Where a bound comes from, from the strongest to the weakest."""
+
+    ENFORCED = "enforced"
+    DECLARED = "declared"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number that limits the data, what it limits, and why it may be believed."""
+
+    value: float
+    source: BoundSource
+    what: str = "row norm"
+
+    def __post_init__(self) -> None:
+        validate.non_negative(value=self.value)
+        validate.name(what=self.what)
+        object.__setattr__(self, "source", BoundSource(self.source))
+
+    def to_json(self) -> dict[str, Any]:
+        """The bound as plain data."""
+        return {"value": self.value, "source": str(self.source), "what": self.what}
+
+    @classmethod
+    def from_json(cls, data: object) -> Bound:
+        """The bound that `to_json` wrote; anything else is a ValueError."""
+        if not isinstance(data, dict) or set(data) != {"value", "source", "what"}:
+            raise ValueError(f"not a bound: {str(data)[:200]}")
+        try:
+            return cls(data["value"], BoundSource(data["source"]), data["what"])
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Space:
+    """A named record metric, and the Lipschitz map that led into it, if one did."""
+
+    name: str
+    from_source: LipschitzMap | None = None
+
+    def __post_init__(self) -> None:
+        validate.name(space=self.name)
+
+    def ball(self, before: Ball) -> Ball:
+        """The ball of this space that holds the image of a ball measured before."""
+        if before.space == self.name:
+            return before
+        if self.from_source is None:
+            raise NotCovered(
+                f"no Lipschitz constant leads from {before.space!r} to {self.name!r}"
+                " (dividing by the norm has none): measure the radius in"
+                f" {self.name!r}, or clip instead. Nothing was spent."
+            )
+        return self.from_source.convert(before)
+
+
+class Bounded(NamedTuple):
+    """Data, the bound that now holds for it, and the space it lies in."""
+
+    data: NDArray[np.float64]
+    bound: Bound
+    space: Space
+
+
+def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """`values` as a float64 matrix of at least one row and column, all finite."""
+    try:
+        matrix = np.array(values, dtype=np.float64, copy=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a matrix of numbers; {error}") from error
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(
+            f"{name} must be a matrix with at least one row and one column;"
+            f" got shape {matrix.shape}"
+        )
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"{name} must be finite: {bad.size} rows hold NaN or infinity."
+            " Drop or impute them by a rule that does not look at other rows."
+        )
+    return matrix
+
+
+def _row_norms(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row norms, safe against overflow and underflow of the squares."""
+    largest = np.abs(matrix).max(axis=1)
+    scale = np.where(largest > 0, largest, 1.0)
+    norms: NDArray[np.float64] = scale * np.linalg.norm(matrix / scale[:, None], axis=1)
+    return norms
+
+
+def _shrink(matrix: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
+    """Rows projected onto a ball a relative 2^-40 inside the bound, in place.
+
+    The margin is far above the rounding error of a computed norm (about d * 2^-53),
+    so the true norm of every row is at most `max_norm`. Being a projection onto a
+    fixed ball, the map is 1-Lipschitz up to the rounding of its result.
+    """
+    target = max_norm * (1.0 - 2.0**-40)
+    norms = _row_norms(matrix)
+    over = np.flatnonzero(norms > target)
+    matrix[over] = matrix[over] / norms[over, None] * target
+    return matrix
+
+
+def clip_rows(X: ArrayLike, max_norm: float, *, space: str = "records") -> Bounded:
+    """Rows projected onto the ball of radius `max_norm`: the bound is enforced.
+
+    A projection is 1-Lipschitz, so the space keeps its name and every radius in it.
+
+    >>> data, bound, space = clip_rows([[3.0, 4.0], [0.3, 0.4]], max_norm=1.0)
+    >>> float(round(np.linalg.norm(data[0]), 9)), bound.value, str(bound.source)
+    (1.0, 1.0, 'enforced')
+    """
+    validate.positive(max_norm=max_norm)
+    matrix = _shrink(finite_matrix("X", X), float(max_norm))
+    kept = LipschitzMap(space, space, 1.0)
+    return Bounded(
+        matrix, Bound(max_norm, BoundSource.ENFORCED), Space(space, from_source=kept)
+    )
+
+
+def normalize_rows(X: ArrayLike, *, space: str = "records") -> Bounded:
+    """Rows divided by their norm (rows of zeros stay): norm at most 1, enforced.
+
+    This is not Lipschitz: a radius measured before says nothing after, so the result
+    lies in a space of its own, with no map from the old one.
+    """
+    matrix = finite_matrix("X", X)
+    norms = _row_norms(matrix)
+    matrix /= np.where(norms > 0, norms, 1.0)[:, None]
+    matrix = _shrink(matrix, 1.0)
+    return Bounded(
+        matrix, Bound(1.0, BoundSource.ENFORCED), Space(f"normalized {space}")
+    )
+
+
+def to_unit_cube(
+    X: ArrayLike, low: ArrayLike, high: ArrayLike, *, space: str = "records"
+) -> Bounded:
+    """Columns scaled from the public box [low, high] to [0, 1], and clipped to it.
+
+    `low` and `high` must be public: the smallest and largest value of private data
+    are somebody's records. Distances grow at most by 1 / the narrowest side.
+    """
+    matrix = finite_matrix("X", X)
+    sides = []
+    for name, side in (("low", low), ("high", high)):
+        values = np.asarray(side, dtype=np.float64)
+        if values.ndim > 1 or values.size not in (1, matrix.shape[1]):
+            raise ValueError(
+                f"{name} must be one number or one per column ({matrix.shape[1]});"
+                f" got shape {values.shape}"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} must be finite; got {values}")
+        sides.append(np.broadcast_to(values.reshape(-1), matrix.shape[1]))
+    lows, highs = sides
+    widths = highs - lows
+    if not (np.isfinite(widths).all() and (widths > 0).all()):
+        raise ValueError(
+            "high must exceed low in every column, by a finite width;"
+            f" got widths {widths}"
+        )
+    cube = np.clip((np.clip(matrix, lows, highs) - lows) / widths, 0.0, 1.0)
+    target = f"cube of {space}"
+    return Bounded(
+        cube,
+        Bound(1.0, BoundSource.ENFORCED, what="coordinate in [0, 1]"),
+        Space(target, LipschitzMap(space, target, up(1.0 / float(widths.min()), 2))),
+    )

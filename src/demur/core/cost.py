@@ -1,0 +1,222 @@
+"""What a mechanism costs, as a function of the unit: the one idea, as data.
+
+A `Cost` is a list of terms. A `Fixed` term states an event at one unit and so, by
+covering, at every unit below it. `GaussianOverBalls` and `PureOverBalls` state a whole
+curve over the balls of one space: the result moves by at most Delta(r) when a record
+moves by r, and the noise turns that movement into a cost.
+
+`cost.at(unit)` picks the terms that speak about `unit` and returns the cheapest; all of
+them are true at once, so the choice is free. If none speaks, it raises `NotCovered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from demur.core import events, validate
+from demur.core.adjacency import (
+    Ball,
+    Erasure,
+    LipschitzMap,
+    Unit,
+    one_record,
+    reachable_balls,
+    unit_from_json,
+)
+from demur.core.curve import PiecewiseLinear
+from demur.core.errors import NotCovered, NotPriced
+from demur.core.events import Event, Gaussian, Pure, for_group
+from demur.core.rounding import down, up
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An event at one unit, and so at every unit that it covers."""
+
+    unit: Unit
+    event: Event
+
+    def at(self, unit: Unit) -> Event | None:
+        """The event at `unit`, or None where this term says nothing."""
+        if self.unit.covers(unit):
+            return self.event
+        single = one_record(unit)
+        if self.unit.records_per_person == 1 and self.unit.covers(single):
+            return for_group(self.event, unit.records_per_person)
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The term as plain data."""
+        return {
+            "term": "fixed",
+            "at": self.unit.to_json(),
+            "is": events.to_json(self.event),
+        }
+
+
+@dataclass(frozen=True)
+class GaussianOverBalls:
+    """Noise of deviation `sigma` on a value that moves by at most sensitivity(r)."""
+
+    space: str
+    sensitivity: PiecewiseLinear
+    sigma: float
+
+    def __post_init__(self) -> None:
+        validate.name(space=self.space)
+        validate.positive(sigma=self.sigma)
+
+    def at(self, unit: Unit) -> Event | None:
+        """Gaussian(sigma / sensitivity(r)), or nothing to pay where nothing moves."""
+        if not isinstance(unit, Ball) or unit.space != self.space:
+            return None
+        moved = self.sensitivity(unit.radius)
+        if moved == 0.0:
+            return Pure(0.0)
+        return for_group(Gaussian(down(self.sigma / moved)), unit.records_per_person)
+
+    def to_json(self) -> dict[str, Any]:
+        """The term as plain data."""
+        return {
+            "term": "gaussian_over_balls",
+            "space": self.space,
+            "sensitivity": self.sensitivity.to_json(),
+            "sigma": self.sigma,
+        }
+
+
+@dataclass(frozen=True)
+class PureOverBalls:
+    """A log-likelihood ratio of at most rate * distance(r), as in metric privacy."""
+
+    space: str
+    distance: PiecewiseLinear
+    rate: float
+
+    def __post_init__(self) -> None:
+        validate.name(space=self.space)
+        validate.positive(rate=self.rate)
+
+    def at(self, unit: Unit) -> Event | None:
+        """Pure(rate * distance(r))."""
+        if not isinstance(unit, Ball) or unit.space != self.space:
+            return None
+        moved = self.distance(unit.radius)
+        return for_group(
+            Pure(up(self.rate * moved) if moved else 0.0), unit.records_per_person
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The term as plain data."""
+        return {
+            "term": "pure_over_balls",
+            "space": self.space,
+            "distance": self.distance.to_json(),
+            "rate": self.rate,
+        }
+
+
+Term: TypeAlias = Fixed | GaussianOverBalls | PureOverBalls
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All that a mechanism says about its price."""
+
+    terms: tuple[Term, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", tuple(self.terms))
+        if not self.terms:
+            raise ValueError("terms must not be empty: a cost has to say something")
+
+    def at(self, unit: Unit, maps: Iterable[LipschitzMap] = ()) -> Event:
+        """The event at `unit`; balls are also asked through the declared `maps`."""
+        worlds: list[Unit] = [unit]
+        if isinstance(unit, Ball):
+            worlds = list(reachable_balls(unit, maps))
+        found: list[Event] = []
+        reasons: list[str] = []
+        for world in worlds:
+            for term in self.terms:
+                try:
+                    event = term.at(world)
+                except (NotCovered, NotPriced) as error:
+                    reasons.append(str(error))
+                    continue
+                if event is not None:
+                    found.append(event)
+        if not found:
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            raise NotCovered(
+                f"nothing is stated about {unit}: the cost speaks of"
+                f" {', '.join(self.spoken_of())}{why}. Nothing was spent."
+            )
+        return _cheapest(found)
+
+    def only_erasure(self) -> bool:
+        """Whether this is a deletion's cost, which no privacy reading may add."""
+        return all(
+            isinstance(term, Fixed) and isinstance(term.unit, Erasure)
+            for term in self.terms
+        )
+
+    def spoken_of(self) -> list[str]:
+        """The units this cost speaks about, for messages and reports."""
+        return [
+            str(term.unit)
+            if isinstance(term, Fixed)
+            else f"Ball(..., space={term.space!r})"
+            for term in self.terms
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The cost as plain data."""
+        return {"terms": [term.to_json() for term in self.terms]}
+
+    @classmethod
+    def from_json(cls, data: object) -> Cost:
+        """The cost that `to_json` wrote; anything else is a ValueError."""
+        if not isinstance(data, dict) or not isinstance(data.get("terms"), list):
+            raise ValueError(f"not a cost: {str(data)[:200]}")
+        try:
+            return cls(tuple(_term(item) for item in data["terms"]))
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a cost: {error!r:.200}") from error
+
+
+def _term(data: Any) -> Term:
+    match data:
+        case {"term": "fixed", "at": unit, "is": event}:
+            return Fixed(unit_from_json(unit), events.from_json(event))
+        case {
+            "term": "gaussian_over_balls",
+            "space": space,
+            "sensitivity": curve,
+            "sigma": sigma,
+        }:
+            return GaussianOverBalls(space, PiecewiseLinear.from_json(curve), sigma)
+        case {
+            "term": "pure_over_balls",
+            "space": space,
+            "distance": curve,
+            "rate": rate,
+        }:
+            return PureOverBalls(space, PiecewiseLinear.from_json(curve), rate)
+    raise ValueError(f"not a term of a cost: {str(data)[:200]}")
+
+
+def _cheapest(found: list[Event]) -> Event:
+    """The cheapest of several true statements, where they compare; else the first."""
+    best = found[0]
+    for event in found[1:]:
+        match best, event:
+            case (Gaussian(a), Gaussian(b)) if b > a:
+                best = event
+            case (Pure(a), Pure(b)) if b < a:
+                best = event
+            case (_, Pure(epsilon=0.0)):
+                best = event
+    return best

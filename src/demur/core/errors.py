@@ -1,0 +1,37 @@
+"""Every refusal of demur, by name; each message says whether anything was spent."""
+
+
+class DemurError(Exception):
+    """Base of all refusals that are not plain bad arguments (`ValueError`)."""
+
+
+class NotCovered(DemurError):
+    """A unit was asked about that the statement at hand says nothing about."""
+
+
+class NotPriced(DemurError):
+    """An event has no price under the accountant or filter that was asked."""
+
+
+class BudgetExceeded(DemurError):
+    """A charge was declined; nothing was spent and nothing may be released."""
+
+
+class NotPrivate(DemurError):
+    """A seeded noise source met a place that promises privacy."""
+
+
+class NoiseReuse(DemurError):
+    """The same noise was asked for twice, or outside the process that owns it."""
+
+
+class BookMismatch(DemurError):
+    """A book exists already with other terms than those asked for."""
+
+
+class BookDamaged(DemurError):
+    """A book does not verify: a row was edited, removed, reordered or cut off."""
+
+
+class IdempotencyConflict(DemurError):
+    """An idempotency key was used again for something else; nothing was spent."""

@@ -1,0 +1,25 @@
+"""What leaves the library: a value, and the entry that paid for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from demur.core.entry import Entry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Release(Generic[T]):
+    """A private value and its entry; the exact value is not kept anywhere."""
+
+    value: T
+    entry: Entry
+
+    def statement(self, *, records: int | None = None) -> str:
+        """One paragraph a privacy officer can read and sign.
+
+        With the public number of `records` it warns when delta is not below 1/n.
+        """
+        return self.entry.statement(records=records)

@@ -1,0 +1,83 @@
+"""Checks on arguments; the keyword's name becomes the message.
+
+Each check takes keyword arguments alone and raises before anything is spent:
+`validate.positive(epsilon=epsilon)` -> "epsilon must be positive and finite; got nan".
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+
+_LONGEST_NAME = 200
+_LONGEST_TEXT = 4000
+
+
+def _each(values: dict[str, object], test: Callable[[float], bool], want: str) -> None:
+    for name, value in values.items():
+        # bool is a number to Python, and never what a caller meant here.
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            shown = repr(value)[:80]
+            raise TypeError(f"{name} must be a number, {want}; got {shown}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not test(number):
+            raise ValueError(f"{name} must be {want}; got {repr(value)[:80]}")
+
+
+def finite(**values: object) -> None:
+    """Refuse anything but finite real numbers."""
+    _each(values, math.isfinite, "finite")
+
+
+def positive(**values: object) -> None:
+    """Refuse anything but positive finite numbers."""
+    _each(values, lambda x: 0 < x < math.inf, "positive and finite")
+
+
+def non_negative(**values: object) -> None:
+    """Refuse anything but finite numbers from 0."""
+    _each(values, lambda x: 0 <= x < math.inf, "at least 0 and finite")
+
+
+def open_probability(**values: object) -> None:
+    """Refuse anything but numbers strictly between 0 and 1."""
+    _each(values, lambda x: 0 < x < 1, "strictly between 0 and 1")
+
+
+def probability(**values: object) -> None:
+    """Refuse anything but numbers from 0 to 1."""
+    _each(values, lambda x: 0 <= x <= 1, "between 0 and 1")
+
+
+def count(**values: object) -> None:
+    """Refuse anything but whole numbers from 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name} must be a whole number; got {repr(value)[:80]}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {repr(value)[:80]}")
+
+
+def _string(key: str, value: object, longest: int) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{key} must be a string; got {repr(value)[:80]}")
+    if not value or len(value) > longest or not value.isprintable():
+        raise ValueError(
+            f"{key} must be 1 to {longest} printable characters; got {value[:40]!r}"
+        )
+
+
+def name(**values: object) -> None:
+    """Refuse anything but short, printable, non-empty strings."""
+    for key, value in values.items():
+        _string(key, value, _LONGEST_NAME)
+
+
+def text(**values: object) -> None:
+    """Refuse anything but printable, non-empty strings of at most a page."""
+    for key, value in values.items():
+        _string(key, value, _LONGEST_TEXT)

@@ -1,0 +1,31 @@
+"""How much a book may spend at one unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from demur.core import validate
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `epsilon` at `delta`, over everything the book will ever hold."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.probability(delta=self.delta)
+        if self.delta >= 1.0:
+            raise ValueError(f"delta must be below 1; got {self.delta!r}")
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
+
+    def to_json(self) -> dict[str, Any]:
+        """The budget as plain data."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g}"

@@ -1,0 +1,103 @@
+"""The hash chain of a book: canonical text, links, heads and signatures.
+
+Row k carries hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
+book's terms. Whoever knows hash_k can tell any change to rows 1..k: an edited, removed
+or reordered row changes a link, and making the links right again needs another hash_k
+(a collision). Two things a chain alone cannot show: that its *end* was cut off, and
+that the whole of it was rewritten. For those an exported head (sequence and hash, kept
+elsewhere) or signatures are needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+_HASH_LENGTH = 64
+
+
+def canonical(data: Any) -> str:
+    """One text for one value: sorted keys, no spaces, ASCII, finite numbers alone."""
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def digest(text: str | bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    data = text.encode() if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()
+
+
+def link(previous: str, body: str) -> str:
+    """The hash of a row, from the hash before it and its own text."""
+    return digest(f"{previous}\n{body}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """How far a book had come, and the hash that pins everything up to there."""
+
+    sequence: int
+    hash: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence, bool) or not isinstance(self.sequence, int):
+            raise TypeError(f"sequence must be a whole number; got {self.sequence!r}")
+        if self.sequence < 0:
+            raise ValueError(f"sequence must be at least 0; got {self.sequence}")
+        if not isinstance(self.hash, str) or len(self.hash) != _HASH_LENGTH:
+            raise ValueError("hash must be 64 hexadecimal digits")
+
+    def __str__(self) -> str:
+        return f"{self.sequence}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """The head that `str` wrote, "sequence:hash"."""
+        number, _, value = text.strip().partition(":")
+        if not number.isdigit():
+            raise ValueError(f"a head reads SEQUENCE:HASH; got {text[:80]!r}")
+        return cls(int(number), value)
+
+
+def load_signing_key(key: Ed25519PrivateKey | Path | str) -> Ed25519PrivateKey:
+    """An Ed25519 private key, given as itself or as an unencrypted PEM file."""
+    if isinstance(key, Ed25519PrivateKey):
+        return key
+    loaded = serialization.load_pem_private_key(Path(key).read_bytes(), password=None)
+    if not isinstance(loaded, Ed25519PrivateKey):
+        raise ValueError(f"{key} holds no Ed25519 private key")
+    return loaded
+
+
+def public_hex(key: Ed25519PrivateKey) -> str:
+    """The public half, as the book's terms record it."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def sign(key: Ed25519PrivateKey, row_hash: str) -> str:
+    """The signature of one row's hash, in hexadecimal."""
+    return key.sign(bytes.fromhex(row_hash)).hex()
+
+
+def signed_by(public: str, row_hash: str, signature: str | None) -> bool:
+    """Whether `signature` over `row_hash` is the signer's."""
+    if signature is None:
+        return False
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        key.verify(bytes.fromhex(signature), bytes.fromhex(row_hash))
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,228 @@
+"""The rows of a book: how they are written, found and counted. SQL, no decisions."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy.engine import Connection
+
+from demur.core import accounting, events
+from demur.core.cost import Fixed
+from demur.core.declaration import Declaration
+from demur.core.errors import BookDamaged
+from demur.core.events import Event
+from demur.core.profile import Profile
+from demur.ledger import chain, store
+from demur.ledger.chain import canonical, digest
+from demur.ledger.reading import Group, declaration_from_text, event_digest
+
+Body = dict[str, Any]
+
+
+class KeptProfile(NamedTuple):
+    """A curve of a subsampled event, as it is stored."""
+
+    event: Event
+    digest: str
+    data: bytes
+
+
+def now() -> str:
+    """The time of a row."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def append(
+    connection: Connection,
+    sequence: int,
+    last: str,
+    body: Body,
+    signer: Ed25519PrivateKey | None,
+) -> None:
+    """Write row `sequence` + 1 after the hash `last`, and move the head to it."""
+    text = canonical(body)
+    row_hash = chain.link(last, text)
+    connection.execute(
+        store.rows.insert().values(
+            sequence=sequence + 1,
+            kind=body["kind"],
+            entry_id=body["id"],
+            idempotency_key=body.get("idempotency_key"),
+            declaration=body.get("declaration"),
+            count=body.get("count"),
+            noise=body.get("noise"),
+            body=text,
+            hash=row_hash,
+            signature=chain.sign(signer, row_hash) if signer else None,
+        )
+    )
+    connection.execute(store.book.update().values(sequence=sequence + 1, hash=row_hash))
+
+
+def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
+    """The charge with this idempotency key, if there is one."""
+    rows = store.rows
+    row = connection.execute(
+        sa.select(rows.c.sequence, rows.c.body).where(rows.c.idempotency_key == key)
+    ).first()
+    return None if row is None else (int(row.sequence), json.loads(row.body))
+
+
+def body_of(connection: Connection, entry_id: str, kind: str) -> Body | None:
+    """The charge or the commit of an entry, if there is one."""
+    rows = store.rows
+    text = connection.execute(
+        sa.select(rows.c.body).where(rows.c.entry_id == entry_id, rows.c.kind == kind)
+    ).scalar_one_or_none()
+    return None if text is None else json.loads(text)
+
+
+def draws(connection: Connection, entry_id: str) -> int:
+    """How often a reservation was drawn from."""
+    rows = store.rows
+    statement = sa.select(sa.func.count()).where(
+        rows.c.entry_id == entry_id, rows.c.kind == "draw"
+    )
+    return int(connection.execute(statement).scalar_one())
+
+
+def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
+    """Every charge, in order, with what it declared."""
+    rows = store.rows
+    said = {
+        row.digest: row.body
+        for row in connection.execute(sa.select(store.declarations))
+    }
+    statement = (
+        sa.select(rows.c.sequence, rows.c.body)
+        .where(rows.c.kind == "charge")
+        .order_by(rows.c.sequence)
+    )
+    found = []
+    for row in connection.execute(statement):
+        body = json.loads(row.body)
+        name = body["declaration"]
+        if name not in said:
+            raise BookDamaged(f"row {row.sequence}: its declaration is missing")
+        found.append((row.sequence, body, declaration_from_text(said[name])))
+    return found
+
+
+def declaration(connection: Connection, name: str) -> Declaration:
+    """A declaration by its digest."""
+    text = connection.execute(
+        sa.select(store.declarations.c.body).where(store.declarations.c.digest == name)
+    ).scalar_one_or_none()
+    if text is None:
+        raise BookDamaged(f"the declaration {name[:12]}... is missing")
+    return declaration_from_text(text)
+
+
+def profiles_of(declared: Declaration) -> dict[str, KeptProfile]:
+    """Curves of the subsampled events of a declaration, by the event's digest."""
+    kept: dict[str, KeptProfile] = {}
+    for term in declared.cost.terms:
+        profile = accounting.profile_of(term.event) if isinstance(term, Fixed) else None
+        if profile is not None and isinstance(term, Fixed):
+            data = profile.to_bytes()
+            kept[event_digest(term.event)] = KeptProfile(term.event, digest(data), data)
+    return kept
+
+
+def keep(
+    connection: Connection, text: str, curves: dict[str, KeptProfile]
+) -> dict[str, str]:
+    """Store what equal entries share, once; the digests of the curves that count.
+
+    A curve that is there already stays, whatever machine computed it: two machines may
+    differ in the last bit, and both are upper bounds.
+    """
+    name, said, kept = digest(text), store.declarations, store.profiles
+    there = sa.select(said.c.digest).where(said.c.digest == name)
+    if connection.execute(there).first() is None:
+        connection.execute(said.insert().values(digest=name, body=text))
+    counted = {}
+    for key, curve in sorted(curves.items()):
+        before = connection.execute(
+            sa.select(kept.c.digest).where(kept.c.event == key)
+        ).scalar_one_or_none()
+        counted[key] = before or curve.digest
+        if before is None:
+            connection.execute(
+                kept.insert().values(
+                    event=key,
+                    digest=curve.digest,
+                    event_body=canonical(events.to_json(curve.event)),
+                    body=curve.data,
+                )
+            )
+    return counted
+
+
+def profiles(connection: Connection) -> dict[Event, Profile]:
+    """Every stored curve that is whole, by its event."""
+    kept: dict[Event, Profile] = {}
+    for row in connection.execute(sa.select(store.profiles)):
+        if digest(row.body) != row.digest:
+            continue  # Damaged: a reading builds it anew, `verify` reports it.
+        event = events.from_json(json.loads(row.event_body))
+        kept[event] = Profile.from_bytes(row.body)
+    return kept
+
+
+def groups(connection: Connection) -> list[Group]:
+    """Equal declarations, counted by the database: a reading parses each once."""
+    rows, said = store.rows, store.declarations
+    grouped = (
+        sa.select(
+            rows.c.declaration,
+            rows.c.noise,
+            sa.func.count().label("entries"),
+            sa.func.sum(rows.c.count).label("runs"),
+            sa.func.min(rows.c.sequence).label("first"),
+        )
+        .where(rows.c.kind == "charge")
+        .group_by(rows.c.declaration, rows.c.noise)
+        .subquery()
+    )
+    example = rows.alias()
+    found = connection.execute(
+        sa.select(
+            said.c.body.label("said"),
+            grouped.c.noise,
+            grouped.c.entries,
+            grouped.c.runs,
+            example.c.body.label("example"),
+        )
+        .join(grouped, grouped.c.declaration == said.c.digest)
+        .join(example, example.c.sequence == grouped.c.first)
+        .order_by(grouped.c.first)
+    )
+    return [
+        Group(
+            declaration_from_text(row.said),
+            int(row.entries),
+            int(row.runs),
+            str(json.loads(row.example)["label"]),
+            row.noise == "os",
+        )
+        for row in found
+    ]
+
+
+def hash_at(connection: Connection, sequence: int) -> str | None:
+    """The hash of one row."""
+    rows = store.rows
+    return connection.execute(
+        sa.select(rows.c.hash).where(rows.c.sequence == sequence)
+    ).scalar_one_or_none()
+
+
+def totals(connection: Connection) -> list[str]:
+    """The totals of the budgets, as text."""
+    statement = sa.select(store.budgets.c.totals).order_by(store.budgets.c.position)
+    return list(connection.execute(statement).scalars())

@@ -1,0 +1,87 @@
+"""The shelf of keys: noise keys of entries not yet committed, outside the book.
+
+A key is handed out when an entry's noise is drawn, and wiped when the entry is
+committed. Only an entry with an idempotency key *and* an input digest keeps its key on
+disk (owner-only): a retried task then draws the very same noise for the very same
+input. Everything else lives in memory and dies with the process; its entry stays
+spent. The shelf also holds the book's secret, under which digests of private inputs are
+keyed: an unkeyed digest in the book would let a reader test guesses about the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+from pathlib import Path
+
+from demur.core.entropy import KEY_BYTES
+from demur.core.errors import NoiseReuse
+
+_SECRET = "input-digests"
+
+
+class Shelf:
+    """Keys by entry id, in memory, and on disk where a folder is given."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._memory: dict[str, bytes] = {}
+
+    def new(self, name: str, key: bytes, *, keep: bool) -> bytes:
+        """`key` under `name`, or the one that is there already (a retried task)."""
+        if not keep or self._folder is None:
+            return self._memory.setdefault(name, key)
+        path = self._path(name)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Write aside and link: a reader sees the whole key or none, and one key wins.
+        aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        return self._read(path)
+
+    def has(self, name: str) -> bool:
+        """Whether a key lies under `name`."""
+        kept = self._folder is not None and self._path(name).exists()
+        return kept or name in self._memory
+
+    def wipe(self, name: str) -> None:
+        """Overwrite and remove the key under `name`, if there is one."""
+        self._memory.pop(name, None)
+        if self._folder is None:
+            return
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError):
+            with path.open("r+b") as file:
+                file.write(bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+
+    def keyed_digest(self, input_digest: str) -> str:
+        """The digest of an input, under the book's secret."""
+        secret = self.new(_SECRET, os.urandom(KEY_BYTES), keep=True)
+        return hmac.new(secret, input_digest.encode(), hashlib.sha256).hexdigest()
+
+    def _path(self, name: str) -> Path:
+        assert self._folder is not None
+        if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
+            raise ValueError(f"not the name of a key: {name[:80]!r}")
+        return self._folder / f"{name}.key"
+
+    def _read(self, path: Path) -> bytes:
+        key = path.read_bytes()
+        if len(key) != KEY_BYTES or key == bytes(KEY_BYTES):
+            raise NoiseReuse(
+                f"the key {path.name} is damaged or wiped; its noise cannot be drawn."
+                " The entry stays spent: charge a new one."
+            )
+        return key

@@ -1,0 +1,124 @@
+"""Reading a book at a unit: each entry is asked what it costs there.
+
+A reading is tight: it prices the whole multiset of entries at once (closed forms,
+Renyi, privacy loss distributions). It is exact about entries fixed in advance; for
+entries chosen adaptively the enforced figure is the filter's, given beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from demur.core import events
+from demur.core.adjacency import Erasure, LipschitzMap, Unit
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.entry import epsilon_with_slack
+from demur.core.errors import NotCovered, NotPriced
+from demur.core.events import Event, Pure
+from demur.core.profile import Profile
+from demur.core.rounding import up
+from demur.ledger.chain import digest
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a book costs at one unit.
+
+    - `enforced_epsilon`: the filter's figure, good whatever choices were adaptive;
+      None at a unit without a budget.
+    - `left_out`: entries that are deletions in a privacy reading, or the reverse.
+    """
+
+    unit: Unit
+    epsilon: float
+    delta: float
+    entries: int
+    left_out: int
+    sampler_distance: float
+    private: bool
+    enforced_epsilon: float | None = None
+
+    def __str__(self) -> str:
+        stamp = "" if self.private else "NOT PRIVATE (seeded noise): "
+        return (
+            f"{stamp}epsilon {self.epsilon:.4g} at delta {self.delta:g} for {self.unit}"
+            f" over {self.entries} entries"
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal declarations of a book, with how often they were charged."""
+
+    declaration: Declaration
+    entries: int
+    count: int
+    example: str
+    private: bool
+
+
+def read(
+    groups: Iterable[Group],
+    unit: Unit,
+    delta: float,
+    maps: tuple[LipschitzMap, ...],
+    profiles: dict[Event, Profile],
+) -> Reading:
+    """The reading of a whole book, from its groups."""
+    counts: dict[events.Atom, int] = {}
+    distance, entries, left_out, private = 0.0, 0, 0, True
+    for group in groups:
+        cost = group.declaration.cost
+        if isinstance(unit, Erasure) != _about_erasure(cost, unit):
+            left_out += group.entries
+            continue
+        try:
+            event = cost.at(unit, maps)
+        except (NotCovered, NotPriced) as error:
+            raise type(error)(
+                f"the book cannot be read at {unit}: the entry {group.example!r}"
+                f" says nothing there. {error}"
+            ) from error
+        entries += group.entries
+        private = private and group.private
+        if group.declaration.sampler_distance:
+            distance = up(
+                distance + group.declaration.sampler_distance * group.count, 2
+            )
+        for atom, count in events.atoms(event, group.count).items():
+            counts[atom] = counts.get(atom, 0) + count
+    whole = events.from_atoms(counts) if counts else Pure(0.0)
+    return Reading(
+        unit=unit,
+        epsilon=epsilon_with_slack(whole, delta, distance, profiles),
+        delta=delta,
+        entries=entries,
+        left_out=left_out,
+        sampler_distance=distance,
+        private=private,
+    )
+
+
+def _about_erasure(cost: Cost, unit: Unit) -> bool:
+    """Whether a cost belongs to readings of deletions (asked of the right kind)."""
+    if isinstance(unit, Erasure):
+        return any(
+            isinstance(term, Fixed) and isinstance(term.unit, Erasure)
+            for term in cost.terms
+        )
+    return cost.only_erasure()
+
+
+@lru_cache(maxsize=4096)
+def declaration_from_text(text: str) -> Declaration:
+    """A declaration, parsed once per process."""
+    return Declaration.from_json(json.loads(text))
+
+
+def event_digest(event: Event) -> str:
+    """The name under which an event's profile is kept."""
+    return digest(repr(event))

@@ -1,0 +1,52 @@
+"""Many runs of one mechanism, paid for at once and handed out one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from demur.core.entry import Entry
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One use of a reservation: the entry that paid, and which use this is."""
+
+    entry: Entry
+    index: int
+
+
+class Reservation:
+    """`count` runs of one mechanism; `draw()` hands them out and then declines."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        draw: Callable[[Entry], Draw],
+        drawn: Callable[[Entry], int],
+    ) -> None:
+        self.entry = entry
+        self._draw = draw
+        self._drawn = drawn
+
+    @property
+    def count(self) -> int:
+        """How many draws were paid for."""
+        return self.entry.count
+
+    @property
+    def drawn(self) -> int:
+        """How many have been handed out, by any process."""
+        return self._drawn(self.entry)
+
+    @property
+    def remaining(self) -> int:
+        """How many are left."""
+        return self.count - self.drawn
+
+    def draw(self) -> Draw:
+        """The next draw, durable before it returns; declines after `count`."""
+        return self._draw(self.entry)
+
+    def __repr__(self) -> str:
+        return f"Reservation({self.entry.label!r}, count={self.count})"

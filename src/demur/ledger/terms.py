@@ -1,0 +1,134 @@
+"""The terms of a book: everything that is fixed when it is opened for the first time.
+
+They are the genesis of its hash chain, so none of them can change later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from demur.core import validate
+from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
+from demur.core.errors import BookMismatch
+from demur.ledger.budget import Budget
+from demur.ledger.chain import canonical
+from demur.ledger.filters import Filter
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Dataset, budgets by unit, filter, declared maps, signer and purpose."""
+
+    dataset: str
+    budgets: tuple[tuple[Unit, Budget], ...]
+    filter: Filter
+    maps: tuple[LipschitzMap, ...] = ()
+    signer: str | None = None
+    testing: bool = False
+
+    def __post_init__(self) -> None:
+        validate.name(dataset=self.dataset)
+        if not self.budgets:
+            raise ValueError("budgets must name at least one unit")
+        units = [unit for unit, _ in self.budgets]
+        if len(set(units)) != len(units):
+            raise ValueError(f"budgets name a unit twice: {units}")
+        for _, budget in self.budgets:
+            self.filter.check(budget)
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        dataset: str,
+        budgets: Mapping[Unit, Budget],
+        filter: Filter | str | None = None,
+        maps: Iterable[LipschitzMap] = (),
+        signer: str | None = None,
+        testing: bool = False,
+    ) -> Terms:
+        """Terms from what a caller says; the default filter follows from delta.
+
+        Pure epsilons where every delta is 0, Gaussian releases otherwise.
+        """
+        if not isinstance(budgets, Mapping) or not budgets:
+            raise ValueError(
+                "budgets must map at least one unit to its Budget, as in"
+                " {AddOrRemoveOne(): Budget(epsilon=1.0, delta=1e-6)}"
+            )
+        for unit, budget in budgets.items():
+            if not isinstance(unit, Unit) or not isinstance(budget, Budget):
+                raise TypeError(
+                    f"budgets must map units to Budgets; got {unit!r}: {budget!r}"
+                )
+        private = [b for u, b in budgets.items() if not isinstance(u, Erasure)]
+        first = (private or list(budgets.values()))[0]
+        if filter is None:
+            filter = "gaussian" if all(b.delta for b in budgets.values()) else "pure"
+        if isinstance(filter, str):
+            filter = Filter.named(filter, first)
+        return cls(
+            dataset, tuple(budgets.items()), filter, tuple(maps), signer, testing
+        )
+
+    def to_text(self) -> str:
+        """The terms as canonical text: the genesis of the chain."""
+        return canonical(
+            {
+                "dataset": self.dataset,
+                "budgets": [
+                    {"at": unit.to_json(), "is": budget.to_json()}
+                    for unit, budget in self.budgets
+                ],
+                "filter": self.filter.to_json(),
+                "maps": [asdict(m) for m in self.maps],
+                "signer": self.signer,
+                "testing": self.testing,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Terms:
+        """The terms that `to_text` wrote; anything else is a ValueError."""
+        try:
+            data: Any = json.loads(text)
+            return cls(
+                data["dataset"],
+                tuple(
+                    (unit_from_json(row["at"]), Budget(**row["is"]))
+                    for row in data["budgets"]
+                ),
+                Filter.from_json(data["filter"]),
+                tuple(LipschitzMap(**row) for row in data["maps"]),
+                data["signer"],
+                data["testing"],
+            )
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"not the terms of a book: {error}") from error
+
+    def must_equal(self, asked: Terms) -> None:
+        """Refuse to open a book under other terms than its own; show both."""
+        for name, kept, wanted in (
+            ("dataset", self.dataset, asked.dataset),
+            ("budgets", dict(self.budgets), dict(asked.budgets)),
+            ("filter", self.filter, asked.filter),
+            ("maps", set(self.maps), set(asked.maps)),
+            ("testing", self.testing, asked.testing),
+        ):
+            if kept != wanted:
+                raise BookMismatch(
+                    f"this book was opened with {name} {_show(kept)}; asked for now:"
+                    f" {_show(wanted)}. The terms of a book never change: open another"
+                    " book, or ask for these terms. Nothing was spent."
+                )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
+    if isinstance(value, set):
+        return str(sorted(value, key=str)) if value else "none"
+    return repr(value) if isinstance(value, str | bool) else str(value)
