@@ -148,7 +148,7 @@ def price(
     the book keeps its own), so that a reading needs no new distribution.
 
     >>> round(price(Gaussian(1.0), delta=1e-6), 4)
-    4.8879
+    4.8866
     >>> price([Pure(0.5), Pure(0.25)], delta=0.0)
     0.75
     """

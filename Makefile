@@ -1,0 +1,153 @@
+# Two commands matter: `make demo` and `make test`. Both set up .venv the first time.
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+PEERS := .peers
+BIN := $(VENV)/bin
+OUT := out
+
+# --no-deps: a lock is complete, and nothing outside it may slip in.
+INSTALL := -m pip --disable-pip-version-check -qq install --no-input
+LOCKED := $(INSTALL) --no-deps --require-hashes
+EDITABLE := $(INSTALL) --no-deps --no-build-isolation --editable .
+
+PYTEST := $(BIN)/python -m pytest -q -rs
+PARALLEL := -n $(JOBS) --dist loadfile
+
+export MPLBACKEND ?= Agg
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check deep bench lock peers clean distclean \
+	lint wheel examples tests
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
+	@$(BIN)/demur tour
+
+test: $(VENV)/.full lint wheel examples tests ## set up everything, run everything that must pass
+
+check: $(VENV)/.full lint ## the fast part: lint, types, layers, quick tests
+	$(say) "quick tests"
+	@$(PYTEST) $(PARALLEL) -m "not deep and not slow and not serial"
+
+deep: $(VENV)/.full ## the long statistical and crash runs
+	$(say) "deep tests (long)"
+	@$(PYTEST) -m deep
+
+bench: $(VENV)/.full $(PEERS)/.done ## run benchmarks/*.py against the peers
+	@set -e; for f in benchmarks/[a-z]*.py; do \
+	  [ -e "$$f" ] || continue; echo "==> $$f"; $(BIN)/python "$$f"; done
+
+peers: $(PEERS)/.done ## environment for peers whose pins conflict with ours
+
+clean: ## remove outputs and caches, keep the environments
+	@rm -rf $(OUT) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis \
+	  .import_linter_cache
+	@find src tests tools examples benchmarks -name __pycache__ -prune \
+	  -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove the environments too
+	@rm -rf $(VENV) $(PEERS)
+
+# --- the parts of `make test`
+
+lint: $(VENV)/.full
+	$(say) "format"
+	@$(BIN)/ruff format --check --quiet . || { \
+	  echo "not formatted; run: $(BIN)/ruff format ."; exit 1; }
+	$(say) "lint"
+	@$(BIN)/ruff check --quiet .
+	$(say) "types"
+	@$(BIN)/mypy
+	$(say) "layers"
+	@$(BIN)/lint-imports --no-logo
+
+wheel: $(VENV)/.full
+	$(say) "wheel"
+	@rm -rf $(OUT)/dist; mkdir -p $(OUT)
+	@$(BIN)/python -m build --wheel --no-isolation --outdir $(OUT)/dist . \
+	  >$(OUT)/build.log 2>&1 || { cat $(OUT)/build.log; exit 1; }
+	@$(BIN)/python tools/check_wheel.py $(OUT)/dist/*.whl
+
+examples: $(VENV)/.full
+	@mkdir -p $(OUT)
+	@set -e; for f in examples/[a-z]*.py; do \
+	  [ -e "$$f" ] || continue; echo "==> $$f"; \
+	  $(BIN)/python "$$f" >$(OUT)/example.log 2>&1 \
+	    || { cat $(OUT)/example.log; exit 1; }; done
+
+# Unit tests, doctests, the blocks of README.md and docs/. Exit 5: no test is marked serial.
+tests: $(VENV)/.full
+	@mkdir -p $(OUT); rm -f $(OUT)/junit-*.xml
+	$(say) "tests"
+	@$(PYTEST) $(PARALLEL) -m "not deep and not serial" \
+	  --junit-xml=$(OUT)/junit-parallel.xml
+	$(say) "tests that need the machine to themselves"
+	@$(PYTEST) -m "serial and not deep" --junit-xml=$(OUT)/junit-serial.xml \
+	  || [ $$? -eq 5 ]
+	@$(BIN)/python tools/check_skips.py $(OUT)/junit-*.xml
+
+# --- environments: a stamp is written last, so an interrupted set-up is taken up again
+
+say = @echo "==>"
+
+define venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "demur needs Python 3.11 or later; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	  echo "==> create $(1)"; $(PYTHON) -m venv $(1) || { \
+	  echo "'$(PYTHON) -m venv' failed (on Debian: apt-get install python3-venv)"; exit 1; }; }
+endef
+
+$(VENV)/.demo: requirements/demo.lock pyproject.toml
+	$(call venv,$(VENV))
+	$(say) "install what the tour needs (once; about a minute)"
+	@$(BIN)/python $(LOCKED) -r requirements/demo.lock
+	@$(BIN)/python $(EDITABLE)
+	@touch $@
+
+# torch before anything that depends on it, then everything with hashes, then what the
+# machine's build of torch needs beyond that (nothing for the CPU build).
+$(VENV)/.full: requirements/dev.lock requirements/torch.lock pyproject.toml
+	$(call venv,$(VENV))
+	$(say) "install torch (once)"
+	@$(BIN)/python $(INSTALL) --no-deps -r requirements/torch.lock
+	$(say) "install everything else (once; a few minutes)"
+	@$(BIN)/python $(LOCKED) -r requirements/dev.lock
+	@$(BIN)/python $(INSTALL) -r requirements/torch.lock
+	@$(BIN)/python $(EDITABLE)
+	@$(BIN)/python -m pip --disable-pip-version-check check
+	@touch $(VENV)/.demo $@
+
+$(PEERS)/.done: requirements/peers.lock
+	$(call venv,$(PEERS))
+	$(say) "install the peers (once)"
+	@$(PEERS)/bin/python $(LOCKED) -r requirements/peers.lock
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check check
+	@touch $@
+
+# --- locks: one resolution for every platform and Python, names, versions and hashes only
+
+COMPILE = "$$tools"/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	--fork-strategy fewest --prerelease disallow --generate-hashes --no-annotate \
+	--no-emit-index-url --custom-compile-command "make lock" --upgrade
+
+lock: ## resolve all dependencies anew
+	$(say) "resolve"
+	@set -e; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
+	$(PYTHON) -m venv "$$tools"; "$$tools"/bin/python $(INSTALL) uv; \
+	$(COMPILE) pyproject.toml --group build --extra jax --extra torch \
+	  --extra postgres --extra dev -c requirements/torch.lock \
+	  --no-emit-package torch -o requirements/dev.lock; \
+	$(COMPILE) pyproject.toml --group build -c requirements/dev.lock \
+	  -o requirements/demo.lock; \
+	$(COMPILE) --group peers -o requirements/peers.lock
+	@if grep -nE '://|^-|(^|[ "])/' requirements/*.lock; then \
+	  echo "a lock names an address or a path"; exit 1; fi
+	@wc -l requirements/*.lock

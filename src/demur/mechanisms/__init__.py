@@ -1,0 +1,3 @@
+"""Noise with a declared cost; no learning happens here."""
+
+from demur.mechanisms.gaussian import Gaussian as Gaussian

@@ -1,0 +1,304 @@
+"""Gaussian noise that does not leak through its bits.
+
+Added in floating point, Gaussian noise betrays the value under it: near x only some
+floats are of the form fl(x + n), and an observer who knows two candidates rules the
+wrong one out almost always. Here the value is put on a grid and integers are added:
+
+    x -> k = round(x / g),  R = round(sigma N / g),  release g (k + R),
+
+g a power of two, all of it exact in float64.
+
+**Why the accounting holds.** k is an integer, so k + round(y) = round(k + y) for every
+real y (away from ties, which have probability 0). Hence the release is
+g round((g k + sigma N) / g): a function of g k + sigma N, the continuous Gaussian
+mechanism on the rounded value. Post-processing costs nothing, so the release is exactly
+as private as that mechanism, at every unit and under every accountant. Rounding moves
+each coordinate by at most g/2, so two values at distance D are at distance at most
+D + g sqrt(d) after it: that is the sensitivity which is charged.
+
+**What is left.** The integers come from `rounded_gaussian`, whose statistical distance
+eta to the ideal law is below d 2^-269; the declaration carries it, and every reading
+adds (1 + e^epsilon) eta to delta.
+
+**Timing.** The fast path has no branch that depends on value or noise; coordinates
+whose rounding 64 bits leave open (about 5e-10 of them at scale 2^26) take integers.
+Which ones those are is a function of the noise bits alone, drawn independently of the
+value, so the time of a release can tell something about its noise's last bits and
+nothing about the value. Only whole vectors are released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.core import calibrate, events, validate
+from demur.core.adjacency import Unit
+from demur.core.bounds import Bound
+from demur.core.declaration import Declaration
+from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.errors import NotPrivate
+from demur.core.release import Release
+from demur.core.rounding import up
+from demur.core.sensitivity import Sensitivity, Table
+from demur.ledger import Ledger
+from demur.mechanisms.rounded_gaussian import (
+    LARGEST_SCALE,
+    rounded_gaussian,
+    sampler_distance,
+)
+
+Values: TypeAlias = NDArray[np.float64]
+
+# The grid aims at a cost of 2^-20 of the sensitivity and never exceeds 1e-4 of it.
+_AIMED_COST = 2.0**-20
+_LARGEST_COST = 1e-4
+_COARSEST_SCALE = 2.0**8  # sigma / grid is at least this, whatever the sensitivity
+_LARGEST_INDEX = 2.0**52  # |k| + |R| < 2^52 + 2^49 < 2^53 is exact in float64
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """Gaussian noise of deviation `sigma` on a vector of `dimension` coordinates.
+
+    `sensitivity` says how far the vector moves at each unit (see `Sensitivity`). With
+    one sigma for each coordinate, it is measured in units of sigma, coordinate by
+    coordinate: the largest norm of (x - x') / sigma, which is mu itself.
+
+    >>> from demur.core.adjacency import AddOrRemoveOne
+    >>> from demur.ledger import Budget, Ledger
+    >>> ledger = Ledger(Budget(epsilon=1.0, delta=1e-6), unit=AddOrRemoveOne())
+    >>> mechanism = Gaussian.calibrated(
+    ...     epsilon=1.0, delta=1e-6, sensitivity={AddOrRemoveOne(): 1.0},
+    ...     unit=AddOrRemoveOne(), dimension=3)
+    >>> round(mechanism.sigma, 3)
+    4.225
+    >>> private = mechanism.release([10.0, 20.0, 30.0], ledger, label="three counts")
+    >>> private.value.shape
+    (3,)
+    """
+
+    sigma: float | Values
+    sensitivity: Sensitivity | Table
+    dimension: int = 1
+    name: str = "a Gaussian mechanism"
+    bounds: tuple[Bound, ...] = ()
+    unprotected: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    grid: float | Values = field(init=False)
+
+    def __post_init__(self) -> None:
+        validate.count(dimension=self.dimension)
+        table = self.sensitivity
+        if not isinstance(table, Sensitivity):
+            table = Sensitivity.of(table)
+        object.__setattr__(self, "sensitivity", table)
+        if isinstance(self.sigma, np.ndarray) and self.sigma.ndim:
+            sigma = np.array(self.sigma, dtype=np.float64)
+            if sigma.shape != (self.dimension,):
+                raise ValueError(
+                    f"sigma must be one number or one for each of {self.dimension}"
+                    f" coordinates; got shape {sigma.shape}"
+                )
+            if not (np.isfinite(sigma).all() and (sigma > 0).all()):
+                raise ValueError("sigma must be positive and finite everywhere")
+            relative = _grid(1.0, table.smallest(), self.dimension)
+            # Powers of two, each at most relative * sigma.
+            grid: float | Values = relative * _power_of_two_below(sigma)
+            sigma.flags.writeable = False
+            object.__setattr__(self, "sigma", sigma)
+        else:
+            validate.positive(sigma=self.sigma)
+            object.__setattr__(self, "sigma", float(self.sigma))
+            grid = _grid(float(self.sigma), table.smallest(), self.dimension)
+        object.__setattr__(self, "grid", grid)
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        sensitivity: Sensitivity | Table,
+        unit: Unit,
+        dimension: int = 1,
+        name: str = "a Gaussian mechanism",
+        bounds: tuple[Bound, ...] = (),
+        unprotected: tuple[str, ...] = (),
+        assumptions: tuple[str, ...] = (),
+    ) -> Gaussian:
+        """The least noise that is (epsilon, delta)-private at `unit`, all costs in.
+
+        The grid's cost and the sampler's share of delta are included, so that one such
+        release fits a budget of exactly (epsilon, delta).
+        """
+        validate.count(dimension=dimension)
+        table = (
+            sensitivity
+            if isinstance(sensitivity, Sensitivity)
+            else Sensitivity.of(sensitivity)
+        )
+        mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
+        moved = table.at(unit)
+        sigma = up(moved / mu, 2)
+        # The grid depends on sigma by a power of two alone: one more round settles it.
+        for _ in range(2):
+            slack = _slack(_grid(sigma, table.smallest(), dimension), dimension)
+            sigma = up(up(moved + slack) / mu, 4)
+        return cls(sigma, table, dimension, name, bounds, unprotected, assumptions)
+
+    def event(self, unit: Unit) -> events.Event:
+        """The event at `unit`: Gaussian(sigma / sensitivity), the grid's cost in."""
+        return self.declaration().cost.at(unit)
+
+    def declaration(self) -> Declaration:
+        """Cost, sampler distance and fine print, for the book."""
+        assert isinstance(self.sensitivity, Sensitivity)
+        if isinstance(self.sigma, np.ndarray):
+            slack = up(float(np.linalg.norm(self.grid / self.sigma)) * (1 + 1e-12))
+            sigma = 1.0
+        else:
+            slack, sigma = _slack(float(self.grid), self.dimension), self.sigma
+        return Declaration(
+            name=self.name,
+            cost=self.sensitivity.plus(slack).cost(sigma),
+            sampler_distance=sampler_distance(self.dimension, self._scale()),
+            bounds=self.bounds,
+            unprotected=self.unprotected,
+            assumptions=self.assumptions,
+        )
+
+    def check(self, value: ArrayLike) -> Values:
+        """The value as a float64 vector that can be released, or a clear error.
+
+        Nothing has been charged or drawn when it raises.
+        """
+        try:
+            vector = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"value must be an array of numbers; {error}") from error
+        if vector.size != self.dimension:
+            raise ValueError(
+                f"value must have {self.dimension} coordinates, as declared; got"
+                f" {vector.size}. Nothing was spent."
+            )
+        if not np.isfinite(vector).all():
+            raise ValueError("value must be finite; it holds NaN or infinity")
+        with np.errstate(over="ignore"):
+            largest = float(np.max(np.abs(vector.reshape(-1)) / self.grid))
+        if not largest < _LARGEST_INDEX:
+            raise ValueError(
+                "value is too large for its noise: a coordinate exceeds 2^52 grid"
+                f" steps (grid {np.max(self.grid):g}), where float64 stops being exact."
+                " Centre or rescale it, or bound it where it is computed. Nothing was"
+                " spent."
+            )
+        return vector
+
+    def apply(self, value: ArrayLike, entropy: NoiseKey) -> Values:
+        """`value` on the grid plus integer noise, exact in float64.
+
+        `entropy` is the key of the ledger entry that paid (`ledger.key(entry)`). Prefer
+        `release`, which charges first.
+        """
+        vector = self.check(value)
+        index = np.rint(vector.reshape(-1) / self.grid).astype(np.int64)
+        noise = rounded_gaussian(
+            self.dimension,
+            self._scale(),
+            entropy.stream("gaussian"),
+            lambda i: entropy.stream("gaussian refine", i),
+        )
+        released: Values = (index + noise).astype(np.float64) * self.grid
+        return released.reshape(vector.shape)
+
+    def apply_plain_float(self, value: ArrayLike, entropy: NoiseKey) -> Values:
+        """Textbook floating-point noise, for tests that show what is wrong with it.
+
+        Only under a seeded key, whose results are stamped NOT PRIVATE.
+        """
+        if entropy.private:
+            raise NotPrivate(
+                "floating-point noise leaks the value under it; it exists for tests"
+                " with a Seeded source alone. Use apply. Nothing was released."
+            )
+        vector = self.check(value)
+        seed = int.from_bytes(entropy.stream("gaussian").read(16), "little")
+        noise = np.random.default_rng(seed).normal(size=self.dimension) * self.sigma
+        plain: Values = vector + noise.reshape(vector.shape)
+        return plain
+
+    def release(
+        self,
+        value: ArrayLike,
+        ledger: Ledger,
+        *,
+        label: str,
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+    ) -> Release[Values]:
+        """Check, charge, draw, commit: the noisy value and the entry that paid.
+
+        A declined charge draws nothing. With an `idempotency_key` a task that died
+        before its commit is repeated with the very same noise, and pays once.
+        """
+        vector = self.check(value)
+        bound = digest_of(vector)
+        entry = ledger.charge(
+            self,
+            label=label,
+            input_digest=bound,
+            idempotency_key=idempotency_key,
+            source=source or OsEntropy(),
+        )
+        released = self.apply(vector, ledger.key(entry, bound))
+        ledger.commit(entry, digest_of(released))
+        return Release(released, entry)
+
+    def _scale(self) -> float | Values:
+        """sigma / grid; exact, the grid being a power of two."""
+        return self.sigma / self.grid
+
+
+def digest_of(values: Values) -> str:
+    """A digest of shape and content."""
+    head = f"{values.shape}".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def _slack(grid: float, dimension: int) -> float:
+    """What rounding to the grid adds to any distance: grid * sqrt(dimension)."""
+    return up(grid * math.sqrt(dimension), 2)
+
+
+def _power_of_two_below(values: Values) -> Values:
+    """The largest power of two that is at most each value."""
+    _, exponent = np.frexp(values)
+    return np.ldexp(1.0, exponent - 1)
+
+
+def _grid(sigma: float, sensitivity: float, dimension: int) -> float:
+    """A power of two that costs little and keeps everything exact.
+
+    As fine as costs 2^-20 of the sensitivity, unless the noise is so large that
+    sigma / grid would pass 2^44; then as fine as that allows, up to a cost of 1e-4.
+    """
+    root = math.sqrt(dimension)
+    wanted = min(_AIMED_COST * sensitivity / root, sigma / _COARSEST_SCALE)
+    # One binade above sigma / 2^44, so that the scale stays inside after rounding.
+    floor = 2.0 * sigma / LARGEST_SCALE
+    chosen = max(wanted, floor)
+    grid = math.ldexp(1.0, math.frexp(chosen)[1] - 1)
+    if not 0.0 < grid < math.inf or grid * root > _LARGEST_COST * sensitivity:
+        raise ValueError(
+            f"sigma is too large for this sensitivity: sigma / sensitivity ="
+            f" {sigma / sensitivity:.3g} in {dimension} dimensions leaves no grid that"
+            " costs at most 1e-4 of the sensitivity. Use less noise, or release fewer"
+            " coordinates at once."
+        )
+    return grid
