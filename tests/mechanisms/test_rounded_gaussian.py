@@ -69,10 +69,9 @@ def draw(n: int, scale: float | np.ndarray, label: int = 0) -> np.ndarray:
 
 def further(i: int) -> int:
     """What `refine(i)` would add to p if asked for everything."""
-    return functools.reduce(
-        lambda high, low: high << 64 | low,
-        np.frombuffer(refine(i).read(8 * FURTHER_WORDS), "<u8").tolist(),
-    )
+    data = refine(i).read(8 * FURTHER_WORDS)
+    words = (data[at : at + 8] for at in range(0, len(data), 8))
+    return int.from_bytes(b"".join(word[::-1] for word in words), "big")
 
 
 def tail(x: mpmath.mpf) -> mpmath.mpf:
@@ -82,7 +81,7 @@ def tail(x: mpmath.mpf) -> mpmath.mpf:
 def is_rounding(p: mpmath.mpf, scale: float, n: int) -> bool:
     """Whether n - 1/2 <= scale * Q^-1(p) <= n + 1/2, by mpmath alone."""
     inner = n == 0 or p <= tail(mpmath.mpf(2 * n - 1) / 2 / scale)
-    return inner and tail(mpmath.mpf(2 * n + 1) / 2 / scale) <= p
+    return bool(inner and tail(mpmath.mpf(2 * n + 1) / 2 / scale) <= p)
 
 
 def agrees(words: np.ndarray, scale: np.ndarray, values: np.ndarray) -> bool:
@@ -358,8 +357,8 @@ def enough_draws() -> int:
         missed_small = stats.chi2.sf(low / (2 - STRETCH) ** 2, n)
         return math.log(max(missed, missed_small, 1e-300) / MISS)
 
-    for_scale = optimize.brentq(excess, 100, 10**7)
-    z = stats.norm.isf(ALPHA / PARTS / 2) + stats.norm.isf(MISS)
+    for_scale = float(optimize.brentq(excess, 100, 10**7))
+    z = float(stats.norm.isf(ALPHA / PARTS / 2) + stats.norm.isf(MISS))
     # 1/12: the variance of the rounding, which at scale 8 weakens the shift a little.
     for_mean = (z / SHIFT) ** 2 * (1 + 1 / 12 / 8**2)
     return math.ceil(max(for_scale, for_mean))

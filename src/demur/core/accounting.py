@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from demur.core import calibrate, events, renyi, validate
 from demur.core.errors import NotPriced
@@ -359,6 +358,8 @@ def _hockey_stick(pmf: Any, first: int, last: int, step: float) -> NDArray[np.fl
     delta_j = infinity + A_j - B_j, and B_j = e^-step (p_j+1 + B_j+1): one linear
     filter from the right. The result is moved up by more than its rounding.
     """
+    from scipy.signal import lfilter  # 0.7 s to import, and rarely needed
+
     masses = np.zeros(last - first + 2)
     start = pmf._lower_loss - first
     masses[start : start + pmf.size] = pmf._probs

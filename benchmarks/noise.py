@@ -1,0 +1,170 @@
+"""Time of integer Gaussian noise: demur against numpy and the libraries people use.
+
+    python benchmarks/noise.py [--coordinates 1000000] [--repeats 9]
+
+Every time is the median of the repeats, in one process, samplers taking turns so that
+a busy machine slows all of them. demur's time includes its random bytes (ChaCha20).
+A peer that is not installed, or whose release has no such sampler, is named as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from demur.mechanisms.rounded_gaussian import open_fraction, rounded_gaussian
+
+SCALE = 2.0**26
+OPENDP_COORDINATES = 20_000
+READ = 2**16  # bytes that the sampler asks for at a time
+AIM_NUMPY, AIM_OPENDP = 8.0, 100.0
+
+
+class ChaCha20:
+    """Keystream bytes under a fresh key."""
+
+    def __init__(self) -> None:
+        cipher = algorithms.ChaCha20(os.urandom(32), bytes(16))
+        self._keystream = Cipher(cipher, mode=None).encryptor()
+
+    def read(self, n: int, /) -> bytes:
+        return self._keystream.update(bytes(n))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A sampler; `run` draws `coordinates`, and times are scaled to the full count."""
+
+    name: str
+    run: Callable[[], object]
+    coordinates: int
+
+
+def demur(count: int, scale: float = SCALE) -> Contestant:
+    def run() -> object:
+        return rounded_gaussian(count, scale, ChaCha20(), lambda i: ChaCha20())
+
+    return Contestant("demur rounded_gaussian, ChaCha20 included", run, count)
+
+
+def plain_normal(count: int) -> Contestant:
+    rng = np.random.default_rng()
+    return Contestant(
+        "numpy Generator.normal (float, PCG64, not secure)",
+        lambda: rng.normal(0.0, SCALE, count),
+        count,
+    )
+
+
+def keystream(count: int) -> Contestant:
+    def run() -> None:
+        stream = ChaCha20()
+        for start in range(0, 8 * count, READ):
+            stream.read(min(READ, 8 * count - start))
+
+    return Contestant("  of which ChaCha20 bytes", run, count)
+
+
+def opendp_exact(count: int) -> Contestant | str:
+    try:
+        dp = importlib.import_module("opendp.prelude")
+    except ImportError:
+        return "opendp: not installed"
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    measure = dp.m.make_gaussian(*space, scale=SCALE)
+    part = min(count, OPENDP_COORDINATES)
+    zeros = [0] * part
+    version = importlib.metadata.version("opendp")
+    return Contestant(
+        f"opendp {version} exact discrete Gaussian", lambda: measure(zeros), part
+    )
+
+
+def jax_privacy_float(count: int) -> Contestant | str:
+    try:
+        version = importlib.metadata.version("jax-privacy")
+    except importlib.metadata.PackageNotFoundError:
+        return "jax-privacy: not installed"
+    try:
+        module = importlib.import_module("jax_privacy.experimental.discrete_gaussian")
+    except ImportError:
+        return f"jax-privacy {version}: this release has no discrete Gaussian"
+    rng = np.random.default_rng()
+    return Contestant(
+        f"jax-privacy {version} discrete Gaussian (float, PCG64)",
+        lambda: module.sample_discrete_gaussian(rng, SCALE, count),
+        count,
+    )
+
+
+def seconds(contestants: list[Contestant], count: int, repeats: int) -> list[float]:
+    """Median time of each for `count` coordinates; the first round only warms up."""
+    times: list[list[float]] = [[] for _ in contestants]
+    for turn in range(repeats + 1):
+        for one, taken in zip(contestants, times, strict=True):
+            start = time.perf_counter()
+            one.run()
+            if turn:
+                taken.append((time.perf_counter() - start) * count / one.coordinates)
+    return [statistics.median(taken) for taken in times]
+
+
+def compare(count: int, repeats: int) -> None:
+    ours, plain = demur(count), plain_normal(count)
+    exact, floating = opendp_exact(count), jax_privacy_float(count)
+    quick = [ours, keystream(count), plain]
+    missing = [peer for peer in (floating, exact) if isinstance(peer, str)]
+    if isinstance(floating, Contestant):
+        quick.append(floating)
+    times = seconds(quick, count, repeats)
+    if isinstance(exact, Contestant):
+        quick.append(exact)
+        times += seconds([exact], count, 1)
+    base, mine = times[2], times[0]
+    print(f"{count:,} coordinates at grid scale 2^26, median of {repeats}")
+    print(f"{'':52}{'ms':>10}{'x numpy':>10}{'x demur':>10}")
+    for one, taken in zip(quick, times, strict=True):
+        note = ""
+        if one.coordinates != count:
+            note = f"   extrapolated from {one.coordinates:,}, one run"
+        ratios = f"{taken / base:>10.2f}{taken / mine:>10.2f}"
+        print(f"{one.name:52}{taken * 1e3:>10.1f}{ratios}{note}")
+    for line in missing:
+        print(line)
+    verdict = "met" if mine <= AIM_NUMPY * base else "MISSED"
+    print(f"aim: at most {AIM_NUMPY:g} x numpy's plain normal: {verdict}")
+    if isinstance(exact, Contestant):
+        verdict = "met" if times[-1] >= AIM_OPENDP * mine else "MISSED"
+        print(f"aim: at least {AIM_OPENDP:g} x faster than opendp: {verdict}")
+
+
+def scales(count: int, repeats: int) -> None:
+    exponents = (3, 10, 20, 26, 30, 40, 44)
+    times = seconds([demur(count, 2.0**b) for b in exponents], count, repeats)
+    print("\nscale       ms   left to integer arithmetic (expected)")
+    for b, taken in zip(exponents, times, strict=True):
+        expected = count * open_fraction(2.0**b)
+        print(f"2^{b:<4}{taken * 1e3:>10.1f}   {expected:.2g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--coordinates", type=int, default=10**6)
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    compare(options.coordinates, options.repeats)
+    scales(options.coordinates, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

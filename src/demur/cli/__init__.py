@@ -1,0 +1,3 @@
+"""The `demur` command."""
+
+from demur.cli.main import app as app

@@ -1,0 +1,114 @@
+"""A book as plain data: for other programs, and for the public register of deployments.
+
+Nothing in an export is secret: labels, costs, times, keyed digests. No noise key, no
+exact value and no plain digest of an input is in the book to begin with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demur.core.adjacency import (
+    AddOrRemoveOne,
+    Ball,
+    Erasure,
+    ReplaceOne,
+    Unit,
+    ZeroOut,
+)
+from demur.ledger.book import Ledger
+
+FORMAT = 1
+
+# Words of the public register for what a unit compares.
+_NEIGHBOURS = {
+    AddOrRemoveOne: "unbounded (add or remove)",
+    ReplaceOne: "bounded (replace)",
+    ZeroOut: "zero out",
+    Ball: "metric (a ball around the record)",
+    Erasure: "erasure",
+}
+
+
+def export_book(ledger: Ledger) -> dict[str, Any]:
+    """Terms, budgets, entries, readings and head of a book, ready for JSON."""
+    return {
+        "format": FORMAT,
+        "dataset": ledger.terms.dataset,
+        "filter": str(ledger.terms.filter),
+        "private": all(entry.private for entry in ledger.entries()),
+        "budgets": [
+            {
+                "unit": status.unit.to_json(),
+                "epsilon": status.budget.epsilon,
+                "delta": status.budget.delta,
+                "spent_epsilon": status.spent_epsilon,
+                "tight_epsilon": ledger.epsilon(unit=status.unit),
+            }
+            for status in ledger.status()
+        ],
+        "entries": [
+            {
+                "sequence": entry.sequence,
+                "id": entry.id,
+                "label": entry.label,
+                "time": entry.time,
+                "count": entry.count,
+                "noise": entry.noise,
+                "declaration": entry.declaration.to_json(),
+                "statement": entry.statement(),
+            }
+            for entry in ledger.entries()
+        ],
+        "head": str(ledger.head()),
+    }
+
+
+def registry_records(
+    ledger: Ledger, *, product: str, organisation: str, description: str = ""
+) -> list[dict[str, Any]]:
+    """One record for each privacy budget, in the columns of the deployments registry.
+
+    The register's columns are product and organisation, description, year, flavour,
+    privacy loss (unit, epsilon, delta), model, accounting and implementation.
+    """
+    entries = ledger.entries()
+    years = sorted({entry.time[:4] for entry in entries})
+    records = []
+    for status in ledger.status():
+        if isinstance(status.unit, Erasure):
+            continue
+        reading = ledger.reading(status.unit)
+        records.append(
+            {
+                "product": {"name": product, "organisation": organisation},
+                "description": description or f"Releases about {ledger.terms.dataset}",
+                "year": years[-1] if years else None,
+                "flavour": "Approximate DP" if status.budget.delta else "Pure DP",
+                "privacy_loss": {
+                    "privacy_unit": _level(status.unit),
+                    "neighbouring_relation": _NEIGHBOURS[type(status.unit)],
+                    "unit": status.unit.to_json(),
+                    "epsilon": reading.epsilon,
+                    "delta": reading.delta,
+                    "budget_epsilon": status.budget.epsilon,
+                },
+                "model": "Central",
+                "accounting": {
+                    "enforced_by": str(ledger.terms.filter),
+                    "releases": reading.entries,
+                    "mechanisms": sorted({e.declaration.name for e in entries}),
+                    "not_protected": sorted(
+                        {text for e in entries for text in e.declaration.unprotected}
+                    ),
+                },
+                "implementation": {"library": "demur", "private": reading.private},
+            }
+        )
+    return records
+
+
+def _level(unit: Unit) -> str:
+    """Record-level, or person-level where a person may own several records."""
+    many = unit.records_per_person
+    return "record-level" if many == 1 else f"person-level (up to {many} records)"
