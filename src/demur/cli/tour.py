@@ -1,8 +1,8 @@
 """The tour: one dataset, one book, and what a refusal looks like.
 
 The data are the handwritten digits that ship with scikit-learn: 1,797 images of 8 x 8
-pixels from 0 to 16, a public range. Every figure printed is either private (charged to
-the book), or computed on held-out images that stand for public test data.
+pixels from 0 to 16, a public range. They are public, so the tour may show what a real
+run must not: the number of images and the accuracy without noise.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def run(out: Path, console: Console) -> None:
     console.rule("1. Data and a bound that is enforced")
     clipped, bound, space = clip_rows(train[0] / 128.0, max_norm=1.0, space="pixels")
     console.print(
-        f"{len(clipped):,} images. Every row is clipped to norm {bound.value:g}"
-        f" ({bound.source}), so nobody can move a sum by more."
+        f"{len(clipped):,} images (public data: a real run would not print that)."
+        f" Every row is clipped to norm {bound.value:g} ({bound.source}), so nobody"
+        " can move a sum by more."
     )
 
     console.rule("2. A book with a budget at two units")

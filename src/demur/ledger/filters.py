@@ -70,6 +70,11 @@ class GaussianMeter:
         """The name of what it adds up."""
         return "mu squared"
 
+    @property
+    def words(self) -> str:
+        """The meter in a few words."""
+        return "gaussian (squares of mu add up)"
+
     def capacity(self, budget: Budget) -> Fraction:
         """The largest sum that keeps the budget."""
         if budget.delta <= 0.0:
@@ -112,6 +117,11 @@ class RenyiMeter:
     def account(self) -> str:
         """The name of what it adds up."""
         return f"renyi {self.order}"
+
+    @property
+    def words(self) -> str:
+        """The meter in a few words."""
+        return f"rdp (Renyi divergences of order {self.order} add up)"
 
     def capacity(self, budget: Budget) -> Fraction:
         """The largest sum that keeps the budget."""
@@ -218,7 +228,7 @@ class Filter:
     def __str__(self) -> str:
         if not self.meters:
             return "pure (epsilons and deltas add up)"
-        names = " or ".join(meter.account for meter in self.meters)
+        names = " or ".join(meter.words for meter in self.meters)
         kept = f", {self.blocks:.0%} kept for blocks" if self.blocks else ""
         return f"{names}{kept}"
 

@@ -74,8 +74,9 @@ def epsilon_by_distance(ledger: Ledger, space: str, delta: float) -> str | None:
             axes.annotate(
                 f"budget {budget.epsilon:g}",
                 (unit.radius, budget.epsilon),
-                xytext=(6, 4),
+                xytext=(0, 7),
                 textcoords="offset points",
+                ha="center",
                 color=_OVER,
                 fontsize=9,
             )
