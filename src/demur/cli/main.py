@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from demur import __version__
@@ -42,7 +43,9 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (DemurError, ValueError, TypeError, OSError) as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False)
+        errors.print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(1) from error
 
 
@@ -125,7 +128,7 @@ def verify(
                 )
             )
         else:
-            console.print(str(found), highlight=False)
+            console.print(str(found), highlight=False, soft_wrap=True)
         if not found.ok:
             raise typer.Exit(1)
 
