@@ -105,6 +105,9 @@ def verify(
         str | None,
         typer.Option(help="An exported head, SEQUENCE:HASH, or a file that holds one."),
     ] = None,
+    signer: Annotated[
+        str | None, typer.Option(help="The signer's public key, in hexadecimal.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every row, link, signature and total; exit code 1 if anything is wrong."""
@@ -113,7 +116,7 @@ def verify(
     with _plain_errors(), Ledger.open(book) as ledger:
         if head is not None and Path(head).is_file():
             head = Path(head).read_text()
-        found = ledger.verify(head)
+        found = ledger.verify(head, signer=signer)
         if as_json:
             print(
                 json.dumps(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import ClassVar
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -135,24 +136,27 @@ class Ledger:
                 testing=bool(testing),
             )
         self = cls.__new__(cls)
-        if asked is None and not place.exists():
-            raise BookMismatch(
-                f"there is no book at {_shown(url)}: the first opening needs dataset="
-                " and budgets={unit: Budget(...)}. Nothing was created."
-            )
-        self._attach(place, asked, signer, keys=Path(keys) if keys else None)
-        kept = self.terms
-        if asked is not None:
-            kept.must_equal(asked)
-        else:
-            self._check_loose(dataset, filter, maps, testing)
-        if kept.signer != public and (public or kept.signer):
-            raise BookMismatch(
-                f"this book is signed by {kept.signer or 'nobody'}; the key given"
-                f" belongs to {public or 'nobody'}. Nothing was spent."
-            )
-        if head is not None:
-            self._contains(Head.parse(head) if isinstance(head, str) else head)
+        with ExitStack() as refused:  # A refusal leaves no connection open.
+            refused.callback(place.close)
+            if asked is None and not place.exists():
+                raise BookMismatch(
+                    f"there is no book at {_shown(url)}: the first opening needs"
+                    " dataset= and budgets={unit: Budget(...)}. Nothing was created."
+                )
+            self._attach(place, asked, signer, keys=Path(keys) if keys else None)
+            kept = self.terms
+            if asked is not None:
+                kept.must_equal(asked)
+            else:
+                self._check_loose(dataset, filter, maps, testing)
+            if public is not None and kept.signer != public:
+                raise BookMismatch(
+                    f"this book is signed by {kept.signer or 'nobody'}; the key given"
+                    f" belongs to {public}. Nothing was spent."
+                )
+            if head is not None:
+                self._contains(Head.parse(head) if isinstance(head, str) else head)
+            refused.pop_all()
         return self
 
     def _attach(
@@ -176,7 +180,6 @@ class Ledger:
         if folder is None and place.durable:
             folder = _state_folder() / self.id
         self._shelf = Shelf(folder if place.durable else None)
-        self._handed: set[str] = set()
 
     def _check_loose(
         self,
@@ -279,8 +282,12 @@ class Ledger:
         # Prices first: they may take a second, and the lock is short.
         ways = self._ways(declaration, count, block_delta)
         curves = journal.profiles_of(declaration)
+        key, entry_id = source.new_key(), secrets.token_hex(16)
+        keep = bound is not None and idempotency_key is not None
         body: journal.Body = {
             "kind": "charge",
+            "id": entry_id,
+            "key": digest(key),
             "label": label,
             "declaration": digest(text),
             "count": count,
@@ -288,16 +295,36 @@ class Ledger:
             "input": bound,
             "idempotency_key": idempotency_key,
         }
+        # The key is on the shelf before the entry is durable: a task killed right after
+        # its charge can still be repeated.
+        self._shelf.put(entry_id, key, keep=keep)
+        try:
+            entry = self._book_charge(label, body, text, declaration, ways, curves)
+        except (BudgetExceeded, IdempotencyConflict, BookMismatch):
+            self._shelf.wipe(entry_id)
+            raise
+        if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
+            self._shelf.wipe(entry_id)
+        return entry
+
+    def _book_charge(
+        self,
+        label: str,
+        body: journal.Body,
+        text: str,
+        declaration: Declaration,
+        ways: list[list[Amounts] | None],
+        curves: dict[str, journal.KeptProfile],
+    ) -> Entry:
+        """The transaction: find a repeat, or pay and append; durable on return."""
         with self._store.write() as connection:
             sequence, last, stored = store.lock_book(connection)
-            if idempotency_key is not None:
-                found = self._same_charge(connection, idempotency_key, body)
-                if found is not None:
-                    return found
+            found = self._same_charge(connection, body)
+            if found is not None:
+                return found
             totals = [amounts.from_text(text) for text in stored]
             spent = self._pay(label, ways, totals)
             body |= {
-                "id": secrets.token_hex(16),
                 "time": journal.now(),
                 "spent": [None if s is None else amounts.to_data(s) for s in spent],
             }
@@ -331,7 +358,7 @@ class Ledger:
             else:
                 event = cost.at(unit, self.terms.maps)
             whole = Repeated(event, count) if count > 1 else event
-            distance = declaration.sampler_distance * count
+            distance = Fraction(declaration.sampler_distance) * count
             ways.append(
                 filters.spends(self.terms.filter, budget, whole, distance, block_delta)
             )
@@ -371,11 +398,10 @@ class Ledger:
             spent.append(options[fitting[0]])
         return spent
 
-    def _same_charge(
-        self, connection: Connection, key: str, body: journal.Body
-    ) -> Entry | None:
+    def _same_charge(self, connection: Connection, body: journal.Body) -> Entry | None:
         """The entry that this idempotency key made, if it was for the same thing."""
-        found = journal.charge_by_key(connection, key)
+        key = body["idempotency_key"]
+        found = None if key is None else journal.charge_by_key(connection, key)
         if found is None:
             return None
         sequence, before = found
@@ -425,9 +451,9 @@ class Ledger:
     def key(self, entry: Entry, input_digest: str | None = None) -> NoiseKey:
         """The noise key of an entry: once, or again for the identical input alone.
 
-        An entry without idempotency key and input digest hands its key out once. One
-        with both may be asked again with the same digest (a retried task) until it is
-        committed; any other digest is refused.
+        The key of an entry without idempotency key and input digest is handed out once,
+        to the process that charged. With both it may be asked for again with the same
+        digest (a retried task) until the entry is committed.
         """
         with self._store.read() as connection:
             body = self._charge_row(connection, entry)
@@ -445,16 +471,14 @@ class Ledger:
                 f"{entry.label!r} is bound to another input: the same noise on two"
                 " inputs would reveal their difference. Charge a new entry."
             )
-        keep = bound and body["idempotency_key"] is not None
-        if not keep:
-            if entry.id in self._handed:
-                raise NoiseReuse(
-                    f"the key of {entry.label!r} was handed out already. Charge with"
-                    " an idempotency_key and an input_digest to be able to retry."
-                )
-            self._handed.add(entry.id)
-        source: Source = _OS if entry.private else _Replayed(entry.id)
-        key = self._shelf.new(entry.id, source.new_key(), keep=keep)
+        key = self._shelf.take(entry.id)
+        if key is None or digest(key) != body["key"]:
+            raise NoiseReuse(
+                f"the key of {entry.label!r} is not here: it was handed out already, or"
+                " made by another process or machine. Another key would be a second"
+                " draw for one charge. Charge a new entry; to be able to retry, charge"
+                " with an idempotency_key and an input_digest."
+            )
         return NoiseKey(key, private=entry.private)
 
     def _drawn(self, entry: Entry) -> int:
@@ -464,11 +488,11 @@ class Ledger:
     def _draw(self, entry: Entry) -> Draw:
         with self._store.write() as connection:
             sequence, last, _ = store.lock_book(connection)
-            self._charge_row(connection, entry)
+            paid = self._charge_row(connection, entry)["count"]
             index = journal.draws(connection, entry.id)
-            if index >= entry.count:
+            if index >= paid:
                 raise BudgetExceeded(
-                    f"{entry.label!r} reserved {entry.count} draws and all are used."
+                    f"{entry.label!r} reserved {paid} draws and all are used."
                     " Declined: nothing was released. Reserve more in a new entry."
                 )
             body = {
@@ -608,11 +632,17 @@ class Ledger:
                 " is still spent: do not write to this copy."
             )
 
-    def verify(self, head: Head | str | None = None) -> Verification:
-        """Check every row, link, signature, total and stored curve of the book."""
+    def verify(
+        self, head: Head | str | None = None, *, signer: str | None = None
+    ) -> Verification:
+        """Check every row, link, signature, total and stored curve of the book.
+
+        `head` is an exported head; `signer` the public key (hexadecimal) that must
+        have signed every row. Without them the answer says what it cannot know.
+        """
         wanted = Head.parse(head) if isinstance(head, str) else head
         with self._store.read() as connection:
-            return verify_rows(connection, self.terms, wanted)
+            return verify_rows(connection, self.terms, wanted, signer)
 
     def close(self) -> None:
         """Close the book's connections."""
@@ -627,17 +657,6 @@ class Ledger:
     def __repr__(self) -> str:
         kind = "durable" if self.durable else "in memory"
         return f"<Ledger {self.terms.dataset!r}, {kind}>"
-
-
-@dataclass(frozen=True)
-class _Replayed:
-    """Keys of a seeded entry in a testing book; NOT PRIVATE."""
-
-    entry_id: str
-    private: ClassVar[bool] = False
-
-    def new_key(self) -> bytes:
-        return bytes.fromhex(digest(f"demur seeded, not private: {self.entry_id}"))
 
 
 def _state_folder() -> Path:

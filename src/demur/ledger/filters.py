@@ -164,6 +164,7 @@ class Filter:
     def __post_init__(self) -> None:
         object.__setattr__(self, "meters", tuple(self.meters))
         validate.probability(blocks=self.blocks)
+        object.__setattr__(self, "blocks", float(self.blocks))
         if not self.meters and self.blocks != 1.0:
             raise ValueError(
                 "blocks must be 1 for a filter without meters: nothing else spends"
@@ -269,7 +270,8 @@ def shares(rule: Filter, budget: Budget) -> Shares:
     kept = Fraction(budget.delta) - Fraction(ideal)
     for_samplers = Fraction(0)
     if kept > 0 and budget.epsilon < 700:
-        for_samplers = Fraction(down(float(kept) / (1 + math.exp(budget.epsilon)), 4))
+        share = down(float(kept) / (1 + math.exp(budget.epsilon)), 4)
+        for_samplers = Fraction(max(0.0, share))
     blocks = Fraction(rule.blocks)
     block_epsilon = Fraction(budget.epsilon) * blocks
     block_delta = Fraction(ideal) * blocks
@@ -290,7 +292,7 @@ def spends(
     rule: Filter,
     budget: Budget,
     event: Event,
-    sampler_distance: float,
+    sampler_distance: Fraction,
     block_delta: float | None = None,
 ) -> list[Amounts]:
     """The ways in which `event` may be paid for, the preferred one first.
@@ -301,7 +303,7 @@ def spends(
     atoms = events.atoms(event)
     eta: Amounts = {}
     if sampler_distance:
-        eta[SAMPLERS] = Fraction(sampler_distance)
+        eta[SAMPLERS] = sampler_distance
     ways: list[Amounts] = []
     by_meter: Amounts = {m.account: _sum(m, atoms) for m in rule.meters}
     if any(amount is not None for amount in by_meter.values()):
@@ -408,10 +410,7 @@ def spent_epsilon(rule: Filter, budget: Budget, totals: Amounts) -> float:
             for meter in rule.meters
             for total in [totals.get(meter.account, Fraction(0))]
         ]
-    try:
-        return min(found) + float(blocks)
-    except OverflowError:
-        return math.inf
+    return min(found) + _float(blocks)
 
 
 def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
@@ -430,7 +429,7 @@ def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
     blocks = totals.get(BLOCK_EPSILON) or Fraction(0)
     if rule.meters and blocks > share.block_epsilon:
         return (
-            f"bring the blocks' epsilon to {_show(float(blocks))} of the"
+            f"bring the blocks' epsilon to {_show(_float(blocks))} of the"
             f" {float(share.block_epsilon):.6g} set aside for blocks"
         )
     room = share.meter_budget.epsilon if share.meter_budget else budget.epsilon
@@ -438,8 +437,15 @@ def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
     if not rule.meters:
         kept = ""
     if share.meter_budget:
-        epsilon -= float(blocks)
+        epsilon -= _float(blocks)
     return f"bring epsilon to {_show(epsilon)} of {room:.6g}{kept}"
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _show(epsilon: float) -> str:

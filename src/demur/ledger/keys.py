@@ -1,9 +1,10 @@
 """The shelf of keys: noise keys of entries not yet committed, outside the book.
 
-A key is handed out when an entry's noise is drawn, and wiped when the entry is
-committed. Only an entry with an idempotency key *and* an input digest keeps its key on
-disk (owner-only): a retried task then draws the very same noise for the very same
-input. Everything else lives in memory and dies with the process; its entry stays
+A key is made with its entry, which records the key's SHA-256: only that key can ever
+draw for that entry, on any machine. It is wiped when the entry is committed. Only an
+entry with an idempotency key *and* an input digest keeps its key on disk
+(owner-only): a retried task then draws the very same noise for the very same input. Any
+other key lives in memory, is handed out once and dies with the process; its entry stays
 spent. The shelf also holds the book's secret, under which digests of private inputs are
 keyed: an unkeyed digest in the book would let a reader test guesses about the data.
 """
@@ -30,28 +31,20 @@ class Shelf:
         self._folder = folder
         self._memory: dict[str, bytes] = {}
 
-    def new(self, name: str, key: bytes, *, keep: bool) -> bytes:
-        """`key` under `name`, or the one that is there already (a retried task)."""
-        if not keep or self._folder is None:
-            return self._memory.setdefault(name, key)
-        path = self._path(name)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Write aside and link: a reader sees the whole key or none, and one key wins.
-        aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key)
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-        return self._read(path)
+    def put(self, name: str, key: bytes, *, keep: bool) -> None:
+        """Lay `key` under `name`; on disk if it is to `keep` for a retried task."""
+        if keep and self._folder is not None:
+            self._write(self._path(name), key)
+        else:
+            self._memory[name] = key
 
-    def has(self, name: str) -> bool:
-        """Whether a key lies under `name`."""
-        kept = self._folder is not None and self._path(name).exists()
-        return kept or name in self._memory
+    def take(self, name: str) -> bytes | None:
+        """The key under `name`: once from memory, again and again from the disk."""
+        if name in self._memory:
+            return self._memory.pop(name)
+        if self._folder is None or not self._path(name).exists():
+            return None
+        return self._read(self._path(name))
 
     def wipe(self, name: str) -> None:
         """Overwrite and remove the key under `name`, if there is one."""
@@ -68,7 +61,13 @@ class Shelf:
 
     def keyed_digest(self, input_digest: str) -> str:
         """The digest of an input, under the book's secret."""
-        secret = self.new(_SECRET, os.urandom(KEY_BYTES), keep=True)
+        if self._folder is None:
+            secret = self._memory.setdefault(_SECRET, os.urandom(KEY_BYTES))
+        else:
+            path = self._path(_SECRET)
+            if not path.exists():
+                self._write(path, os.urandom(KEY_BYTES))
+            secret = self._read(path)
         return hmac.new(secret, input_digest.encode(), hashlib.sha256).hexdigest()
 
     def _path(self, name: str) -> Path:
@@ -76,6 +75,19 @@ class Shelf:
         if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
             raise ValueError(f"not the name of a key: {name[:80]!r}")
         return self._folder / f"{name}.key"
+
+    def _write(self, path: Path, key: bytes) -> None:
+        """Write aside and link: a reader sees the whole key or none, the first wins."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> bytes:
         key = path.read_bytes()

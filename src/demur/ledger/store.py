@@ -113,7 +113,7 @@ class Store:
 
     def _sqlite(self, path: str, *, memory: bool) -> Engine:
         engine = sa.create_engine(
-            "sqlite://" if memory else f"sqlite:///{path}",
+            sa.URL.create("sqlite", database=None if memory else path),
             poolclass=StaticPool if memory else QueuePool,
             connect_args={
                 "timeout": _PATIENCE_SECONDS,

@@ -43,7 +43,10 @@ class Verification:
 
 
 def verify_rows(
-    connection: Connection, terms: Terms, wanted: Head | None
+    connection: Connection,
+    terms: Terms,
+    wanted: Head | None,
+    signer: str | None = None,
 ) -> Verification:
     """Walk the chain from its genesis and recompute everything that is derived."""
     problems: list[str] = []
@@ -51,6 +54,10 @@ def verify_rows(
     genesis = digest(book.terms)
     if book.terms != terms.to_text():
         problems.append("the terms are not in canonical form")
+    if signer is not None and signer != terms.signer:
+        problems.append(
+            f"the book names {terms.signer or 'no signer'}, not the signer {signer}"
+        )
     previous, expected = genesis, 1
     totals: list[Amounts] = [{} for _ in terms.budgets]
     counts: dict[str, int] = {}
@@ -122,11 +129,12 @@ def verify_rows(
         )
     unknown = []
     if wanted is None:
+        rewritten = "" if signer else ", or the whole book rewritten"
         unknown.append(
-            "whether rows were cut off the end"
-            + ("" if terms.signer else ", or the whole book rewritten")
-            + ": give an exported head"
+            f"whether rows were cut off the end{rewritten}: give an exported head"
         )
+        if terms.signer and not signer:
+            unknown.append("whether the signer is the right one: give its public key")
     elif at_wanted != wanted.hash:
         problems.append(
             f"the exported head {wanted.sequence}:{wanted.hash[:12]}... is not in this"
