@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.table import Table
 
 from demur import __version__
 from demur.core.errors import DemurError
+
+if TYPE_CHECKING:
+    from demur.ledger import Ledger
 
 app = typer.Typer(
     help="Learning from people's data under a privacy promise that can be checked.",
@@ -85,8 +88,12 @@ def report(
 
 
 @ledger_app.command("show")
-def show(book: Book, as_json: AsJson = False) -> None:
-    """Budgets, what is spent of them, and the entries."""
+def show(
+    book: Book,
+    limit: Annotated[int, typer.Option(help="How many entries, newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Budgets, what is spent of them, and the newest entries."""
     from demur.ledger import Ledger
     from demur.ledger.export import export_book
 
@@ -94,7 +101,7 @@ def show(book: Book, as_json: AsJson = False) -> None:
         if as_json:
             print(json.dumps(export_book(ledger), indent=2))
             return
-        for table in book_tables(ledger):
+        for table in book_tables(ledger, limit):
             console.print(table)
 
 
@@ -174,11 +181,8 @@ def export(
             console.print(f"written: {output}")
 
 
-def book_tables(ledger: object) -> list[Table]:
-    """Tables of a book's budgets and entries, for the terminal."""
-    from demur.ledger import Ledger
-
-    assert isinstance(ledger, Ledger)
+def book_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
+    """Tables of a book's budgets and newest entries, for the terminal."""
     budgets = Table(title=f"Book of {ledger.terms.dataset!r}", title_justify="left")
     for column in ("unit", "spent", "of", "delta", "tight reading"):
         budgets.add_column(column, justify="left" if column == "unit" else "right")
@@ -194,7 +198,10 @@ def book_tables(ledger: object) -> list[Table]:
     entries = Table(title="Entries", title_justify="left")
     for column in ("no.", "date", "label", "mechanism", "runs", "noise"):
         entries.add_column(column)
-    for entry in ledger.entries():
+    everything = ledger.entries()
+    if len(everything) > limit:
+        entries.caption = f"the newest {limit} of {len(everything):,}"
+    for entry in everything[-limit:] if limit > 0 else []:
         entries.add_row(
             str(entry.sequence),
             entry.time[:10],

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -161,9 +161,7 @@ def price(
         if many <= 1 or delta == 0.0:
             return simple
     best = min(simple, _renyi_epsilon(total, delta))
-    if delta < PLD_SMALLEST_DELTA or (
-        best > PLD_LARGEST_EPSILON and not _only_grid_knows(total)
-    ):
+    if delta < PLD_SMALLEST_DELTA or _too_wide(total, delta):
         return best
     return min(best, _Mix(total, profiles or {}).epsilon(delta))
 
@@ -187,20 +185,25 @@ def delta_of(
     if simple == 0.0:
         return simple
     best = min(simple, _renyi_delta(total, epsilon))
-    if best < PLD_SMALLEST_DELTA or (
-        _renyi_epsilon(total, 0.5) > PLD_LARGEST_EPSILON and not _only_grid_knows(total)
-    ):
+    if best < PLD_SMALLEST_DELTA or _too_wide(total, 1e-6):
         return best
     found = _Mix(total, profiles or {}).delta(epsilon)
     return min(best, found)
 
 
-def _only_grid_knows(total: _Total) -> bool:
-    """Whether some event has no price but by a distribution on a grid of sane size."""
-    return any(
-        renyi.divergence(event, 2) is None and event.multiplier > 0.25
-        for event in total.sampled
-    )
+def _too_wide(total: _Total, delta: float) -> bool:
+    """Whether epsilon is above 100 (about), so that no grid is built for it.
+
+    Events without a Renyi divergence are judged by their zero-out twin: a record that
+    contributes nothing is one of those a record may be replaced by, so the twin costs
+    no more.
+    """
+    twins: dict[Sampled, int] = {}
+    for event, count in total.sampled.items():
+        twin = PoissonGaussian(event.probability, event.multiplier)
+        twins[twin] = twins.get(twin, 0) + count
+    rough = _renyi_epsilon(replace(total, sampled=twins), delta)
+    return rough > PLD_LARGEST_EPSILON
 
 
 def _closed_form(total: _Total, delta: float) -> float:
@@ -339,16 +342,12 @@ def _sampled_profile(event: Sampled, count: int) -> Profile:
 
 
 def _grid_exponent(event: Sampled, count: int) -> int:
-    """A step of about 1e-4, finer where the whole epsilon is itself small."""
-    one = renyi.divergences(event, renyi.ORDERS)
-    if one is None:
-        return _GRID_EXPONENT
-    rough = min(
-        renyi.to_epsilon(float(d) * count, int(a), 1e-6)
-        for d, a in zip(one, renyi.ORDERS, strict=True)
-    )
-    finer = math.ceil(math.log2(0.5 / max(rough, 1e-3))) if rough < 0.5 else 0
-    return _GRID_EXPONENT + finer
+    """A step of about 1e-4; finer for a small whole epsilon, coarser for a large."""
+    twin = PoissonGaussian(event.probability, event.multiplier)
+    rough = _renyi_epsilon(_Total(0.0, {}, {}, {twin: count}), 1e-6)
+    if rough < 0.5:
+        return _GRID_EXPONENT + math.ceil(math.log2(0.5 / max(rough, 1e-3)))
+    return _GRID_EXPONENT - max(0, math.ceil(math.log2(rough / 8)))
 
 
 def _hockey_stick(pmf: Any, first: int, last: int, step: float) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from demur.core import accounting, validate
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
@@ -49,12 +50,17 @@ class Entry:
         event = self.declaration.cost.at(unit, self.maps)
         if self.count > 1:
             event = Repeated(event, self.count)
-        eta = self.declaration.sampler_distance * self.count
-        return epsilon_with_slack(event, delta, eta)
+        return _alone(event, delta, self.declaration.sampler_distance * self.count)
 
     def statement(self, *, records: int | None = None) -> str:
         """One paragraph for the person who signs; `records` is the public n, if any."""
         return " ".join(_sentences(self, records))
+
+
+@lru_cache(maxsize=4096)
+def _alone(event: Event, delta: float, sampler_distance: float) -> float:
+    """The price of one entry; a book's entries are often equal."""
+    return epsilon_with_slack(event, delta, sampler_distance)
 
 
 def epsilon_with_slack(
