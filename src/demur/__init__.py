@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from demur.core.bounds import clip_rows as clip_rows
     from demur.core.bounds import normalize_rows as normalize_rows
     from demur.core.bounds import to_unit_cube as to_unit_cube
-    from demur.core.calibrate import gaussian_epsilon as gaussian_epsilon
-    from demur.core.calibrate import gaussian_mu as gaussian_mu
-    from demur.core.calibrate import gaussian_sigma as gaussian_sigma
+    from demur.core.gaussian import gaussian_epsilon as gaussian_epsilon
+    from demur.core.gaussian import gaussian_mu as gaussian_mu
+    from demur.core.gaussian import gaussian_sigma as gaussian_sigma
     from demur.core.declaration import Declaration as Declaration
     from demur.core.entropy import Seeded as Seeded
     from demur.core.entry import Entry as Entry
@@ -48,9 +48,9 @@ _HOME = {
     "clip_rows": "core.bounds",
     "normalize_rows": "core.bounds",
     "to_unit_cube": "core.bounds",
-    "gaussian_epsilon": "core.calibrate",
-    "gaussian_mu": "core.calibrate",
-    "gaussian_sigma": "core.calibrate",
+    "gaussian_epsilon": "core.gaussian",
+    "gaussian_mu": "core.gaussian",
+    "gaussian_sigma": "core.gaussian",
     "Declaration": "core.declaration",
     "Seeded": "core.entropy",
     "Entry": "core.entry",

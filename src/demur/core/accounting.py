@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core import calibrate, events, renyi, validate
+from demur.core import events, gaussian, renyi, validate
 from demur.core.errors import NotPriced
 from demur.core.events import (
     ApproxDP,
@@ -215,8 +215,8 @@ def _closed_form(total: _Total, delta: float) -> float:
         return total.epsilon_sum
     if math.isinf(mu_squared):
         return math.inf
-    gaussian = calibrate.gaussian_epsilon(up(math.sqrt(mu_squared)), left)
-    return up(gaussian + total.epsilon_sum) if total.epsilon_sum else gaussian
+    alone = gaussian.gaussian_epsilon(up(math.sqrt(mu_squared)), left)
+    return up(alone + total.epsilon_sum) if total.epsilon_sum else alone
 
 
 def _closed_form_delta(total: _Total, epsilon: float) -> float:
@@ -230,8 +230,8 @@ def _closed_form_delta(total: _Total, epsilon: float) -> float:
         return min(1.0, total.delta_sum)
     if math.isinf(mu_squared):
         return 1.0
-    gaussian = calibrate.gaussian_delta(up(math.sqrt(mu_squared)), left)
-    return min(1.0, up(gaussian + total.delta_sum) if total.delta_sum else gaussian)
+    alone = gaussian.gaussian_delta(up(math.sqrt(mu_squared)), left)
+    return min(1.0, up(alone + total.delta_sum) if total.delta_sum else alone)
 
 
 def _unamplified(total: _Total) -> float:

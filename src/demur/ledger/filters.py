@@ -46,7 +46,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from demur.core import accounting, calibrate, events, gdp, renyi, validate
+from demur.core import accounting, events, gaussian, gdp, renyi, validate
 from demur.core.errors import NotPriced
 from demur.core.events import ApproxDP, Atom, Event, Gaussian, Pure
 from demur.core.rounding import down, up
@@ -79,7 +79,7 @@ class GaussianMeter:
         """The largest sum that keeps the budget."""
         if budget.delta <= 0.0:
             return Fraction(0)
-        return Fraction(calibrate.gaussian_mu(budget.epsilon, budget.delta)) ** 2
+        return Fraction(gaussian.gaussian_mu(budget.epsilon, budget.delta)) ** 2
 
     def amount(self, atom: Atom) -> Fraction | None:
         """What one event adds."""
@@ -99,7 +99,7 @@ class GaussianMeter:
         mu = up(math.sqrt(total), 2) if total < 10**300 else math.inf
         if delta <= 0 or math.isinf(mu):
             return math.inf
-        return calibrate.gaussian_epsilon(mu, delta)
+        return gaussian.gaussian_epsilon(mu, delta)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Shares:
 @lru_cache(maxsize=256)
 def shares(rule: Filter, budget: Budget) -> Shares:
     """How `rule` divides `budget`; every rounding is downwards."""
-    ideal = calibrate.ideal_delta(budget.delta)
+    ideal = gaussian.ideal_delta(budget.delta)
     kept = Fraction(budget.delta) - Fraction(ideal)
     for_samplers = Fraction(0)
     if kept > 0 and budget.epsilon < 700:
