@@ -471,7 +471,8 @@ class Ledger:
                 f"{entry.label!r} is bound to another input: the same noise on two"
                 " inputs would reveal their difference. Charge a new entry."
             )
-        key = self._shelf.take(entry.id)
+        keep = bound and body["idempotency_key"] is not None
+        key = self._shelf.take(entry.id, keep=keep)
         if key is None or digest(key) != body["key"]:
             raise NoiseReuse(
                 f"the key of {entry.label!r} is not here: it was handed out already, or"

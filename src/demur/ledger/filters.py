@@ -136,7 +136,10 @@ class RenyiMeter:
         if atom == Pure(0.0):
             return Fraction(0)
         found = renyi.divergence(atom, self.order)
-        return None if found is None or math.isinf(found) else Fraction(found)
+        if found is None or math.isinf(found):
+            return None
+        # The square of a tiny epsilon underflows; what was spent is never nothing.
+        return Fraction(max(found, math.ulp(0.0)))
 
     def epsilon(self, total: Fraction, delta: float) -> float:
         """What a sum means, as an epsilon."""
@@ -277,13 +280,10 @@ def shares(rule: Filter, budget: Budget) -> Shares:
     block_delta = Fraction(ideal) * blocks
     if not rule.meters:
         return Shares(None, {}, block_epsilon, block_delta, for_samplers)
-    if rule.blocks:
-        meter_epsilon = down(budget.epsilon * (1 - rule.blocks))
-        meter_delta = down(ideal * (1 - rule.blocks) / len(rule.meters), 2)
-    else:
-        meter_epsilon = budget.epsilon
-        meter_delta = ideal if len(rule.meters) == 1 else down(ideal / len(rule.meters))
-    meter_budget = Budget(meter_epsilon, max(meter_delta, 0.0))
+    rest = 1 - blocks
+    meter_epsilon = _float_down(Fraction(budget.epsilon) * rest)
+    meter_delta = _float_down(Fraction(ideal) * rest / len(rule.meters))
+    meter_budget = Budget(meter_epsilon, meter_delta)
     capacities = {m.account: m.capacity(meter_budget) for m in rule.meters}
     return Shares(meter_budget, capacities, block_epsilon, block_delta, for_samplers)
 
@@ -439,6 +439,12 @@ def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
     if share.meter_budget:
         epsilon -= _float(blocks)
     return f"bring epsilon to {_show(epsilon)} of {room:.6g}{kept}"
+
+
+def _float_down(value: Fraction) -> float:
+    """The float next to a non-negative value that is not above it."""
+    rounded = float(value)
+    return rounded if Fraction(rounded) <= value else down(rounded)
 
 
 def _float(value: Fraction) -> float:

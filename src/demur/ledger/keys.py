@@ -29,7 +29,15 @@ class Shelf:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._memory: dict[str, bytes] = {}
+        self._process = os.getpid()
+        self._kept: dict[str, bytes] = {}
+
+    @property
+    def _memory(self) -> dict[str, bytes]:
+        if os.getpid() != self._process:
+            # A fork copied the keys: drawn here too, they would be the same noise.
+            self._process, self._kept = os.getpid(), {}
+        return self._kept
 
     def put(self, name: str, key: bytes, *, keep: bool) -> None:
         """Lay `key` under `name`; on disk if it is to `keep` for a retried task."""
@@ -38,10 +46,12 @@ class Shelf:
         else:
             self._memory[name] = key
 
-    def take(self, name: str) -> bytes | None:
-        """The key under `name`: once from memory, again and again from the disk."""
-        if name in self._memory:
-            return self._memory.pop(name)
+    def take(self, name: str, *, keep: bool) -> bytes | None:
+        """The key under `name`: once, or again and again if it is to `keep`."""
+        # `pop`, so that one thread alone gets it.
+        key = self._memory.get(name) if keep else self._memory.pop(name, None)
+        if key is not None:
+            return key
         if self._folder is None or not self._path(name).exists():
             return None
         return self._read(self._path(name))

@@ -157,8 +157,15 @@ class Store:
         """A consistent view of the book."""
         engine = self._usable()
         with _guard(self._lock, self.durable), _clear_errors():
-            with engine.connect() as connection, connection.begin():
-                yield connection
+            with engine.connect() as plain:
+                # Several SELECTs see one state; SQLite does so by itself.
+                connection = (
+                    plain
+                    if self._is_sqlite
+                    else plain.execution_options(isolation_level="REPEATABLE READ")
+                )
+                with connection.begin():
+                    yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -254,7 +261,13 @@ def _postgres(url: str) -> Engine:
     address = sa.make_url(url).set(drivername="postgresql+psycopg")
     try:
         engine = sa.create_engine(
-            address, poolclass=QueuePool, pool_size=4, pool_pre_ping=True
+            address,
+            poolclass=QueuePool,
+            pool_size=4,
+            pool_pre_ping=True,
+            # Whatever the server's defaults are.
+            isolation_level="READ COMMITTED",
+            connect_args={"client_encoding": "utf8"},
         )
     except ModuleNotFoundError as error:
         raise DemurError(
