@@ -1,0 +1,221 @@
+"""How fast a book is: charges beside raw commits of the same store, and readings.
+
+    python benchmarks/ledger.py [--seconds 4] [--entries 100000]
+
+A raw commit is the least that any durable counter does: take the lock, add one, insert
+a row of the size of ours, commit (SQLite: BEGIN IMMEDIATE, WAL, synchronous=FULL;
+PostgreSQL: SELECT ... FOR UPDATE, synchronous_commit=on, fsync=on). Both are measured
+in the same run, in the same number of processes; read the ratio, not the figures.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
+from demur.core.cost import Cost, Fixed  # noqa: E402
+from demur.core.declaration import Declaration  # noqa: E402
+from demur.core.events import Gaussian  # noqa: E402
+from demur.ledger import Budget, Ledger  # noqa: E402
+from tests.ledger import large  # noqa: E402
+from tests.ledger.kit import NoServer, Server, subprocess_environment  # noqa: E402
+
+try:
+    import psycopg
+except ModuleNotFoundError:
+    psycopg = None  # type: ignore[assignment]
+
+UNIT = AddOrRemoveOne()
+TERMS: dict[str, Any] = {"dataset": "benchmark", "budgets": {UNIT: Budget(1.0, 1e-6)}}
+COUNT = Declaration("a count", Cost((Fixed(UNIT, Gaussian(1e6)),)))
+BODY = "x" * 600  # about the size of an entry
+Step = Callable[[], object]
+
+
+def charges(url: str) -> Step:
+    """A step that charges the book once."""
+    book = Ledger.open(url)
+    return lambda: book.charge(COUNT, label="one of many")
+
+
+def raw_sqlite(path: str) -> Step:
+    """A step that commits once to a SQLite file, as durably as the book does."""
+    connection = sqlite3.connect(path, timeout=120, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+    def step() -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        ((total,),) = connection.execute("SELECT total FROM counter").fetchall()
+        connection.execute("INSERT INTO done VALUES (?, ?)", (total + 1, BODY))
+        connection.execute("UPDATE counter SET total = ?", (total + 1,))
+        connection.execute("COMMIT")
+
+    return step
+
+
+def raw_postgres(url: str) -> Step:
+    """A step that commits once to a PostgreSQL server, as durably as the book does."""
+    connection = psycopg.connect(url)
+    connection.execute("SET synchronous_commit = on")
+    connection.commit()
+
+    def step() -> None:
+        row = connection.execute("SELECT total FROM counter FOR UPDATE").fetchone()
+        total = row[0] + 1 if row else 0
+        connection.execute("INSERT INTO done VALUES (%s, %s)", (total, BODY))
+        connection.execute("UPDATE counter SET total = %s", (total,))
+        connection.commit()
+
+    return step
+
+
+def rate(
+    make: Callable[[str], Step], url: str, processes: int, seconds: float
+) -> float:
+    """Steps per second of many processes together."""
+    waiting, start = os.pipe()
+    pipes = []
+    for _ in range(processes):
+        receive, send = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.close(start)
+                step = make(url)
+                step()
+                os.write(send, b"ready\n")
+                os.read(waiting, 1)
+                begin, done = time.perf_counter(), 0
+                while time.perf_counter() - begin < seconds:
+                    step()
+                    done += 1
+                took = time.perf_counter() - begin
+                os.write(send, f"{done / took}\n".encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(send)
+        pipes.append((pid, os.fdopen(receive)))
+    for _, pipe in pipes:
+        assert pipe.readline() == "ready\n"
+    os.close(start)
+    os.close(waiting)
+    total = 0.0
+    for pid, pipe in pipes:
+        total += float(pipe.readline())
+        os.waitpid(pid, 0)
+        pipe.close()
+    return total
+
+
+def compare(
+    name: str,
+    book: str,
+    raw: str,
+    make_raw: Callable[[str], Step],
+    seconds: float,
+) -> None:
+    """Print a table of charges beside raw commits."""
+    Ledger.open(book, **TERMS).close()
+    for processes in (1, 8, 32):
+        ours = rate(charges, book, processes, seconds)
+        plain = rate(make_raw, raw, processes, seconds)
+        print(
+            f"{name:<11} {processes:>9} {ours:>10.0f} {plain:>12.0f}"
+            f" {ours / plain:>7.2f}",
+            flush=True,
+        )
+    with Ledger.open(book) as ledger:
+        assert ledger.verify(ledger.head()).ok
+
+
+def read_large(name: str, url: str, entries: int) -> None:
+    """Print how long a large book takes to read, in fresh processes."""
+    large.build(url, entries)
+    best: dict[str, float] = {}
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests/ledger/large.py"), "read", url],
+            env=subprocess_environment(),
+            capture_output=True,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        whole = time.perf_counter() - begin - found["again"]
+        if not best or whole < best["whole"]:
+            best = found | {"whole": whole}
+    begin = time.perf_counter()
+    with Ledger.open(url) as book:
+        assert book.verify().ok
+    verified = time.perf_counter() - begin
+    print(
+        f"{name:<11} {entries:>9,} {best['whole']:>10.2f} {best['first']:>12.2f}"
+        f" {best['again']:>7.2f} {verified:>8.2f}   epsilon {best['epsilon']:.4f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--entries", type=int, default=100_000)
+    asked = parser.parse_args()
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores"
+        f" (load {os.getloadavg()[0]:.1f}), Python {platform.python_version()},"
+        f" SQLite {sqlite3.sqlite_version}, {platform.platform()}"
+    )
+    with tempfile.TemporaryDirectory(prefix="demur-bench-") as folder:
+        os.environ["DEMUR_KEYS"] = f"{folder}/keys"
+        server = None
+        try:
+            server = Server(durable=True) if psycopg else None
+        except NoServer as error:
+            print(f"no PostgreSQL: {error}")
+        print(f"\n{'store':<11} processes  charges/s  raw commits/s  ratio")
+        raw = f"{folder}/raw.db"
+        with sqlite3.connect(raw) as connection:
+            connection.execute("CREATE TABLE counter (total INTEGER)")
+            connection.execute("CREATE TABLE done (id INTEGER PRIMARY KEY, body TEXT)")
+            connection.execute("INSERT INTO counter VALUES (0)")
+        connection.close()
+        try:
+            compare("sqlite", f"{folder}/book.db", raw, raw_sqlite, asked.seconds)
+            if server:
+                url = server.url(server.new_database())
+                with psycopg.connect(url) as made:
+                    made.execute("CREATE TABLE counter (total BIGINT)")
+                    made.execute("CREATE TABLE done (id BIGINT PRIMARY KEY, body TEXT)")
+                    made.execute("INSERT INTO counter VALUES (0)")
+                compare("postgresql", url, url, raw_postgres, asked.seconds)
+            print(
+                f"\n{'store':<11}   entries  cold (s)*  in process  again   verify\n"
+                "* a new interpreter: imports, opening and reading"
+            )
+            read_large("sqlite", f"{folder}/large.db", asked.entries)
+            if server:
+                url = server.url(server.new_database())
+                read_large("postgresql", url, asked.entries)
+        finally:
+            if server:
+                server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""One fixture, two stores: every test that takes `book_url` runs on both."""
+
+import pytest
+
+from demur.ledger import Ledger
+from tests.ledger.kit import BUDGET, UNIT, NoServer, Server
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A PostgreSQL server of this session (of this worker, under xdist)."""
+    pytest.importorskip("psycopg", reason="machine: psycopg is not installed")
+    try:
+        started = Server()
+    except NoServer as error:
+        pytest.skip(f"machine: {error}")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def postgres_url(server):
+    """A fresh, empty database."""
+    name = server.new_database()
+    yield server.url(name)
+    server.admin(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+)
+def book_url(request, tmp_path):
+    """The address of a book that does not exist yet, on each kind of store."""
+    if request.param == "sqlite":
+        return str(tmp_path / "book.db")
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture(autouse=True)
+def _keys_in_tmp(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def opened():
+    """Open books, and close them when the test is over."""
+    books = []
+
+    def open_book(url, **terms):
+        books.append(Ledger.open(url, **terms))
+        return books[-1]
+
+    yield open_book
+    for book in books:
+        book.close()
+
+
+@pytest.fixture
+def new_book(book_url, opened):
+    """Open a book at `book_url` for the first time; terms have defaults."""
+
+    def make(**terms):
+        return opened(
+            book_url, **({"dataset": "people", "budgets": {UNIT: BUDGET}} | terms)
+        )
+
+    return make

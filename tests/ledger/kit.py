@@ -1,0 +1,203 @@
+"""What the ledger's tests share: short names, raw SQL, and a PostgreSQL server."""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import demur
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.ledger import Budget
+
+UNIT = AddOrRemoveOne()
+BUDGET = Budget(2.0, 1e-6)
+HERE = Path(__file__).parent
+
+
+def says(event, unit=UNIT, name="a noisy count", **more):
+    """A mechanism with one event at one unit."""
+    return Declaration(name, Cost((Fixed(unit, event),)), **more)
+
+
+def subprocess_environment(**more):
+    """The environment of a worker: the same demur as the tests."""
+    source = str(Path(demur.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": source} | {k: str(v) for k, v in more.items()}
+
+
+def run_script(name, *arguments, timeout=240):
+    """What tests/ledger/<name> prints, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *map(str, arguments)],
+        env=subprocess_environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def is_file(url):
+    return "://" not in str(url)
+
+
+def edit(url, *statements, **values):
+    """Run SQL past the ledger: sqlite3 on a file, psycopg on a server."""
+    if is_file(url):
+        connection = sqlite3.connect(url)
+        for statement in statements:
+            connection.execute(statement, values)
+        connection.commit()
+        connection.close()
+        return
+    psycopg = __import__("psycopg")
+    with psycopg.connect(url) as connection:
+        for statement in statements:
+            plain = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement.replace("%", "%%"))
+            connection.execute(plain, values)
+
+
+def ask(url, statement):
+    """The rows that SQL past the ledger returns."""
+    if is_file(url):
+        connection = sqlite3.connect(url)
+        rows = connection.execute(statement).fetchall()
+        connection.close()
+        return rows
+    psycopg = __import__("psycopg")
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement).fetchall()
+
+
+class Server:
+    """A PostgreSQL server of our own, on a Unix socket in a folder of its own."""
+
+    def __init__(self, *, durable=False):
+        self.binaries = _find_binaries()
+        self.folder = Path(tempfile.mkdtemp(prefix="demur-pg-"))
+        self.user = None
+        if os.getuid() == 0:
+            self.user = _unprivileged()
+            shutil.chown(self.folder, self.user)
+        self.data = self.folder / "data"
+        self._run(
+            "initdb",
+            "-D",
+            self.data,
+            "-A",
+            "trust",
+            "-U",
+            "demur",
+            "--no-sync",
+            *_LOCALE,
+        )
+        settings = {
+            "listen_addresses": "''",
+            "unix_socket_directories": f"'{self.folder}'",
+            "max_connections": "200",
+            "shared_buffers": "'64MB'",
+        }
+        if not durable:
+            # What the tests kill is the client; the machine stays up.
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        lines = "".join(f"{k} = {v}\n" for k, v in settings.items())
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write(lines)
+        self.start()
+        self._count = 0
+
+    def start(self):
+        log = self.folder / "log"
+        self._run("pg_ctl", "-D", self.data, "-l", log, "-w", "-t", "60", "start")
+
+    def stop(self, mode="fast"):
+        self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
+
+    def close(self):
+        self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database):
+        return f"postgresql://demur@/{database}?host={self.folder}"
+
+    def admin(self, statement):
+        psycopg = __import__("psycopg")
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def new_database(self):
+        self._count += 1
+        name = f"book{self._count}"
+        self.admin(f"CREATE DATABASE {name}")
+        return name
+
+    def _run(self, program, *arguments):
+        # A server must not inherit the pipes of its starter: output goes to a file.
+        said = self.folder / f"{program}.out"
+        with said.open("w+") as file:
+            done = subprocess.run(
+                [self.binaries / program, *map(str, arguments)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                user=self.user,
+                group=self.user and _group(self.user),
+                extra_groups=[] if self.user else None,
+                cwd=self.folder,
+                env=os.environ | {"LC_ALL": "C", "HOME": str(self.folder)},
+            )
+        if done.returncode:
+            raise RuntimeError(f"{program}: {said.read_text()[-2000:]}")
+
+
+_LOCALE = ("-E", "UTF8", "--locale=C")
+
+
+class NoServer(Exception):
+    """This machine has no PostgreSQL server."""
+
+
+def _find_binaries():
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda p: [int(n) for n in re.findall(r"\d+", p.parent.name)],
+    )
+    places = [Path(p) for p in os.environ.get("PATH", "").split(os.pathsep) if p]
+    for place in [*reversed(found), *places]:
+        needed = ("initdb", "pg_ctl", "postgres")
+        if all((place / name).is_file() for name in needed):
+            return place
+    on_path = shutil.which("initdb"), shutil.which("pg_ctl")
+    if all(on_path):
+        return Path(str(on_path[0])).resolve().parent
+    raise NoServer("no initdb and pg_ctl on PATH or in /usr/lib/postgresql/*/bin")
+
+
+def _unprivileged():
+    pwd = __import__("pwd")
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise NoServer("running as root, and there is no unprivileged user to run as")
+
+
+def _group(user):
+    return __import__("pwd").getpwnam(user).pw_gid
+
+
+def wait_until(holds, seconds=30.0):
+    """Wait for something to become true, or fail."""
+    give_up = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.005)

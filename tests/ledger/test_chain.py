@@ -1,0 +1,450 @@
+"""Whatever is done to a book behind its back, `verify` finds it, or says it cannot."""
+
+import json
+import shutil
+import sqlite3
+import threading
+from fractions import Fraction
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from demur.core.errors import BookDamaged, BookMismatch
+from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.ledger import Budget, Filter, Head, Ledger, chain
+from tests.ledger.kit import UNIT, ask, edit, says
+
+BUDGET = Budget(8.0, 1e-5)
+RULE = Filter.gaussian(blocks=0.5)
+CHEAP = Repeated(PoissonGaussian(0.01, 4.0), 10)
+DEAR = Repeated(PoissonGaussian(0.01, 1.0), 100)
+
+
+def defect(what):
+    """A test that shows a known defect; it must be unmarked when that is mended."""
+    return pytest.mark.xfail(strict=True, reason=f"defect: {what}")
+
+
+def fill(book):
+    """Eight rows of every kind."""
+    book.charge(says(Gaussian(20.0)), label="first")
+    entry = book.charge(says(Gaussian(30.0)), label="second", idempotency_key="k")
+    book.commit(entry, "artefact")
+    reserved = book.reserve(says(Pure(0.01)), count=3, label="third")
+    reserved.draw()
+    reserved.draw()
+    book.charge(says(CHEAP, name="a plan"), label="fourth")
+    book.charge(says(DEAR, name="another plan"), label="fifth")
+    return book
+
+
+@pytest.fixture
+def book(new_book):
+    return fill(new_book(budgets={UNIT: BUDGET}, filter=RULE))
+
+
+def change_body(url, sequence, **changes):
+    ((text,),) = ask(url, f"SELECT body FROM demur_rows WHERE sequence = {sequence}")
+    new = chain.canonical(json.loads(text) | changes)
+    edit(
+        url,
+        f"UPDATE demur_rows SET body = :new WHERE sequence = {sequence}",
+        new=new,
+    )
+
+
+def swap(url, a, b):
+    edit(
+        url,
+        f"UPDATE demur_rows SET sequence = -1 WHERE sequence = {a}",
+        f"UPDATE demur_rows SET sequence = {a} WHERE sequence = {b}",
+        f"UPDATE demur_rows SET sequence = {b} WHERE sequence = -1",
+    )
+
+
+def duplicate(url):
+    edit(
+        url,
+        "INSERT INTO demur_rows (sequence, kind, entry_id, declaration, count, noise,"
+        " body, hash) SELECT 9, kind, entry_id, declaration, count, noise, body, hash"
+        " FROM demur_rows WHERE sequence = 1",
+        "UPDATE demur_book SET sequence = 9",
+    )
+
+
+def swap_bodies(url):
+    rows = ask(url, "SELECT sequence, body FROM demur_rows WHERE sequence IN (1, 2)")
+    (_, first), (_, second) = sorted(rows)
+    edit(url, "UPDATE demur_rows SET body = :x WHERE sequence = 1", x=second)
+    edit(url, "UPDATE demur_rows SET body = :x WHERE sequence = 2", x=first)
+
+
+def rehash(url):
+    """Make every link right again after an edit: a consistent rewrite."""
+    ((terms,),) = ask(url, "SELECT terms FROM demur_book")
+    last = chain.digest(terms)
+    rows = sorted(ask(url, "SELECT sequence, body FROM demur_rows"))
+    for sequence, text in rows:
+        last = chain.link(last, text)
+        edit(
+            url,
+            f"UPDATE demur_rows SET hash = :x WHERE sequence = {sequence}",
+            x=last,
+        )
+    edit(url, f"UPDATE demur_book SET hash = :x, sequence = {len(rows)}", x=last)
+
+
+def edit_declaration(url):
+    rows = ask(url, "SELECT digest, body FROM demur_declarations")
+    digest, text = next(r for r in rows if "20.0" in r[1])
+    edit(
+        url,
+        f"UPDATE demur_declarations SET body = :x WHERE digest = '{digest}'",
+        x=text.replace("20.0", "2000.0"),
+    )
+
+
+def swap_profiles(url):
+    """The cheap plan's curve under the dear plan's name."""
+    rows = ask(url, "SELECT event, event_body FROM demur_profiles")
+    (a, text_a), (b, text_b) = rows
+    edit(
+        url, f"UPDATE demur_profiles SET event_body = :x WHERE event = '{a}'", x=text_b
+    )
+    edit(
+        url, f"UPDATE demur_profiles SET event_body = :x WHERE event = '{b}'", x=text_a
+    )
+
+
+def swap_curves(url):
+    (a, da, ba), (b, db, bb) = ask(
+        url, "SELECT event, digest, body FROM demur_profiles"
+    )
+    for event, digest, data in ((a, db, bb), (b, da, ba)):
+        edit(
+            url,
+            "UPDATE demur_profiles SET digest = :d, body = :x WHERE event = :e",
+            d=digest,
+            x=bytes(data),
+            e=event,
+        )
+
+
+def spoil_curve(url):
+    rows = ask(url, "SELECT event, body FROM demur_profiles")
+    event, data = rows[0][0], bytearray(rows[0][1])
+    data[len(data) // 2] ^= 1
+    edit(
+        url,
+        "UPDATE demur_profiles SET body = :x WHERE event = :e",
+        x=bytes(data),
+        e=event,
+    )
+
+
+def sql(*statements):
+    return lambda url: edit(url, *statements)
+
+
+def edit_terms(url):
+    ((text,),) = ask(url, "SELECT terms FROM demur_book")
+    edit(url, "UPDATE demur_book SET terms = :x", x=text.replace("8.0", "80.0"))
+
+
+TAMPERS = {
+    "label": lambda url: change_body(url, 1, label="another"),
+    "spent": lambda url: change_body(url, 1, spent=[{"mu squared": "0"}]),
+    "artefact": lambda url: change_body(url, 3, artefact="another"),
+    "time": lambda url: change_body(url, 2, time="2001-01-01T00:00:00.000+00:00"),
+    "not json": sql("UPDATE demur_rows SET body = '{' WHERE sequence = 2"),
+    "deep json": lambda url: edit(
+        url, "UPDATE demur_rows SET body = :x WHERE sequence = 2", x="[" * 100_000
+    ),
+    "division by zero": lambda url: change_body(url, 2, spent=[{"x": "1/0"}]),
+    "a list": sql("UPDATE demur_rows SET body = '[1, 2]' WHERE sequence = 2"),
+    "hash": sql(f"UPDATE demur_rows SET hash = '{'a' * 64}' WHERE sequence = 2"),
+    "last hash": sql(f"UPDATE demur_rows SET hash = '{'a' * 64}' WHERE sequence = 8"),
+    "count column": sql("UPDATE demur_rows SET count = 1 WHERE sequence = 4"),
+    "kind column": sql("UPDATE demur_rows SET kind = 'draw' WHERE sequence = 1"),
+    "noise column": sql("UPDATE demur_rows SET noise = 'seeded' WHERE sequence = 1"),
+    "entry column": sql("UPDATE demur_rows SET entry_id = 'x' WHERE sequence = 1"),
+    "key column": sql(
+        "UPDATE demur_rows SET idempotency_key = NULL WHERE sequence = 2"
+    ),
+    "declaration column": sql(
+        "UPDATE demur_rows SET declaration = (SELECT declaration FROM demur_rows"
+        " WHERE sequence = 2) WHERE sequence = 1"
+    ),
+    "first removed": sql("DELETE FROM demur_rows WHERE sequence = 1"),
+    "middle removed": sql("DELETE FROM demur_rows WHERE sequence = 4"),
+    "removed and closed up": sql(
+        "DELETE FROM demur_rows WHERE sequence = 7",
+        "UPDATE demur_rows SET sequence = 7 WHERE sequence = 8",
+        "UPDATE demur_book SET sequence = 7",
+    ),
+    "end removed": sql("DELETE FROM demur_rows WHERE sequence = 8"),
+    "all removed": sql("DELETE FROM demur_rows"),
+    "reordered": lambda url: swap(url, 1, 2),
+    "draws reordered": lambda url: swap(url, 5, 6),
+    "bodies swapped": swap_bodies,
+    "duplicated": duplicate,
+    "totals lowered": sql("UPDATE demur_budgets SET totals = '{}'"),
+    "totals not json": sql("UPDATE demur_budgets SET totals = 'x'"),
+    "totals of another type": sql("UPDATE demur_budgets SET totals = '[1]'"),
+    "budget removed": sql("DELETE FROM demur_budgets"),
+    "budget added": sql("INSERT INTO demur_budgets VALUES (1, '{}')"),
+    "head moved back": sql("UPDATE demur_book SET sequence = 7"),
+    "head hash": sql(f"UPDATE demur_book SET hash = '{'b' * 64}'"),
+    "terms": edit_terms,
+    "declaration": edit_declaration,
+    "declaration removed": sql("DELETE FROM demur_declarations"),
+    "curve": spoil_curve,
+    "curves swapped": swap_curves,
+    "curves' events swapped": swap_profiles,
+    "curve removed": sql("DELETE FROM demur_profiles"),
+}
+KNOWN = {
+    "deep json": "RecursionError",
+    "totals not json": "ValueError",
+    "totals of another type": "ValueError",
+    "curves' events swapped": "event_body is not checked",
+    "curve removed": "not looked for",
+}
+
+
+def test_an_untouched_book_is_whole(book):
+    found = book.verify()
+    assert found.ok and found.rows == 8 and found.head == book.head()
+    assert len(found.unknown) == 1
+    assert "cut off the end" in found.unknown[0]
+    assert "rewritten" in found.unknown[0] and "head" in found.unknown[0]
+    assert "not known" in str(found)
+    found = book.verify(book.head())
+    assert found.ok and book.verify(str(book.head())) == found
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        pytest.param(name, marks=[defect(KNOWN[name])] if name in KNOWN else [])
+        for name in TAMPERS
+    ],
+)
+def test_tampering_is_found(book, book_url, opened, tamper):
+    head = book.head()
+    TAMPERS[tamper](book_url)
+    found = book.verify()  # the book that is open, without its head
+    assert not found.ok and "PROBLEM" in str(found)
+    assert not book.verify(head).ok
+    assert not opened(book_url).verify().ok  # and one opened afterwards
+
+
+def test_a_cut_end_is_found_with_a_head_and_named_without(book, book_url, opened):
+    early, late = Head(5, row_hash(book_url, 5)), book.head()
+    cut(book_url, 5)
+    blind = opened(book_url).verify()
+    assert blind.ok and "cut off the end" in blind.unknown[0]
+    seeing = opened(book_url).verify(late)
+    assert not seeing.ok and "cut off" in seeing.problems[0]
+    assert opened(book_url).verify(early).ok
+    with pytest.raises(BookDamaged, match="older copy"):
+        opened(book_url, head=late)
+    opened(book_url, head=early)
+
+
+def row_hash(url, sequence):
+    sql = f"SELECT hash FROM demur_rows WHERE sequence = {sequence}"
+    ((value,),) = ask(url, sql)
+    return value
+
+
+def cut(url, sequence):
+    """Cut the end off, and put everything derived right: totals and curves."""
+    edit(url, f"DELETE FROM demur_rows WHERE sequence > {sequence}")
+    rows = ask(url, "SELECT body FROM demur_rows")
+    used = [json.loads(r[0]).get("profiles", {}) for r in rows]
+    totals: dict[str, Fraction] = {}
+    for (text,) in rows:
+        for account, amount in (json.loads(text).get("spent") or [{}])[0].items():
+            totals[account] = totals.get(account, Fraction(0)) + Fraction(amount)
+    edit(
+        url,
+        "UPDATE demur_budgets SET totals = :x",
+        x=json.dumps({k: str(v) for k, v in totals.items()}),
+    )
+    for (event,) in ask(url, "SELECT event FROM demur_profiles"):
+        if not any(event in u for u in used):
+            edit(url, "DELETE FROM demur_profiles WHERE event = :e", e=event)
+    rehash(url)
+
+
+@defect("with an older head it says that nothing is unknown")
+def test_what_came_after_the_head_is_unknown(book, book_url, opened):
+    early = Head(5, row_hash(book_url, 5))
+    cut(book_url, 6)
+    found = opened(book_url).verify(early)
+    assert found.ok and "after" in " ".join(found.unknown)
+
+
+def test_a_consistent_rewrite_is_found_with_a_head(book, book_url, opened):
+    late = book.head()
+    change_body(book_url, 1, label="another")
+    rehash(book_url)
+    blind = opened(book_url).verify()
+    assert blind.ok and "rewritten" in blind.unknown[0]
+    assert not opened(book_url).verify(late).ok
+    with pytest.raises(BookDamaged):
+        opened(book_url, head=late)
+
+
+def test_a_spend_lowered_everywhere_is_found_with_a_head(book, book_url, opened):
+    late = book.head()
+    change_body(book_url, 1, spent=[{"mu squared": "0"}])
+    cut(book_url, 8)
+    assert opened(book_url).verify().ok  # it cannot know
+    assert not opened(book_url).verify(late).ok
+
+
+# -- signatures --------------------------------------------------------------------
+
+
+@pytest.fixture
+def signer():
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def signed(new_book, signer):
+    return fill(new_book(budgets={UNIT: BUDGET}, filter=RULE, signing_key=signer))
+
+
+def test_a_signed_book_is_whole(signed, book_url, signer, opened, tmp_path):
+    found = signed.verify()
+    assert found.ok and "signer" in " ".join(found.unknown)
+    public = chain.public_hex(signer)
+    found = signed.verify(signer=public)
+    assert found.ok and "rewritten" not in " ".join(found.unknown)
+    assert not signed.verify(signer="00" * 32).ok
+    pem = tmp_path / "signer.pem"
+    pem.write_bytes(
+        signer.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    assert opened(book_url, signing_key=pem).verify(signed.head()).ok
+    with pytest.raises(BookMismatch, match="signed by"):
+        opened(book_url, signing_key=Ed25519PrivateKey.generate())
+
+
+def test_a_rewrite_without_the_key_is_found(signed, book_url, signer, opened):
+    change_body(book_url, 1, label="another")
+    rehash(book_url)
+    found = opened(book_url, signing_key=signer).verify()
+    assert not found.ok and "not signed" in found.problems[0]
+
+
+@pytest.mark.parametrize("value", ["NULL", "'00'", "'zz'", f"'{'0' * 128}'"])
+def test_a_wrong_signature_is_found(signed, book_url, value):
+    edit(book_url, f"UPDATE demur_rows SET signature = {value} WHERE sequence = 3")
+    assert "row 3: not signed" in str(signed.verify())
+
+
+def test_a_signature_of_another_row_is_found(signed, book_url):
+    edit(
+        book_url,
+        "UPDATE demur_rows SET signature = (SELECT signature FROM demur_rows"
+        " WHERE sequence = 1) WHERE sequence = 3",
+    )
+    assert not signed.verify().ok
+
+
+def test_a_rewrite_under_another_signer_is_refused(signed, book_url, signer, opened):
+    """Somebody signs the whole book anew, with a key of his own, or with none."""
+    own = Ed25519PrivateKey.generate()
+    ((terms,),) = ask(book_url, "SELECT terms FROM demur_book")
+    for public in (chain.public_hex(own), None):
+        new = chain.canonical(json.loads(terms) | {"signer": public})
+        edit(book_url, "UPDATE demur_book SET terms = :x", x=new)
+        rehash(book_url)
+        for sequence, value in ask(book_url, "SELECT sequence, hash FROM demur_rows"):
+            edit(
+                book_url,
+                f"UPDATE demur_rows SET signature = :x WHERE sequence = {sequence}",
+                x=chain.sign(own, value),
+            )
+        with pytest.raises(BookMismatch):
+            opened(book_url, signing_key=signer)
+        reader = opened(book_url)
+        assert not reader.verify(signer=chain.public_hex(signer)).ok
+        assert "whole book rewritten" in str(reader.verify())
+
+
+def test_a_signed_book_can_be_read_and_verified_by_others(signed, book_url, opened):
+    reader = opened(book_url)
+    assert reader.verify().ok and reader.epsilon() > 0
+    with pytest.raises(BookMismatch, match="signing_key"):
+        reader.charge(says(Gaussian(20.0)), label="x")
+
+
+# -- copies and concurrent writers -------------------------------------------------
+
+
+def test_a_restored_backup_is_refused(tmp_path):
+    path, backup = tmp_path / "book.db", tmp_path / "backup.db"
+    book = Ledger.open(path, dataset="d", budgets={UNIT: BUDGET})
+    book.charge(says(Gaussian(20.0)), label="before")
+    with sqlite3.connect(path) as source, sqlite3.connect(backup) as target:
+        source.backup(target)
+    source.close()
+    target.close()
+    book.charge(says(Gaussian(20.0)), label="after")
+    head = book.head()
+    book.close()
+    for more in ("-wal", "-shm"):
+        (tmp_path / f"book.db{more}").unlink(missing_ok=True)
+    shutil.copy(backup, path)
+    Ledger.open(path).close()  # nobody can know without a head
+    for given in (head, str(head)):
+        with pytest.raises(BookDamaged, match="still spent"):
+            Ledger.open(path, head=given)
+    for wrong in ("", "x", "3", f"-1:{'a' * 64}", f"1:{'a' * 63}"):
+        with pytest.raises(ValueError):
+            Ledger.open(path, head=wrong)
+
+
+def test_the_head_of_an_empty_book(new_book, book_url, opened):
+    head = new_book().head()
+    assert head.sequence == 0
+    assert opened(book_url, head=head).verify(head).ok
+    with pytest.raises(BookDamaged):
+        opened(book_url, head=Head(0, "a" * 64))
+
+
+def test_verify_beside_a_writer(book, book_url, opened, monkeypatch):
+    """A charge that comes while the rows are being read is no problem of the book."""
+    writer = opened(book_url)
+    link, waiting = chain.link, [True]
+
+    def link_and_charge(previous, text):
+        if waiting and threading.current_thread() is threading.main_thread():
+            waiting.clear()
+            thread = threading.Thread(
+                target=lambda: writer.charge(says(Gaussian(40.0)), label="meanwhile")
+            )
+            thread.start()
+            thread.join()
+        return link(previous, text)
+
+    monkeypatch.setattr(chain, "link", link_and_charge)
+    found = book.verify()
+    assert found.ok, str(found)
+
+
+@defect("entries without their declaration are left out of the sum")
+def test_a_reading_leaves_no_entry_out(book, book_url):
+    TAMPERS["declaration removed"](book_url)
+    with pytest.raises(BookDamaged):
+        book.reading()

@@ -1,0 +1,711 @@
+"""What a book promises, the same on SQLite and PostgreSQL."""
+
+import os
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demur.core.adjacency import (
+    AddOrRemoveOne,
+    Ball,
+    Erasure,
+    LipschitzMap,
+    ReplaceOne,
+)
+from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
+from demur.core.curve import PiecewiseLinear
+from demur.core.declaration import Declaration
+from demur.core.entropy import Seeded
+from demur.core.errors import (
+    BookDamaged,
+    BookMismatch,
+    BudgetExceeded,
+    DemurError,
+    IdempotencyConflict,
+    NoiseReuse,
+    NotCovered,
+    NotPriced,
+    NotPrivate,
+)
+from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.ledger import Budget, Filter, Ledger
+from tests.ledger.kit import BUDGET, UNIT, ask, edit, is_file, says
+
+COUNT = says(Gaussian(20.0))
+BIG = says(Gaussian(0.5))
+
+
+def defect(what):
+    """A test that shows a known defect; it must be unmarked when that is mended."""
+    return pytest.mark.xfail(strict=True, reason=f"defect: {what}")
+
+
+DIGEST = "5d41402abc4b2a76b9719d911017c592aaaaaaaabbbbbbbbccccccccdddddddd"
+
+
+def trace(book):
+    """Everything a refused charge must leave as it was."""
+    return (
+        book.head(),
+        tuple(s.accounts for s in book.status()),
+        len(book.entries()),
+        ask(book.url, "SELECT count(*) FROM demur_rows"),
+        ask(book.url, "SELECT count(*) FROM demur_declarations"),
+        ask(book.url, "SELECT totals FROM demur_budgets ORDER BY position"),
+    )
+
+
+@pytest.fixture
+def book(new_book, book_url):
+    made = new_book()
+    made.url = book_url
+    return made
+
+
+# -- charging ----------------------------------------------------------------------
+
+
+def test_a_charge_is_there_for_the_next_opener(book, book_url, opened):
+    entry = book.charge(COUNT, label="visitors")
+    again = opened(book_url)
+    (found,) = again.entries()
+    assert found == entry
+    assert entry.durable and entry.sequence == 1 and entry.label == "visitors"
+    assert again.epsilon() == book.epsilon() > 0.0
+    assert again.terms == book.terms and again.id == book.id
+
+
+def test_charges_add_up(book):
+    for _ in range(4):
+        book.charge(COUNT, label="visitors")
+    alone = Ledger(BUDGET, unit=UNIT)
+    alone.charge(says(Gaussian(10.0)), label="one of half the noise")
+    assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
+    assert [e.sequence for e in book.entries()] == [1, 2, 3, 4]
+    assert book.verify(book.head()).ok
+
+
+def test_decline_says_what_and_spends_nothing(book):
+    book.charge(COUNT, label="visitors")
+    before = trace(book)
+    with pytest.raises(BudgetExceeded) as caught:
+        book.charge(BIG, label="too much")
+    assert trace(book) == before
+    message = str(caught.value)
+    assert "'too much'" in message and "AddOrRemoveOne()" in message
+    assert "of 2" in message and "1e-06" in message  # the budget
+    assert "nothing was spent" in message and "nothing was released" in message
+    book.charge(COUNT, label="still usable")
+
+
+def test_a_declined_charge_can_be_made_with_more_noise(book):
+    with pytest.raises(BudgetExceeded):
+        book.charge(BIG, label="x", idempotency_key="k")
+    entry = book.charge(COUNT, label="x", idempotency_key="k")
+    assert entry.sequence == 1
+
+
+def test_unpriced_and_uncovered_charges_leave_no_trace(book):
+    before = trace(book)
+    with pytest.raises(NotPriced, match="Nothing was spent"):
+        book.charge(says(PoissonGaussian(0.01, 1.0)), label="no price")
+    with pytest.raises(NotCovered, match="Nothing was spent"):
+        book.charge(says(Gaussian(20.0), ReplaceOne()), label="another unit")
+    with pytest.raises(NotCovered, match="Nothing was spent"):
+        book.charge(says(Gaussian(20.0), Erasure()), label="a deletion")
+    for label in ("", "x" * 300, "a\nb", "a\x00b"):
+        with pytest.raises(ValueError):
+            book.charge(COUNT, label=label)
+    with pytest.raises((TypeError, AttributeError)):
+        book.charge(object(), label="no mechanism")
+    with pytest.raises((TypeError, ValueError)):
+        book.reserve(COUNT, count=0, label="none")
+    assert trace(book) == before
+
+
+# -- idempotency -------------------------------------------------------------------
+
+
+def test_the_same_key_is_charged_once(book, book_url, opened):
+    first = book.charge(
+        COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
+    )
+    head = book.head()
+    again = opened(book_url).charge(
+        COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
+    )
+    assert again == first and book.head() == head
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"mechanism": says(Gaussian(21.0))},
+        {"mechanism": says(Gaussian(20.0), name="another")},
+        {"input_digest": "another"},
+        {"input_digest": None},
+    ],
+    ids=["event", "name", "input", "no input"],
+)
+def test_the_same_key_for_something_else_is_refused(book, other):
+    said: dict[str, Any] = {
+        "label": "visitors",
+        "idempotency_key": "job-7",
+        "input_digest": DIGEST,
+    }
+    book.charge(COUNT, **said)
+    before = trace(book)
+    again = said | {"mechanism": COUNT} | other
+    with pytest.raises(IdempotencyConflict, match="Nothing was spent"):
+        book.charge(**again)
+    with pytest.raises(IdempotencyConflict):
+        book.reserve(count=3, **(said | {"mechanism": COUNT}))
+    assert trace(book) == before
+
+
+def test_a_replayed_charge_is_the_same_even_when_the_budget_is_used_up(book):
+    room = book.charge(says(Gaussian(2.5)), label="most", idempotency_key="k")
+    with pytest.raises(BudgetExceeded):
+        book.charge(says(Gaussian(2.5)), label="more")
+    assert book.charge(says(Gaussian(2.5)), label="most", idempotency_key="k") == room
+
+
+# -- reservations and commits ------------------------------------------------------
+
+
+def test_a_reservation_hands_out_its_draws_and_stops(book, book_url, opened):
+    reserved = book.reserve(COUNT, count=3, label="epochs", idempotency_key="k")
+    spent = book.status()[0].accounts
+    assert [reserved.draw().index for _ in range(2)] == [0, 1]
+    again = opened(book_url).reserve(
+        COUNT, count=3, label="epochs", idempotency_key="k"
+    )
+    assert (again.drawn, again.remaining, again.count) == (2, 1, 3)
+    assert again.draw().index == 2
+    head = book.head()
+    with pytest.raises(BudgetExceeded, match="nothing was released"):
+        reserved.draw()
+    assert book.head() == head and book.status()[0].accounts == spent
+    assert book.verify(head).ok
+
+
+def test_a_reservation_costs_what_its_runs_cost(book):
+    book.reserve(COUNT, count=4, label="epochs")
+    other = Ledger(BUDGET, unit=UNIT)
+    for _ in range(4):
+        other.charge(COUNT, label="one")
+    assert book.epsilon() == other.epsilon()
+    assert book.status()[0].accounts == other.status()[0].accounts
+
+
+def test_a_reservation_too_large_is_declined_whole(book):
+    before = trace(book)
+    with pytest.raises(BudgetExceeded):
+        book.reserve(COUNT, count=10_000, label="epochs")
+    assert trace(book) == before
+
+
+def test_commit_binds_once(book, opened, book_url):
+    entry = book.charge(COUNT, label="visitors")
+    spent = book.status()
+    book.commit(entry, "sha256 of the artefact")
+    head = book.head()
+    opened(book_url).commit(entry, "sha256 of the artefact")
+    with pytest.raises(DemurError, match="another artefact"):
+        book.commit(entry, "of another one")
+    assert book.head() == head and book.status() == spent
+    assert book.verify(head).ok
+
+
+def test_entries_of_another_book_are_refused(book):
+    other = Ledger(BUDGET, unit=UNIT)
+    entry = other.charge(COUNT, label="elsewhere")
+    reserved = other.reserve(COUNT, count=2, label="elsewhere")
+    before = trace(book)
+    with pytest.raises(DemurError, match="not an entry of this book"):
+        book.commit(entry, "x")
+    with pytest.raises(DemurError, match="not an entry of this book"):
+        book.key(entry)
+    with pytest.raises(DemurError, match="not an entry of this book"):
+        book._draw(reserved.entry)
+    assert trace(book) == before
+
+
+def test_what_an_entry_claims_to_have_paid_for_does_not_count(book):
+    reserved = book.reserve(COUNT, count=1, label="one")
+    reserved.draw()
+    with pytest.raises(BudgetExceeded):
+        book._draw(replace(reserved.entry, count=5))
+    assert book.verify(book.head()).ok
+
+
+# -- opening -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        ({"dataset": "other people"}, ("people", "other people")),
+        ({"budgets": {UNIT: Budget(3.0, 1e-6)}}, ("epsilon 2", "epsilon 3")),
+        ({"budgets": {ReplaceOne(): BUDGET}}, ("AddOrRemoveOne", "ReplaceOne")),
+        ({"filter": "pure"}, ("gaussian", "pure")),
+        ({"filter": Filter.gaussian(blocks=0.5)}, ("gaussian", "50%")),
+        ({"maps": [LipschitzMap("a", "b", 2.0)]}, ("none", "LipschitzMap")),
+        ({"testing": True}, ("False", "True")),
+    ],
+    ids=["dataset", "budget", "unit", "filter", "blocks", "maps", "testing"],
+)
+def test_other_terms_are_refused_and_both_are_shown(
+    book, book_url, opened, other, shown
+):
+    book.charge(COUNT, label="visitors")
+    before = trace(book)
+    same = {"dataset": "people", "budgets": {UNIT: BUDGET}}
+    assert opened(book_url, **same).head() == before[0]
+    for terms in (same | other, {k: v for k, v in other.items() if k != "budgets"}):
+        if not terms:
+            continue
+        with pytest.raises(BookMismatch, match="Nothing was spent") as caught:
+            opened(book_url, **terms)
+        for text in shown:
+            assert text in str(caught.value)
+    assert trace(book) == before
+
+
+@defect("left out is read as the default")
+def test_what_is_left_out_at_a_later_opening_is_not_compared(new_book, opened):
+    book = new_book(filter="pure", testing=True, maps=[LipschitzMap("a", "b", 2.0)])
+    url = str(book._store._path or book._store._engine.url)
+    if not book._store._path:
+        url = book._store._engine.url.render_as_string(hide_password=False)
+    opened(url, budgets={UNIT: BUDGET})
+    opened(url, dataset="people", budgets={UNIT: BUDGET})
+
+
+def test_a_missing_book_is_not_created_by_looking(tmp_path):
+    path = tmp_path / "none.db"
+    with pytest.raises(BookMismatch, match="Nothing was created"):
+        Ledger.open(path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError):
+        Ledger.open(path, dataset="people", budgets={})
+    with pytest.raises(ValueError):
+        Ledger.open(path, dataset="people", budgets={UNIT: Budget(1.0)}, filter="rdp")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.postgres
+def test_a_missing_book_on_a_server_is_not_created_by_looking(postgres_url):
+    with pytest.raises(BookMismatch, match="Nothing was created"):
+        Ledger.open(postgres_url)
+    assert ask(postgres_url, "SELECT * FROM pg_tables WHERE tablename ~ 'demur'") == []
+
+
+@defect("an empty book is made")
+def test_a_missing_book_with_a_head_is_not_created(tmp_path):
+    path = tmp_path / "book.db"
+    with pytest.raises((BookDamaged, BookMismatch)):
+        Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}, head="3:" + "a" * 64)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["a book.db", "a?b.db", "a%20b.db", "a#b.db", "ä.db"])
+def test_any_file_name_is_that_file(tmp_path, name):
+    path = tmp_path / name
+    with Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}) as book:
+        book.charge(COUNT, label="x")
+    assert path.is_file()
+    with Ledger.open(f"sqlite:///{path}") as book:
+        assert len(book.entries()) == 1
+
+
+def test_addresses_that_name_no_book(tmp_path):
+    terms: dict[str, Any] = {"dataset": "d", "budgets": {UNIT: BUDGET}}
+    for url in ("", ":memory:", "mysql://host/db", "sqlite://", tmp_path):
+        with pytest.raises(ValueError):
+            Ledger.open(url, **terms)
+    with pytest.raises(ValueError, match="folder"):
+        Ledger.open(tmp_path / "no" / "book.db", **terms)
+    text = tmp_path / "notes.txt"
+    text.write_text("this is no database, it is a text file of some length\n" * 50)
+    nothing: dict[str, Any] = {}
+    for more in (nothing, terms):
+        with pytest.raises(BookDamaged):
+            Ledger.open(text, **more)
+    assert text.read_text().startswith("this is no database")
+
+
+def test_a_newer_schema_is_refused(book, book_url, opened):
+    edit(book_url, "UPDATE demur_book SET schema_version = 99")
+    with pytest.raises(BookMismatch, match="schema 99"):
+        opened(book_url)
+
+
+def test_an_unreachable_server_is_a_clear_error(tmp_path):
+    pytest.importorskip("psycopg", reason="machine: psycopg is not installed")
+    with pytest.raises(DemurError, match="could not be reached") as caught:
+        Ledger.open(f"postgresql://demur:hush@/book?host={tmp_path}")
+    assert "hush" not in str(caught.value)
+
+
+# -- units -------------------------------------------------------------------------
+
+
+def test_several_budgets_are_charged_together_or_not_at_all(new_book, book_url):
+    ball = Ball(0.1, space="cube")
+    book = new_book(budgets={UNIT: BUDGET, ball: Budget(0.5, 1e-6)})
+    book.url = book_url
+    both = Declaration(
+        "both",
+        Cost(
+            (
+                Fixed(UNIT, Gaussian(10.0)),
+                GaussianOverBalls("cube", PiecewiseLinear.linear(4.0, cap=1.0), 10.0),
+            )
+        ),
+    )
+    book.charge(both, label="first")
+    assert 0 < book.epsilon(unit=ball) < book.epsilon(unit=UNIT)
+    before = trace(book)
+    with pytest.raises(NotCovered):
+        book.charge(COUNT, label="says nothing about the ball")
+    greedy = Declaration(
+        "greedy", Cost((Fixed(UNIT, Gaussian(50.0)), Fixed(ball, Gaussian(2.0))))
+    )
+    with pytest.raises(BudgetExceeded, match="Ball"):
+        book.charge(greedy, label="fits one budget and not the other")
+    assert trace(book) == before
+    with pytest.raises(TypeError, match="unit must be given"):
+        book.epsilon()
+
+
+def test_reading_where_an_entry_is_silent_fails_by_its_name(book):
+    book.charge(COUNT, label="the visitors of May")
+    with pytest.raises(NotCovered, match="the visitors of May"):
+        book.reading(ReplaceOne())
+
+
+def test_maps_lead_from_one_space_to_another(new_book):
+    pixels = Ball(0.2, space="pixels")
+    maps = [LipschitzMap("pixels", "minilm", 3.0)]
+    curve = PiecewiseLinear.linear(1.0)
+    report = Declaration("report", Cost((PureOverBalls("minilm", curve, 2.0),)))
+    book = new_book(budgets={pixels: Budget(2.0)}, maps=maps)
+    book.charge(report, label="x")
+    assert book.epsilon() == pytest.approx(1.2, rel=1e-12) and book.epsilon() >= 1.2
+    alone = Ledger(Budget(2.0), unit=pixels)
+    with pytest.raises(NotCovered):
+        alone.charge(report, label="x")
+
+
+def test_deletions_and_privacy_are_never_added(new_book, book_url):
+    book = new_book(budgets={UNIT: BUDGET, Erasure(): Budget(1.0, 1e-6)})
+    book.url = book_url
+    book.charge(COUNT, label="visitors")
+    only = book.status()
+    book.charge(says(Gaussian(9.0), Erasure(), "deletion"), label="forget 17")
+    after = book.status()
+    assert after[0] == only[0] and after[1].spent_epsilon > 0.0
+    assert only[1].spent_epsilon == 0.0
+    privacy, erasure = book.reading(UNIT), book.reading(Erasure())
+    assert (privacy.entries, privacy.left_out) == (1, 1)
+    assert (erasure.entries, erasure.left_out) == (1, 1)
+    with pytest.raises(BudgetExceeded, match="Erasure"):
+        book.charge(says(Gaussian(1.0), Erasure(), "deletion"), label="forget all")
+    assert book.reading(UNIT) == privacy
+
+
+@defect("it is not charged at all")
+def test_a_deletion_that_cannot_be_priced_is_refused(new_book):
+    book = new_book(budgets={UNIT: BUDGET, Erasure(2): BUDGET}, filter="pure")
+    mixed = Declaration(
+        "mixed",
+        Cost(
+            (Fixed(UNIT, Gaussian(20.0)), Fixed(Erasure(), PoissonGaussian(0.1, 5.0)))
+        ),
+    )
+    with pytest.raises((NotCovered, NotPriced)):
+        book.charge(mixed, label="x")
+
+
+def test_persons_with_several_records(new_book):
+    person = AddOrRemoveOne(records_per_person=4)
+    book = new_book(budgets={person: BUDGET})
+    book.charge(says(Gaussian(40.0)), label="x")
+    alone = Ledger(BUDGET, unit=UNIT)
+    alone.charge(says(Gaussian(10.0)), label="x")
+    assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
+
+
+@defect("renyi: log(0)")
+def test_a_full_batch_plan_is_a_gaussian():
+    """Sampling probability 1 and 0 are legal plans."""
+    for filter in (Filter.pure(), Filter.rdp(16), Filter.gaussian(blocks=0.5)):
+        book = Ledger(BUDGET, unit=UNIT, filter=filter)
+        book.charge(says(PoissonGaussian(1.0, 50.0)), label="every record")
+        book.charge(says(PoissonGaussian(0.0, 50.0)), label="no record")
+        alone = Ledger(BUDGET, unit=UNIT)
+        alone.charge(says(Gaussian(50.0)), label="x")
+        assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-6)
+
+
+def test_a_plan_far_above_the_budget_is_declined_at_once():
+    """No grid is built for an epsilon of thousands (it took minutes and gigabytes)."""
+    book = Ledger(BUDGET, unit=UNIT, filter="pure")
+    with pytest.raises(BudgetExceeded):
+        book.charge(says(Repeated(PoissonGaussian(0.5, 0.1), 1000)), label="huge")
+    assert book.entries() == []
+
+
+@defect("the price of another relation is taken, here 2.1 for 3.2")
+def test_a_plan_for_one_relation_is_not_stated_at_another():
+    with pytest.raises(ValueError):
+        Fixed(ReplaceOne(), PoissonGaussian(0.01, 1.0))
+
+
+@defect("a numpy integer is not written as JSON")
+def test_counts_from_numpy():
+    book = Ledger(BUDGET, unit=UNIT)
+    three: Any = np.int64(3)
+    assert book.reserve(COUNT, count=three, label="x").count == 3
+
+
+# -- noise keys --------------------------------------------------------------------
+
+
+def read(key):
+    return key.stream("test").read(16)
+
+
+def test_a_key_is_handed_out_once(book, book_url, opened):
+    entry = book.charge(COUNT, label="x")
+    book.key(entry)
+    with pytest.raises(NoiseReuse, match="handed out"):
+        book.key(entry)
+    # Nor may another opener draw for it: one entry pays for one release.
+    with pytest.raises(NoiseReuse):
+        opened(book_url).key(entry)
+
+
+def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
+    book, book_url, opened
+):
+    entry = book.charge(COUNT, label="x", idempotency_key="k")
+    book.key(entry)
+    other = opened(book_url)
+    again = other.charge(COUNT, label="x", idempotency_key="k")
+    with pytest.raises(NoiseReuse):
+        other.key(again)
+
+
+def test_a_retried_task_draws_the_same_noise_for_the_same_input(book, book_url, opened):
+    said: dict[str, Any] = {
+        "label": "x",
+        "idempotency_key": "k",
+        "input_digest": DIGEST,
+    }
+    noise = read(book.key(book.charge(COUNT, **said), DIGEST))
+    retried = opened(book_url)
+    entry = retried.charge(COUNT, **said)
+    assert read(retried.key(entry, DIGEST)) == noise
+    for other in (None, "another", DIGEST[:-1]):
+        with pytest.raises(NoiseReuse, match="another input"):
+            retried.key(entry, other)
+    retried.commit(entry, "artefact")
+    for ledger in (book, retried, opened(book_url)):
+        with pytest.raises(NoiseReuse, match="committed"):
+            ledger.key(entry, DIGEST)
+
+
+def test_keys_are_for_the_owner_alone_and_wiped(new_book, tmp_path):
+    folder = tmp_path / "keys"
+    book = new_book(keys=folder)
+    said: dict[str, Any] = {
+        "label": "x",
+        "idempotency_key": "k",
+        "input_digest": DIGEST,
+    }
+    entry = book.charge(COUNT, **said)
+    noise = bytes(book.key(entry, DIGEST)._key)
+    files = list(folder.iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(f.stat().st_mode) == 0o600 for f in files)
+    assert any(f.read_bytes() == noise for f in files)
+    book.commit(entry, "artefact")
+    assert not any(noise in f.read_bytes() for f in folder.iterdir())
+    assert len(list(folder.iterdir())) == len(files) - 1
+
+
+def test_a_book_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
+    book = opened(tmp_path / "b.db", dataset="d", budgets={UNIT: BUDGET})
+    said: dict[str, Any] = {
+        "label": "x",
+        "idempotency_key": "k",
+        "input_digest": DIGEST,
+    }
+    book.key(book.charge(COUNT, **said), DIGEST)
+    assert stat.S_IMODE((tmp_path / "b.db.keys").stat().st_mode) == 0o700
+
+
+def test_neither_digest_nor_key_is_in_the_book(new_book, book_url, tmp_path):
+    folder = tmp_path / "keys"
+    book = new_book(keys=folder)
+    said: dict[str, Any] = {
+        "label": "x",
+        "idempotency_key": "k",
+        "input_digest": DIGEST,
+    }
+    entry = book.charge(COUNT, **said)
+    key = bytes(book.key(entry, DIGEST)._key)
+    book.charge(COUNT, label="y", input_digest=DIGEST)
+    if is_file(book_url):
+        files = Path(book_url).parent.glob("book.db*")
+        content = b"".join(f.read_bytes() for f in files if f.is_file())
+    else:
+        tables = ("book", "rows", "declarations", "profiles", "budgets")
+        rows = [ask(book_url, f"SELECT * FROM demur_{name}") for name in tables]
+        content = repr(rows).encode()
+    assert entry.id.encode() in content
+    for secret in (DIGEST.encode(), bytes.fromhex(DIGEST), key, key.hex().encode()):
+        assert secret not in content
+    # Two entries for the same input look the same to the owner alone: keyed.
+    assert len(DIGEST) == 64
+
+
+def test_threads_race_for_one_key(book):
+    entry = book.charge(COUNT, label="x")
+    got, start = [], threading.Barrier(8)
+
+    def ask_for_it():
+        start.wait()
+        try:
+            got.append(book.key(entry))
+        except NoiseReuse:
+            pass
+
+    threads = [threading.Thread(target=ask_for_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+
+
+def test_a_book_in_memory_lets_a_task_be_retried_too():
+    book = Ledger(BUDGET, unit=UNIT)
+    said: dict[str, Any] = {
+        "label": "x",
+        "idempotency_key": "k",
+        "input_digest": DIGEST,
+    }
+    entry = book.charge(COUNT, **said)
+    noise = read(book.key(entry, DIGEST))
+    assert read(book.key(book.charge(COUNT, **said), DIGEST)) == noise
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork")
+def test_a_fork_does_not_copy_keys(book):
+    """The same noise in two processes would reveal the difference of two inputs."""
+    entry = book.charge(COUNT, label="x")
+    child = os.fork()
+    if child == 0:
+        try:
+            book.key(entry)
+            os._exit(1)
+        except NoiseReuse:
+            os._exit(0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    book.key(entry)
+
+
+# -- seeded noise ------------------------------------------------------------------
+
+
+def test_a_seeded_source_is_refused_by_a_durable_book(book):
+    before = trace(book)
+    with pytest.raises(NotPrivate, match="Nothing was spent"):
+        book.charge(COUNT, label="x", source=Seeded(1))
+    assert trace(book) == before
+
+
+def test_a_testing_book_takes_a_seeded_source_and_stamps_it(new_book):
+    book = new_book(testing=True)
+    entry = book.charge(COUNT, label="x", source=Seeded(1))
+    assert not entry.private and not book.key(entry).private
+    assert "NOT PRIVATE" in entry.statement()
+    assert "NOT PRIVATE" in str(book.reading())
+    (found,) = book.entries()
+    assert "NOT PRIVATE" in found.statement()
+
+
+def test_seeded_noise_repeats():
+    streams = []
+    for _ in range(2):
+        book = Ledger(BUDGET, unit=UNIT)
+        source = Seeded(7)
+        entries = [book.charge(COUNT, label="x", source=source) for _ in range(2)]
+        streams.append([read(book.key(entry)) for entry in entries])
+    assert streams[0] == streams[1] and streams[0][0] != streams[0][1]
+
+
+# -- processes and threads ---------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork")
+def test_a_book_in_memory_is_refused_after_a_fork():
+    book = Ledger(BUDGET, unit=UNIT)
+    entry = book.charge(COUNT, label="x")
+    child = os.fork()
+    if child == 0:
+        code = 0
+        for attempt in (
+            lambda: book.charge(COUNT, label="y"),
+            lambda: book.epsilon(),
+            lambda: book.key(entry),
+            lambda: book.commit(entry, "a"),
+        ):
+            try:
+                attempt()
+                code = 1
+            except DemurError:
+                pass
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    book.charge(COUNT, label="the parent goes on")
+
+
+@pytest.mark.parametrize("where", ["memory", "store"])
+def test_threads_share_a_book(where, new_book, request):
+    terms = {"budgets": {UNIT: Budget(1.0)}, "filter": "pure"}
+    book = (
+        new_book(**terms)
+        if where == "store"
+        else Ledger(Budget(1.0), unit=UNIT, filter="pure")
+    )
+    admitted, errors = [], []
+    tenth = says(Pure(1.0 / 64))
+
+    def work(n):
+        for i in range(10):
+            try:
+                admitted.append(book.charge(tenth, label=f"{n}.{i}").id)
+            except BudgetExceeded:
+                pass
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(set(admitted)) == 64 == len(book.entries())
+    assert book.verify(book.head()).ok and book.status()[0].spent_epsilon == 1.0

@@ -1,0 +1,139 @@
+"""A writer killed at random points: what was acknowledged is there, and stays spent."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from demur.core.errors import DemurError
+from demur.core.events import Pure
+from demur.ledger import Budget, Ledger, amounts
+from tests.ledger.kit import HERE, UNIT, ask, says, subprocess_environment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork"),
+]
+GRAIN = says(Pure(2.0**-30), name="a grain")
+
+
+class Killed:
+    """A launcher of writers, and what each said before it was killed."""
+
+    def __init__(self, url, mode):
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "writer.py"), url, mode],
+            env=subprocess_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdin and self.process.stdout
+        self.input, self.output = self.process.stdin, self.process.stdout
+
+    def once(self, delay):
+        """Start a writer, kill it `delay` seconds later; the lines it got out."""
+        self.input.write(b"go\n")
+        self.input.flush()
+        lines: list[list[str]] = []
+        while True:
+            line = self.output.readline().decode().split()
+            assert line, "the launcher died"
+            if line[0] == "pid":
+                pid = int(line[1])
+                killer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
+                killer.start()
+            elif line[0] == "dead":
+                killer.join()
+                return lines
+            else:
+                assert line[0] != "failed", line
+                lines.append(line)
+
+    def close(self):
+        self.input.close()
+        self.output.close()
+        assert self.process.wait(30) == 0
+
+
+def spent(url):
+    ((text,),) = ask(url, "SELECT totals FROM demur_budgets")
+    return amounts.from_text(text).get("block epsilon", Fraction(0))
+
+
+def check(url, acknowledged, before):
+    """Everything that must hold after a crash; the state to compare with next time."""
+    with Ledger.open(url, head=before and before[0]) as book:
+        found = book.verify(before and before[0])
+        assert found.ok, str(found)
+        rows = set(ask(url, "SELECT kind, entry_id FROM demur_rows"))
+        missing = [a for a in acknowledged if a not in rows]
+        if missing:
+            raise AssertionError(f"acknowledged and lost: {missing}")
+        total = spent(url)
+        assert before is None or total >= before[1], "the spend shrank"
+        counts = ask(url, "SELECT sum(count) FROM demur_rows WHERE kind = 'charge'")
+        assert total == Fraction(int(counts[0][0] or 0), 2**30)
+        entry = book.charge(GRAIN, label="the book is usable")
+        book.commit(entry, "artefact")
+        return book.head(), spent(url)
+
+
+def kill_many(url, times, mode, seed=7):
+    """Kill writers at random points; how many rows they had acknowledged."""
+    with Ledger.open(url, dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure"):
+        pass
+    draw = random.Random(seed)
+    launcher = Killed(url, mode)
+    before, acknowledged = None, []
+    try:
+        for _ in range(times):
+            lines = launcher.once(draw.uniform(0.0, 0.25))
+            acknowledged += [(w[1], w[2]) for w in lines if w[0] == "row"]
+            before = check(url, acknowledged, before)
+    finally:
+        launcher.close()
+    return len(acknowledged)
+
+
+def test_nothing_acknowledged_is_lost(book_url):
+    assert kill_many(book_url, 25, "honest") > 25
+
+
+@pytest.mark.deep
+def test_nothing_acknowledged_is_lost_in_two_hundred_crashes(book_url):
+    rows = kill_many(book_url, 200, "honest", seed=int(time.time()))
+    print(f"200 kills, {rows} rows acknowledged, none lost")
+    assert rows > 200
+
+
+def test_the_check_finds_a_writer_that_acknowledges_too_early(book_url):
+    """The sabotaged twin: the very same check must fail."""
+    with pytest.raises(AssertionError, match="acknowledged and lost"):
+        kill_many(book_url, 40, "sabotaged")
+
+
+@pytest.mark.postgres
+def test_a_server_that_stops_at_once_loses_nothing_acknowledged(server, postgres_url):
+    """An immediate stop of the server: what is not on disk in its log is gone."""
+    terms: dict[str, Any] = {
+        "dataset": "d",
+        "budgets": {UNIT: Budget(1.0)},
+        "filter": "pure",
+    }
+    book = Ledger.open(postgres_url, **terms)
+    kept = [book.charge(GRAIN, label="before").id for _ in range(20)]
+    server.stop("immediate")
+    with pytest.raises(DemurError, match="could not be reached"):
+        book.charge(GRAIN, label="nobody there")
+    server.start()
+    book.charge(GRAIN, label="after")
+    assert [e.id for e in book.entries()][:20] == kept
+    assert book.verify(book.head()).ok
+    book.close()

@@ -1,0 +1,42 @@
+"""A book of 100,000 entries reads right (how fast is printed, and never asserted)."""
+
+import json
+import math
+
+import pytest
+
+from demur.core import accounting, calibrate
+from demur.core.events import Composed, Gaussian
+from demur.ledger import Ledger
+from tests.ledger import large
+from tests.ledger.kit import run_script
+
+pytestmark = pytest.mark.slow
+ENTRIES = 100_000
+
+
+def test_a_large_book_reads_right(book_url, capsys):
+    large.build(book_url, ENTRIES)
+    found = json.loads(run_script("large.py", "read", book_url))
+    with capsys.disabled():
+        print(f"\n{ENTRIES:,} entries, a fresh process: {found}")
+    assert found["entries"] == ENTRIES
+    mu_squared = large.mu_squared(ENTRIES)
+    gaussians = calibrate.gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
+    one = Gaussian(1.0 / math.sqrt(mu_squared))
+    whole = accounting.price(Composed((one, *large.plans(10))), 1e-5)
+    assert gaussians < found["epsilon"] < found["enforced"] <= 40.0
+    assert found["epsilon"] == pytest.approx(whole, rel=2e-3)
+    with Ledger.open(book_url) as book:
+        verified = book.verify(book.head())
+    assert verified.ok and verified.rows == ENTRIES
+
+
+def test_a_book_of_gaussians_alone_reads_in_closed_form(tmp_path):
+    path = tmp_path / "book.db"
+    large.build(path, 20_000, plan_count=0)
+    found = json.loads(run_script("large.py", "read", path))
+    mu = math.sqrt(large.mu_squared(20_000, plan_count=0))
+    closed = calibrate.gaussian_epsilon(mu, 1e-5)
+    assert found["epsilon"] == pytest.approx(closed, rel=1e-12)
+    assert found["epsilon"] >= closed * (1 - 1e-13)

@@ -1,0 +1,155 @@
+"""Random histories of a book against a model of a few lines."""
+
+import shutil
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from demur.core.errors import BudgetExceeded, DemurError, IdempotencyConflict
+from demur.core.events import Pure
+from demur.ledger import Budget, Ledger
+from tests.ledger.kit import UNIT, says
+
+BUDGET = 1.0
+
+
+class Histories(RuleBasedStateMachine):
+    """Charges, declines, reservations, draws, commits and reopenings."""
+
+    entries = Bundle("entries")
+    reservations = Bundle("reservations")
+
+    @initialize()
+    def open(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="demur-"))
+        self.path = self.folder / "book.db"
+        self.book = Ledger.open(
+            self.path, dataset="d", budgets={UNIT: Budget(BUDGET)}, filter="pure"
+        )
+        self.total, self.rows = Fraction(0), 0
+        self.keys, self.drawn, self.commits, self.ids = {}, {}, {}, []
+        self.head = self.book.head()
+
+    def _fits(self, epsilon, count):
+        return self.total + Fraction(epsilon) * count <= Fraction(BUDGET)
+
+    def _booked(self, entry, epsilon, count):
+        self.total += Fraction(epsilon) * count
+        self.rows += 1
+        self.ids.append(entry.id)
+        assert entry.sequence == self.rows
+
+    epsilons = st.floats(0.0, 0.4) | st.sampled_from([5e-324, 0.1, 0.25, 2.0**-40])
+
+    @rule(target=entries, epsilon=epsilons)
+    def charge(self, epsilon):
+        if not self._fits(epsilon, 1):
+            with pytest.raises(BudgetExceeded):
+                self.book.charge(says(Pure(epsilon)), label="x")
+            return multiple()
+        entry = self.book.charge(says(Pure(epsilon)), label="x")
+        self._booked(entry, epsilon, 1)
+        return entry
+
+    @rule(
+        target=entries,
+        key=st.sampled_from("abc"),
+        epsilon=st.sampled_from([0.125, 0.25]),
+        digest=st.sampled_from(["one", "two"]),
+    )
+    def charge_with_key(self, key, epsilon, digest):
+        said = {"label": "x", "idempotency_key": key, "input_digest": digest}
+        if key in self.keys:
+            before, entry = self.keys[key]
+            if before == (epsilon, digest):
+                assert self.book.charge(says(Pure(epsilon)), **said) == entry
+            else:
+                with pytest.raises(IdempotencyConflict):
+                    self.book.charge(says(Pure(epsilon)), **said)
+            return multiple()
+        if not self._fits(epsilon, 1):
+            with pytest.raises(BudgetExceeded):
+                self.book.charge(says(Pure(epsilon)), **said)
+            return multiple()
+        entry = self.book.charge(says(Pure(epsilon)), **said)
+        self._booked(entry, epsilon, 1)
+        self.keys[key] = (epsilon, digest), entry
+        return entry
+
+    @rule(target=reservations, epsilon=epsilons, count=st.integers(1, 4))
+    def reserve(self, epsilon, count):
+        if not self._fits(epsilon, count):
+            with pytest.raises(BudgetExceeded):
+                self.book.reserve(says(Pure(epsilon)), count=count, label="x")
+            return multiple()
+        reserved = self.book.reserve(says(Pure(epsilon)), count=count, label="x")
+        self._booked(reserved.entry, epsilon, count)
+        self.drawn[reserved.entry.id] = 0
+        return reserved.entry
+
+    @rule(entry=reservations)
+    def draw(self, entry):
+        index = self.drawn[entry.id]
+        if index >= entry.count:
+            with pytest.raises(BudgetExceeded):
+                self.book._draw(entry)
+            return
+        assert self.book._draw(entry).index == index
+        self.drawn[entry.id] += 1
+        self.rows += 1
+
+    @rule(entry=entries | reservations, artefact=st.sampled_from(["p", "q"]))
+    def commit(self, entry, artefact):
+        before = self.commits.get(entry.id)
+        if before is not None and before != artefact:
+            with pytest.raises(DemurError):
+                self.book.commit(entry, artefact)
+            return
+        self.book.commit(entry, artefact)
+        self.rows += before is None
+        self.commits[entry.id] = artefact
+
+    @rule()
+    def reopen(self):
+        self.book.close()
+        self.book = Ledger.open(self.path, head=self.head)
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "book"):
+            return
+        assert self.book.head().sequence == self.rows
+        (status,) = self.book.status()
+        assert status.spent_epsilon == float(self.total)
+        found = self.book.verify(self.head)
+        assert found.ok and found.rows == self.rows
+        self.head = self.book.head()
+        assert [e.id for e in self.book.entries()] == self.ids
+
+    def teardown(self):
+        if hasattr(self, "book"):
+            self.book.close()
+            shutil.rmtree(self.folder)
+
+
+Histories.TestCase.settings = settings(
+    max_examples=15, stateful_step_count=20, deadline=None
+)
+TestHistories = Histories.TestCase
+
+
+@pytest.mark.deep
+class TestLongHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

@@ -1,0 +1,68 @@
+"""A writer to be killed; run as a script: writer.py URL honest|sabotaged
+
+For each line on its input it forks a child that opens the book and writes for ever,
+and reports every acknowledged row on its output, unbuffered, the moment the ledger has
+returned. "sabotaged" reports a row before its transaction is committed.
+"""
+
+import os
+import sys
+import time
+
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.events import Pure
+from demur.ledger import Ledger, journal
+
+GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-30)),)))
+
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def write_for_ever(url, honest):
+    book = Ledger.open(url)
+    if not honest:
+        append = journal.append
+
+        def append_and_say(connection, sequence, last, body, signer):
+            append(connection, sequence, last, body, signer)
+            say("row", body["kind"], body["id"], sequence + 1)
+            time.sleep(0.003)
+
+        journal.append = append_and_say
+    say("opened")
+    while True:
+        entry = book.charge(GRAIN, label="a grain")
+        if honest:
+            say("row", "charge", entry.id, entry.sequence)
+        book.commit(entry, "artefact")
+        if honest:
+            say("row", "commit", entry.id, 0)
+        reserved = book.reserve(GRAIN, count=2, label="two")
+        if honest:
+            say("row", "charge", reserved.entry.id, reserved.entry.sequence)
+        reserved.draw()
+        if honest:
+            say("row", "draw", reserved.entry.id, 0)
+
+
+def main(url, mode):
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                write_for_ever(url, mode == "honest")
+            except BaseException as error:
+                say("failed", repr(error))
+            finally:
+                os._exit(1)
+        say("pid", pid)
+        os.waitpid(pid, 0)
+        say("dead")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
