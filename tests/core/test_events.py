@@ -179,6 +179,11 @@ def test_counts_do_not_overflow():
     assert atoms(event) == {Gaussian(1.0): 2**124}
 
 
+def test_a_merged_count_beyond_the_end_is_refused_not_cut():
+    with pytest.raises(ValueError, match="2\\^62"):
+        compose([Repeated(Gaussian(1.0), 2**62)] * 2)
+
+
 def test_compose_runs_together_equal_events():
     assert compose([Gaussian(1.0)] * 1000) == Repeated(Gaussian(1.0), 1000)
     assert compose([Gaussian(1.0)]) == Gaussian(1.0)
@@ -216,7 +221,7 @@ ATOMS = st.one_of(
 )
 EVENTS = st.recursive(
     ATOMS,
-    lambda inner: st.builds(Repeated, inner, st.integers(1, 2**62))
+    lambda inner: st.builds(Repeated, inner, st.integers(1, 2**7))
     | st.lists(inner, max_size=4).map(Composed),
     max_leaves=8,
 )

@@ -164,13 +164,13 @@ _KINDS: dict[str, type[Unit]] = {
 def unit_from_json(data: object) -> Unit:
     """The unit that `to_json` wrote; anything else is a ValueError."""
     if not isinstance(data, dict) or data.get("unit") not in _KINDS:
-        raise ValueError(f"not a unit of privacy: {str(data)[:200]}")
+        raise ValueError(f"not a unit of privacy: {validate.shorten(data)}")
     cls = _KINDS[data["unit"]]
     arguments = {key: value for key, value in data.items() if key != "unit"}
     try:
         return cls(**arguments)
     except TypeError as error:
-        raise ValueError(f"not a {cls.__name__}: {str(data)[:200]}") from error
+        raise ValueError(f"not a {cls.__name__}: {validate.shorten(data)}") from error
 
 
 def one_record(unit: Unit) -> Unit:

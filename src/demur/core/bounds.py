@@ -56,7 +56,7 @@ class Bound:
     def from_json(cls, data: object) -> Bound:
         """The bound that `to_json` wrote; anything else is a ValueError."""
         if not isinstance(data, dict) or set(data) != {"value", "source", "what"}:
-            raise ValueError(f"not a bound: {str(data)[:200]}")
+            raise ValueError(f"not a bound: {validate.shorten(data)}")
         try:
             return cls(data["value"], BoundSource(data["source"]), data["what"])
         except TypeError as error:

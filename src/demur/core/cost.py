@@ -17,18 +17,34 @@ from typing import Any, TypeAlias
 
 from demur.core import events, validate
 from demur.core.adjacency import (
+    AddOrRemoveOne,
     Ball,
     Erasure,
     LipschitzMap,
+    ReplaceOne,
     Unit,
+    ZeroOut,
     one_record,
     reachable_balls,
     unit_from_json,
 )
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.events import Event, Gaussian, Pure, for_group
+from demur.core.events import (
+    Event,
+    Gaussian,
+    Neighbours,
+    Pure,
+    Sampled,
+    for_group,
+)
 from demur.core.rounding import down, up
+
+_AT: dict[Neighbours, tuple[type[Unit], ...]] = {
+    Neighbours.ADD_OR_REMOVE_ONE: (AddOrRemoveOne,),
+    Neighbours.REPLACE_ONE: (ReplaceOne, Ball),
+    Neighbours.ZERO_OUT: (ZeroOut,),
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,19 @@ class Fixed:
 
     unit: Unit
     event: Event
+
+    def __post_init__(self) -> None:
+        # A subsampled event names the relation its pair is for: at another unit it
+        # would be the price of something else.
+        for atom in events.atoms(self.event):
+            if (
+                isinstance(atom, Sampled)
+                and type(self.unit) not in _AT[atom.neighbours]
+            ):
+                raise ValueError(
+                    f"event is about {atom.neighbours} worlds and cannot be stated at"
+                    f" {self.unit}: state the event whose neighbours are that unit's"
+                )
 
     def at(self, unit: Unit) -> Event | None:
         """The event at `unit`, or None where this term says nothing."""
@@ -163,6 +192,13 @@ class Cost:
             for term in self.terms
         )
 
+    def speaks_of_erasure(self) -> bool:
+        """Whether some term is about deletions."""
+        return any(
+            isinstance(term, Fixed) and isinstance(term.unit, Erasure)
+            for term in self.terms
+        )
+
     def spoken_of(self) -> list[str]:
         """The units this cost speaks about, for messages and reports."""
         return [
@@ -180,7 +216,7 @@ class Cost:
     def from_json(cls, data: object) -> Cost:
         """The cost that `to_json` wrote; anything else is a ValueError."""
         if not isinstance(data, dict) or not isinstance(data.get("terms"), list):
-            raise ValueError(f"not a cost: {str(data)[:200]}")
+            raise ValueError(f"not a cost: {validate.shorten(data)}")
         try:
             return cls(tuple(_term(item) for item in data["terms"]))
         except (TypeError, KeyError) as error:
@@ -205,7 +241,7 @@ def _term(data: Any) -> Term:
             "rate": rate,
         }:
             return PureOverBalls(space, PiecewiseLinear.from_json(curve), rate)
-    raise ValueError(f"not a term of a cost: {str(data)[:200]}")
+    raise ValueError(f"not a term of a cost: {validate.shorten(data)}")
 
 
 def _cheapest(found: list[Event]) -> Event:

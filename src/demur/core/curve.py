@@ -115,12 +115,12 @@ class PiecewiseLinear:
     def from_json(cls, data: object) -> PiecewiseLinear:
         """The curve that `to_json` wrote; anything else is a ValueError."""
         if not isinstance(data, dict) or set(data) != {"knots", "saturates"}:
-            raise ValueError(f"not a curve: {str(data)[:200]}")
+            raise ValueError(f"not a curve: {validate.shorten(data)}")
         knots, saturates = data["knots"], data["saturates"]
         if not isinstance(knots, list) or not isinstance(saturates, bool):
-            raise ValueError(f"not a curve: {str(data)[:200]}")
+            raise ValueError(f"not a curve: {validate.shorten(data)}")
         if any(not isinstance(k, list) or len(k) != 2 for k in knots):
-            raise ValueError(f"not a curve: {str(data)[:200]}")
+            raise ValueError(f"not a curve: {validate.shorten(data)}")
         try:
             return cls(tuple((k[0], k[1]) for k in knots), saturates)
         except TypeError as error:

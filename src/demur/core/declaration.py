@@ -61,7 +61,7 @@ class Declaration:
         """The declaration that `to_json` wrote; anything else is a ValueError."""
         names = set(cls.__dataclass_fields__)
         if not isinstance(data, dict) or set(data) != names:
-            raise ValueError(f"not a declaration: {str(data)[:200]}")
+            raise ValueError(f"not a declaration: {validate.shorten(data)}")
         try:
             return cls(
                 name=data["name"],

@@ -93,6 +93,12 @@ class PoissonGaussian:
         object.__setattr__(self, "multiplier", float(self.multiplier))
         object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
 
+    @property
+    def whole_multiplier(self) -> float:
+        """sigma / sensitivity when every record takes part."""
+        twice = self.neighbours is Neighbours.REPLACE_ONE
+        return down(self.multiplier / 2) if twice else self.multiplier
+
 
 @dataclass(frozen=True)
 class TruncatedPoissonGaussian:
@@ -246,7 +252,7 @@ def from_json(data: object) -> Event:
     Repeated(event=Gaussian(multiplier=2.0), count=3)
     """
     if not isinstance(data, dict) or set(data) != {"schema", "event"}:
-        raise ValueError(f"not an event record: {str(data)[:200]}")
+        raise ValueError(f"not an event record: {validate.shorten(data)}")
     if data["schema"] != SCHEMA_VERSION or isinstance(data["schema"], bool):
         raise ValueError(
             f"event schema {str(data['schema'])[:20]} is not known; this version"
@@ -266,7 +272,7 @@ def _parse(data: object, depth: int, budget: list[int]) -> Event:
             f"an event record is at most {_DEEPEST} deep and {_MOST_EVENTS} wide"
         )
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
-        raise ValueError(f"not an event: {str(data)[:200]}")
+        raise ValueError(f"not an event: {validate.shorten(data)}")
     arguments = {key: value for key, value in data.items() if key != "type"}
     if data["type"] == "repeated":
         if set(arguments) != {"event", "count"}:

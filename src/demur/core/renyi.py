@@ -69,6 +69,10 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
                 * (1 + 1e-12)
                 + (1e-12 if eps > 1e-4 else 0.0)
             )
+        case PoissonGaussian(probability=0.0):
+            return np.zeros(len(a))
+        case PoissonGaussian(probability=1.0):
+            return divergences(Gaussian(event.whole_multiplier), orders)
         case PoissonGaussian(neighbours=who) if who is not Neighbours.REPLACE_ONE:
             whole = a / 2.0 * (1.0 / event.multiplier) ** 2
             sums = [

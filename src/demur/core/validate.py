@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Callable
 
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 4000
+
+
+def shorten(value: object) -> str:
+    """A short picture of anything, however deep or long, for an error message."""
+    return reprlib.repr(value)[:_LONGEST_NAME]
 
 
 def _each(values: dict[str, object], test: Callable[[float], bool], want: str) -> None:

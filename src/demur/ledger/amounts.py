@@ -6,6 +6,7 @@ import json
 import re
 from fractions import Fraction
 
+from demur.core import validate
 from demur.ledger.chain import canonical
 from demur.ledger.filters import Amounts
 
@@ -22,11 +23,11 @@ def to_data(amounts: Amounts) -> dict[str, str | None]:
 def from_data(data: object) -> Amounts:
     """The amounts that `to_data` wrote; anything else is a ValueError."""
     if not isinstance(data, dict):
-        raise ValueError(f"not amounts: {str(data)[:80]}")
+        raise ValueError(f"not amounts: {validate.shorten(data)}")
     found: Amounts = {}
     for account, text in data.items():
         if text is not None and not (isinstance(text, str) and _AMOUNT.fullmatch(text)):
-            raise ValueError(f"not an amount: {str(text)[:80]}")
+            raise ValueError(f"not an amount: {validate.shorten(text)}")
         found[account] = None if text is None else Fraction(text)
     return found
 

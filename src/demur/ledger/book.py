@@ -46,6 +46,7 @@ from demur.ledger.terms import Terms
 from demur.ledger.verification import Verification, verify_rows
 
 _OS = OsEntropy()
+_LARGEST_RESERVATION = 2**40
 
 
 @dataclass(frozen=True)
@@ -125,35 +126,27 @@ class Ledger:
         place = store.Store(os.fspath(url))
         signer = chain.load_signing_key(signing_key) if signing_key else None
         public = chain.public_hex(signer) if signer else None
-        asked: Terms | None = None
-        if budgets is not None:
-            asked = Terms.make(
-                dataset=dataset or "",
-                budgets=budgets,
-                filter=filter,
-                maps=maps or (),
-                signer=public,
-                testing=bool(testing),
-            )
         self = cls.__new__(cls)
         with ExitStack() as refused:  # A refusal leaves no connection open.
             refused.callback(place.close)
-            if asked is None and not place.exists():
-                raise BookMismatch(
-                    f"there is no book at {_shown(url)}: the first opening needs"
-                    " dataset= and budgets={unit: Budget(...)}. Nothing was created."
+            first: Terms | None = None
+            if not place.exists():
+                if head is not None or budgets is None:
+                    needs = "dataset= and budgets={unit: Budget(...)}, and no head"
+                    raise BookMismatch(
+                        f"there is no book at {_shown(url)}: the first opening needs"
+                        f" {needs}. Nothing was created."
+                    )
+                first = Terms.make(
+                    dataset="" if dataset is None else dataset,
+                    budgets=budgets,
+                    filter=filter,
+                    maps=maps or (),
+                    signer=public,
+                    testing=bool(testing),
                 )
-            self._attach(place, asked, signer, keys=Path(keys) if keys else None)
-            kept = self.terms
-            if asked is not None:
-                kept.must_equal(asked)
-            else:
-                self._check_loose(dataset, filter, maps, testing)
-            if public is not None and kept.signer != public:
-                raise BookMismatch(
-                    f"this book is signed by {kept.signer or 'nobody'}; the key given"
-                    f" belongs to {public}. Nothing was spent."
-                )
+            self._attach(place, first, signer, keys=Path(keys) if keys else None)
+            self._check_asked(dataset, budgets, filter, maps, testing, public)
             if head is not None:
                 self._contains(Head.parse(head) if isinstance(head, str) else head)
             refused.pop_all()
@@ -181,24 +174,32 @@ class Ledger:
             folder = _state_folder() / self.id
         self._shelf = Shelf(folder if place.durable else None)
 
-    def _check_loose(
+    def _check_asked(
         self,
         dataset: str | None,
+        budgets: Mapping[Unit, Budget] | None,
         filter: Filter | str | None,
         maps: Iterable[LipschitzMap] | None,
         testing: bool | None,
+        signer: str | None,
     ) -> None:
+        """Refuse what was asked for and is not so; what was left out is as it is."""
         kept = self.terms
         kept.must_equal(
             Terms.make(
                 dataset=kept.dataset if dataset is None else dataset,
-                budgets=dict(kept.budgets),
+                budgets=dict(kept.budgets) if budgets is None else budgets,
                 filter=kept.filter if filter is None else filter,
                 maps=kept.maps if maps is None else maps,
                 signer=kept.signer,
                 testing=kept.testing if testing is None else testing,
             )
         )
+        if signer is not None and kept.signer != signer:
+            raise BookMismatch(
+                f"this book is signed by {kept.signer or 'nobody'}; the key given"
+                f" belongs to {signer}. Nothing was spent."
+            )
 
     # -- writing ---------------------------------------------------------------
 
@@ -246,8 +247,16 @@ class Ledger:
         draws already made still counted.
         """
         validate.count(count=count)
+        if count > _LARGEST_RESERVATION:
+            raise ValueError(f"count must be at most 2^40; got {count}")
         entry = self._write_charge(
-            mechanism, count, label, input_digest, idempotency_key, source, block_delta
+            mechanism,
+            int(count),
+            label,
+            input_digest,
+            idempotency_key,
+            source,
+            block_delta,
         )
         return Reservation(entry, self._draw, self._drawn)
 
@@ -346,17 +355,11 @@ class Ledger:
         deletion = cost.only_erasure()
         ways: list[list[Amounts] | None] = []
         for unit, budget in self.terms.budgets:
-            if isinstance(unit, Erasure):
-                try:
-                    event = cost.at(unit)
-                except NotCovered:
-                    ways.append(None)
-                    continue
-            elif deletion:
+            # A deletion says nothing about privacy, nor most mechanisms about deletion.
+            if not cost.speaks_of_erasure() if isinstance(unit, Erasure) else deletion:
                 ways.append(None)
                 continue
-            else:
-                event = cost.at(unit, self.terms.maps)
+            event = cost.at(unit, self.terms.maps)
             whole = Repeated(event, count) if count > 1 else event
             distance = Fraction(declaration.sampler_distance) * count
             ways.append(

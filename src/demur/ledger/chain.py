@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-_HASH_LENGTH = 64
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 def canonical(data: Any) -> str:
@@ -56,7 +57,7 @@ class Head:
             raise TypeError(f"sequence must be a whole number; got {self.sequence!r}")
         if self.sequence < 0:
             raise ValueError(f"sequence must be at least 0; got {self.sequence}")
-        if not isinstance(self.hash, str) or len(self.hash) != _HASH_LENGTH:
+        if not isinstance(self.hash, str) or not _HASH.fullmatch(self.hash):
             raise ValueError("hash must be 64 hexadecimal digits")
 
     def __str__(self) -> str:

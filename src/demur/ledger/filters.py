@@ -48,7 +48,7 @@ from typing import Any, TypeAlias
 
 from demur.core import accounting, events, gaussian, gdp, renyi, validate
 from demur.core.errors import NotPriced
-from demur.core.events import ApproxDP, Atom, Event, Gaussian, Pure
+from demur.core.events import ApproxDP, Atom, Event, Gaussian, PoissonGaussian, Pure
 from demur.core.rounding import down, up
 from demur.ledger.budget import Budget
 
@@ -86,7 +86,9 @@ class GaussianMeter:
         match atom:
             case Gaussian(multiplier=z):
                 return accounting.inverse_square_up(z)
-            case Pure(epsilon=0.0):
+            case PoissonGaussian(probability=1.0):
+                return accounting.inverse_square_up(atom.whole_multiplier)
+            case Pure(epsilon=0.0) | PoissonGaussian(probability=0.0):
                 return Fraction(0)
             case Pure(epsilon=epsilon):
                 return Fraction(gdp.mu_of_pure(epsilon)) ** 2
@@ -227,7 +229,7 @@ class Filter:
         match data:
             case {"meters": list(names), "blocks": float(blocks) | int(blocks)}:
                 return cls(tuple(_meter(name) for name in names), float(blocks))
-        raise ValueError(f"not a filter: {str(data)[:200]}")
+        raise ValueError(f"not a filter: {validate.shorten(data)}")
 
     def __str__(self) -> str:
         if not self.meters:

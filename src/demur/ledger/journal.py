@@ -167,51 +167,70 @@ def profiles(connection: Connection) -> dict[Event, Profile]:
     """Every stored curve that is whole, by its event."""
     kept: dict[Event, Profile] = {}
     for row in connection.execute(sa.select(store.profiles)):
-        if digest(row.body) != row.digest:
-            continue  # Damaged: a reading builds it anew, `verify` reports it.
-        event = events.from_json(json.loads(row.event_body))
-        kept[event] = Profile.from_bytes(row.body)
+        if is_whole(row):  # If not, a reading builds it anew and `verify` reports it.
+            event = events.from_json(json.loads(row.event_body))
+            kept[event] = Profile.from_bytes(row.body)
     return kept
+
+
+def is_whole(row: Any) -> bool:
+    """Whether a stored curve is the one its digest names, for the event it names."""
+    try:
+        event = events.from_json(json.loads(row.event_body))
+    except (ValueError, RecursionError):
+        return False
+    return event_digest(event) == row.event and digest(row.body) == row.digest
 
 
 def groups(connection: Connection) -> list[Group]:
     """Equal declarations, counted by the database: a reading parses each once."""
     rows, said = store.rows, store.declarations
+    # By count as well: the product is taken here, where no sum can overflow.
     grouped = (
         sa.select(
             rows.c.declaration,
             rows.c.noise,
+            rows.c.count,
             sa.func.count().label("entries"),
-            sa.func.sum(rows.c.count).label("runs"),
             sa.func.min(rows.c.sequence).label("first"),
         )
         .where(rows.c.kind == "charge")
-        .group_by(rows.c.declaration, rows.c.noise)
+        .group_by(rows.c.declaration, rows.c.noise, rows.c.count)
         .subquery()
     )
     example = rows.alias()
-    found = connection.execute(
+    statement = (
         sa.select(
             said.c.body.label("said"),
+            grouped.c.declaration,
             grouped.c.noise,
             grouped.c.entries,
-            grouped.c.runs,
+            grouped.c.count.label("runs"),
             example.c.body.label("example"),
         )
-        .join(grouped, grouped.c.declaration == said.c.digest)
+        .select_from(grouped)
         .join(example, example.c.sequence == grouped.c.first)
+        .outerjoin(said, grouped.c.declaration == said.c.digest)
         .order_by(grouped.c.first)
     )
-    return [
-        Group(
-            declaration_from_text(row.said),
-            int(row.entries),
-            int(row.runs),
-            str(json.loads(row.example)["label"]),
-            row.noise == "os",
+    found = []
+    for row in connection.execute(statement):
+        label = str(json.loads(row.example)["label"])
+        if row.said is None or digest(row.said) != row.declaration:
+            raise BookDamaged(
+                f"what {label!r} declared is missing or was edited: the book cannot be"
+                " read. Verify it, and go back to a whole copy."
+            )
+        found.append(
+            Group(
+                declaration_from_text(row.said),
+                int(row.entries),
+                int(row.entries) * int(row.runs),
+                label,
+                row.noise == "os",
+            )
         )
-        for row in found
-    ]
+    return found
 
 
 def hash_at(connection: Connection, sequence: int) -> str | None:

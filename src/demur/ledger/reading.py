@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from demur.core import events
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
-from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entry import epsilon_with_slack
 from demur.core.errors import NotCovered, NotPriced
@@ -73,7 +72,8 @@ def read(
     distance, entries, left_out, private = 0.0, 0, 0, True
     for group in groups:
         cost = group.declaration.cost
-        if isinstance(unit, Erasure) != _about_erasure(cost, unit):
+        erasure = isinstance(unit, Erasure)
+        if not cost.speaks_of_erasure() if erasure else cost.only_erasure():
             left_out += group.entries
             continue
         try:
@@ -101,16 +101,6 @@ def read(
         sampler_distance=distance,
         private=private,
     )
-
-
-def _about_erasure(cost: Cost, unit: Unit) -> bool:
-    """Whether a cost belongs to readings of deletions (asked of the right kind)."""
-    if isinstance(unit, Erasure):
-        return any(
-            isinstance(term, Fixed) and isinstance(term.unit, Erasure)
-            for term in cost.terms
-        )
-    return cost.only_erasure()
 
 
 @lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from demur.core.errors import BookDamaged, BookMismatch, DemurError
@@ -114,7 +115,7 @@ class Store:
     def _sqlite(self, path: str, *, memory: bool) -> Engine:
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=None if memory else path),
-            poolclass=StaticPool if memory else QueuePool,
+            **_pool(memory),
             connect_args={
                 "timeout": _PATIENCE_SECONDS,
                 "check_same_thread": False,
@@ -257,6 +258,13 @@ def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]
     )
 
 
+def _pool(memory: bool) -> dict[str, Any]:
+    """One shared connection in memory; else a few, waited for as long as the lock."""
+    if memory:
+        return {"poolclass": StaticPool}
+    return {"poolclass": QueuePool, "pool_timeout": _PATIENCE_SECONDS}
+
+
 def _postgres(url: str) -> Engine:
     address = sa.make_url(url).set(drivername="postgresql+psycopg")
     try:
@@ -329,11 +337,12 @@ def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
 def _clear_errors() -> Iterator[None]:
     try:
         yield
-    except OperationalError as error:
+    except (OperationalError, PoolTimeout) as error:
+        cause = str(getattr(error, "orig", error)).strip()
         raise DemurError(
-            f"the book could not be reached: {str(error.orig).strip()}. What was not"
-            " acknowledged may or may not have been written; read the book before"
-            " trying again, or use an idempotency key."
+            f"the book could not be reached: {cause}. What was not acknowledged may or"
+            " may not have been written; read the book before trying again, or use an"
+            " idempotency key."
         ) from error
     except DatabaseError as error:
         if "not a database" in str(error) or "malformed" in str(error):

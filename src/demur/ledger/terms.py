@@ -6,6 +6,7 @@ They are the genesis of its hash chain, so none of them can change later.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Terms:
 
     def __post_init__(self) -> None:
         validate.name(dataset=self.dataset)
+        if self.signer is not None and not re.fullmatch("[0-9a-f]{64}", self.signer):
+            raise ValueError("signer must be a public key, 64 hexadecimal digits")
+        if not isinstance(self.testing, bool):
+            raise TypeError(f"testing must be True or False; got {self.testing!r:.40}")
         if not self.budgets:
             raise ValueError("budgets must name at least one unit")
         units = [unit for unit, _ in self.budgets]

@@ -13,7 +13,7 @@ from fractions import Fraction
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.ledger import amounts, chain, filters, store
+from demur.ledger import amounts, chain, filters, journal, store
 from demur.ledger.chain import Head, digest
 from demur.ledger.filters import Amounts
 from demur.ledger.terms import Terms
@@ -119,7 +119,14 @@ def verify_rows(
                 commits.add(entry)
             else:
                 problems.append(f"{where}: unknown kind {str(kind)[:20]!r}")
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ) as error:
             problems.append(f"{where}: its text cannot be read ({error!r:.80})")
     problems += _derived(connection, terms, totals, used, curves)
     if (book.sequence, book.hash) != (expected - 1, previous):
@@ -135,7 +142,13 @@ def verify_rows(
         )
         if terms.signer and not signer:
             unknown.append("whether the signer is the right one: give its public key")
-    elif at_wanted != wanted.hash:
+    elif at_wanted == wanted.hash:
+        unknown.append(
+            f"whether rows after {wanted.sequence} were cut off"
+            + ("" if signer else " or rewritten")
+            + ": a newer head would tell"
+        )
+    else:
         problems.append(
             f"the exported head {wanted.sequence}:{wanted.hash[:12]}... is not in this"
             " book: it was cut off, rewritten or restored from an older copy"
@@ -164,15 +177,15 @@ def _derived(
         for name, where in used.items()
         if name not in said
     ]
-    stored = [
-        amounts.from_text(text)
-        for text in connection.execute(
-            sa.select(store.budgets.c.totals).order_by(store.budgets.c.position)
-        ).scalars()
-    ]
-    for (unit, budget), kept, summed in zip(
+    stored = journal.totals(connection)
+    for (unit, budget), text, summed in zip(
         terms.budgets, stored, totals, strict=False
     ):
+        try:
+            kept = amounts.from_text(text)
+        except ValueError:
+            problems.append(f"the totals at {unit} cannot be read")
+            continue
         accounts = set(kept) | set(summed)
         zero = Fraction(0)
         if any(kept.get(a, zero) != summed.get(a, zero) for a in accounts):
@@ -181,7 +194,12 @@ def _derived(
             problems.append(f"the entries overdraw the budget at {unit}")
     if len(stored) != len(terms.budgets):
         problems.append("a budget row is missing or too many")
+    there = set()
     for row in connection.execute(sa.select(store.profiles)):
-        if curves.get(row.event) != row.digest or digest(row.body) != row.digest:
+        there.add(row.event)
+        if curves.get(row.event) != row.digest or not journal.is_whole(row):
             problems.append(f"the stored curve {row.event[:12]}... was edited")
+    problems += [
+        f"the stored curve {name[:12]}... is missing" for name in set(curves) - there
+    ]
     return problems
