@@ -340,11 +340,7 @@ class Ledger:
             body["profiles"] = journal.keep(connection, text, curves)
             self._append(connection, sequence, last, body)
             for position, total in enumerate(totals):
-                connection.execute(
-                    store.budgets.update()
-                    .where(store.budgets.c.position == position)
-                    .values(totals=amounts.to_text(total))
-                )
+                journal.set_totals(connection, position, amounts.to_text(total))
         return self._entry(sequence + 1, body, declaration)
 
     def _ways(

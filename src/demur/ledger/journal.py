@@ -22,6 +22,20 @@ from demur.ledger.reading import Group, declaration_from_text, event_digest
 
 Body = dict[str, Any]
 
+# Built once: putting a statement together costs more than running it.
+_INSERT_ROW = store.rows.insert()
+_MOVE_HEAD = store.book.update().values(
+    sequence=sa.bindparam("to"), hash=sa.bindparam("new")
+)
+_SET_TOTALS = (
+    store.budgets.update()
+    .where(store.budgets.c.position == sa.bindparam("at"))
+    .values(totals=sa.bindparam("new"))
+)
+_DECLARATION = sa.select(store.declarations.c.body).where(
+    store.declarations.c.digest == sa.bindparam("name")
+)
+
 
 class KeptProfile(NamedTuple):
     """A curve of a subsampled event, as it is stored."""
@@ -47,20 +61,21 @@ def append(
     text = canonical(body)
     row_hash = chain.link(last, text)
     connection.execute(
-        store.rows.insert().values(
-            sequence=sequence + 1,
-            kind=body["kind"],
-            entry_id=body["id"],
-            idempotency_key=body.get("idempotency_key"),
-            declaration=body.get("declaration"),
-            count=body.get("count"),
-            noise=body.get("noise"),
-            body=text,
-            hash=row_hash,
-            signature=chain.sign(signer, row_hash) if signer else None,
-        )
+        _INSERT_ROW,
+        {
+            "sequence": sequence + 1,
+            "kind": body["kind"],
+            "entry_id": body["id"],
+            "idempotency_key": body.get("idempotency_key"),
+            "declaration": body.get("declaration"),
+            "count": body.get("count"),
+            "noise": body.get("noise"),
+            "body": text,
+            "hash": row_hash,
+            "signature": chain.sign(signer, row_hash) if signer else None,
+        },
     )
-    connection.execute(store.book.update().values(sequence=sequence + 1, hash=row_hash))
+    connection.execute(_MOVE_HEAD, {"to": sequence + 1, "new": row_hash})
 
 
 def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
@@ -114,9 +129,7 @@ def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
 
 def declaration(connection: Connection, name: str) -> Declaration:
     """A declaration by its digest."""
-    text = connection.execute(
-        sa.select(store.declarations.c.body).where(store.declarations.c.digest == name)
-    ).scalar_one_or_none()
+    text = connection.execute(_DECLARATION, {"name": name}).scalar_one_or_none()
     if text is None:
         raise BookDamaged(f"the declaration {name[:12]}... is missing")
     return declaration_from_text(text)
@@ -142,8 +155,7 @@ def keep(
     differ in the last bit, and both are upper bounds.
     """
     name, said, kept = digest(text), store.declarations, store.profiles
-    there = sa.select(said.c.digest).where(said.c.digest == name)
-    if connection.execute(there).first() is None:
+    if connection.execute(_DECLARATION, {"name": name}).first() is None:
         connection.execute(said.insert().values(digest=name, body=text))
     counted = {}
     for key, curve in sorted(curves.items()):
@@ -239,6 +251,11 @@ def hash_at(connection: Connection, sequence: int) -> str | None:
     return connection.execute(
         sa.select(rows.c.hash).where(rows.c.sequence == sequence)
     ).scalar_one_or_none()
+
+
+def set_totals(connection: Connection, position: int, text: str) -> None:
+    """Write the totals of one budget."""
+    connection.execute(_SET_TOTALS, {"at": position, "new": text})
 
 
 def totals(connection: Connection) -> list[str]:

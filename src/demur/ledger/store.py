@@ -239,14 +239,14 @@ class Store:
             self._engine.dispose()
 
 
+_HEAD = sa.select(book.c.sequence, book.c.hash)
+_TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
+
+
 def lock_book(connection: Connection) -> tuple[int, str, list[str]]:
     """Take the lock all writers share; the head and the totals as they stand."""
-    head = connection.execute(
-        _locked(sa.select(book.c.sequence, book.c.hash), connection)
-    ).one()
-    totals = connection.execute(
-        _locked(sa.select(budgets.c.totals).order_by(budgets.c.position), connection)
-    ).scalars()
+    head = connection.execute(_locked(_HEAD, connection)).one()
+    totals = connection.execute(_locked(_TOTALS, connection)).scalars()
     return int(head.sequence), str(head.hash), list(totals)
 
 
