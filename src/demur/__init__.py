@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from demur.core.bounds import clip_rows as clip_rows
     from demur.core.bounds import normalize_rows as normalize_rows
     from demur.core.bounds import to_unit_cube as to_unit_cube
-    from demur.core.gaussian import gaussian_epsilon as gaussian_epsilon
-    from demur.core.gaussian import gaussian_mu as gaussian_mu
-    from demur.core.gaussian import gaussian_sigma as gaussian_sigma
     from demur.core.declaration import Declaration as Declaration
     from demur.core.entropy import Seeded as Seeded
     from demur.core.entry import Entry as Entry
     from demur.core.errors import BudgetExceeded as BudgetExceeded
     from demur.core.errors import DemurError as DemurError
+    from demur.core.gaussian import gaussian_epsilon as gaussian_epsilon
+    from demur.core.gaussian import gaussian_mu as gaussian_mu
+    from demur.core.gaussian import gaussian_sigma as gaussian_sigma
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity
     from demur.ledger.book import Ledger as Ledger

@@ -40,7 +40,9 @@ def test_covers_table_is_strict(left, right):
 
 @pytest.mark.parametrize("left", [*PLAIN, Ball])
 @pytest.mark.parametrize("right", [*PLAIN, Ball])
-@pytest.mark.parametrize(("mine", "theirs"), list(itertools.product([1, 2, 7], repeat=2)))
+@pytest.mark.parametrize(
+    ("mine", "theirs"), list(itertools.product([1, 2, 7], repeat=2))
+)
 def test_more_records_per_person_never_help(left, right, mine, theirs):
     related = left is right or (left is ReplaceOne and right is Ball)
     found = unit_of(left, mine).covers(unit_of(right, theirs))

@@ -28,7 +28,10 @@ def squared(row):
 
 def distance_squared(a, b):
     return sum(
-        ((Fraction(float(x)) - Fraction(float(y))) ** 2 for x, y in zip(a, b, strict=True)),
+        (
+            (Fraction(float(x)) - Fraction(float(y))) ** 2
+            for x, y in zip(a, b, strict=True)
+        ),
         Fraction(0),
     )
 

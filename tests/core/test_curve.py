@@ -31,9 +31,7 @@ def curves(draw, saturates=st.booleans()):
     radii = draw(st.lists(SIZES, max_size=8, unique=True))
     radii = sorted({0.0, *radii})
     bounds = sorted(draw(st.lists(SIZES, min_size=len(radii), max_size=len(radii))))
-    return PiecewiseLinear(
-        tuple(zip(radii, bounds, strict=True)), draw(saturates)
-    )
+    return PiecewiseLinear(tuple(zip(radii, bounds, strict=True)), draw(saturates))
 
 
 @settings(max_examples=400)
@@ -214,8 +212,10 @@ JSON = st.recursive(
     | st.floats()
     | st.text(max_size=5)
     | st.just(10**400),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["knots", "saturates", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["knots", "saturates", "x"]), inner)
+    ),
     max_leaves=12,
 )
 

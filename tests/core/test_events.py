@@ -221,8 +221,10 @@ ATOMS = st.one_of(
 )
 EVENTS = st.recursive(
     ATOMS,
-    lambda inner: st.builds(Repeated, inner, st.integers(1, 2**7))
-    | st.lists(inner, max_size=4).map(Composed),
+    lambda inner: (
+        st.builds(Repeated, inner, st.integers(1, 2**7))
+        | st.lists(inner, max_size=4).map(Composed)
+    ),
     max_leaves=8,
 )
 

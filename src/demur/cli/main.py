@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from demur import __version__
+from demur.cli.head import head_app
 from demur.core.errors import DemurError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ ledger_app = typer.Typer(
     help="Look at a book of privacy charges.", no_args_is_help=True
 )
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(head_app, name="head")
 
 console = Console(soft_wrap=False)
 errors = Console(stderr=True)

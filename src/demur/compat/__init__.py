@@ -1,0 +1,1 @@
+"""Other libraries' own spellings, over demur's engines."""

@@ -1,0 +1,4 @@
+"""Binary logistic regression in Equinox; importing this needs jax and equinox."""
+
+from demur.adapters.equinox_heads import LogisticRegressorEqx as LogisticRegressorEqx
+from demur.adapters.equinox_heads import logistic_objective as logistic_objective

@@ -1,0 +1,206 @@
+"""Radii from within-class distances: what they are worth depends on whose data it is.
+
+A radius read off private data is itself a release, and one without noise. The functions
+here compute it as the original does and remember it: a release at such a radius says
+that it is conditional. Pass `public=True` where the data are public, or use
+`demur.convex.radius`, which pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.compat.ball_dp.booking import Rng, remember_estimated, source_of
+from demur.convex import radius
+from demur.convex.exponential import draw_index
+from demur.core import validate
+from demur.core.adjacency import ReplaceOne, Unit
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.errors import NotPrivate
+from demur.core.events import Pure
+from demur.ledger import Budget, Ledger
+from demur.mechanisms.gaussian import digest_of
+
+
+@dataclass(frozen=True)
+class RadiusPolicy:
+    """Radii by percentile, the norm bound, and how they were found.
+
+    `estimated` says that radii (and B, unless declared) were read off data that were
+    not declared public: a promise at such a radius is conditional.
+    """
+
+    r_values: dict[float, float]
+    percentiles: tuple[float, ...]
+    nn_sample_per_class: int
+    B_mode: str
+    B_public: float | None
+    B_quantile: float
+    B: float
+    r_std: float
+    max_norm: float
+    bound_tol: float
+    bound_check_passed: bool
+    nn_dists_summary: dict[str, float]
+    estimated: bool = True
+
+
+def within_class_nn_distances(
+    Z: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int,
+    per_class: int = 400,
+    seed: int = 0,
+) -> NDArray[np.float32]:
+    """The distance of each sampled record to its nearest sampled record of its class.
+
+    >>> within_class_nn_distances([[0.0], [3.0], [4.0]], [0, 0, 0], num_classes=1)
+    array([3., 1., 1.], dtype=float32)
+    """
+    validate.count(num_classes=num_classes)
+    return radius.within_class_nn_distances(
+        Z, y, num_classes=num_classes, per_class=per_class, seed=seed
+    ).astype(np.float32)
+
+
+def radii_from_percentiles(
+    nn: ArrayLike, percentiles: Sequence[float]
+) -> dict[float, float]:
+    """The percentiles of the distances; remembered as estimated from data."""
+    values = np.asarray(nn, dtype=np.float64).reshape(-1)
+    if not values.size or not np.isfinite(values).all():
+        raise ValueError("nn must hold at least one distance, all finite")
+    radii = {float(p): float(np.percentile(values, p)) for p in percentiles}
+    remember_estimated(radii.values())
+    return radii
+
+
+def coverage_curve(
+    nn: ArrayLike, radii: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The radii and, for each, the share of distances that are at most as large."""
+    at = np.asarray(radii, dtype=np.float64).reshape(-1)
+    values = np.sort(np.asarray(nn, dtype=np.float64).reshape(-1))
+    if not values.size:
+        raise ValueError("nn must hold at least one distance")
+    return at, np.searchsorted(values, at, side="right") / values.size
+
+
+def compute_radius_policy(
+    Ztr: ArrayLike,
+    ytr: ArrayLike,
+    *,
+    percentiles: Sequence[float] = (10, 25, 50, 75, 90),
+    nn_sample_per_class: int = 400,
+    seed: int = 0,
+    B_mode: Literal["public", "max", "quantile"] = "public",
+    B_public: float | None = None,
+    B_quantile: float = 0.999,
+    check_public_bound: bool = True,
+    bound_tol: float = 1e-3,
+    public: bool = False,
+) -> RadiusPolicy:
+    """Radii from within-class nearest neighbours, and r_std = 2B.
+
+    On training data the policy is marked `estimated`, and so is every release at one of
+    its radii; `public=True` says that these data are public. `B_mode="public"` checks
+    that no row is longer than B_public (1 + bound_tol); "max" and "quantile" read B off
+    the data, which bounds nothing.
+    """
+    found = radius.compute_radius_policy(
+        Ztr,
+        ytr,
+        percentiles=percentiles,
+        nn_sample_per_class=nn_sample_per_class,
+        seed=seed,
+        B_mode=B_mode,
+        B_public=B_public,
+        B_quantile=B_quantile,
+        check_public_bound=check_public_bound,
+        bound_tol=bound_tol,
+        public=True,
+    )
+    if not public:
+        remember_estimated(found.r_values.values())
+        if B_mode != "public":
+            remember_estimated([found.r_std])
+    return RadiusPolicy(
+        r_values=found.r_values,
+        percentiles=found.percentiles,
+        nn_sample_per_class=found.nn_sample_per_class,
+        B_mode=found.B_mode,
+        B_public=None if B_public is None else float(B_public),
+        B_quantile=float(B_quantile),
+        B=found.B,
+        r_std=found.r_std,
+        max_norm=found.max_norm,
+        bound_tol=float(bound_tol),
+        bound_check_passed=found.bound_check_passed and B_mode == "public",
+        nn_dists_summary=found.nn_dists_summary,
+        estimated=not public,
+    )
+
+
+def dp_quantile_exponential_mechanism(
+    values: ArrayLike,
+    quantile: float,
+    eps: float,
+    *,
+    rng: Rng = None,
+    grid: ArrayLike | None = None,
+    ledger: Ledger | None = None,
+    unit: Unit | None = None,
+    label: str = "a quantile",
+) -> float:
+    """A quantile of `values`, eps-DP, chosen from a public `grid`; refused without one.
+
+    The original chooses among the values themselves: its answer is somebody's value
+    verbatim, and values that only one of two worlds holds tell them apart at no
+    epsilon. Here candidates are fixed in advance, and the score of one is how many
+    values it is away from the quantile.
+
+    It is eps-DP where one record changes one value. A record changes many
+    nearest-neighbour distances: for those use `demur.convex.radius.private_radius`.
+    Charged at `unit`, by default any replacement of one record.
+    """
+    if grid is None:
+        raise NotPrivate(
+            "dp_quantile_exponential_mechanism needs grid=, candidates fixed without"
+            " looking at the data: an answer chosen among the values is somebody's"
+            " value verbatim, and has no epsilon. Nothing was spent."
+        )
+    validate.positive(eps=eps)
+    validate.open_probability(quantile=quantile)
+    candidates = np.sort(np.asarray(grid, dtype=np.float64).reshape(-1))
+    seen = np.asarray(values, dtype=np.float64).reshape(-1)
+    for name, array in (("grid", candidates), ("values", seen)):
+        if not array.size or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} must hold at least one number, all finite. Nothing was spent."
+            )
+    unit = ReplaceOne() if unit is None else unit
+    declaration = Declaration(
+        "a quantile by the exponential mechanism",
+        Cost((Fixed(unit, Pure(eps)),)),
+        unprotected=("the number of values",),
+        assumptions=("one record changes one value", "the grid is public"),
+    )
+    book = ledger if ledger is not None else Ledger(Budget(eps), unit=unit)
+    digest = digest_of(seen)
+    entry = book.charge(
+        declaration, label=label, input_digest=digest, source=source_of(rng)
+    )
+    aim = round(quantile * seen.size)
+    ranks = np.searchsorted(np.sort(seen), candidates, side="right")
+    stream = book.key(entry, digest).stream("exponential mechanism")
+    chosen = draw_index([abs(int(rank) - aim) for rank in ranks], eps, stream)
+    answer = float(candidates[chosen])
+    book.commit(entry, digest_of(np.array([answer])))
+    return answer

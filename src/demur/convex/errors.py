@@ -1,0 +1,13 @@
+"""Refusals of the convex engine."""
+
+from __future__ import annotations
+
+from demur.core.errors import DemurError
+
+
+class NotConverged(DemurError):
+    """The gradient did not fall to tau: nothing was released, nothing was charged."""
+
+
+class NotAtMinimiser(DemurError):
+    """A model from elsewhere does not minimise the stated objective; not released."""

@@ -1,0 +1,69 @@
+r"""The exponential mechanism over a fixed list, in exact integer arithmetic.
+
+Scores are whole numbers (smaller is better) that one record changes by at most 1. With
+beta a fraction a / 2^b at or just above e^(-epsilon/2), an index of score s is drawn
+with probability proportional to beta^s. One record changes every weight, and hence
+their sum, by a factor within [beta, 1/beta], and 1/beta <= e^(epsilon/2): the ratio of
+two probabilities is at most e^epsilon, exactly. Scores are cut at S (which keeps them
+1-sensitive), so that a^s 2^(b (S - s)) are integers, and a uniform integer below their
+sum is drawn by rejection from the entry's stream: no rounding, statistical distance 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Decimal, localcontext
+
+from demur.core import validate
+from demur.core.entropy import Stream
+
+_BITS = 32
+_FURTHEST = 64.0  # natural logarithms below the best weight at which scores are cut
+
+
+def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:
+    """An index, likelier the smaller its score: pure `epsilon`-DP, exactly.
+
+    `scores` are whole numbers from 0 that one record changes by at most 1 each.
+    """
+    validate.positive(epsilon=epsilon)
+    weights = integer_weights(scores, epsilon)
+    left = _below(sum(weights), stream)
+    for index, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return index
+    raise AssertionError("the weights add up to their sum")
+
+
+def integer_weights(scores: Sequence[int], epsilon: float) -> list[int]:
+    """Weights proportional to beta^min(score, S), as integers."""
+    if not scores or any(score < 0 for score in scores):
+        raise ValueError("scores must be whole numbers from 0, at least one of them")
+    numerator = base_numerator(epsilon)
+    # The cut depends on public numbers alone: epsilon and the length of the list.
+    last = math.ceil(2.0 * (_FURTHEST + math.log(len(scores))) / epsilon)
+    powers: dict[int, int] = {}
+    for score in {min(int(score), last) for score in scores}:
+        powers[score] = numerator**score << (_BITS * (last - score))
+    return [powers[min(int(score), last)] for score in scores]
+
+
+def base_numerator(epsilon: float) -> int:
+    """The smallest a with a / 2^32 certainly at or above e^(-epsilon/2)."""
+    with localcontext() as context:
+        context.prec = 60
+        exact = (-Decimal(epsilon) / 2).exp() * (1 << _BITS)
+        # exp is correctly rounded to 60 digits; one unit above covers its last one.
+        return int((exact + Decimal(10) ** -30).to_integral_value(ROUND_CEILING))
+
+
+def _below(limit: int, stream: Stream) -> int:
+    """A uniform integer in [0, limit), by rejection."""
+    bits = limit.bit_length()
+    while True:
+        raw = int.from_bytes(stream.read((bits + 7) // 8), "little")
+        candidate = raw >> (-bits % 8)
+        if candidate < limit:
+            return candidate

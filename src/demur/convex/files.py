@@ -1,0 +1,166 @@
+"""A released head as one safe file: arrays and JSON in an npz, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demur.convex.estimators import (
+    BallLogisticRegression,
+    BallPrototypeClassifier,
+    BallSoftmaxClassifier,
+    BallSVC,
+)
+from demur.convex.release import BookLeftBehind
+from demur.convex.report import PrivacyReport
+from demur.convex.sensitivity import Breakdown
+from demur.core.adjacency import LipschitzMap, unit_from_json
+from demur.core.declaration import Declaration
+from demur.core.entry import Entry, Promise
+
+Head = (
+    BallPrototypeClassifier | BallLogisticRegression | BallSoftmaxClassifier | BallSVC
+)
+_FORMAT = "demur head 1"
+_KINDS: dict[str, type[Head]] = {
+    cls.__name__: cls
+    for cls in (
+        BallPrototypeClassifier,
+        BallLogisticRegression,
+        BallSoftmaxClassifier,
+        BallSVC,
+    )
+}
+_RELEASED = ("prototypes_", "coef_", "intercept_")
+# Never written: a book, noise, or what the caller passed for this run alone.
+_LEFT_OUT = {"ledger", "source", "progress", "classes"}
+
+
+def save_head(
+    head: Head, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None
+) -> None:
+    """Write a fitted head: released arrays, classes, parameters and its report.
+
+    `columns` names the columns of a table that the features came from.
+    """
+    if type(head).__name__ not in _KINDS or not hasattr(head, "privacy_"):
+        raise TypeError(
+            f"head must be a fitted head of demur.convex; got {type(head).__name__}"
+        )
+    parameters = {k: v for k, v in head.get_params().items() if k not in _LEFT_OUT}
+    names = getattr(head, "feature_names_in_", None)
+    meta = {
+        "format": _FORMAT,
+        "kind": type(head).__name__,
+        "parameters": parameters,
+        "n_features": int(head.n_features_in_),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "columns": None if columns is None else list(columns),
+        "report": _report_to_json(head.privacy_),
+        "entry": _entry_to_json(head.privacy_.entry),
+    }
+    arrays = {name: getattr(head, name) for name in _RELEASED if hasattr(head, name)}
+    classes = np.asarray(head.classes_)
+    if classes.dtype.kind == "O":
+        classes = classes.astype(str)
+    with Path(path).open("wb") as file:
+        np.savez(
+            file,
+            allow_pickle=False,
+            meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8),
+            classes=classes,
+            **arrays,
+        )
+
+
+def load_head(path: str | os.PathLike[str]) -> Head:
+    """The head that `save_head` wrote; runs no code from the file."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as data:
+            meta = _meta(data)
+            head = _KINDS[meta["kind"]](**meta["parameters"])
+            for name in _RELEASED:
+                if name in data:
+                    setattr(head, name, _numbers(data[name]))
+            head.classes_ = data["classes"]
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is not a head of demur: {error!r:.200}") from error
+    if meta["entry"]["durable"]:
+        head.ledger = BookLeftBehind(meta["entry"]["dataset"])
+    head.n_features_in_ = int(meta["n_features"])
+    if meta["feature_names"] is not None:
+        head.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
+    head.privacy_ = _report_from_json(meta["report"], _entry_from_json(meta["entry"]))
+    return head
+
+
+def head_columns(path: str | os.PathLike[str]) -> list[str] | None:
+    """The columns that the features of a saved head came from, if it names them."""
+    with np.load(Path(path), allow_pickle=False) as data:
+        columns = _meta(data)["columns"]
+    return None if columns is None else [str(name) for name in columns]
+
+
+def _meta(data: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads(bytes(data["meta"]))
+    if meta["format"] != _FORMAT:
+        raise ValueError(f"format is {meta['format']!r}")
+    return meta
+
+
+def _numbers(values: Any) -> Any:
+    if values.dtype != np.float64 or not np.isfinite(values).all():
+        raise ValueError("an array does not hold finite float64 numbers")
+    return values
+
+
+def _report_to_json(report: PrivacyReport) -> dict[str, Any]:
+    kept = {
+        name: getattr(report, name)
+        for name in ("epsilon", "delta", "radius", "space", "norm_bound", "mechanism")
+    }
+    sigma = report.sigma
+    parts = report.sensitivity
+    return kept | {
+        "sigma": sigma if isinstance(sigma, float) else list(sigma),
+        "sensitivity": None if parts is None else parts.to_json(),
+    }
+
+
+def _report_from_json(data: dict[str, Any], entry: Entry) -> PrivacyReport:
+    sigma, parts = data.pop("sigma"), data.pop("sensitivity")
+    return PrivacyReport(
+        **data,
+        sigma=tuple(sigma) if isinstance(sigma, list) else sigma,
+        sensitivity=None if parts is None else Breakdown(**parts),
+        assumptions=entry.declaration.assumptions,
+        unprotected=entry.declaration.unprotected,
+        entry=entry,
+    )
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    plain = ("id", "sequence", "label", "count", "noise", "time", "dataset", "durable")
+    return {name: getattr(entry, name) for name in plain} | {
+        "declaration": entry.declaration.to_json(),
+        "promises": [[p.unit.to_json(), p.epsilon, p.delta] for p in entry.promises],
+        "maps": [asdict(m) for m in entry.maps],
+    }
+
+
+def _entry_from_json(data: dict[str, Any]) -> Entry:
+    declaration = Declaration.from_json(data.pop("declaration"))
+    promises, maps = data.pop("promises"), data.pop("maps")
+    return Entry(
+        **data,
+        declaration=declaration,
+        promises=tuple(Promise(unit_from_json(u), e, d) for u, e, d in promises),
+        maps=tuple(LipschitzMap(**m) for m in maps),
+    )

@@ -1,0 +1,244 @@
+r"""Noisy full-batch gradient descent: exact GDP, and no lam in the noise.
+
+    theta <- project(theta - eta (grad F(theta) + sigma N)),   T steps from theta = 0
+
+A step's mean gradient moves by at most G(r) / n at every theta of the projection ball
+(`losses.grad_diff_bound` with that radius; the regulariser does not see the data). All
+records take part in every step, so there is no sampling to account for: T adaptive
+Gaussian steps of mu_t = G / (n sigma) are exactly sqrt(T) mu_t-GDP (Dong, Roth, Su
+2022, Corollary 3.3). The last iterate is released; all noisy gradients are paid for.
+
+Each step adds integer noise on a grid like any other Gaussian release, from a stream of
+its own under the entry's key. What rounding the gradient's sum can add is charged too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.convex.losses import (
+    HUBER_WIDTH,
+    full_replacement_bound,
+    grad_diff_bound,
+    minimiser_radius,
+    smoothness,
+)
+from demur.convex.objective import Objective
+from demur.convex.sensitivity import Breakdown, dominating_curve
+from demur.core import calibrate, validate
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.bounds import Bound
+from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
+from demur.core.declaration import Declaration
+from demur.core.entropy import NoiseKey, OsEntropy, Source, Stream
+from demur.core.events import Gaussian as GaussianEvent
+from demur.core.release import Release
+from demur.core.rounding import down
+from demur.core.sensitivity import Sensitivity, Table
+from demur.ledger import Ledger
+from demur.mechanisms import Gaussian
+from demur.mechanisms.gaussian import digest_of
+
+Array = NDArray[np.float64]
+
+# Far beyond any useful head; keeps the rounding of a score small where lam is 0.
+_LARGEST_THETA = 1e4
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A public plan: how many steps, how long, inside which ball, with what noise."""
+
+    steps: int
+    learning_rate: float
+    theta_radius: float
+    step: Gaussian
+    parts: Breakdown
+
+    def declaration(self) -> Declaration:
+        """All T steps as one charge: mu grows by sqrt(T), samplers' distances by T."""
+        one = self.step.declaration()
+        root = math.sqrt(self.steps) * (1.0 + 2.0**-50)
+        terms: list[Term] = []
+        for term in one.cost.terms:
+            match term:
+                case GaussianOverBalls(space, curve, sigma):
+                    terms.append(GaussianOverBalls(space, curve, down(sigma / root)))
+                case Fixed(unit, GaussianEvent(multiplier=z)):
+                    terms.append(Fixed(unit, GaussianEvent(down(z / root))))
+                case _:
+                    raise AssertionError(f"not a Gaussian term: {term}")
+        return replace(
+            one,
+            cost=Cost(tuple(terms)),
+            sampler_distance=one.sampler_distance * self.steps * (1.0 + 2.0**-50),
+        )
+
+
+def plan_descent(
+    loss: str,
+    *,
+    n: int,
+    dimension: int,
+    lam: float,
+    norm_bound: float,
+    radius: float,
+    epsilon: float,
+    delta: float,
+    space: str,
+    steps: int,
+    learning_rate: float | None = None,
+    num_classes: int = 2,
+    bias_scale: float = 1.0,
+    huber_width: float = HUBER_WIDTH,
+    rounding: Callable[[float], float] = lambda theta_radius: 0.0,
+    replace_one: bool = True,
+    bounds: tuple[Bound, ...] = (),
+    unprotected: tuple[str, ...] = (),
+    assumptions: tuple[str, ...] = (),
+) -> Descent:
+    """The least noise that makes `steps` steps (epsilon, delta)-private."""
+    validate.count(n=n, steps=steps)
+    validate.non_negative(lam=lam)
+    inside = _LARGEST_THETA
+    if lam > 0:
+        least = minimiser_radius(
+            loss,
+            lam=lam,
+            num_classes=num_classes,
+            norm_bound=norm_bound,
+            bias_scale=bias_scale,
+            huber_width=huber_width,
+        )
+        inside = min(inside, least)
+    rounded = 2.0 * rounding(inside)
+
+    def moved(difference: float) -> float:
+        return difference / n * (1.0 + 1e-9) + rounded
+
+    def gradient(r: float) -> float:
+        return grad_diff_bound(
+            loss,
+            r,
+            norm_bound=norm_bound,
+            lam=None,
+            num_classes=num_classes,
+            bias_scale=bias_scale,
+            huber_width=huber_width,
+            theta_radius=inside,
+        )
+
+    curve = dominating_curve(
+        lambda r: moved(gradient(r)), largest=2.0 * norm_bound, exact_at=radius
+    )
+    table: Table = {space: curve}
+    full = None
+    if replace_one:
+        full = moved(
+            full_replacement_bound(
+                loss,
+                norm_bound=norm_bound,
+                lam=None,
+                num_classes=num_classes,
+                bias_scale=bias_scale,
+                huber_width=huber_width,
+                theta_radius=inside,
+            )
+        )
+        table = {space: curve, ReplaceOne(): full}
+    root = math.sqrt(steps)
+    parts = Breakdown(
+        loss=loss,
+        n=n,
+        lam=lam,
+        norm_bound=norm_bound,
+        minimiser_radius=inside,
+        gradient_difference=gradient(radius),
+        from_record=root * (curve(radius) - rounded),
+        from_solver=root * rounded,
+        total=root * curve(radius),
+        same_label=root * curve(2.0 * norm_bound),
+        full_replacement=None if full is None else root * full,
+    )
+    mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
+    sigma = curve(radius) * root / mu * (1.0 + 1e-12)
+    rate = learning_rate
+    if rate is None:
+        rate = 1.0 / (
+            smoothness(
+                loss,
+                norm_bound=norm_bound,
+                bias_scale=bias_scale,
+                huber_width=huber_width,
+            )
+            + lam
+        )
+    validate.positive(learning_rate=rate)
+    for _ in range(8):
+        step = Gaussian(
+            sigma,
+            Sensitivity.of(table),
+            dimension,
+            f"noisy gradient descent on a {loss} head, {steps} steps",
+            bounds,
+            unprotected,
+            assumptions,
+        )
+        plan = Descent(steps, rate, inside, step, parts)
+        event = plan.declaration().cost.at(Ball(radius, space=space))
+        assert isinstance(event, GaussianEvent)
+        if 1.0 / event.multiplier <= mu:
+            return plan
+        # The grid of a step costs a little as well.
+        sigma *= (1.0 / event.multiplier) / mu * (1.0 + 1e-12)
+    raise ValueError(
+        f"no noise found for epsilon={epsilon}, delta={delta}, radius={radius}"
+    )
+
+
+class _StepKey:
+    """One step's view of an entry's key: streams of its own, the same key behind."""
+
+    def __init__(self, key: NoiseKey, step: int) -> None:
+        self._key, self._step = key, step
+        self.private = key.private
+
+    def stream(self, purpose: str, block: int = 0) -> Stream:
+        return self._key.stream(f"{purpose}, step {self._step}", block)
+
+
+def descend(
+    plan: Descent,
+    objective: Objective,
+    ledger: Ledger,
+    *,
+    label: str,
+    source: Source | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Release[Array]:
+    """Charge for all steps, then take them; the last iterate and its entry."""
+    # The data decide the noisy gradients, so they are what the entry is bound to.
+    bound = f"{digest_of(objective.X)} {digest_of(objective.y.astype(np.float64))}"
+    entry = ledger.charge(
+        plan, label=label, input_digest=bound, source=source or OsEntropy()
+    )
+    key = ledger.key(entry, bound)
+    theta = np.zeros(objective.shape)
+    for index in range(plan.steps):
+        _, gradient = objective.value_and_gradient(theta)
+        # Streams are all that Gaussian.apply asks of a key.
+        noisy = plan.step.apply(gradient, cast(NoiseKey, _StepKey(key, index)))
+        theta = theta - plan.learning_rate * noisy
+        norm = float(np.linalg.norm(theta))
+        if norm > plan.theta_radius:
+            theta *= plan.theta_radius / norm
+        if progress is not None:
+            progress(index + 1, float(index + 1) / plan.steps)
+    ledger.commit(entry, digest_of(theta))
+    return Release(theta, entry)

@@ -1,0 +1,103 @@
+"""Rows and labels from Parquet, CSV or npz: numbers in, nothing executed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Labelled(NamedTuple):
+    """A matrix, its labels (if asked for) and the names of the columns it came from."""
+
+    X: Array
+    y: NDArray[Any] | None
+    columns: list[str]
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None,
+    columns: list[str] | None = None,
+) -> Labelled:
+    """The feature matrix and, where `label` names a column, the labels.
+
+    Every column but the label must hold numbers, or lists of numbers of one length (an
+    embedding). In an npz, `label` names the array of labels and `columns` the arrays of
+    features (default: the one other array). `columns` picks and orders them.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise ValueError(f"there is no file {place}. Nothing was spent.")
+    match place.suffix.lower():
+        case ".npz":
+            table = _npz(place)
+        case ".parquet" | ".pq":
+            table = _arrow(pyarrow.parquet.read_table(place))
+        case ".csv":
+            table = _arrow(pyarrow.csv.read_csv(place))
+        case other:
+            raise ValueError(
+                f"{place.name} must be .parquet, .csv or .npz; got {other or 'none'!r}."
+                " Nothing was spent."
+            )
+    if label is not None and label not in table:
+        raise ValueError(
+            f"--label {label!r} is not a column of {place.name}; it has"
+            f" {list(table)[:12]}. Nothing was spent."
+        )
+    wanted = columns or [name for name in table if name != label]
+    missing = [name for name in wanted if name not in table]
+    if missing or not wanted:
+        raise ValueError(
+            f"{place.name} lacks the feature columns {missing[:5]}. Nothing was spent."
+        )
+    y = table[label] if label is not None else None
+    if y is not None and y.ndim != 1:
+        raise ValueError(f"the label {label!r} must be one value for each row")
+    return Labelled(np.hstack([_block(n, table[n]) for n in wanted]), y, wanted)
+
+
+def _npz(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as data:
+        return {name: data[name] for name in data.files}
+
+
+def _arrow(table: pa.Table) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if column.null_count:
+            raise ValueError(
+                f"column {name!r} has {column.null_count} missing values: drop or"
+                " impute them by a rule that does not look at other rows."
+                " Nothing was spent."
+            )
+        if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+            flat = column.flatten().to_numpy(zero_copy_only=False)
+            if len(table) == 0 or len(flat) % len(table):
+                raise ValueError(f"column {name!r} holds lists of different lengths")
+            found[name] = flat.reshape(len(table), -1)
+        else:
+            found[name] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _block(name: str, values: NDArray[Any]) -> Array:
+    try:
+        block = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"column {name!r} must hold numbers; got {values.dtype}. Encode it by a"
+            " public rule, or leave it out. Nothing was spent."
+        ) from error
+    return block[:, None] if block.ndim == 1 else block

@@ -1,0 +1,211 @@
+"""Releasing an Equinox head: what is recognised, measured, refused and returned."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import demur as dm
+from demur.adapters import release_equinox
+from demur.adapters.equinox import predict_eqx_svm, train_head_eqx
+from demur.adapters.equinox_heads import (
+    LogisticRegressorEqx,
+    RidgePrototypesEqx,
+    SoftmaxLinearEqx,
+    SquaredHingeSVMEqx,
+    fit_ridge_prototypes_eqx,
+    logistic_objective,
+    softmax_objective,
+    squared_hinge_objective,
+)
+from demur.adapters.linear import NotALinearHead
+from demur.convex import NotAtMinimiser, NotConverged
+from demur.convex.objective import objective
+from tests.adapters import kit
+
+KEY = jax.random.key(0)
+
+
+def linear(outputs, **options):
+    return eqx.nn.Linear(kit.D, outputs, key=KEY, **options)
+
+
+HEADS = [
+    (lambda: linear(kit.K), "softmax"),
+    (lambda: linear("scalar"), "logistic"),
+    (lambda: linear(1), "huber"),
+    (lambda: linear("scalar", use_bias=False), "squared_hinge"),
+    (lambda: eqx.nn.Sequential([eqx.nn.Identity(), linear("scalar")]), "logistic"),
+    (lambda: SquaredHingeSVMEqx(kit.D, key=KEY), "squared_hinge"),
+    (lambda: LogisticRegressorEqx(kit.D, key=KEY), "logistic"),
+    (lambda: SoftmaxLinearEqx(kit.D, kit.K, key=KEY), "softmax"),
+]
+
+
+def train(model, loss, **options):
+    return train_head_eqx(
+        model,
+        kit.rows(),
+        kit.labels(loss),
+        loss=loss,
+        lam=kit.LAM,
+        norm_bound=1.0,
+        **options,
+    )
+
+
+def released(model, loss, **changed):
+    promise = kit.PROMISE | {"loss": loss} | changed
+    return release_equinox(model, kit.rows(), kit.labels(loss), **promise)
+
+
+def arrays(model):
+    leaves = jax.tree_util.tree_leaves(eqx.filter(model, eqx.is_array))
+    return [np.asarray(leaf).copy() for leaf in leaves]
+
+
+@pytest.mark.parametrize(("make", "loss"), HEADS)
+def test_trained_then_released(make, loss):
+    model = train(make(), loss)
+    before = arrays(model)
+    private = released(model, loss)
+    assert type(private.value) is type(model)
+    for old, new, still in zip(
+        before, arrays(private.value), arrays(model), strict=True
+    ):
+        assert old.shape == new.shape and old.dtype == new.dtype
+        assert (old != new).all()
+        np.testing.assert_array_equal(old, still)
+    x = jnp.asarray(kit.rows()[0], dtype=jnp.float32)
+    assert private.value(x).shape == model(x).shape
+    assert private.entry.epsilon(dm.Ball(0.3, space="records"), 1e-6) <= 1.0
+
+
+@pytest.mark.parametrize(("make", "loss"), HEADS)
+def test_an_untrained_head_is_refused(make, loss):
+    ledger = dm.Ledger(dm.Budget(1.0, 1e-6), unit=dm.Ball(0.3, space="records"))
+    with pytest.raises(NotAtMinimiser):
+        released(make(), loss, ledger=ledger)
+    assert not list(ledger.entries())
+
+
+class Deep(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __call__(self, x):
+        return jnp.tanh(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Deep(linear("scalar")),
+        eqx.nn.MLP(kit.D, 1, 4, 1, key=KEY),
+        eqx.nn.Sequential([linear(4), eqx.nn.Linear(4, 1, key=KEY)]),
+        eqx.nn.Sequential([linear("scalar"), eqx.nn.Lambda(jnp.tanh)]),
+        eqx.nn.LayerNorm(kit.D),
+        RidgePrototypesEqx(jnp.zeros((2, kit.D))),
+        "a model",
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_anything_else_is_refused(model):
+    with pytest.raises(NotALinearHead, match="linear"):
+        released(model, "logistic")
+
+
+def test_float64_is_kept_where_jax_has_it():
+    with jax.enable_x64(True):
+        model = LogisticRegressorEqx(kit.D, key=KEY)
+        trained = train(model, "logistic")
+        assert trained.w.dtype == np.float64
+        private = released(trained, "logistic", tau=1e-9)
+        assert private.value.w.dtype == np.float64
+
+
+def test_three_steps_of_gradient_descent_are_refused():
+    X, y = jnp.asarray(kit.rows()), jnp.asarray(kit.labels("logistic"))
+
+    def value(model):
+        return logistic_objective(model, None, X, y, None, lam=kit.LAM)[0]
+
+    model = LogisticRegressorEqx(kit.D, key=KEY)
+    for _ in range(3):
+        step = eqx.filter_grad(value)(model)
+        model = eqx.apply_updates(model, jax.tree_util.tree_map(lambda g: -g, step))
+    with pytest.raises(NotAtMinimiser, match="Train longer"):
+        released(model, "logistic")
+
+
+@pytest.mark.parametrize(
+    ("model", "stated", "loss"),
+    [
+        (SquaredHingeSVMEqx(kit.D, key=KEY), squared_hinge_objective, "squared_hinge"),
+        (LogisticRegressorEqx(kit.D, key=KEY), logistic_objective, "logistic"),
+        (SoftmaxLinearEqx(kit.D, kit.K, key=KEY), softmax_objective, "softmax"),
+    ],
+)
+def test_objectives_are_those_of_the_engine(model, stated, loss):
+    """Value and gradient against demur.convex, in float64."""
+    X, y = kit.rows(), kit.labels(loss)
+    with jax.enable_x64(True):
+        model = jax.tree_util.tree_map(
+            lambda a: jnp.asarray(a, jnp.float64) + 0.1, model
+        )
+        (value, aux), gradient = eqx.filter_value_and_grad(
+            lambda m: stated(
+                m, None, jnp.asarray(X), jnp.asarray(y), None, lam=kit.LAM
+            ),
+            has_aux=True,
+        )(model)
+        weight, bias = arrays(model)
+        theta = np.concatenate([np.atleast_2d(weight), bias.reshape(-1, 1)], axis=1)
+        slopes = arrays(gradient)
+    theta = theta if loss == "softmax" else theta[0]
+    F = objective(loss, X, y, kit.LAM, 1.0, kit.K if loss == "softmax" else 2)
+    wanted, wanted_slope = F.value_and_gradient(theta)
+    assert float(value) == pytest.approx(wanted, rel=1e-12)
+    assert set(aux) == {"loss", "reg"}
+    found = np.concatenate([np.atleast_2d(slopes[0]), slopes[1].reshape(-1, 1)], axis=1)
+    np.testing.assert_allclose(
+        found.reshape(wanted_slope.shape), wanted_slope, atol=1e-12
+    )
+
+
+def test_predict_eqx_svm():
+    model = train(SquaredHingeSVMEqx(kit.D, key=KEY), "squared_hinge")
+    predicted = predict_eqx_svm(model, kit.rows())
+    scores = jax.vmap(model)(jnp.asarray(kit.rows(), dtype=jnp.float32))
+    np.testing.assert_array_equal(predicted, np.where(np.asarray(scores) >= 0, 1, -1))
+    assert np.mean(predicted == kit.labels("squared_hinge")) > 0.8
+    with pytest.raises(NotALinearHead, match="one score"):
+        predict_eqx_svm(linear(kit.K), kit.rows())
+
+
+def test_prototypes():
+    X, y = kit.rows(), kit.labels("softmax")
+    model, counts = fit_ridge_prototypes_eqx(X, y, num_classes=kit.K + 1, lam=0.1)
+    own = X[y == 1]
+    wanted = 2 * own.sum(axis=0) / (2 * len(own) + 0.1 * kit.N)
+    np.testing.assert_allclose(np.asarray(model.mus)[1], wanted, rtol=1e-6)
+    assert np.asarray(counts).tolist() == np.bincount(y, minlength=kit.K + 1).tolist()
+    assert np.asarray(model.mus)[kit.K].tolist() == [0.0] * kit.D
+    predicted = np.asarray(model.predict(jnp.asarray(X, dtype=jnp.float32)))
+    assert predicted[0] == model(jnp.asarray(X[0], dtype=jnp.float32))
+
+
+def test_a_trainer_that_cannot_certify_says_so():
+    with pytest.raises(NotConverged):
+        train(LogisticRegressorEqx(kit.D, key=KEY), "logistic", tau=1e-30)
+
+
+def test_nothing_exact_hangs_on_the_release():
+    model = train(SoftmaxLinearEqx(kit.D, kit.K, key=KEY), "softmax")
+    found = set(kit.numbers_in(released(model, "softmax")))
+    exact = np.concatenate([a.reshape(-1) for a in arrays(model)]).astype(float)
+    noisy = arrays(released(model, "softmax").value)
+    assert len(noisy) == 2 and len(found) > exact.size
+    assert not found & {*exact.tolist(), *kit.rows().reshape(-1).tolist()}

@@ -1,0 +1,110 @@
+"""Noisy gradient descent: one charge for all steps, fresh noise in each."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demur.convex.estimators import BallSoftmaxClassifier
+from demur.convex.noisy_gd import descend, plan_descent
+from demur.convex.objective import objective
+from demur.core.adjacency import Ball
+from demur.core.calibrate import gaussian_mu
+from demur.core.entropy import Seeded
+from demur.core.errors import BudgetExceeded
+from demur.core.events import Gaussian as GaussianEvent
+from demur.ledger import Budget, Ledger
+from tests.convex.kit import blobs, into_ball
+
+UNIT = Ball(0.3, space="records")
+
+
+def plan_for(n=120, steps=10, lam=0.0, **more):
+    shape: dict[str, Any] = {
+        "n": n,
+        "dimension": 15,
+        "lam": lam,
+        "norm_bound": 1.5,
+        "radius": 0.3,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "space": "records",
+        "steps": steps,
+        "num_classes": 3,
+    }
+    return plan_descent("softmax", **(shape | more))
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.05])
+@pytest.mark.parametrize("steps", [1, 10, 300])
+def test_all_steps_together_meet_the_target(lam, steps):
+    plan = plan_for(lam=lam, steps=steps)
+    event = plan.declaration().cost.at(UNIT)
+    assert isinstance(event, GaussianEvent)
+    mu = gaussian_mu(1.0, 1e-6)
+    assert mu * (1 - 1e-5) <= 1 / event.multiplier <= mu
+    # Twin: one step's cost, declared for all, would be sqrt(steps) too little.
+    one = plan.step.event(UNIT)
+    assert isinstance(one, GaussianEvent)
+    assert one.multiplier == pytest.approx(event.multiplier * math.sqrt(steps))
+
+
+def test_a_step_moves_by_at_most_its_sensitivity():
+    rng = np.random.default_rng(0)
+    X, y = blobs(30, 4, 3)
+    X = np.array([into_ball(x, 1.5) for x in X])
+    plan = plan_for(n=30)
+    limit = plan.step.sensitivity.at(UNIT)
+    largest = 0.0
+    for _ in range(200):
+        other = X.copy()
+        other[3] = into_ball(X[3] + into_ball(rng.normal(size=4), 0.3), 1.5)
+        theta = rng.normal(size=(3, 5)) * 10 ** rng.uniform(-2, 2)
+        one = objective("softmax", X, y, 0.0, 1.0, 3).value_and_gradient(theta)[1]
+        two = objective("softmax", other, y, 0.0, 1.0, 3).value_and_gradient(theta)[1]
+        largest = max(largest, float(np.linalg.norm(one - two)))
+    assert 0.1 * limit < largest <= limit
+
+
+def test_noise_is_fresh_in_every_step_and_paid_for_once():
+    X, y = blobs(120, 4, 3)
+    plan = plan_for(steps=2)
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    seen = []
+    real = type(plan.step).apply
+
+    def spy(self, value, key):
+        noisy = real(self, value, key)
+        seen.append(noisy - value)
+        return noisy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(plan.step), "apply", spy)
+        stated = objective("softmax", X, y, 0.0, 1.0, 3)
+        release = descend(plan, stated, ledger, label="gd", source=Seeded(1))
+    first, second = (noise.reshape(-1) for noise in seen)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.9
+    assert np.linalg.norm(first - second) > plan.step.sigma
+    assert len(ledger.entries()) == 1 and release.value.shape == (3, 5)
+    with pytest.raises(BudgetExceeded):
+        descend(plan, stated, ledger, label="again")
+
+
+def test_the_estimator_learns_without_lam():
+    X, y = blobs(600, 4, 3, spread=0.2)
+    head = BallSoftmaxClassifier(
+        epsilon=8.0,
+        radius=0.3,
+        lam=0.0,
+        norm_bound=1.5,
+        mechanism="noisy_gd",
+        steps=30,
+        learning_rate=3.0,
+        classes=[0, 1, 2],
+    ).fit(X, y)
+    assert head.score(X, y) > 0.8
+    assert head.privacy_.mechanism == "noisy_gd"
+    assert head.privacy_.epsilon_at(0.3) <= 8.0
+    full = head.privacy_.full_replacement_epsilon
+    assert full is not None and full > head.privacy_.same_label_epsilon

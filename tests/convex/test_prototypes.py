@@ -1,0 +1,122 @@
+"""Prototypes: exact movement, noise by class, and noise-aware distances."""
+
+import math
+
+import numpy as np
+import pytest
+
+from demur.convex.estimators import BallPrototypeClassifier
+from demur.convex.prototypes import Scores, exact_sums, plan_prototypes
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.calibrate import gaussian_mu
+from demur.core.errors import NotCovered
+from demur.core.events import Gaussian as GaussianEvent
+from tests.convex.kit import blobs, into_ball
+
+
+def plan_for(counts, *, lam=0.0, radius=0.3, epsilon=1.0, step=2.0**-44, d=3):
+    return plan_prototypes(
+        np.asarray(counts),
+        dimension=d,
+        lam=lam,
+        norm_bound=1.0,
+        radius=radius,
+        epsilon=epsilon,
+        delta=1e-6,
+        space="records",
+        step=step,
+    )
+
+
+def test_sums_are_exact_on_their_grid():
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (5000, 3)), rng.integers(4, size=5000)
+    sums, step = exact_sums(X, y, 4, 2.0)
+    snapped = np.rint(X / step)
+    for c in range(4):
+        for j in range(3):
+            assert sums[c, j] / step == math.fsum(snapped[y == c, j])
+    assert np.allclose(sums, [X[y == c].sum(axis=0) for c in range(4)], atol=1e-9)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.01, 1.0])
+def test_every_pair_is_one_shift_of_at_most_mu(lam):
+    """Movement over sigma, class by class, is within the declared mu, and meets it."""
+    rng = np.random.default_rng(1)
+    mu = gaussian_mu(1.0, 1e-6)
+    counts = np.array([1, 2, 5, 40])
+    y = np.repeat(np.arange(4), counts)
+    largest = 0.0
+    for trial in range(40):
+        X = np.array([into_ball(v, 1.0) for v in rng.normal(size=(len(y), 3))])
+        j = trial % len(y)
+        other = X.copy()
+        away = rng.normal(size=3)
+        X[j] *= 0.5
+        other[j] = X[j] + 0.3 * away / np.linalg.norm(away)
+        sums, step = exact_sums(X, y, 4, 1.0)
+        moved, _ = exact_sums(other, y, 4, 1.0)
+        plan = plan_for(counts, lam=lam, step=step)
+        shift = (sums - moved) / plan.denominators[:, None] / plan.sigma[:, None]
+        largest = max(largest, float(np.linalg.norm(shift)))
+        # Twin: noise for the largest class everywhere would be far too little.
+        twin = (sums - moved) / plan.denominators[:, None] / plan.sigma.min()
+        if y[j] == 0:
+            assert np.linalg.norm(twin) > 2 * mu
+    assert mu * (1 - 1e-5) <= largest <= mu
+
+
+def test_exact_gdp_at_the_ball_and_silence_beyond():
+    plan = plan_for([10, 100, 7])
+    event = plan.mechanism.event(Ball(0.3, space="records"))
+    assert isinstance(event, GaussianEvent)
+    mu = gaussian_mu(1.0, 1e-6)
+    assert mu * (1 - 1e-5) <= 1 / event.multiplier <= mu
+    with pytest.raises(NotCovered):
+        plan.mechanism.event(ReplaceOne())
+
+
+def test_scores_without_noise_are_nearest_prototypes():
+    rng = np.random.default_rng(2)
+    prototypes, X = rng.normal(size=(5, 4)), rng.normal(size=(200, 4))
+    for debias in (True, False):
+        scores = Scores.of(prototypes, np.full(5, 1e-9), debias=debias)(X)
+        nearest = ((X[:, None] - prototypes) ** 2).sum(axis=2).argmin(axis=1)
+        assert (scores.argmax(axis=1) == nearest).all()
+
+
+def test_debiased_distances_help_where_noise_differs_by_class():
+    rng = np.random.default_rng(3)
+    d, classes = 64, 12
+    centres = rng.normal(size=(classes, d)) / math.sqrt(d)
+    sigma = np.geomspace(0.02, 0.4, classes)
+    X = np.repeat(centres, 50, axis=0) + 0.1 * rng.normal(size=(classes * 50, d))
+    y = np.repeat(np.arange(classes), 50)
+    gains = []
+    for _ in range(5):
+        noisy = centres + sigma[:, None] * rng.normal(size=centres.shape)
+        right = [
+            float((Scores.of(noisy, sigma, debias=b)(X).argmax(axis=1) == y).mean())
+            for b in (False, True)
+        ]
+        gains.append(right[1] - right[0])
+    assert np.mean(gains) > 0.05
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_survive_few_classes_and_much_noise(classes):
+    rng = np.random.default_rng(4)
+    noisy = rng.normal(size=(classes, 3))
+    scores = Scores.of(noisy, np.full(classes, 50.0))(rng.normal(size=(10, 3)))
+    assert np.isfinite(scores).all()
+
+
+def test_the_estimator_names_what_is_open():
+    X, y = blobs(300, 4, 3)
+    head = BallPrototypeClassifier(epsilon=2.0, radius=0.2).fit(X, y)
+    statement = head.privacy_.statement(records=300)
+    assert "number of records of each class" in statement and "labels" in statement
+    assert head.privacy_.full_replacement_epsilon is None
+    assert head.privacy_.epsilon_at(0.2) <= 2.0 < head.privacy_.same_label_epsilon
+    assert head.score(X, y) > 0.8
+    assert np.shape(head.privacy_.sigma) == (3,)

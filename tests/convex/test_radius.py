@@ -1,0 +1,108 @@
+"""The radius: public, or paid for exactly."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from demur.convex.exponential import base_numerator, draw_index, integer_weights
+from demur.convex.radius import compute_radius_policy, private_radius
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.bounds import BoundSource
+from demur.core.entropy import NoiseKey, Seeded
+from demur.core.errors import BudgetExceeded, NotCovered, NotPrivate
+from demur.ledger import Budget, Ledger
+from tests.convex.kit import blobs
+
+
+def test_private_data_are_refused():
+    X, y = blobs(50, 3, 2)
+    with pytest.raises(NotPrivate, match="private_radius"):
+        compute_radius_policy(X, y, B_public=2.0)
+
+
+def test_public_data_give_percentiles_and_bounds():
+    X, y = blobs(200, 3, 2)
+    policy = compute_radius_policy(X, y, B_public=3.0, public=True)
+    assert set(policy.r_values) == {10.0, 25.0, 50.0, 75.0, 90.0}
+    assert policy.r_values[10.0] < policy.r_values[90.0] < policy.r_std == 6.0
+    assert policy.bound.source is BoundSource.DECLARED
+    one = X[y == 0]
+    gaps = np.linalg.norm(one[:, None] - one[None], axis=2) + 1e9 * np.eye(len(one))
+    two = X[y == 1]
+    more = np.linalg.norm(two[:, None] - two[None], axis=2) + 1e9 * np.eye(len(two))
+    nearest = np.concatenate([gaps.min(axis=0), more.min(axis=0)])
+    assert policy.r_values[50.0] == pytest.approx(np.median(nearest))
+    with pytest.raises(ValueError, match="does not hold"):
+        compute_radius_policy(X, y, B_public=0.1, public=True)
+
+
+@pytest.mark.parametrize("mode", ["max", "quantile"])
+def test_a_bound_read_off_the_rows_is_estimated(mode):
+    X, y = blobs(200, 3, 2)
+    policy = compute_radius_policy(X, y, B_mode=mode, public=True)
+    assert policy.bound.source is BoundSource.ESTIMATED
+    assert policy.B <= np.linalg.norm(X, axis=1).max()
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 5.0])
+def test_the_exponential_mechanism_is_pure_exactly(epsilon):
+    """Every output's probability, as a fraction, for scores that differ by 1."""
+    beta = Fraction(base_numerator(epsilon), 2**32)
+    assert float(beta) >= math.exp(-epsilon / 2) * (1 - 1e-15)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores = rng.integers(0, 400, size=12)
+        other = np.maximum(scores + rng.integers(-1, 2, size=12), 0)
+        one = integer_weights([int(s) for s in scores], epsilon)
+        two = integer_weights([int(s) for s in other], epsilon)
+        for a, b in zip(one, two, strict=True):
+            ratio = Fraction(a, sum(one)) / Fraction(b, sum(two))
+            assert ratio <= 1 / beta**2
+    # Twin: beta^2 for one step of score (epsilon counted twice) would break it.
+    one, two = integer_weights([0, 2], epsilon), integer_weights([2, 0], epsilon)
+    assert Fraction(one[0], sum(one)) / Fraction(two[0], sum(two)) > 1 / beta
+
+
+def test_draws_follow_the_weights():
+    key = NoiseKey(bytes(range(32)), private=False)
+    stream = key.stream("test")
+    scores = [0, 1, 2, 8]
+    drawn = np.bincount([draw_index(scores, 1.0, stream) for _ in range(6000)])
+    weights = np.exp(-0.5 * np.array(scores))
+    expected = weights / weights.sum()
+    assert np.abs(drawn / 6000 - expected).max() < 0.03
+
+
+def test_a_paid_radius_is_near_the_median_pair_and_charged():
+    X, y = blobs(2000, 3, 2)
+    unit = Ball(4.0, space="records")
+    ledger = Ledger(Budget(1.0), unit=unit)
+    found = private_radius(X, y, epsilon=1.0, norm_bound=2.0, ledger=ledger)
+    rng = np.random.default_rng(0)
+    rows = X[y == 0]
+    pairs = np.linalg.norm(
+        rows[rng.permutation(len(rows))] - rows[rng.permutation(len(rows))], axis=1
+    )
+    assert abs(found.value - np.median(pairs)) < 0.1
+    assert ledger.epsilon() == 1.0
+    assert "itself a release" in found.statement()
+    with pytest.raises(NotCovered):
+        found.entry.epsilon(ReplaceOne(), 1e-6)
+    with pytest.raises(BudgetExceeded):
+        private_radius(X, y, epsilon=0.1, norm_bound=2.0, ledger=ledger)
+
+
+def test_the_candidates_are_public():
+    X, y = blobs(100, 3, 2)
+    grid = [0.1, 0.2, 0.4, 0.8]
+    for seed in range(5):
+        found = private_radius(
+            X, y, epsilon=0.5, norm_bound=2.0, grid=grid, source=Seeded(seed)
+        )
+        assert found.value in grid
+    with pytest.raises(ValueError, match="grid must be"):
+        private_radius(X, y, epsilon=0.5, norm_bound=2.0, grid=[0.0])
+    with pytest.raises(ValueError, match="no class has two"):
+        private_radius(X[:2], [0, 1], epsilon=0.5, norm_bound=2.0)
