@@ -252,6 +252,7 @@ class _LinearHead(_PrivateHead):
     max_iterations: int
     steps: int
     learning_rate: float | None
+    momentum: float
     progress: Progress | None
     coef_: Array
     intercept_: Array
@@ -348,6 +349,7 @@ class _LinearHead(_PrivateHead):
             delta=self.delta,
             steps=self.steps,
             learning_rate=self.learning_rate,
+            momentum=self.momentum,
             rounding=lambda size: stated.rounding(self.norm_bound, size),
             bounds=(data.bound,),
             unprotected=UNPROTECTED,
@@ -414,6 +416,7 @@ class BallLogisticRegression(_LinearHead):
         max_iterations: int = 200,
         steps: int = STEPS,
         learning_rate: float | None = None,
+        momentum: float = noisy_gd.MOMENTUM,
         label: str | None = None,
         source: Source | None = None,
         progress: Progress | None = None,
@@ -433,6 +436,7 @@ class BallLogisticRegression(_LinearHead):
         self.max_iterations = max_iterations
         self.steps = steps
         self.learning_rate = learning_rate
+        self.momentum = momentum
         self.label = label
         self.source = source
         self.progress = progress
@@ -470,6 +474,7 @@ class BallSoftmaxClassifier(_LinearHead):
         max_iterations: int = 200,
         steps: int = STEPS,
         learning_rate: float | None = None,
+        momentum: float = noisy_gd.MOMENTUM,
         label: str | None = None,
         source: Source | None = None,
         progress: Progress | None = None,
@@ -489,6 +494,7 @@ class BallSoftmaxClassifier(_LinearHead):
         self.max_iterations = max_iterations
         self.steps = steps
         self.learning_rate = learning_rate
+        self.momentum = momentum
         self.label = label
         self.source = source
         self.progress = progress
@@ -530,6 +536,7 @@ class BallSVC(_LinearHead):
         max_iterations: int = 200,
         steps: int = STEPS,
         learning_rate: float | None = None,
+        momentum: float = noisy_gd.MOMENTUM,
         label: str | None = None,
         source: Source | None = None,
         progress: Progress | None = None,
@@ -551,6 +558,7 @@ class BallSVC(_LinearHead):
         self.max_iterations = max_iterations
         self.steps = steps
         self.learning_rate = learning_rate
+        self.momentum = momentum
         self.label = label
         self.source = source
         self.progress = progress

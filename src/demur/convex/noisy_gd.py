@@ -1,12 +1,14 @@
 r"""Noisy full-batch gradient descent: exact GDP, and no lam in the noise.
 
-    theta <- project(theta - eta (grad F(theta) + sigma N)),   T steps from theta = 0
+    v <- momentum v - eta (grad F(theta) + sigma N)
+    theta <- project(theta + v),                        T steps from theta = v = 0
 
 A step's mean gradient moves by at most G(r) / n at every theta of the projection ball
 (`losses.grad_diff_bound` with that radius; the regulariser does not see the data). All
 records take part in every step, so there is no sampling to account for: T adaptive
 Gaussian steps of mu_t = G / (n sigma) are exactly sqrt(T) mu_t-GDP (Dong, Roth, Su
-2022, Corollary 3.3). The last iterate is released; all noisy gradients are paid for.
+2022, Corollary 3.3). The last iterate is released; all noisy gradients are paid for, so
+that momentum is free.
 
 Each step adds integer noise on a grid like any other Gaussian release, from a stream of
 its own under the entry's key. What rounding the gradient's sum can add is charged too.
@@ -47,6 +49,7 @@ from demur.mechanisms.gaussian import digest_of
 
 Array = NDArray[np.float64]
 
+MOMENTUM = 0.9
 # Far beyond any useful head; keeps the rounding of a score small where lam is 0.
 _LARGEST_THETA = 1e4
 
@@ -57,6 +60,7 @@ class Descent:
 
     steps: int
     learning_rate: float
+    momentum: float
     theta_radius: float
     step: Gaussian
     parts: Breakdown
@@ -94,6 +98,7 @@ def plan_descent(
     space: str,
     steps: int,
     learning_rate: float | None = None,
+    momentum: float = MOMENTUM,
     num_classes: int = 2,
     bias_scale: float = 1.0,
     huber_width: float = HUBER_WIDTH,
@@ -180,6 +185,7 @@ def plan_descent(
             + lam
         )
     validate.positive(learning_rate=rate)
+    validate.probability(momentum=momentum)
     for _ in range(8):
         step = Gaussian(
             sigma,
@@ -190,7 +196,7 @@ def plan_descent(
             unprotected,
             assumptions,
         )
-        plan = Descent(steps, rate, inside, step, parts)
+        plan = Descent(steps, rate, momentum, inside, step, parts)
         event = plan.declaration().cost.at(Ball(radius, space=space))
         assert isinstance(event, GaussianEvent)
         if 1.0 / event.multiplier <= mu:
@@ -229,12 +235,13 @@ def descend(
         plan, label=label, input_digest=bound, source=source or OsEntropy()
     )
     key = ledger.key(entry, bound)
-    theta = np.zeros(objective.shape)
+    theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
     for index in range(plan.steps):
         _, gradient = objective.value_and_gradient(theta)
         # Streams are all that Gaussian.apply asks of a key.
         noisy = plan.step.apply(gradient, cast(NoiseKey, _StepKey(key, index)))
-        theta = theta - plan.learning_rate * noisy
+        velocity = plan.momentum * velocity - plan.learning_rate * noisy
+        theta = theta + velocity
         norm = float(np.linalg.norm(theta))
         if norm > plan.theta_radius:
             theta *= plan.theta_radius / norm

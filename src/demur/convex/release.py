@@ -66,7 +66,8 @@ def own_ledger(
     if isinstance(ledger, BookLeftBehind):
         raise NotPrivate(
             "this head was copied to another process or loaded from a file, and its"
-            f" book {ledger.dataset!r} stayed behind: a fit here would not be charged to it."
+            f" book {ledger.dataset!r} stayed behind: a fit here would not be charged"
+            " to it."
             " Set ledger= to the opened book (or to None, for a release that is not"
             " booked). Nothing was spent."
         )

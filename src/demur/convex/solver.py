@@ -10,7 +10,8 @@ below tau by more than its rounding error.
 Each Newton system is solved by conjugate gradients with the preconditioner
 w_k S + lam I for class k, S the second moments of a few rows and w_k the class's mean
 weight in the Hessian: two products with d x d matrices, and the number of steps falls
-from hundreds to a few dozen on embeddings, whose spectrum decays fast.
+from hundreds to a few dozen on embeddings, whose spectrum decays fast. Steps are
+computed in float32 as long as that helps; gradients and the certificate in float64.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def minimise(
     norm = float(np.linalg.norm(gradient))
     first = norm
     precondition = _Preconditioner(objective)
+    single = True  # until a step computed in float32 does not help
     for iteration in range(max_iterations + 1):
         rounding = objective.rounding(bound, float(np.linalg.norm(theta)))
         if progress is not None:
@@ -89,16 +91,19 @@ def minimise(
             )
         if iteration == max_iterations or not np.isfinite(norm):
             break
-        curvature = objective.curvature(theta)
-        aim = max(min(0.25, norm**0.5), 0.1 * tau / norm)
+        curvature = objective.curvature(theta, single=single)
+        aim = max(min(0.25, norm**0.5), 0.3 * tau / norm, 1e-4 if single else 0.0)
         step = _conjugate_gradients(
             curvature, gradient, precondition.at(curvature), relative=aim
         )
         found = _line_search(objective, theta, value, gradient, norm, step)
-        if found is None:
+        if found is None and not single:
             break
-        theta, value, gradient = found
-        norm = float(np.linalg.norm(gradient))
+        before = norm
+        if found is not None:
+            theta, value, gradient = found
+            norm = float(np.linalg.norm(gradient))
+        single = single and found is not None and (norm < before or norm > 1e-3)
     raise NotConverged(
         f"the gradient norm did not fall to tau={tau:g} in {iteration} Newton steps"
         f" (n={objective.n}, lam={objective.lam:g}). Nothing was released, nothing was"

@@ -54,7 +54,7 @@ from demur.core.events import (
     TruncatedPoissonGaussian,
 )
 from demur.core.profile import Profile
-from demur.core.rounding import down, up
+from demur.core.rounding import down, float_up, quotient_up, up
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -79,30 +79,19 @@ class _Total:
     def epsilon_sum(self) -> float:
         pure = sum((Fraction(e) * n for e, n in self.pure.items()), Fraction(0))
         approx = sum((Fraction(e) * n for (e, _), n in self.approx.items()), pure)
-        return _float_up(approx)
+        return float_up(approx)
 
     @property
     def delta_sum(self) -> float:
-        return _float_up(
+        return float_up(
             sum((Fraction(d) * n for (_, d), n in self.approx.items()), Fraction(0))
         )
 
 
-def _float_up(value: Fraction) -> float:
-    """The exact sum as a float that is not below it."""
-    try:
-        rounded = float(value)
-    except OverflowError:
-        return math.inf
-    return rounded if Fraction(rounded) >= value else up(rounded)
-
-
 def inverse_square_up(multiplier: float) -> Fraction:
     """mu^2 = 1 / multiplier^2 as a dyadic fraction that is not below it."""
-    mu = 1.0 / multiplier
-    if math.isinf(mu):
-        return Fraction(2) ** 4096
-    return Fraction(up(mu)) ** 2
+    mu = quotient_up(1.0, multiplier)
+    return Fraction(2) ** 4096 if math.isinf(mu) else Fraction(mu) ** 2
 
 
 def _total(event: Event) -> _Total:
@@ -126,7 +115,7 @@ def _total(event: Event) -> _Total:
                 mu_squared += inverse_square_up(atom.whole_multiplier) * count
             case PoissonGaussian() | TruncatedPoissonGaussian():
                 sampled[atom] = sampled.get(atom, 0) + count
-    return _Total(_float_up(mu_squared), pure, approx, sampled)
+    return _Total(float_up(mu_squared), pure, approx, sampled)
 
 
 def _as_event(work: Event | Iterable[Event]) -> Event:
@@ -250,7 +239,7 @@ def _unamplified(total: _Total) -> float:
         )
         z = event.multiplier if whole else down(event.multiplier / 2)
         mu_squared += inverse_square_up(z) * count
-    return _float_up(mu_squared)
+    return float_up(mu_squared)
 
 
 def _renyi_of_total(total: _Total) -> NDArray[np.float64] | None:
@@ -277,11 +266,11 @@ def _renyi_epsilon(total: _Total, delta: float) -> float:
         if math.isfinite(d)
     )
     blocks = sum((Fraction(e) * n for (e, _), n in total.approx.items()), Fraction(0))
-    return up(found + _float_up(blocks)) if blocks else found
+    return up(found + float_up(blocks)) if blocks else found
 
 
 def _renyi_delta(total: _Total, epsilon: float) -> float:
-    blocks = _float_up(
+    blocks = float_up(
         sum((Fraction(e) * n for (e, _), n in total.approx.items()), Fraction(0))
     )
     left = epsilon - blocks

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from demur.core import validate
 from demur.core.errors import NotCovered
-from demur.core.rounding import up
+from demur.core.rounding import product_up
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ class LipschitzMap:
                 f"{ball} lies in the space {ball.space!r}; this map leads from"
                 f" {self.source!r} to {self.target!r}. Nothing was spent."
             )
-        return replace(ball, radius=up(ball.radius * self.constant), space=self.target)
+        return replace(
+            ball, radius=product_up(ball.radius, self.constant), space=self.target
+        )
 
 
 def reachable_balls(ball: Ball, maps: Iterable[LipschitzMap]) -> list[Ball]:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import validate
 from demur.core.adjacency import Ball, LipschitzMap
 from demur.core.errors import NotCovered
-from demur.core.rounding import up
+from demur.core.rounding import down, quotient_up
 
 
 class BoundSource(StrEnum):
@@ -200,5 +200,8 @@ def to_unit_cube(
     return Bounded(
         cube,
         Bound(1.0, BoundSource.ENFORCED, what="coordinate in [0, 1]"),
-        Space(target, LipschitzMap(space, target, up(1.0 / float(widths.min()), 2))),
+        Space(
+            target,
+            LipschitzMap(space, target, quotient_up(1.0, down(float(widths.min())))),
+        ),
     )

@@ -38,7 +38,7 @@ from demur.core.events import (
     Sampled,
     for_group,
 )
-from demur.core.rounding import down, up
+from demur.core.rounding import product_up, quotient_down
 
 _AT: dict[Neighbours, tuple[type[Unit], ...]] = {
     Neighbours.ADD_OR_REMOVE_ONE: (AddOrRemoveOne,),
@@ -104,7 +104,9 @@ class GaussianOverBalls:
         moved = self.sensitivity(unit.radius)
         if moved == 0.0:
             return Pure(0.0)
-        return for_group(Gaussian(down(self.sigma / moved)), unit.records_per_person)
+        return for_group(
+            Gaussian(quotient_down(self.sigma, moved)), unit.records_per_person
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The term as plain data."""
@@ -133,9 +135,7 @@ class PureOverBalls:
         if not isinstance(unit, Ball) or unit.space != self.space:
             return None
         moved = self.distance(unit.radius)
-        return for_group(
-            Pure(up(self.rate * moved) if moved else 0.0), unit.records_per_person
-        )
+        return for_group(Pure(product_up(self.rate, moved)), unit.records_per_person)
 
     def to_json(self) -> dict[str, Any]:
         """The term as plain data."""

@@ -10,12 +10,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from demur.core import validate
 from demur.core.errors import NotCovered
-from demur.core.rounding import up
+from demur.core.rounding import float_up, product_up, quotient_down
 
 _MOST_KNOTS = 10_000
 
@@ -27,8 +28,8 @@ class PiecewiseLinear:
     Past the last knot the bound stays constant when `saturates` (the last value is a
     cap that holds for every radius); otherwise nothing is claimed there.
 
-    >>> PiecewiseLinear.linear(slope=2.0, cap=3.0)(1.0) < 2.0 + 1e-14
-    True
+    >>> PiecewiseLinear.linear(slope=2.0, cap=3.0)(1.0)
+    2.0
     >>> PiecewiseLinear.linear(slope=2.0, cap=3.0)(100.0)
     3.0
     """
@@ -60,10 +61,10 @@ class PiecewiseLinear:
         if cap is None:
             # Far beyond any radius in use, and slope * far is still a number.
             far = min(1.0, 1.0 / slope) * 1e150
-            return cls(((0.0, 0.0), (far, up(slope * far))), saturates=False)
+            return cls(((0.0, 0.0), (far, product_up(slope, far))), saturates=False)
         validate.positive(cap=cap)
-        # The corner is moved left, so that the line to it lies on or above slope * r.
-        corner = cap / slope * (1.0 - 2.0**-50)
+        # Rounded down, so that the line to the corner lies on or above slope * r.
+        corner = quotient_down(cap, slope)
         if not 0.0 < corner < math.inf:
             return cls(((0.0, float(cap)),), saturates=True)
         return cls(((0.0, 0.0), (corner, float(cap))), saturates=True)
@@ -102,10 +103,10 @@ class PiecewiseLinear:
         right = bisect_left(self.knots, radius, key=lambda knot: knot[0])
         if self.knots[right][0] == radius:
             return self.knots[right][1]
-        (r0, b0), (r1, b1) = self.knots[right - 1], self.knots[right]
-        # The slope first: radius / r1 alone could be subnormal and lose its digits.
-        # Five roundings of half an ulp each, all terms non-negative.
-        return min(up(b0 + (b1 - b0) / (r1 - r0) * (radius - r0), 6), b1)
+        (r0, b0), (r1, b1) = (
+            (Fraction(r), Fraction(b)) for r, b in self.knots[right - 1 : right + 1]
+        )
+        return float_up(b0 + (b1 - b0) * (Fraction(radius) - r0) / (r1 - r0))
 
     def to_json(self) -> dict[str, Any]:
         """The curve as plain data."""

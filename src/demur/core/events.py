@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from demur.core import validate
 from demur.core.errors import NotPriced
-from demur.core.rounding import down, up
+from demur.core.rounding import product_up, quotient_down
 
 SCHEMA_VERSION = 1
 _DEEPEST = 16
@@ -97,7 +97,7 @@ class PoissonGaussian:
     def whole_multiplier(self) -> float:
         """sigma / sensitivity when every record takes part."""
         twice = self.neighbours is Neighbours.REPLACE_ONE
-        return down(self.multiplier / 2) if twice else self.multiplier
+        return self.multiplier / 2 if twice else self.multiplier
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ def for_group(event: Event, records: int) -> Event:
     for atom, count in atoms(event).items():
         match atom:
             case Gaussian(multiplier=z):
-                grouped: Atom = Gaussian(down(z / records))
+                grouped: Atom = Gaussian(quotient_down(z, records))
             case Pure(epsilon=eps):
-                grouped = Pure(up(eps * records) if eps else 0.0)
+                grouped = Pure(product_up(eps, records))
             case _:
                 raise NotPriced(
                     f"{type(atom).__name__} has no closed form for a person with"

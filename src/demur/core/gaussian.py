@@ -16,10 +16,10 @@ What the error bound costs, relative to the exact answer (measured; see the test
 """
 
 import math
-from fractions import Fraction
 from typing import Literal
 
 from demur.core import gdp, validate
+from demur.core.rounding import quotient_up
 
 _LARGEST = math.nextafter(math.inf, 0.0)
 
@@ -114,20 +114,13 @@ def gaussian_sigma(
         mu = epsilon / width * (1.0 - 2.0**-50)
     else:
         raise ValueError(f"method must be 'analytic' or 'classic'; got {method!r}")
-    return _divide_up(sensitivity, mu)
-
-
-def _divide_up(numerator: float, denominator: float) -> float:
-    """The smallest float at or above the exact quotient."""
-    quotient = numerator / denominator
-    if math.isinf(quotient):
+    sigma = quotient_up(sensitivity, mu)
+    if math.isinf(sigma):
         raise ValueError(
-            f"sensitivity is too large for this target: {numerator} / {denominator}"
-            " overflows. Rescale the query."
+            f"sensitivity is too large for this target: {sensitivity} / {mu} overflows."
+            " Rescale the query."
         )
-    if Fraction(quotient) * Fraction(denominator) < Fraction(numerator):
-        return math.nextafter(quotient, math.inf)
-    return quotient
+    return sigma
 
 
 SAMPLER_SHARE = 2.0**-20

@@ -1,10 +1,13 @@
-"""Floating-point results moved to the private side.
+"""Floating-point results moved to the private side, and no further than they must.
 
 One float64 operation is off by at most half an ulp, so its exact result lies below
-`up(x)` and above `down(x)`. Sums over a book are kept exact instead (`Fraction`).
+`up(x)` and above `down(x)`. Where an exact result should stay exact (8 * 0.2 fits a
+budget of 1.6) the operation is done in fractions and rounded once, in one direction.
+Sums over a book are kept exact.
 """
 
 import math
+from fractions import Fraction
 
 
 def up(value: float, ulps: int = 1) -> float:
@@ -19,3 +22,47 @@ def down(value: float, ulps: int = 1) -> float:
     for _ in range(ulps):
         value = math.nextafter(value, -math.inf)
     return value
+
+
+def float_up(value: Fraction) -> float:
+    """The smallest float that is not below `value` >= 0; infinity if there is none."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf
+    return nearest if Fraction(nearest) >= value else up(nearest)
+
+
+def float_down(value: Fraction) -> float:
+    """The largest float that is not above `value` >= 0."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.nextafter(math.inf, 0.0)
+    return nearest if Fraction(nearest) <= value else down(nearest)
+
+
+def product_up(a: float, b: float) -> float:
+    """The smallest float that is not below a * b, for a, b >= 0.
+
+    >>> product_up(8.0, 0.2)
+    1.6
+    """
+    if math.isinf(a) or math.isinf(b):
+        return math.inf
+    return float_up(Fraction(a) * Fraction(b))
+
+
+def quotient_up(a: float, b: float) -> float:
+    """The smallest float that is not below a / b, for a >= 0 and b > 0."""
+    return float_up(Fraction(a) / Fraction(b))
+
+
+def quotient_down(a: float, b: float) -> float:
+    """The largest float that is not above a / b, for a >= 0 and b > 0."""
+    return float_down(Fraction(a) / Fraction(b))
+
+
+def sum_up(a: float, b: float) -> float:
+    """The smallest float that is not below a + b, for a, b >= 0."""
+    return float_up(Fraction(a) + Fraction(b))

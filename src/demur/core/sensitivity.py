@@ -17,7 +17,7 @@ from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered
 from demur.core.events import Gaussian
-from demur.core.rounding import down, up
+from demur.core.rounding import quotient_down, sum_up
 
 Table: TypeAlias = Mapping[Unit | str, float | PiecewiseLinear]
 
@@ -85,12 +85,12 @@ class Sensitivity:
     def plus(self, more: float) -> Sensitivity:
         """The table when everything may move by `more` on top, rounded up."""
         return Sensitivity(
-            tuple((at, up(moved + more)) for at, moved in self.units),
+            tuple((at, sum_up(moved, more)) for at, moved in self.units),
             tuple(
                 (
                     space,
                     PiecewiseLinear(
-                        tuple((r, up(b + more)) for r, b in curve.knots),
+                        tuple((r, sum_up(b, more)) for r, b in curve.knots),
                         curve.saturates,
                     ),
                 )
@@ -101,7 +101,7 @@ class Sensitivity:
     def cost(self, sigma: float) -> Cost:
         """What Gaussian noise of deviation `sigma` costs at every unit of the table."""
         terms: list[Term] = [
-            Fixed(at, Gaussian(down(sigma / moved))) for at, moved in self.units
+            Fixed(at, Gaussian(quotient_down(sigma, moved))) for at, moved in self.units
         ]
         terms += [GaussianOverBalls(s, curve, sigma) for s, curve in self.spaces]
         return Cost(tuple(terms))

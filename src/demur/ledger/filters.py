@@ -49,7 +49,7 @@ from typing import Any, TypeAlias
 from demur.core import accounting, events, gaussian, gdp, renyi, validate
 from demur.core.errors import NotPriced
 from demur.core.events import ApproxDP, Atom, Event, Gaussian, PoissonGaussian, Pure
-from demur.core.rounding import down, up
+from demur.core.rounding import down, float_down, float_up, up
 from demur.ledger.budget import Budget
 
 # What an account holds: an exact sum. None is a meter that met an event it cannot
@@ -283,8 +283,8 @@ def shares(rule: Filter, budget: Budget) -> Shares:
     if not rule.meters:
         return Shares(None, {}, block_epsilon, block_delta, for_samplers)
     rest = 1 - blocks
-    meter_epsilon = _float_down(Fraction(budget.epsilon) * rest)
-    meter_delta = _float_down(Fraction(ideal) * rest / len(rule.meters))
+    meter_epsilon = float_down(Fraction(budget.epsilon) * rest)
+    meter_delta = float_down(Fraction(ideal) * rest / len(rule.meters))
     meter_budget = Budget(meter_epsilon, meter_delta)
     capacities = {m.account: m.capacity(meter_budget) for m in rule.meters}
     return Shares(meter_budget, capacities, block_epsilon, block_delta, for_samplers)
@@ -412,50 +412,40 @@ def spent_epsilon(rule: Filter, budget: Budget, totals: Amounts) -> float:
             for meter in rule.meters
             for total in [totals.get(meter.account, Fraction(0))]
         ]
-    return min(found) + _float(blocks)
+    return min(found) + float_up(blocks)
 
 
 def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
     """Which account these totals overdraw, in words."""
     share = shares(rule, budget)
-    epsilon = spent_epsilon(rule, budget, totals)
-    delta = totals.get(BLOCK_DELTA) or Fraction(0)
-    samplers = totals.get(SAMPLERS) or Fraction(0)
+    zero = Fraction(0)
+    samplers = totals.get(SAMPLERS) or zero
     if samplers > share.samplers:
         return (
-            f"sum the samplers' statistical distances to {float(samplers):.3g} of"
-            f" {float(share.samplers):.3g}"
+            f"bring the samplers' statistical distances to {float(samplers):.3g} of"
+            f" {float(share.samplers):.3g}, which delta alone can pay for"
         )
+    delta = totals.get(BLOCK_DELTA) or zero
     if delta > share.block_delta:
-        return f"bring delta to {float(delta):.4g} of {float(share.block_delta):.4g}"
-    blocks = totals.get(BLOCK_EPSILON) or Fraction(0)
-    if rule.meters and blocks > share.block_epsilon:
-        return (
-            f"bring the blocks' epsilon to {_show(_float(blocks))} of the"
-            f" {float(share.block_epsilon):.6g} set aside for blocks"
-        )
-    room = share.meter_budget.epsilon if share.meter_budget else budget.epsilon
+        return f"bring delta to {_show(delta, share.block_delta)}"
+    blocks = totals.get(BLOCK_EPSILON) or zero
+    if blocks > share.block_epsilon:
+        kept = " set aside for blocks" if rule.meters else ""
+        return f"bring epsilon to {_show(blocks, share.block_epsilon)}{kept}"
+    assert share.meter_budget is not None
+    without = totals | {BLOCK_EPSILON: zero}
+    epsilon = spent_epsilon(rule, budget, without)
+    room = share.meter_budget.epsilon
     kept = f" ({budget.epsilon:g} less what is kept for blocks)" if rule.blocks else ""
-    if not rule.meters:
-        kept = ""
-    if share.meter_budget:
-        epsilon -= _float(blocks)
-    return f"bring epsilon to {_show(epsilon)} of {room:.6g}{kept}"
+    return f"bring epsilon to {_show(epsilon, room)}{kept}"
 
 
-def _float_down(value: Fraction) -> float:
-    """The float next to a non-negative value that is not above it."""
-    rounded = float(value)
-    return rounded if Fraction(rounded) <= value else down(rounded)
-
-
-def _float(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _show(epsilon: float) -> str:
-    """Enough digits that a spend just over the budget does not look equal to it."""
-    return f"{epsilon:.10g}" if math.isfinite(epsilon) else "infinity"
+def _show(spent: float | Fraction, room: float | Fraction) -> str:
+    """ "spent of room", with enough digits that the two do not look equal."""
+    spent, room = float_up(Fraction(spent)) if spent < math.inf else spent, float(room)
+    if not math.isfinite(spent):
+        return f"infinity of {room:.6g}"
+    for digits in (4, 6, 10):
+        if f"{spent:.{digits}g}" != f"{room:.{digits}g}":
+            return f"{spent:.{digits}g} of {room:.6g}"
+    return f"{spent!r} of {room!r}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.errors import NotPrivate
 from demur.core.events import Pure
 from demur.core.release import Release
-from demur.core.rounding import up
+from demur.core.rounding import product_up, up
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import bpm_constants
 from demur.mechanisms.bpm_sampler import draw, grid_of
@@ -214,8 +215,8 @@ class BPM:
     def declaration(self, space: str = "cube") -> Declaration:
         """Cost and fine print: over balls of `space`, and for any replacement."""
         validate.name(space=space)
-        diameter = up(math.sqrt(self.dimension))
-        total = up(self.epsilon * min(self.L, diameter)) if self.L else 0.0
+        diameter = _root_up(self.dimension)
+        total = product_up(self.epsilon, min(self.L, diameter))
         if not math.isfinite(total):
             raise ValueError(
                 f"epsilon is too large to be a promise: {self.epsilon:g} times"
@@ -426,6 +427,12 @@ def _digest(what: str, matrix: Values, ids: RowIds) -> str:
 
 def _increasing(ids: RowIds) -> bool:
     return bool((ids[1:] > ids[:-1]).all())
+
+
+def _root_up(n: int) -> float:
+    """The square root, rounded up only where it has to be rounded."""
+    root = math.sqrt(n)
+    return root if Fraction(root) ** 2 >= n else up(root)
 
 
 def _own_book(declaration: Declaration) -> Ledger:

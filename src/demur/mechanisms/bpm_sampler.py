@@ -35,7 +35,8 @@ Cube. -L/g + (1 + 2L)/g (w + U) 2^-64 is off by 2^-50 times the sum of both size
 
 Timing. How many attempts a row takes depends on its bits alone. Whether it goes to
 integers depends also on where v + noise falls in its grid cell: whoever can time single
-rows to the microsecond learns, about one row in a million, that it fell near an edge.
+rows to the microsecond learns, of one row in a million or fewer, that it fell near an
+edge.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.core.rounding import up
+from demur.core.rounding import quotient_up, sum_up, up
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Ledger
 from demur.mechanisms.rounded_gaussian import (
@@ -145,11 +145,11 @@ class Gaussian:
         )
         mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
         moved = table.at(unit)
-        sigma = up(moved / mu, 2)
+        sigma = quotient_up(moved, mu)
         # The grid depends on sigma by a power of two alone: one more round settles it.
         for _ in range(2):
             slack = _slack(_grid(sigma, table.smallest(), dimension), dimension)
-            sigma = up(up(moved + slack) / mu, 4)
+            sigma = quotient_up(sum_up(moved, slack), mu)
         return cls(sigma, table, dimension, name, bounds, unprotected, assumptions)
 
     def event(self, unit: Unit) -> events.Event:
