@@ -120,7 +120,8 @@ def plan_prototypes(
         )
         event = mechanism.event(Ball(radius, space=space))
         assert isinstance(event, GaussianEvent)
-        if 1.0 / event.multiplier <= mu:
+        # A margin far above rounding: the book compares exact squares.
+        if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
             return PrototypePlan(counts, denominators, sigma, mechanism)
         # The mechanism's own grid costs a little as well.
         width *= (1.0 / event.multiplier) / mu * (1.0 + 1e-12)

@@ -20,6 +20,7 @@ at `b`. It is strict: where the implication is not a plain inclusion, it is Fals
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, TypeAlias
@@ -163,9 +164,10 @@ _KINDS: dict[str, type[Unit]] = {
 
 def unit_from_json(data: object) -> Unit:
     """The unit that `to_json` wrote; anything else is a ValueError."""
-    if not isinstance(data, dict) or data.get("unit") not in _KINDS:
+    kind = data.get("unit") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"not a unit of privacy: {validate.shorten(data)}")
-    cls = _KINDS[data["unit"]]
+    cls = _KINDS[kind]
     arguments = {key: value for key, value in data.items() if key != "unit"}
     try:
         return cls(**arguments)
@@ -210,17 +212,19 @@ class LipschitzMap:
 def reachable_balls(ball: Ball, maps: Iterable[LipschitzMap]) -> list[Ball]:
     """`ball` and its images under `maps`, in every space they lead to.
 
-    Each space is kept with the smallest radius found; a cycle of maps cannot shrink
-    a radius below the one that was asked about, because spaces are settled once.
+    Each space is kept with the smallest radius that a path of maps gives, by as many
+    rounds of relaxation as there are maps. The ball's own space keeps the radius that
+    was asked about. A map whose image is too large for a number leads nowhere.
     """
     maps = tuple(maps)
-    settled: dict[str, Ball] = {}
-    waiting = [ball]
-    while waiting:
-        nearest = min(waiting, key=lambda candidate: candidate.radius)
-        waiting.remove(nearest)
-        if nearest.space in settled:
-            continue
-        settled[nearest.space] = nearest
-        waiting += [m.convert(nearest) for m in maps if m.source == nearest.space]
-    return list(settled.values())
+    found = {ball.space: ball}
+    for _ in maps:
+        for one in maps:
+            if one.source not in found or one.target == ball.space:
+                continue
+            before = found[one.source]
+            radius = product_up(before.radius, one.constant)
+            known = found.get(one.target)
+            if 0.0 < radius < (known.radius if known else math.inf):
+                found[one.target] = replace(before, radius=radius, space=one.target)
+    return list(found.values())

@@ -95,11 +95,15 @@ class Bounded(NamedTuple):
 
 
 def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """`values` as a float64 matrix of at least one row and column, all finite."""
+    """`values` as a new float64 matrix, at least one row and column, all finite."""
     try:
-        matrix = np.array(values, dtype=np.float64, copy=True)
+        given = np.asarray(values)
+        if np.iscomplexobj(given):
+            raise ValueError("got complex numbers")
+        # Rows in one piece: sums along them are then pairwise, and nearly exact.
+        matrix = np.array(given, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a matrix of numbers; {error}") from error
+        raise ValueError(f"{name} must be a matrix of real numbers; {error}") from error
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(
             f"{name} must be a matrix with at least one row and one column;"
@@ -114,25 +118,23 @@ def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return matrix
 
 
-def _row_norms(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row norms, safe against overflow and underflow of the squares."""
-    largest = np.abs(matrix).max(axis=1)
-    scale = np.where(largest > 0, largest, 1.0)
-    norms: NDArray[np.float64] = scale * np.linalg.norm(matrix / scale[:, None], axis=1)
-    return norms
-
-
 def _shrink(matrix: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
-    """Rows projected onto a ball a relative 2^-40 inside the bound, in place.
+    """Rows projected onto a ball just inside the bound, in place.
 
-    The margin is far above the rounding error of a computed norm (about d * 2^-53),
-    so the true norm of every row is at most `max_norm`. Being a projection onto a
-    fixed ball, the map is 1-Lipschitz up to the rounding of its result.
+    The margin of 2^-40 is far above the rounding error of the scaling and of a norm
+    whose d squares are summed pairwise, about (log2 d + 128) 2^-53, so the true norm of
+    every row is at most `max_norm`. Being a projection onto a fixed ball, the map is
+    1-Lipschitz up to the rounding of its result. Rows are scaled by their largest
+    entry first: no square overflows or vanishes.
     """
     target = max_norm * (1.0 - 2.0**-40)
-    norms = _row_norms(matrix)
-    over = np.flatnonzero(norms > target)
-    matrix[over] = matrix[over] / norms[over, None] * target
+    largest = np.abs(matrix).max(axis=1)
+    scale = np.where(largest > 0, largest, 1.0)
+    norms = np.linalg.norm(matrix / scale[:, None], axis=1)
+    with np.errstate(over="ignore"):
+        over = np.flatnonzero(norms > target / scale)
+    unit = matrix[over] / scale[over, None] / norms[over, None]
+    matrix[over] = unit * target
     return matrix
 
 
@@ -160,7 +162,9 @@ def normalize_rows(X: ArrayLike, *, space: str = "records") -> Bounded:
     lies in a space of its own, with no map from the old one.
     """
     matrix = finite_matrix("X", X)
-    norms = _row_norms(matrix)
+    largest = np.abs(matrix).max(axis=1)
+    matrix /= np.where(largest > 0, largest, 1.0)[:, None]
+    norms = np.linalg.norm(matrix, axis=1)
     matrix /= np.where(norms > 0, norms, 1.0)[:, None]
     matrix = _shrink(matrix, 1.0)
     return Bounded(
@@ -179,7 +183,10 @@ def to_unit_cube(
     matrix = finite_matrix("X", X)
     sides = []
     for name, side in (("low", low), ("high", high)):
-        values = np.asarray(side, dtype=np.float64)
+        try:
+            values = np.asarray(side, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be numbers; {error}") from error
         if values.ndim > 1 or values.size not in (1, matrix.shape[1]):
             raise ValueError(
                 f"{name} must be one number or one per column ({matrix.shape[1]});"
@@ -189,8 +196,10 @@ def to_unit_cube(
             raise ValueError(f"{name} must be finite; got {values}")
         sides.append(np.broadcast_to(values.reshape(-1), matrix.shape[1]))
     lows, highs = sides
-    widths = highs - lows
-    if not (np.isfinite(widths).all() and (widths > 0).all()):
+    with np.errstate(over="ignore"):
+        widths = highs - lows
+    # Below 1e-300 the constant 1 / width is no number any more.
+    if not (np.isfinite(widths).all() and (widths > 1e-300).all()):
         raise ValueError(
             "high must exceed low in every column, by a finite width;"
             f" got widths {widths}"

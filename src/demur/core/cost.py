@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from demur.core import events, validate
@@ -104,9 +105,13 @@ class GaussianOverBalls:
         moved = self.sensitivity(unit.radius)
         if moved == 0.0:
             return Pure(0.0)
-        return for_group(
-            Gaussian(quotient_down(self.sigma, moved)), unit.records_per_person
-        )
+        multiplier = quotient_down(self.sigma, moved)
+        if multiplier == 0.0:
+            raise NotPriced(
+                f"sigma {self.sigma:g} is nothing beside a movement of {moved:g} at"
+                f" {unit}. Nothing was spent."
+            )
+        return for_group(Gaussian(multiplier), unit.records_per_person)
 
     def to_json(self) -> dict[str, Any]:
         """The term as plain data."""
@@ -248,11 +253,32 @@ def _cheapest(found: list[Event]) -> Event:
     """The cheapest of several true statements, where they compare; else the first."""
     best = found[0]
     for event in found[1:]:
-        match best, event:
-            case (Gaussian(a), Gaussian(b)) if b > a:
+        for size in (_squared_mu, _summed_epsilon):
+            mine, other = size(best), size(event)
+            if mine is not None and other is not None and other < mine:
                 best = event
-            case (Pure(a), Pure(b)) if b < a:
-                best = event
-            case (_, Pure(epsilon=0.0)):
+                break
+        else:
+            if _summed_epsilon(event) == 0:
                 best = event
     return best
+
+
+def _squared_mu(event: Event) -> Fraction | None:
+    """The sum of 1 / multiplier^2, if the event is made of Gaussians alone."""
+    total = Fraction(0)
+    for atom, count in events.atoms(event).items():
+        if not isinstance(atom, Gaussian):
+            return None
+        total += count / Fraction(atom.multiplier) ** 2
+    return total
+
+
+def _summed_epsilon(event: Event) -> Fraction | None:
+    """The sum of epsilons, if the event is made of pure ones alone."""
+    total = Fraction(0)
+    for atom, count in events.atoms(event).items():
+        if not isinstance(atom, Pure):
+            return None
+        total += count * Fraction(atom.epsilon)
+    return total

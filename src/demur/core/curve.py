@@ -84,6 +84,8 @@ class PiecewiseLinear:
         on the whole interval because f does not decrease. No convexity is needed.
         """
         grid = [0.0, *sorted(float(r) for r in radii if r > 0)]
+        if len(grid) < 2:
+            raise ValueError(f"radii must hold a positive number; got {radii!r:.80}")
         values = [float(function(r)) for r in grid[1:]]
         return cls(
             tuple(zip(grid, [*values, values[-1]], strict=True)), saturates=saturates

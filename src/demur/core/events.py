@@ -112,6 +112,8 @@ class TruncatedPoissonGaussian:
 
     def __post_init__(self) -> None:
         validate.count(dataset_size=self.dataset_size, batch_size=self.batch_size)
+        object.__setattr__(self, "dataset_size", int(self.dataset_size))
+        object.__setattr__(self, "batch_size", int(self.batch_size))
         validate.probability(probability=self.probability)
         validate.positive(multiplier=self.multiplier)
         object.__setattr__(self, "probability", float(self.probability))
@@ -132,7 +134,9 @@ class Repeated:
     count: int
 
     def __post_init__(self) -> None:
+        _check_event(self.event)
         validate.count(count=self.count)
+        object.__setattr__(self, "count", int(self.count))
         if self.count > _LARGEST_COUNT:
             raise ValueError(f"count must be at most 2^62; got {self.count}")
 
@@ -146,6 +150,13 @@ class Composed:
     def __post_init__(self) -> None:
         # A tuple of our own: a caller's list could change under a frozen event.
         object.__setattr__(self, "events", tuple(self.events))
+        for event in self.events:
+            _check_event(event)
+
+
+def _check_event(event: object) -> None:
+    if not isinstance(event, Event):
+        raise TypeError(f"not an event: {validate.shorten(event)}")
 
 
 Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian
@@ -255,8 +266,8 @@ def from_json(data: object) -> Event:
         raise ValueError(f"not an event record: {validate.shorten(data)}")
     if data["schema"] != SCHEMA_VERSION or isinstance(data["schema"], bool):
         raise ValueError(
-            f"event schema {str(data['schema'])[:20]} is not known; this version"
-            f" reads {SCHEMA_VERSION}. A newer demur may have written it."
+            f"event schema {validate.shorten(data['schema'])} is not known; this"
+            f" version reads {SCHEMA_VERSION}. A newer demur may have written it."
         )
     budget = [_MOST_EVENTS]
     try:

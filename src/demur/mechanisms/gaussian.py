@@ -32,12 +32,13 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core import calibrate, events, validate
+from demur.core import accounting, calibrate, events, validate
 from demur.core.adjacency import Unit
 from demur.core.bounds import Bound
 from demur.core.declaration import Declaration
@@ -150,7 +151,16 @@ class Gaussian:
         for _ in range(2):
             slack = _slack(_grid(sigma, table.smallest(), dimension), dimension)
             sigma = quotient_up(sum_up(moved, slack), mu)
-        return cls(sigma, table, dimension, name, bounds, unprotected, assumptions)
+        # What is declared is rounded on its own: an ulp or two more, until it fits.
+        while True:
+            mechanism = cls(
+                sigma, table, dimension, name, bounds, unprotected, assumptions
+            )
+            event = mechanism.event(unit)
+            assert isinstance(event, events.Gaussian)
+            if accounting.inverse_square_up(event.multiplier) <= Fraction(mu) ** 2:
+                return mechanism
+            sigma = up(sigma)
 
     def event(self, unit: Unit) -> events.Event:
         """The event at `unit`: Gaussian(sigma / sensitivity), the grid's cost in."""
