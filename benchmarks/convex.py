@@ -175,7 +175,7 @@ def run_banking(draws: int) -> None:
         for e in EPSILONS
     ]
     row("  the seed's count-aware prototypes, r / n_min", seed, "one for all classes")
-    for steps, rate in ((20, 100.0), (40, 200.0)):
+    for steps, rate in ((20, 20.0), (40, 20.0)):
         row(
             f"demur softmax, noisy_gd, {steps} steps of {rate:g}",
             draws_of(
@@ -190,9 +190,8 @@ def run_banking(draws: int) -> None:
                     learning_rate=eta,
                 ),
                 data,
-                max(2, draws // 4),
+                draws,
             ),
-            f"{max(2, draws // 4)} draws",
         )
     for lam in (1e-3, 3e-4):
         lz = lz_softmax_linear_bound(B=1.0, lam=lam, include_bias=False)
@@ -205,7 +204,7 @@ def run_adult(draws: int) -> None:
     header("Adult, rows of norm 1, delta 1e-6")
     peer = LogisticRegression(C=10, max_iter=2000).fit(X, y).score(Xt, yt)
     row("scikit-learn LogisticRegression, C = 10, not private", [[peer]] * 3)
-    for steps, rate in ((50, 4.0),):
+    for steps, rate in ((200, 4.0),):
         row(
             f"demur logistic, noisy_gd, {steps} steps of {rate:g}, full replacement",
             draws_of(
@@ -244,7 +243,7 @@ def run_adult(draws: int) -> None:
             draws,
         ),
     )
-    peer_rows("adult", "C=1.0 and 0.01")
+    peer_rows("adult", "three C")
 
 
 def at_full_replacement(
@@ -298,7 +297,7 @@ def peer_rows(name: str, note: str) -> None:
     place = Path("out") / f"peer_{name}.npz"
     place.parent.mkdir(exist_ok=True)
     np.savez(place, X=X, y=y, Xt=Xt, yt=yt)
-    constants, draws = ([1.0], 1) if name == "banking" else ([1.0, 0.01], 5)
+    constants, draws = ([1.0], 3) if name == "banking" else ([1.0, 0.1, 0.03], 5)
     done = subprocess.run(
         [str(PEERS), "-c", PEER, str(place), json.dumps(constants), str(draws)],
         capture_output=True,

@@ -1,7 +1,7 @@
 """A private classifier on embeddings: one release, one book, a curve of promises.
 
-The data are scikit-learn's digits, scaled by their public range. They are public, so the
-example may print what a real run must not: accuracies on the training side.
+The data are scikit-learn's digits, scaled by their public range. They are public, so
+the example may print what a real run must not, such as the number of records.
 """
 
 import numpy as np

@@ -278,6 +278,18 @@ def test_a_cycle_cannot_shrink_the_radius_that_was_asked(constant):
     assert Fraction(found["b"]) >= Fraction(constant)
 
 
+def test_no_cycle_anywhere_shrinks_a_radius():
+    """Maps that contradict each other (b to c to b by 1/4) must not be exploited."""
+    maps = [
+        LipschitzMap("a", "b", 1.0),
+        LipschitzMap("b", "c", 0.5),
+        LipschitzMap("c", "b", 0.5),
+    ]
+    found = radii(Ball(1.0, "a"), maps)
+    assert found["b"] >= 1.0
+    assert found["c"] >= 0.5
+
+
 def test_a_generator_of_maps_may_be_given():
     maps = (LipschitzMap("a", "b", 2.0) for _ in range(1))
     assert set(radii(Ball(1.0, "a"), maps)) == {"a", "b"}

@@ -26,8 +26,11 @@ def exact(knots, radius):
     raise AssertionError("no interval")
 
 
+EITHER = st.booleans()
+
+
 @st.composite
-def curves(draw, saturates=st.booleans()):
+def curves(draw, saturates=EITHER):
     radii = draw(st.lists(SIZES, max_size=8, unique=True))
     radii = sorted({0.0, *radii})
     bounds = sorted(draw(st.lists(SIZES, min_size=len(radii), max_size=len(radii))))

@@ -408,7 +408,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(JSON)
 def test_fuzzed_data_is_an_event_or_a_value_error(data):
     for record in (data, wrap(data)):

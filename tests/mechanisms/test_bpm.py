@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,22 @@ def test_cost_is_epsilon_times_distance_up_to_L() -> None:
     laplace = BPM(8.0, math.inf, 2)
     assert epsilon_at(laplace, ReplaceOne()) == wide
     assert epsilon_at(laplace, Ball(0.5, space="cube")) == pytest.approx(4.0)
+
+
+@given(epsilon=st.floats(1e-6, 1e6), L=st.floats(1e-6, 1e6), d=st.integers(1, 10**6))
+def test_any_replacement_is_charged_from_above(
+    epsilon: float, L: float, d: int
+) -> None:
+    charged = Fraction(epsilon_at(BPM(epsilon, L, d), ReplaceOne()))
+    exact = Fraction(epsilon) * Fraction(L)
+    assert charged >= exact or charged**2 >= Fraction(epsilon) ** 2 * d
+    assert charged <= exact * (1 + Fraction(2) ** -51)
+
+
+def test_a_budget_of_exactly_epsilon_L_is_enough() -> None:
+    ledger = Ledger(Budget(2.4), unit=ReplaceOne(), filter="pure")
+    BPM(8.0, 0.3, 2).privatize(POINTS, ledger=ledger)
+    assert ledger.epsilon() == 2.4
 
 
 def test_the_cost_speaks_of_its_space_and_of_replacement_alone() -> None:

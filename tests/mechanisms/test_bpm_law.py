@@ -20,7 +20,7 @@ from demur.mechanisms import BPM, bpm_exact, bpm_sampler
 from demur.mechanisms.bpm_constants import log_gamma_p, threshold_for
 from demur.mechanisms.bpm_exact import RowWords, normal_bounds, rare_radius
 from demur.mechanisms.bpm_sampler import draw, grid_of
-from demur.mechanisms.bpm_table import BITS, Table, make_table
+from demur.mechanisms.bpm_table import BITS, Table, beyond, make_table
 from demur.mechanisms.row_streams import RowStreams
 
 ALPHA = 1e-7  # of a single test; there are some hundreds
@@ -121,6 +121,17 @@ def test_weights_fill_the_table_and_rare_ones_fit_their_share(
         radius += table.step
     assert rare * 2.0**BITS < table.rare or rare == table.rare == 0
     assert table.rare < 2.0 ** (BITS - 20)
+
+
+def test_the_bound_on_the_rest_of_the_shells() -> None:
+    """More than their sum beyond the peak, and no claim at all before it."""
+    table = make_table(4.0, 30.0, 20)
+    assert table.first_rare is not None
+    radii = np.arange(table.first_rare, 30.0, table.step)
+    weights = np.exp([table.log_weight(r) for r in radii])
+    rest = beyond(4.0, 20, table.step, radii[0], math.log(weights[0]))
+    assert weights[1:].sum() < rest < 1.5 * weights.sum()
+    assert beyond(4.0, 20, table.step, 4.0, 0.0) == math.inf
 
 
 def test_a_table_with_one_weight_too_large_is_caught() -> None:

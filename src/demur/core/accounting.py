@@ -54,7 +54,14 @@ from demur.core.events import (
     TruncatedPoissonGaussian,
 )
 from demur.core.profile import Profile
-from demur.core.rounding import down, float_up, quotient_up, up
+from demur.core.rounding import (
+    down,
+    float_down,
+    float_up,
+    quotient_up,
+    sum_up,
+    up,
+)
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -62,6 +69,11 @@ if TYPE_CHECKING:
 _GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
 _KEPT_DOTS = 2**14  # Dots of a profile that is kept with an entry.
 _MOST_POINTS = 2**17  # Points of the grid of a whole book's distribution.
+_MOST_BLOCKS = 2**18  # Equal pure events that are still composed on a grid.
+_MOST_STEPS = 2**26  # Equal sampled steps, likewise.
+_SMALLEST_SAMPLE = 1e-12  # Rarer samples are priced without a grid.
+# The FFT of a composition leaves about 6e-17 in delta for each step, to either side.
+_FFT_ERROR = 2e-16
 PLD_SMALLEST_DELTA = 1e-11  # PLD tails are cut at 1e-15; stay far above.
 PLD_LARGEST_EPSILON = 100.0  # Above, a grid takes minutes and nobody is protected.
 
@@ -76,16 +88,17 @@ class _Total:
     sampled: Mapping[Sampled, int]
 
     @property
-    def epsilon_sum(self) -> float:
-        pure = sum((Fraction(e) * n for e, n in self.pure.items()), Fraction(0))
-        approx = sum((Fraction(e) * n for (e, _), n in self.approx.items()), pure)
-        return float_up(approx)
+    def block_epsilon(self) -> Fraction:
+        return sum((Fraction(e) * n for (e, _), n in self.approx.items()), Fraction(0))
 
     @property
-    def delta_sum(self) -> float:
-        return float_up(
-            sum((Fraction(d) * n for (_, d), n in self.approx.items()), Fraction(0))
-        )
+    def epsilon_sum(self) -> Fraction:
+        pure = (Fraction(e) * n for e, n in self.pure.items())
+        return sum(pure, self.block_epsilon)
+
+    @property
+    def delta_sum(self) -> Fraction:
+        return sum((Fraction(d) * n for (_, d), n in self.approx.items()), Fraction(0))
 
 
 def inverse_square_up(multiplier: float) -> Fraction:
@@ -110,6 +123,8 @@ def _total(event: Event) -> _Total:
             case ApproxDP(epsilon=eps, delta=d):
                 approx[eps, d] = approx.get((eps, d), 0) + count
             case PoissonGaussian(probability=0.0):
+                pass
+            case TruncatedPoissonGaussian(probability=0.0):
                 pass
             case PoissonGaussian(probability=1.0):
                 mu_squared += inverse_square_up(atom.whole_multiplier) * count
@@ -181,12 +196,19 @@ def delta_of(
 
 
 def _too_wide(total: _Total, delta: float) -> bool:
-    """Whether epsilon is above 100 (about), so that no grid is built for it.
+    """Whether no grid is built: epsilon above 100 (about), or nothing a grid can hold.
 
     Events without a Renyi divergence are judged by their zero-out twin: a record that
     contributes nothing is one of those a record may be replaced by, so the twin costs
     no more.
     """
+    blocks = [*total.pure.values(), *total.approx.values()]
+    if max(blocks, default=0) > _MOST_BLOCKS or any(
+        not (_SMALLEST_SAMPLE <= event.probability and 1e-3 <= event.multiplier <= 1e6)
+        or count > _MOST_STEPS
+        for event, count in total.sampled.items()
+    ):
+        return True
     twins: dict[Sampled, int] = {}
     for event, count in total.sampled.items():
         twin = PoissonGaussian(event.probability, event.multiplier)
@@ -196,31 +218,27 @@ def _too_wide(total: _Total, delta: float) -> bool:
 
 
 def _closed_form(total: _Total, delta: float) -> float:
-    left = down(delta - total.delta_sum) if total.delta_sum else delta
+    left = Fraction(delta) - total.delta_sum
     mu_squared = total.mu_squared + _unamplified(total)
-    if left < 0 or (left <= 0 and mu_squared):
+    if left < 0 or (left == 0 and mu_squared) or math.isinf(mu_squared):
         return math.inf
     if not mu_squared:
-        return total.epsilon_sum
-    if math.isinf(mu_squared):
+        return float_up(total.epsilon_sum)
+    if not 0.0 < float_down(left):
         return math.inf
-    alone = gaussian.gaussian_epsilon(up(math.sqrt(mu_squared)), left)
-    return up(alone + total.epsilon_sum) if total.epsilon_sum else alone
+    alone = gaussian.gaussian_epsilon(up(math.sqrt(mu_squared)), float_down(left))
+    return sum_up(alone, float_up(total.epsilon_sum))
 
 
 def _closed_form_delta(total: _Total, epsilon: float) -> float:
-    left = down(epsilon - total.epsilon_sum) if total.epsilon_sum else epsilon
+    left = Fraction(epsilon) - total.epsilon_sum
     mu_squared = total.mu_squared + _unamplified(total)
-    if epsilon == total.epsilon_sum:
-        left = 0.0
-    if left < 0:
+    if left < 0 or math.isinf(mu_squared):
         return 1.0
     if not mu_squared:
-        return min(1.0, total.delta_sum)
-    if math.isinf(mu_squared):
-        return 1.0
-    alone = gaussian.gaussian_delta(up(math.sqrt(mu_squared)), left)
-    return min(1.0, up(alone + total.delta_sum) if total.delta_sum else alone)
+        return min(1.0, float_up(total.delta_sum))
+    alone = gaussian.gaussian_delta(up(math.sqrt(mu_squared)), float_down(left))
+    return min(1.0, sum_up(alone, float_up(total.delta_sum)))
 
 
 def _unamplified(total: _Total) -> float:
@@ -243,47 +261,46 @@ def _unamplified(total: _Total) -> float:
 
 
 def _renyi_of_total(total: _Total) -> NDArray[np.float64] | None:
-    divergence = np.zeros(len(renyi.ORDERS))
-    if total.mu_squared:
-        divergence = divergence + renyi.ORDERS / 2.0 * total.mu_squared * (1 + 1e-12)
-    rest: dict[Atom, int] = {Pure(eps): count for eps, count in total.pure.items()}
-    for event, count in [*rest.items(), *total.sampled.items()]:
-        one = renyi.divergences(event, renyi.ORDERS)
-        if one is None:
-            return None
-        divergence = divergence + count * one
-    return divergence
+    with np.errstate(over="ignore", invalid="ignore"):
+        divergence = renyi.ORDERS / 2.0 * total.mu_squared * (1 + 1e-12)
+        rest: dict[Atom, int] = {Pure(eps): n for eps, n in total.pure.items() if eps}
+        for event, count in [*rest.items(), *total.sampled.items()]:
+            one = renyi.divergences(event, renyi.ORDERS)
+            if one is None:
+                return None
+            divergence = divergence + one * float_up(Fraction(count))
+    return np.nan_to_num(divergence, nan=math.inf, posinf=math.inf)
 
 
 def _renyi_epsilon(total: _Total, delta: float) -> float:
-    left = down(delta - total.delta_sum) if total.delta_sum else delta
+    left = float_down(max(Fraction(delta) - total.delta_sum, Fraction(0)))
     divergence = _renyi_of_total(total)
     if left <= 0 or divergence is None:
         return math.inf
     found = min(
-        renyi.to_epsilon(float(d), int(a), left)
-        for d, a in zip(divergence, renyi.ORDERS, strict=True)
-        if math.isfinite(d)
+        (
+            renyi.to_epsilon(float(d), int(a), left)
+            for d, a in zip(divergence, renyi.ORDERS, strict=True)
+            if math.isfinite(d)
+        ),
+        default=math.inf,
     )
-    blocks = sum((Fraction(e) * n for (e, _), n in total.approx.items()), Fraction(0))
-    return up(found + float_up(blocks)) if blocks else found
+    return found if math.isinf(found) else sum_up(found, float_up(total.block_epsilon))
 
 
 def _renyi_delta(total: _Total, epsilon: float) -> float:
-    blocks = float_up(
-        sum((Fraction(e) * n for (e, _), n in total.approx.items()), Fraction(0))
-    )
-    left = epsilon - blocks
+    left = float_down(max(Fraction(epsilon) - total.block_epsilon, Fraction(0)))
     divergence = _renyi_of_total(total)
-    if left < 0 or divergence is None:
+    if divergence is None or Fraction(epsilon) < total.block_epsilon:
         return 1.0
     a = renyi.ORDERS.astype(np.float64)
     with np.errstate(over="ignore"):
         logs = (a - 1) * (divergence - left + np.log1p(-1 / a)) - np.log(a)
-    smallest = float(np.min(logs[np.isfinite(divergence)]))
+    smallest = float(np.min(logs))
     if smallest >= 0:
         return 1.0
-    return min(1.0, up(math.exp(smallest) * (1 + 1e-9) + total.delta_sum, 2))
+    found = math.exp(smallest) * (1 + 1e-9)
+    return min(1.0, sum_up(up(found), float_up(total.delta_sum)))
 
 
 def profile_of(event: Event) -> Profile | None:
@@ -293,6 +310,8 @@ def profile_of(event: Event) -> Profile | None:
         return None
     ((atom, count),) = counts.items()
     if not isinstance(atom, Sampled) or atom.probability in (0.0, 1.0):
+        return None
+    if _too_wide(_total(event), 1e-6):
         return None
     return _sampled_profile(atom, count)
 
@@ -324,7 +343,8 @@ def _sampled_profile(event: Sampled, count: int) -> Profile:
     pmfs = [whole._pmf_remove.to_dense_pmf(), whole._pmf_add.to_dense_pmf()]
     first = min(pmf._lower_loss for pmf in pmfs)
     last = max(pmf._lower_loss + pmf.size for pmf in pmfs)
-    curves = [_hockey_stick(pmf, first, last, step) for pmf in pmfs]
+    error = _FFT_ERROR * (count + 50)
+    curves = [_hockey_stick(pmf, first, last, step, error) for pmf in pmfs]
     profile = Profile(_grid_exponent(event, count), first, *curves)
     surplus = max(0, math.ceil(math.log2(curves[0].size / _KEPT_DOTS)))
     return profile.coarser(profile.exponent - surplus)
@@ -339,12 +359,15 @@ def _grid_exponent(event: Sampled, count: int) -> int:
     return _GRID_EXPONENT - max(0, math.ceil(math.log2(rough / 8)))
 
 
-def _hockey_stick(pmf: Any, first: int, last: int, step: float) -> NDArray[np.float64]:
+def _hockey_stick(
+    pmf: Any, first: int, last: int, step: float, error: float
+) -> NDArray[np.float64]:
     """delta at each grid point from first to last, from point masses on the grid.
 
     With A_j = sum of p_i over i > j and B_j = sum of p_i e^-(i - j) step over i > j,
     delta_j = infinity + A_j - B_j, and B_j = e^-step (p_j+1 + B_j+1): one linear
-    filter from the right. The result is moved up by more than its rounding.
+    filter from the right. The result is moved up by more than its rounding and by the
+    `error` of the masses.
     """
     from scipy.signal import lfilter  # 0.7 s to import, and rarely needed
 
@@ -356,7 +379,7 @@ def _hockey_stick(pmf: Any, first: int, last: int, step: float) -> NDArray[np.fl
     shrink = math.exp(-step)
     discounted = lfilter([0.0, shrink], [1.0, -shrink], from_right)
     delta = pmf._infinity_mass + np.maximum(above - discounted, 0.0)
-    delta = delta * (1.0 + 1e-9) + 1e-16
+    delta = delta * (1.0 + 1e-9) + error
     return np.minimum(np.maximum.accumulate(delta)[::-1], 1.0)
 
 
@@ -378,12 +401,19 @@ class _Mix:
             self._parts.append((self._block(eps, delta), count))
         self._whole = self._compose()
 
+    @property
+    def _error(self) -> float:
+        return _FFT_ERROR * (50 + sum(10 + times for _, times in self._parts))
+
     def epsilon(self, delta: float) -> float:
-        return up(float(self._whole.get_epsilon_for_delta(delta)), 2)
+        left = delta - self._error
+        if left <= 0:
+            return math.inf
+        return up(float(self._whole.get_epsilon_for_delta(left)), 2)
 
     def delta(self, epsilon: float) -> float:
         found = float(self._whole.get_delta_for_epsilon(epsilon))
-        return min(1.0, up(found, 2))
+        return min(1.0, up(found + self._error, 2))
 
     def _compose(self) -> Any:
         whole = None

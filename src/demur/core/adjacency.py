@@ -212,19 +212,23 @@ class LipschitzMap:
 def reachable_balls(ball: Ball, maps: Iterable[LipschitzMap]) -> list[Ball]:
     """`ball` and its images under `maps`, in every space they lead to.
 
-    Each space is kept with the smallest radius that a path of maps gives, by as many
-    rounds of relaxation as there are maps. The ball's own space keeps the radius that
-    was asked about. A map whose image is too large for a number leads nowhere.
+    Each space is kept with the smallest radius over all paths that visit no space
+    twice: a cycle that shrinks every distance would say that there are none. A map
+    whose image is too large for a number leads nowhere.
     """
     maps = tuple(maps)
     found = {ball.space: ball}
-    for _ in maps:
+    waiting = [(ball, frozenset({ball.space}))]
+    while waiting:
+        before, seen = waiting.pop()
         for one in maps:
-            if one.source not in found or one.target == ball.space:
+            if one.source != before.space or one.target in seen:
                 continue
-            before = found[one.source]
             radius = product_up(before.radius, one.constant)
-            known = found.get(one.target)
-            if 0.0 < radius < (known.radius if known else math.inf):
-                found[one.target] = replace(before, radius=radius, space=one.target)
+            if not 0.0 < radius < math.inf:
+                continue
+            after = replace(before, radius=radius, space=one.target)
+            waiting.append((after, seen | {one.target}))
+            if one.target not in found or radius < found[one.target].radius:
+                found[one.target] = after
     return list(found.values())

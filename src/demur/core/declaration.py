@@ -36,6 +36,11 @@ class Declaration:
     def __post_init__(self) -> None:
         validate.name(name=self.name)
         validate.probability(sampler_distance=self.sampler_distance)
+        for field_name in ("bounds", "unprotected", "assumptions"):
+            values = getattr(self, field_name)
+            if isinstance(values, str):
+                raise TypeError(f"{field_name} must be a list; got one string")
+            object.__setattr__(self, field_name, tuple(values))
         for line in self.unprotected:
             validate.text(unprotected=line)
         for line in self.assumptions:
@@ -68,8 +73,8 @@ class Declaration:
                 cost=Cost.from_json(data["cost"]),
                 sampler_distance=data["sampler_distance"],
                 bounds=tuple(Bound.from_json(item) for item in data["bounds"]),
-                unprotected=tuple(data["unprotected"]),
-                assumptions=tuple(data["assumptions"]),
+                unprotected=data["unprotected"],
+                assumptions=data["assumptions"],
             )
         except TypeError as error:
             raise ValueError(f"not a declaration: {error}") from error

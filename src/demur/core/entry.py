@@ -13,6 +13,7 @@ from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.events import Event, Repeated
 from demur.core.profile import Profile
+from demur.core.rounding import printed_up
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ def _promise(entry: Entry, promise: Promise) -> str:
         return f"It says nothing about {what}."
     kind = "certifies" if isinstance(promise.unit, Erasure) else "protects"
     return (
-        f"It {kind} {what}, with epsilon {epsilon:.4g} at delta {promise.delta:g}"
+        f"It {kind} {what}, with epsilon {printed_up(epsilon)} at delta"
+        f" {printed_up(promise.delta)}"
         f" (budget {promise.epsilon:g})."
     )

@@ -13,6 +13,7 @@ dropping all but every 2^i-th dot leaves a valid, coarser curve.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zlib
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 _FORMAT = 1
 _MOST_DOTS = 2**22
+_CHECKSUM = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,7 @@ class Profile:
         return Profile(exponent, first, remove, add)
 
     def to_bytes(self) -> bytes:
-        """The profile as compressed bytes (no pickle)."""
+        """The profile as compressed bytes with a checksum (no pickle)."""
         head = json.dumps(
             {
                 "format": _FORMAT,
@@ -84,22 +86,31 @@ class Profile:
             }
         ).encode()
         body = self.remove.astype("<f8").tobytes() + self.add.astype("<f8").tobytes()
-        return len(head).to_bytes(4, "little") + head + zlib.compress(body, 6)
+        data = len(head).to_bytes(4, "little") + head + zlib.compress(body, 6)
+        return data + hashlib.sha256(data).digest()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Profile:
         """The profile that `to_bytes` wrote; anything else is a ValueError."""
         try:
-            size = int.from_bytes(data[:4], "little")
-            head = json.loads(data[4 : 4 + size])
-            dots = head["dots"]
+            content, checksum = data[:-_CHECKSUM], data[-_CHECKSUM:]
+            if hashlib.sha256(content).digest() != checksum:
+                raise ValueError("its checksum is wrong")
+            size = int.from_bytes(content[:4], "little")
+            head = json.loads(content[4 : 4 + size])
+            numbers = [head[key] for key in ("exponent", "first", "dots")]
+            if any(type(number) is not int for number in numbers):
+                raise ValueError("its head holds something else than whole numbers")
+            exponent, first, dots = numbers
             if head["format"] != _FORMAT or not 2 <= dots <= _MOST_DOTS:
-                raise ValueError(f"unknown format or size: {str(head)[:100]}")
+                raise ValueError("unknown format or size")
+            if abs(first) > 2**53:
+                raise ValueError("its first dot is out of range")
             unpack = zlib.decompressobj()
-            body = unpack.decompress(data[4 + size :], 16 * dots + 1)
+            body = unpack.decompress(content[4 + size :], 16 * dots + 1)
             values = np.frombuffer(body, dtype="<f8").astype(np.float64)
             if values.size != 2 * dots:
                 raise ValueError(f"{values.size} values for {dots} dots")
-            return cls(head["exponent"], head["first"], values[:dots], values[dots:])
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            return cls(exponent, first, values[:dots], values[dots:])
+        except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
             raise ValueError(f"not a privacy profile: {error}") from error

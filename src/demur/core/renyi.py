@@ -38,6 +38,8 @@ def divergence(event: Atom, order: int) -> float | None:
 @lru_cache(maxsize=4096)
 def _binomial_sum(event: PoissonGaussian, order: int) -> float:
     q, z = event.probability, event.multiplier
+    if z < 1e-150:  # z^2 is no number any more, and the noise is nothing
+        return math.inf
     k = np.arange(order + 1)
     log_terms = (
         gammaln(order + 1)
@@ -57,7 +59,9 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
     # above the rounding of these few operations, both invisible in any epsilon.
     match event:
         case Gaussian(multiplier=z):
-            return np.asarray(a / 2.0 * (1.0 / z) ** 2 * (1 + 1e-12))
+            return _of_gaussian(a, z) * (1 + 1e-12)
+        case Pure(epsilon=eps) if eps > 500:
+            return np.full(len(a), eps)
         case Pure(epsilon=eps):
             # log of p^a (1-p)^(1-a) + (1-p)^a p^(1-a) at p = 1 / (1 + e^-eps)
             logs = np.logaddexp(a * eps, (1.0 - a) * eps) - np.logaddexp(0.0, eps)
@@ -74,7 +78,7 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
         case PoissonGaussian(probability=1.0):
             return divergences(Gaussian(event.whole_multiplier), orders)
         case PoissonGaussian(neighbours=who) if who is not Neighbours.REPLACE_ONE:
-            whole = a / 2.0 * (1.0 / event.multiplier) ** 2
+            whole = _of_gaussian(a, event.multiplier)
             sums = [
                 _binomial_sum(event, int(order))
                 if order <= _MOST_SUMMED_ORDERS
@@ -83,6 +87,13 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
             ]
             return np.asarray(np.minimum(whole, sums) * (1 + 1e-12) + 1e-12)
     return None
+
+
+def _of_gaussian(orders: NDArray[np.float64], multiplier: float) -> NDArray[np.float64]:
+    """order * mu^2 / 2; infinite where mu^2 is no number."""
+    with np.errstate(over="ignore", divide="ignore"):
+        mu = np.float64(1.0) / np.float64(multiplier)
+        return np.asarray(orders / 2.0 * (mu * mu))
 
 
 def to_epsilon(total: float, order: int, delta: float) -> float:

@@ -7,6 +7,7 @@ Sums over a book are kept exact.
 """
 
 import math
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 
@@ -66,3 +67,18 @@ def quotient_down(a: float, b: float) -> float:
 def sum_up(a: float, b: float) -> float:
     """The smallest float that is not below a + b, for a, b >= 0."""
     return float_up(Fraction(a) + Fraction(b))
+
+
+def printed_up(value: float, digits: int = 4) -> str:
+    """A short decimal that is not below `value`: what a person signs is no less.
+
+    >>> printed_up(0.42671), printed_up(1e-05), printed_up(2.0)
+    ('0.4268', '1e-05', '2')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    short = f"{value:.{digits}g}"
+    if float(short) >= value:
+        return short
+    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
+    return f"{above.normalize():g}" if abs(above) >= Decimal("1e-4") else str(above)

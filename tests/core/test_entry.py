@@ -1,0 +1,319 @@
+"""Entries: the sampler's slack, and the paragraph that an officer signs."""
+
+import math
+from fractions import Fraction
+
+import mpmath as mp
+import pytest
+
+from demur.core import accounting
+from demur.core.adjacency import (
+    AddOrRemoveOne,
+    Ball,
+    Erasure,
+    LipschitzMap,
+    ReplaceOne,
+)
+from demur.core.bounds import Bound, BoundSource
+from demur.core.cost import Cost, Fixed, GaussianOverBalls
+from demur.core.curve import PiecewiseLinear
+from demur.core.declaration import Declaration, Mechanism
+from demur.core.entry import Entry, Promise, epsilon_with_slack
+from demur.core.errors import NotCovered
+from demur.core.events import Composed, Gaussian, PoissonGaussian, Pure, Repeated
+
+CURVE = PiecewiseLinear.linear(2.0, cap=4.0)
+HEAD = Declaration(
+    name="a softmax head",
+    cost=Cost((GaussianOverBalls("minilm", CURVE, sigma=8.0),)),
+    unprotected=("labels", "class counts"),
+    bounds=(
+        Bound(1.0, BoundSource.ENFORCED, "row norm"),
+        Bound(0.25, BoundSource.DECLARED, "curvature"),
+    ),
+    assumptions=("the radius was chosen on public data",),
+)
+
+
+def entry(declaration=HEAD, **changes):
+    values = {
+        "id": "0123456789abcdef",
+        "sequence": 7,
+        "label": "head v1",
+        "declaration": declaration,
+        "count": 1,
+        "noise": "os",
+        "time": "2026-03-04T05:06:07Z",
+        "dataset": "patients",
+        "durable": True,
+        "promises": (Promise(Ball(0.5, "minilm"), 2.0, 1e-6),),
+    }
+    return Entry(**(values | changes))
+
+
+def deletion():
+    return Declaration(name="a deletion", cost=Cost((Fixed(Erasure(), Gaussian(4.0)),)))
+
+
+# ----------------------------------------------------------------- the sampler's slack
+
+
+EVENTS = [
+    Gaussian(1.0),
+    Repeated(Gaussian(20.0), 100),
+    Pure(0.5),
+    Repeated(Pure(0.1), 50),
+    Composed((Gaussian(2.0), Pure(0.3))),
+    PoissonGaussian(0.05, 1.0),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+@pytest.mark.parametrize("share", [1e-9, 1e-3, 0.05])
+def test_slack_solves_its_inequality(event, delta, share):
+    eta = delta * share
+    epsilon = epsilon_with_slack(event, delta, eta)
+    bare = accounting.price(event, delta)
+    assert epsilon >= bare
+    if math.isinf(epsilon):
+        # Hopeless: already at the bare price nearly all of delta is gone.
+        assert (1 + math.exp(bare)) * eta > 0.2 * delta
+        return
+    ideal = accounting.delta_of(event, epsilon)
+    with mp.workdps(40):
+        whole = mp.mpf(ideal) + (1 + mp.exp(mp.mpf(epsilon))) * mp.mpf(eta)
+        assert whole <= mp.mpf(delta) * (1 + mp.mpf(1e-9))
+    if share <= 1e-6:
+        assert epsilon <= bare * (1 + 1e-3) + 1e-6
+
+
+def test_the_same_check_catches_forgotten_slack():
+    """A sabotaged twin: the bare price does not satisfy the inequality."""
+    event, delta, eta = Gaussian(1.0), 1e-6, 1e-9
+    bare = accounting.price(event, delta)
+    assert accounting.delta_of(event, bare) + (1 + math.exp(bare)) * eta > delta
+
+
+def test_no_distance_is_no_slack():
+    for event in EVENTS:
+        assert epsilon_with_slack(event, 1e-6, 0.0) == accounting.price(event, 1e-6)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+def test_slack_grows_with_the_distance(event):
+    etas = [0.0, 1e-15, 1e-12, 1e-9, 1e-7, 1e-6]
+    found = [epsilon_with_slack(event, 1e-6, eta) for eta in etas]
+    assert found == sorted(found)
+    assert found[-1] == math.inf
+
+
+def test_slack_is_infinite_when_hopeless():
+    assert epsilon_with_slack(Gaussian(1.0), 1e-6, 1e-6) == math.inf
+    assert epsilon_with_slack(Gaussian(1.0), 1e-6, 1.0) == math.inf
+    assert epsilon_with_slack(Pure(0.5), 0.0, 1e-30) == math.inf
+    assert epsilon_with_slack(Pure(800.0), 1e-6, 1e-30) == math.inf
+    assert epsilon_with_slack(Pure(0.5), 0.0, 0.0) == 0.5
+    assert epsilon_with_slack(Gaussian(1.0), 0.0, 0.0) == math.inf
+
+
+# --------------------------------------------------------------------------- epsilon
+
+
+def test_an_entry_is_read_at_a_unit_with_count_and_maps():
+    one = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
+    assert one == pytest.approx(accounting.price(Gaussian(8.0), 1e-6), rel=1e-9)
+    many = entry(count=16).epsilon(Ball(0.5, "minilm"), 1e-6)
+    assert many == pytest.approx(accounting.price(Gaussian(2.0), 1e-6), rel=1e-9)
+    with pytest.raises(NotCovered):
+        entry().epsilon(ReplaceOne(), 1e-6)
+    mapped = entry(maps=(LipschitzMap("pixels", "minilm", 0.5),))
+    assert mapped.epsilon(Ball(1.0, "pixels"), 1e-6) == pytest.approx(one, rel=1e-9)
+
+
+def test_the_distance_counts_once_for_each_run():
+    sloppy = Declaration(name="m", cost=HEAD.cost, sampler_distance=1e-12)
+    unit = Ball(0.5, "minilm")
+    event = sloppy.cost.at(unit)
+    found = entry(sloppy, count=100).epsilon(unit, 1e-6)
+    assert found == epsilon_with_slack(Repeated(event, 100), 1e-6, 1e-10)
+    assert found > entry(count=100).epsilon(unit, 1e-6)
+
+
+# ------------------------------------------------------------------------- statements
+
+
+def test_a_statement_says_everything():
+    text = entry().statement()
+    epsilon = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
+    for part in (
+        "'head v1'",
+        "a softmax head",
+        "'patients'",
+        "a move of one record by at most 0.5 in the space 'minilm'",
+        f"epsilon {epsilon:.3g}"[:12],
+        "at delta 1e-06",
+        "budget 2",
+        "Not protected: labels, class counts.",
+        "declared bounds: curvature <= 0.25",
+        "It assumes that the radius was chosen on public data.",
+        "operating system",
+        "Booked as entry 7 (01234567) on 2026-03-04.",
+    ):
+        assert part in text
+    for part in ("NOT PRIVATE", "CONDITIONAL", "WARNING", "Not booked", "row norm"):
+        assert part not in text
+    assert "\n" not in text
+
+
+def test_a_statement_names_the_person():
+    unit = Ball(0.5, "minilm", records_per_person=5)
+    text = entry(promises=(Promise(unit, 2.0, 1e-6),)).statement()
+    assert "all of a person's records (at most 5)" in text
+    own = entry().epsilon(unit, 1e-6)
+    assert own > 4 * entry().epsilon(Ball(0.5, "minilm"), 1e-6)
+
+
+def test_estimated_bounds_make_it_conditional():
+    weak = Bound(3.0, BoundSource.ESTIMATED, "gradient norm")
+    declaration = Declaration(name="m", cost=HEAD.cost, bounds=(weak,))
+    text = entry(declaration).statement()
+    assert "CONDITIONAL on bounds estimated from the data: gradient norm <= 3" in text
+    assert "declared bounds" not in text
+
+
+def test_a_seeded_source_is_stamped_first():
+    text = entry(noise="seeded").statement()
+    assert text.startswith("NOT PRIVATE")
+    assert "operating system" not in text
+    assert not entry(noise="seeded").private
+    assert not entry(noise="anything else").private
+    assert entry().private
+
+
+def test_an_unbooked_entry_says_so():
+    text = entry(durable=False).statement()
+    assert "Not booked: the book was in memory only." in text
+    assert "Booked as" not in text
+
+
+def test_repetitions_are_said():
+    assert "16 times" in entry(count=16).statement()
+    assert "times" not in entry().statement()
+
+
+@pytest.mark.parametrize(
+    ("records", "warned"),
+    [(None, False), (10, False), (999_999, False), (1_000_000, True), (10**9, True)],
+)
+def test_delta_is_compared_with_one_over_n(records, warned):
+    text = entry().statement(records=records)
+    assert ("WARNING: delta 1e-06 is not below 1/n" in text) is warned
+
+
+@pytest.mark.parametrize("records", [0, -1])
+def test_n_is_a_count(records):
+    with pytest.raises(ValueError, match="records"):
+        entry().statement(records=records)
+    with pytest.raises(TypeError, match="records"):
+        entry().statement(records=True)
+
+
+def test_a_deletion_certifies_and_never_protects():
+    promises = (Promise(Erasure(), 1.0, 1e-5), Promise(AddOrRemoveOne(), 1.0, 1e-6))
+    text = entry(deletion(), promises=promises).statement(records=1000)
+    assert "It certifies whether one record was learned and then deleted" in text
+    assert "It says nothing about the presence or absence of one record." in text
+    assert "protects" not in text
+    only = entry(deletion(), promises=(Promise(Erasure(), 1.0, 0.5),))
+    assert "WARNING" not in only.statement(records=1000)
+
+
+def test_several_promises_are_read_one_by_one():
+    promises = (
+        Promise(Ball(0.5, "minilm"), 2.0, 1e-6),
+        Promise(Ball(1.0, "minilm"), 2.0, 1e-5),
+        Promise(ReplaceOne(), 2.0, 1e-4),
+    )
+    text = entry(promises=promises).statement(records=10**5)
+    assert text.count("It protects") == 2
+    assert "It says nothing about any change to the content of one record." in text
+    assert "at delta 1e-05" in text
+    assert "WARNING" in text
+
+
+@pytest.mark.parametrize("z", [1.0, 1.7, 3.3, 7.77, 12.345])
+def test_the_printed_epsilon_is_not_below_the_price(z):
+    """A paragraph that is signed may round only to the private side."""
+    declaration = Declaration(name="m", cost=Cost((Fixed(ReplaceOne(), Gaussian(z)),)))
+    promise = Promise(ReplaceOne(), 9.0, 1e-6)
+    one = entry(declaration, promises=(promise,))
+    printed = one.statement().split("epsilon ")[1].split(" ")[0]
+    assert Fraction(printed) >= Fraction(one.epsilon(ReplaceOne(), 1e-6))
+
+
+def test_entries_are_frozen_and_reading_changes_nothing():
+    """opacus#535: asking for epsilon popped the history."""
+    one = entry()
+    first = one.epsilon(Ball(0.5, "minilm"), 1e-6), one.statement()
+    assert (one.epsilon(Ball(0.5, "minilm"), 1e-6), one.statement()) == first
+    with pytest.raises(AttributeError):
+        one.count = 0
+    hash(one)
+
+
+# ----------------------------------------------------------------------- declarations
+
+
+def test_declarations_round_trip():
+    for declaration in (HEAD, deletion()):
+        assert Declaration.from_json(declaration.to_json()) == declaration
+        assert declaration.declaration() is declaration
+        assert isinstance(declaration, Mechanism)
+
+
+def test_declarations_do_not_keep_the_callers_lists():
+    lines = ["labels"]
+    declaration = Declaration(name="m", cost=HEAD.cost, unprotected=lines)
+    lines.append("nothing")
+    assert declaration.unprotected == ("labels",)
+    hash(declaration)
+
+
+def test_a_single_string_is_not_a_list_of_letters():
+    with pytest.raises((TypeError, ValueError)):
+        Declaration(name="m", cost=HEAD.cost, unprotected="labels")
+    data = HEAD.to_json() | {"unprotected": "labels"}
+    with pytest.raises(ValueError):
+        Declaration.from_json(data)
+
+
+@pytest.mark.parametrize("eta", [-1e-9, 1.1, math.nan, math.inf])
+def test_bad_distances_are_refused(eta):
+    with pytest.raises(ValueError, match="sampler_distance"):
+        Declaration(name="m", cost=HEAD.cost, sampler_distance=eta)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": ""},
+        {"name": None},
+        {"cost": {}},
+        {"cost": None},
+        {"sampler_distance": "0"},
+        {"sampler_distance": math.nan},
+        {"bounds": [{}]},
+        {"bounds": None},
+        {"bounds": 3},
+        {"unprotected": [3]},
+        {"unprotected": [""]},
+        {"assumptions": [None]},
+        {"extra": 1},
+    ],
+)
+def test_bad_declarations_are_a_value_error(change):
+    with pytest.raises(ValueError):
+        Declaration.from_json(HEAD.to_json() | change)
+    with pytest.raises(ValueError):
+        Declaration.from_json(change)
