@@ -74,8 +74,8 @@ def test_noise_is_fresh_in_every_step_and_paid_for_once():
     seen = []
     real = type(plan.step).apply
 
-    def spy(self, value, key):
-        noisy = real(self, value, key)
+    def spy(self, value, key, *, draw):
+        noisy = real(self, value, key, draw=draw)
         seen.append(noisy - value)
         return noisy
 

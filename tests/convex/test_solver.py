@@ -105,7 +105,7 @@ def test_progress_goes_from_zero_to_one():
     [
         ([[1.0], [np.nan]], [0, 1], "NaN"),
         ([[1.0], [np.inf]], [0, 1], "NaN or infinity"),
-        ([["a"], ["b"]], [0, 1], "matrix of numbers"),
+        ([["a"], ["b"]], [0, 1], "must (be|hold)"),
         ([[1.0], [2.0]], [0], "one label for each"),
         ([[1.0], [2.0]], [0, 5], "0 and 1"),
         ([1.0, 2.0], [0, 1], "matrix"),

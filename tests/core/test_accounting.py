@@ -48,7 +48,6 @@ ADD, REPLACE, ZERO = (
     Neighbours.REPLACE_ONE,
     Neighbours.ZERO_OUT,
 )
-DELTAS = [1e-3, 1e-6, 1e-9, 1.1e-11]
 
 # ------------------------------------------------------------------------- oracles
 
@@ -273,7 +272,7 @@ def test_trap_a_composed_event_keeps_the_callers_list():
 
 
 @pytest.mark.parametrize("event", MIXTURES, ids=str)
-@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("delta", [1e-3, 1e-7, 1.1e-11])
 def test_price_is_close_to_the_truth(event, delta):
     epsilon = price(event, delta)
     # One pure event is quoted at its epsilon, whatever the delta.
@@ -360,7 +359,7 @@ STEPS = [(0.01, 1.0), (0.1, 1.0), (0.5, 0.7), (0.9, 2.0), (0.001, 0.5), (0.99, 5
 )
 def test_one_sampled_step_against_quadrature(q, z, who):
     event = PoissonGaussian(q, z, who)
-    for delta in (1e-3, 1e-6, 1e-9, 2e-11):
+    for delta in (1e-4, 2e-11):
         epsilon = price(event, delta)
         assert step_delta(event, epsilon) <= delta
         assert epsilon < 1e-3 or step_delta(event, epsilon - 1e-3) > delta

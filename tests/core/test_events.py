@@ -223,7 +223,7 @@ EVENTS = st.recursive(
     ATOMS,
     lambda inner: (
         st.builds(Repeated, inner, st.integers(1, 2**7))
-        | st.lists(inner, max_size=4).map(Composed)
+        | st.lists(inner, max_size=4).map(lambda events: Composed(tuple(events)))
     ),
     max_leaves=8,
 )

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import Bound
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Source, Stream
+from demur.core.entropy import OsEntropy, Source
 from demur.core.events import Gaussian as GaussianEvent
 from demur.core.release import Release
 from demur.core.rounding import down
@@ -209,17 +208,6 @@ def plan_descent(
     )
 
 
-class _StepKey:
-    """One step's view of an entry's key: streams of its own, the same key behind."""
-
-    def __init__(self, key: NoiseKey, step: int) -> None:
-        self._key, self._step = key, step
-        self.private = key.private
-
-    def stream(self, purpose: str, block: int = 0) -> Stream:
-        return self._key.stream(f"{purpose}, step {self._step}", block)
-
-
 def descend(
     plan: Descent,
     objective: Objective,
@@ -239,8 +227,7 @@ def descend(
     theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
     for index in range(plan.steps):
         _, gradient = objective.value_and_gradient(theta)
-        # Streams are all that Gaussian.apply asks of a key.
-        noisy = plan.step.apply(gradient, cast(NoiseKey, _StepKey(key, index)))
+        noisy = plan.step.apply(gradient, key, draw=index)
         velocity = plan.momentum * velocity - plan.learning_rate * noisy
         theta = theta + velocity
         norm = float(np.linalg.norm(theta))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from demur.core import validate
 from demur.core.errors import NotCovered
@@ -157,6 +157,8 @@ class Erasure(_Unit):
 
 
 Unit: TypeAlias = AddOrRemoveOne | ReplaceOne | ZeroOut | Ball | Erasure
+# A mapping is invariant in its keys: {AddOrRemoveOne(): ...} is no Mapping[Unit, ...].
+AnyUnit = TypeVar("AnyUnit", bound=_Unit)
 _KINDS: dict[str, type[Unit]] = {
     cls.kind: cls for cls in (AddOrRemoveOne, ReplaceOne, ZeroOut, Ball, Erasure)
 }

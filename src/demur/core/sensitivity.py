@@ -77,10 +77,14 @@ class Sensitivity:
         return min(found)
 
     def smallest(self) -> float:
-        """The smallest number of the table; a curve counts with its largest value."""
-        ends = [curve.knots[-1][1] for _, curve in self.spaces if curve.saturates]
-        tops = [curve(1.0) for _, curve in self.spaces if not curve.saturates]
-        return min([moved for _, moved in self.units] + ends + tops)
+        """The smallest number of the table; a curve counts with its cap, or at 1."""
+        ends = [
+            curve.knots[-1][1]
+            if curve.saturates
+            else curve(min(1.0, curve.knots[-1][0]))
+            for _, curve in self.spaces
+        ]
+        return min([moved for _, moved in self.units] + ends)
 
     def plus(self, more: float) -> Sensitivity:
         """The table when everything may move by `more` on top, rounded up."""

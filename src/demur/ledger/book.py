@@ -14,13 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
 from demur.core import validate
-from demur.core.adjacency import Erasure, LipschitzMap, Unit
+from demur.core.adjacency import AnyUnit, Erasure, LipschitzMap, Unit
 from demur.core.declaration import Declaration, Mechanism
 from demur.core.entropy import NoiseKey, OsEntropy, Source, source_name
 from demur.core.entry import Entry, Promise
@@ -80,7 +81,7 @@ class Ledger:
 
     def __init__(
         self,
-        budget: Budget | Mapping[Unit, Budget],
+        budget: Budget | Mapping[AnyUnit, Budget],
         unit: Unit | None = None,
         *,
         filter: Filter | str | None = None,
@@ -94,10 +95,12 @@ class Ledger:
                     "unit must say what the budget protects, as in"
                     " Ledger(budget, unit=AddOrRemoveOne())"
                 )
-            budget = {unit: budget}
+            budgets: Mapping[Any, Budget] = {unit: budget}
         elif unit is not None:
             raise TypeError("give either one Budget and its unit, or {unit: Budget}")
-        terms = Terms.make(dataset=dataset, budgets=budget, filter=filter, maps=maps)
+        else:
+            budgets = budget
+        terms = Terms.make(dataset=dataset, budgets=budgets, filter=filter, maps=maps)
         self._attach(store.Store(None), terms, None, keys=None)
 
     @classmethod
@@ -106,7 +109,7 @@ class Ledger:
         url: str | os.PathLike[str],
         *,
         dataset: str | None = None,
-        budgets: Mapping[Unit, Budget] | None = None,
+        budgets: Mapping[AnyUnit, Budget] | None = None,
         filter: Filter | str | None = None,
         maps: Iterable[LipschitzMap] | None = None,
         head: Head | str | None = None,
@@ -177,7 +180,7 @@ class Ledger:
     def _check_asked(
         self,
         dataset: str | None,
-        budgets: Mapping[Unit, Budget] | None,
+        budgets: Mapping[AnyUnit, Budget] | None,
         filter: Filter | str | None,
         maps: Iterable[LipschitzMap] | None,
         testing: bool | None,
@@ -185,10 +188,11 @@ class Ledger:
     ) -> None:
         """Refuse what was asked for and is not so; what was left out is as it is."""
         kept = self.terms
+        known: Mapping[Any, Budget] = dict(kept.budgets)
         kept.must_equal(
             Terms.make(
                 dataset=kept.dataset if dataset is None else dataset,
-                budgets=dict(kept.budgets) if budgets is None else budgets,
+                budgets=known if budgets is None else budgets,
                 filter=kept.filter if filter is None else filter,
                 maps=kept.maps if maps is None else maps,
                 signer=kept.signer,
@@ -653,6 +657,19 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __copy__(self) -> Ledger:
+        return self
+
+    def __deepcopy__(self, _: object) -> Ledger:
+        # A copied book would be a second budget: copies are the same book.
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Ledger cannot be pickled: a copy of a book would be a second budget."
+            " Pass its address and open it there."
+        )
 
     def __repr__(self) -> str:
         kind = "durable" if self.durable else "in memory"

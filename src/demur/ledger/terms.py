@@ -9,10 +9,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from demur.core import validate
-from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
+from demur.core.adjacency import (
+    AnyUnit,
+    Erasure,
+    LipschitzMap,
+    Unit,
+    unit_from_json,
+)
 from demur.core.errors import BookMismatch
 from demur.ledger.budget import Budget
 from demur.ledger.chain import canonical
@@ -49,7 +55,7 @@ class Terms:
         cls,
         *,
         dataset: str,
-        budgets: Mapping[Unit, Budget],
+        budgets: Mapping[AnyUnit, Budget],
         filter: Filter | str | None = None,
         maps: Iterable[LipschitzMap] = (),
         signer: str | None = None,
@@ -75,9 +81,8 @@ class Terms:
             filter = "gaussian" if all(b.delta for b in budgets.values()) else "pure"
         if isinstance(filter, str):
             filter = Filter.named(filter, first)
-        return cls(
-            dataset, tuple(budgets.items()), filter, tuple(maps), signer, testing
-        )
+        rows = cast(tuple[tuple[Unit, Budget], ...], tuple(budgets.items()))
+        return cls(dataset, rows, filter, tuple(maps), signer, testing)
 
     def to_text(self) -> str:
         """The terms as canonical text: the genesis of the chain."""

@@ -210,19 +210,20 @@ class Gaussian:
             )
         return vector
 
-    def apply(self, value: ArrayLike, entropy: NoiseKey) -> Values:
+    def apply(self, value: ArrayLike, entropy: NoiseKey, *, draw: int = 0) -> Values:
         """`value` on the grid plus integer noise, exact in float64.
 
-        `entropy` is the key of the ledger entry that paid (`ledger.key(entry)`). Prefer
-        `release`, which charges first.
+        `entropy` is the key of the ledger entry that paid (`ledger.key(entry)`), `draw`
+        the number of the draw where one entry pays for several: equal numbers are equal
+        noise. Prefer `release`, which charges first.
         """
         vector = self.check(value)
         index = np.rint(vector.reshape(-1) / self.grid).astype(np.int64)
         noise = rounded_gaussian(
             self.dimension,
             self._scale(),
-            entropy.stream("gaussian"),
-            lambda i: entropy.stream("gaussian refine", i),
+            entropy.stream("gaussian", draw),
+            lambda i: entropy.stream(f"gaussian refine {draw}", i),
         )
         released: Values = (index + noise).astype(np.float64) * self.grid
         return released.reshape(vector.shape)
