@@ -22,7 +22,7 @@ def main() -> int:
     wanted = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.joinpath("demur").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts
     }
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
