@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from demur.convex import losses
+from demur.convex.sensitivity import erm_sensitivity
 from tests.convex.kit import (
     LOSSES,
     largest_difference,
@@ -165,3 +166,29 @@ def test_bad_arguments(change, error):
     arguments = {"loss": "logistic", "radius": 0.5, "norm_bound": 1.0, "lam": 0.01}
     with pytest.raises(ValueError, match=error):
         losses.grad_diff_bound(**(arguments | change))
+
+
+@pytest.mark.parametrize("r", [1e-7, 1e-12, 1e-17, 1e-150])
+def test_softmax_bound_does_not_cancel_at_tiny_radii(r):
+    """It is linear there, and at least sqrt(2) r: the steepest coefficient's move."""
+
+    def slope(radius):
+        bound = losses.grad_diff_bound(
+            "softmax", radius, norm_bound=1.0, lam=0.01, num_classes=5
+        )
+        return bound / radius
+
+    assert slope(r) >= math.sqrt(2.0)
+    assert slope(r) == pytest.approx(slope(1e-8), rel=1e-5)
+
+
+def test_a_bound_that_falls_by_an_ulp_still_makes_a_curve():
+    found = erm_sensitivity(
+        "logistic",
+        n=1000,
+        lam=0.00028391315885247377,
+        norm_bound=3.0,
+        radius=0.42,
+        bias_scale=0.0,
+    )
+    assert found.parts.total > 0

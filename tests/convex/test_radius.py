@@ -6,7 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from demur.convex.exponential import base_numerator, draw_index, integer_weights
+from demur.convex.exponential import (
+    base_numerator,
+    check_size,
+    draw_index,
+    integer_weights,
+)
 from demur.convex.radius import compute_radius_policy, private_radius
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import BoundSource
@@ -106,3 +111,9 @@ def test_the_candidates_are_public():
         private_radius(X, y, epsilon=0.5, norm_bound=2.0, grid=[0.0])
     with pytest.raises(ValueError, match="no class has two"):
         private_radius(X[:2], [0, 1], epsilon=0.5, norm_bound=2.0)
+
+
+def test_weights_that_memory_would_not_hold_are_refused_before_the_charge():
+    with pytest.raises(ValueError, match="GiB"):
+        check_size(200, 1e-5)
+    check_size(200, 1e-2)

@@ -80,9 +80,14 @@ def test_purpose_and_block_cannot_be_confused():
         make().stream("a\x001", 1)
 
 
-def test_the_same_pair_is_the_same_stream():
+def test_the_same_pair_is_the_same_stream_and_is_handed_out_once():
     key = make()
-    assert key.stream("p", 3).read(64) == key.stream("p", 3).read(64)
+    first = key.stream("p", 3).read(64)
+    assert make().stream("p", 3).read(64) == first  # a retried task, the key anew
+    with pytest.raises(NoiseReuse, match="twice"):
+        key.stream("p", 3)
+    assert key.subkey("rows") == key.subkey("rows") == make().subkey("rows")
+    assert key.subkey("rows") != key.subkey("columns")
 
 
 # --------------------------------------------------------------------- processes
@@ -198,7 +203,9 @@ def test_a_wiped_key_refuses():
     stream = key.stream("p")
     key.wipe()
     with pytest.raises(NoiseReuse, match="wiped"):
-        key.stream("p")
+        key.stream("q")
+    with pytest.raises(NoiseReuse, match="wiped"):
+        key.subkey("q")
     assert bytes(key._key) == bytes(32)
     assert len(stream.read(8)) == 8  # handed out before, still in use
     key.wipe()

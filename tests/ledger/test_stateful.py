@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from demur.core.errors import BudgetExceeded, DemurError, IdempotencyConflict
 from demur.core.events import Pure
+from demur.core.rounding import float_up
 from demur.ledger import Budget, Ledger
 from tests.ledger.kit import UNIT, says
 
@@ -132,7 +133,7 @@ class Histories(RuleBasedStateMachine):
             return
         assert self.book.head().sequence == self.rows
         (status,) = self.book.status()
-        assert status.spent_epsilon == float(self.total)
+        assert status.spent_epsilon == float_up(self.total)
         found = self.book.verify(self.head)
         assert found.ok and found.rows == self.rows
         self.head = self.book.head()

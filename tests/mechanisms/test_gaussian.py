@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import os
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -19,7 +21,13 @@ from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, ZeroOut
 from demur.core.calibrate import gaussian_mu, ideal_delta
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
-from demur.core.errors import BudgetExceeded, NoiseReuse, NotCovered, NotPrivate
+from demur.core.errors import (
+    BudgetExceeded,
+    IdempotencyConflict,
+    NoiseReuse,
+    NotCovered,
+    NotPrivate,
+)
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 
@@ -365,6 +373,48 @@ def test_a_retried_task_draws_the_same_noise_and_pays_once(tmp_path) -> None:
         ledger.commit(entry, "artefact")
         with pytest.raises(NoiseReuse, match="committed"):
             ledger.key(entry, "abc")
+
+
+def test_mechanisms_of_equal_cost_are_not_the_same_mechanism() -> None:
+    """Noise scaled by 2 on one value twice gives the value: 2 a - b."""
+    ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT)
+    small, large = Gaussian(16.0, {UNIT: 1.0}), Gaussian(32.0, {UNIT: 2.0})
+    assert small.event(UNIT) == large.event(UNIT)
+    bound = {"input_digest": "abc", "idempotency_key": "task"}
+    ledger.charge(small, label="a", **bound)
+    with pytest.raises(IdempotencyConflict):
+        ledger.charge(large, label="a", **bound)
+    mixed = [Gaussian(np.array(s), {UNIT: 0.1}, 2) for s in ([1.0, 4.0], [4.0, 1.0])]
+    assert mixed[0].declaration() != mixed[1].declaration()
+
+
+def test_a_key_is_dead_after_its_commit_and_after_its_use() -> None:
+    ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT)
+    mechanism = Gaussian(20.0, {UNIT: 1.0})
+    entry = ledger.charge(mechanism, label="x")
+    key = ledger.key(entry)
+    mechanism.apply([100.0], key)
+    with pytest.raises(NoiseReuse, match="twice"):
+        mechanism.apply([103.0], key)
+    mechanism.apply([100.0], key, draw=1)
+    ledger.commit(entry, "artefact")
+    with pytest.raises(NoiseReuse, match="wiped"):
+        mechanism.apply([103.0], key, draw=2)
+
+
+def test_equal_inputs_do_not_look_equal_in_the_book(tmp_path) -> None:
+    """Else a reader who may release a guess learns whether it is the private value."""
+    path = tmp_path / "book.db"
+    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(EPSILON, DELTA)}) as book:
+        for label in ("private", "guess"):
+            Gaussian(20.0, {UNIT: 1.0}).release([1234.0], book, label=label)
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT body FROM demur_rows WHERE kind = 'charge'"
+        ).fetchall()
+    connection.close()
+    kept = [json.loads(body)["input"] for (body,) in rows]
+    assert len(set(kept)) == 2
 
 
 def _worker(queue: multiprocessing.Queue) -> None:

@@ -19,6 +19,7 @@ from demur.core import validate
 from demur.core.entropy import Stream
 
 _BITS = 32
+_LARGEST_TABLE = 2.0**29  # bytes
 _FURTHEST = 64.0  # natural logarithms below the best weight at which scores are cut
 
 
@@ -41,13 +42,33 @@ def integer_weights(scores: Sequence[int], epsilon: float) -> list[int]:
     """Weights proportional to beta^min(score, S), as integers."""
     if not scores or any(score < 0 for score in scores):
         raise ValueError("scores must be whole numbers from 0, at least one of them")
+    check_size(len(scores), epsilon)
     numerator = base_numerator(epsilon)
-    # The cut depends on public numbers alone: epsilon and the length of the list.
-    last = math.ceil(2.0 * (_FURTHEST + math.log(len(scores))) / epsilon)
+    last = _cut(len(scores), epsilon)
     powers: dict[int, int] = {}
     for score in {min(int(score), last) for score in scores}:
         powers[score] = numerator**score << (_BITS * (last - score))
     return [powers[min(int(score), last)] for score in scores]
+
+
+def _cut(count: int, epsilon: float) -> int:
+    """Where scores are cut: public numbers alone, epsilon and the list's length."""
+    return math.ceil(2.0 * (_FURTHEST + math.log(count)) / epsilon)
+
+
+def check_size(count: int, epsilon: float) -> None:
+    """Refuse, before anything is charged, weights that memory would not hold.
+
+    A weight has 32 S bits, and there may be as many different ones as indices.
+    """
+    validate.positive(epsilon=epsilon)
+    size = count * _cut(count, epsilon) * _BITS / 8
+    if size > _LARGEST_TABLE:
+        raise ValueError(
+            f"epsilon={epsilon:g} is too small for a list of {count}: its exact weights"
+            f" would take {size / 2**30:.1f} GiB. Use a larger epsilon or a shorter"
+            " grid. Nothing was spent."
+        )
 
 
 def base_numerator(epsilon: float) -> int:

@@ -114,10 +114,9 @@ def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
 
 def _refuse_long_rows(rows: Array, norm_bound: float) -> None:
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    over = int((norms > norm_bound).sum())
-    if over:
+    if (norms > norm_bound).any():
         raise ValueError(
-            f"{over} rows are longer than norm_bound={norm_bound:g}, and clip=False."
+            f"X has rows longer than norm_bound={norm_bound:g}, and clip=False."
             " Use clip=True (rows are projected onto the ball, radii stay valid) or a"
             " larger public bound."
         )

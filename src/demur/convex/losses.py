@@ -278,14 +278,17 @@ def _margin_bound(r: float, A: float, t: float, B: float, Bt: float) -> float:
 
 def _softmax_bound(r: float, t: float, B: float, s: float, Bt: float) -> float:
     """The largest corner of (*), and never more than the triangle inequality."""
-    low_a, low_x = max(0.0, _SQRT2 - t) ** 2, max(0.0, B - r) ** 2 + s * s
+    # 2 - A' and Bt^2 - X' at the far ends of the box, without cancellation.
+    less_a = t * (2.0 * _SQRT2 - t) if t < _SQRT2 else 2.0
+    less_x = r * (2.0 * B - r) if r < B else B * B
     largest = max(
-        (2.0 - a) * (Bt * Bt - x) + rho2 * (2.0 + a) + t2 * (Bt * Bt + x - rho2)
-        for a, x, t2, rho2 in itertools.product(
-            (low_a, 2.0), (low_x, Bt * Bt), (0.0, t * t), (0.0, r * r)
+        da * dx + rho2 * (4.0 - da) + t2 * (2.0 * Bt * Bt - dx - rho2)
+        for da, dx, t2, rho2 in itertools.product(
+            (0.0, less_a), (0.0, less_x), (0.0, t * t), (0.0, r * r)
         )
     )
-    return min(math.sqrt(largest / 2.0), _SQRT2 * r + t * Bt) * _ROUND_UP
+    corner = max(math.sqrt(largest / 2.0), _SQRT2 * r)
+    return min(corner, _SQRT2 * r + t * Bt) * _ROUND_UP
 
 
 def full_replacement_bound(

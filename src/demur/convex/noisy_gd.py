@@ -185,6 +185,8 @@ def plan_descent(
         )
     validate.positive(learning_rate=rate)
     validate.probability(momentum=momentum)
+    if momentum >= 1.0:
+        raise ValueError(f"momentum must be below 1; got {momentum}")
     for _ in range(8):
         step = Gaussian(
             sigma,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from demur.convex.exponential import draw_index
+from demur.convex.exponential import check_size, draw_index
 from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, clip_rows, finite_matrix
@@ -204,6 +204,7 @@ def private_radius(
             "the radius is itself a release, and the grid it was chosen from is public",
         ),
     )
+    check_size(len(candidates), epsilon)
     book = ledger if ledger is not None else Ledger(Budget(epsilon), unit=unit)
     bound = f"{digest_of(rows)} {len(rows)}"
     entry = book.charge(

@@ -84,10 +84,9 @@ def minimise(
             return Minimiser(theta, norm, iteration)
         if norm <= tau / 8.0:
             raise NotConverged(
-                f"tau={tau:g} is below what float64 can certify here: with"
-                f" {objective.n} records the gradient is known to {rounding:.2g} only."
-                " Raise tau, which adds 2 tau / lam to the sensitivity. Nothing was"
-                " released, nothing was charged."
+                f"tau={tau:g} is below what float64 can certify here, with"
+                f" {objective.n} records. Raise tau, which adds 2 tau / lam to the"
+                " sensitivity. Nothing was released, nothing was charged."
             )
         if iteration == max_iterations or not np.isfinite(norm):
             break

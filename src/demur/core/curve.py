@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from demur.core import validate
@@ -87,6 +87,10 @@ class PiecewiseLinear:
         if len(grid) < 2:
             raise ValueError(f"radii must hold a positive number; got {radii!r:.80}")
         values = [float(function(r)) for r in grid[1:]]
+        if any(not a <= b * (1.0 + 1e-9) for a, b in pairwise(values)):
+            raise ValueError("the function must be non-decreasing, and a number")
+        # The running maximum: rounding may make f fall by an ulp, and more is allowed.
+        values = list(accumulate(values, max))
         return cls(
             tuple(zip(grid, [*values, values[-1]], strict=True)), saturates=saturates
         )

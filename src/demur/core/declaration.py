@@ -6,7 +6,7 @@ one thing an engine must be able to do for the book.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from demur.core import validate
@@ -24,6 +24,9 @@ class Declaration:
     - `bounds`: what the sensitivity rests on, with the source of each bound.
     - `unprotected`: what the unit leaves open (labels, class counts, n, ...).
     - `assumptions`: anything else a reader must believe.
+    - `fingerprint`: a digest of what else shapes the noise (its scale, its grid). Two
+      mechanisms of equal cost may differ in it, and then they are not the same: one
+      entry must not pay for both.
     """
 
     name: str
@@ -31,7 +34,8 @@ class Declaration:
     sampler_distance: float = 0.0
     bounds: tuple[Bound, ...] = ()
     unprotected: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = ()
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         validate.name(name=self.name)
@@ -41,6 +45,8 @@ class Declaration:
             if isinstance(values, str):
                 raise TypeError(f"{field_name} must be a list; got one string")
             object.__setattr__(self, field_name, tuple(values))
+        if not isinstance(self.fingerprint, str) or len(self.fingerprint) > 200:
+            raise TypeError("fingerprint must be a short string")
         for line in self.unprotected:
             validate.text(unprotected=line)
         for line in self.assumptions:
@@ -59,6 +65,7 @@ class Declaration:
             "bounds": [bound.to_json() for bound in self.bounds],
             "unprotected": list(self.unprotected),
             "assumptions": list(self.assumptions),
+            "fingerprint": self.fingerprint,
         }
 
     @classmethod
@@ -75,6 +82,7 @@ class Declaration:
                 bounds=tuple(Bound.from_json(item) for item in data["bounds"]),
                 unprotected=data["unprotected"],
                 assumptions=data["assumptions"],
+                fingerprint=data["fingerprint"],
             )
         except TypeError as error:
             raise ValueError(f"not a declaration: {error}") from error

@@ -110,24 +110,47 @@ class NoiseKey(_OwnedByProcess):
         super().__init__()
         self._key = bytearray(key)
         self._wiped = False
+        self._used: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
         self.private = private
 
     def stream(self, purpose: str, block: int = 0) -> Stream:
-        """The stream for one purpose and block; the same pair is the same stream."""
+        """The stream for one purpose and block, once: again it would repeat noise.
+
+        The bytes are a function of key, purpose and block: a retried task that is given
+        the key anew draws the same.
+        """
         validate.name(purpose=purpose)
         if isinstance(block, bool) or not isinstance(block, int) or block < 0:
             raise ValueError(f"block must be a whole number from 0; got {block!r}")
+        with self._lock:
+            if (purpose, block) in self._used:
+                raise NoiseReuse(
+                    f"the stream {purpose!r}, block {block}, was taken from this key"
+                    " already: its noise would be used twice. Take another block."
+                )
+            derived = self._derive(f"noise\x00{purpose}\x00{block}")
+            self._used.add((purpose, block))
+        return Stream(derived)
+
+    def subkey(self, purpose: str) -> bytes:
+        """A key for streams that are addressed by record, such as one for each row.
+
+        It may be asked for again: batches of one release share it, and what tells
+        their noise apart is the row's own address.
+        """
+        validate.name(purpose=purpose)
+        return self._derive(f"subkey\x00{purpose}")
+
+    def _derive(self, info: str) -> bytes:
         self._check_owner()
         if self._wiped:
             raise NoiseReuse(
                 "this entry was committed and its key wiped: its noise cannot be"
                 " drawn again. Charge a new entry."
             )
-        info = f"demur noise\x00{purpose}\x00{block}".encode()
-        derived = HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(
-            bytes(self._key)
-        )
-        return Stream(derived)
+        expand = HKDF(SHA256(), KEY_BYTES, salt=None, info=f"demur {info}".encode())
+        return expand.derive(bytes(self._key))
 
     def wipe(self) -> None:
         """Overwrite the key; no stream can be made from it any more."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -176,6 +177,7 @@ class Ledger:
         if folder is None and place.durable:
             folder = _state_folder() / self.id
         self._shelf = Shelf(folder if place.durable else None)
+        self._out: dict[str, WeakSet[NoiseKey]] = {}
 
     def _check_asked(
         self,
@@ -291,11 +293,12 @@ class Ledger:
                 f" {type(declaration).__name__}. Nothing was spent."
             )
         text = canonical(declaration.to_json())
-        bound = self._shelf.keyed_digest(input_digest) if input_digest else None
         # Prices first: they may take a second, and the lock is short.
         ways = self._ways(declaration, count, block_delta)
         curves = journal.profiles_of(declaration)
         key, entry_id = source.new_key(), secrets.token_hex(16)
+        salt = _salt(entry_id, idempotency_key)
+        bound = self._shelf.keyed_digest(input_digest, salt) if input_digest else None
         keep = bound is not None and idempotency_key is not None
         body: journal.Body = {
             "kind": "charge",
@@ -450,6 +453,8 @@ class Ledger:
                 }
                 self._append(connection, sequence, last, body)
         self._shelf.wipe(entry.id)
+        for noise in self._out.pop(entry.id, ()):
+            noise.wipe()
 
     def key(self, entry: Entry, input_digest: str | None = None) -> NoiseKey:
         """The noise key of an entry: once, or again for the identical input alone.
@@ -466,9 +471,10 @@ class Ledger:
                     " cannot be drawn again. Charge a new entry."
                 )
         bound = body["input"] is not None
+        salt = _salt(entry.id, body["idempotency_key"])
         if bound and (
             input_digest is None
-            or self._shelf.keyed_digest(input_digest) != body["input"]
+            or self._shelf.keyed_digest(input_digest, salt) != body["input"]
         ):
             raise NoiseReuse(
                 f"{entry.label!r} is bound to another input: the same noise on two"
@@ -483,7 +489,9 @@ class Ledger:
                 " draw for one charge. Charge a new entry; to be able to retry, charge"
                 " with an idempotency_key and an input_digest."
             )
-        return NoiseKey(key, private=entry.private)
+        noise = NoiseKey(key, private=entry.private)
+        self._out.setdefault(entry.id, WeakSet()).add(noise)
+        return noise
 
     def _drawn(self, entry: Entry) -> int:
         with self._store.read() as connection:
@@ -674,6 +682,11 @@ class Ledger:
     def __repr__(self) -> str:
         kind = "durable" if self.durable else "in memory"
         return f"<Ledger {self.terms.dataset!r}, {kind}>"
+
+
+def _salt(entry_id: str, idempotency_key: str | None) -> str:
+    """What tells one entry's input digest from another's: the same for its repeats."""
+    return f"entry {entry_id}" if idempotency_key is None else f"key {idempotency_key}"
 
 
 def _state_folder() -> Path:

@@ -69,8 +69,11 @@ class Shelf:
                 os.fsync(file.fileno())
             path.unlink()
 
-    def keyed_digest(self, input_digest: str) -> str:
-        """The digest of an input, under the book's secret."""
+    def keyed_digest(self, input_digest: str, salt: str) -> str:
+        """The digest of an input, under the book's secret and the entry's salt.
+
+        Without a salt, equal inputs of two entries would look equal in the book.
+        """
         if self._folder is None:
             secret = self._memory.setdefault(_SECRET, os.urandom(KEY_BYTES))
         else:
@@ -78,7 +81,8 @@ class Shelf:
             if not path.exists():
                 self._write(path, os.urandom(KEY_BYTES))
             secret = self._read(path)
-        return hmac.new(secret, input_digest.encode(), hashlib.sha256).hexdigest()
+        text = f"{salt}\x00{input_digest}".encode()
+        return hmac.new(secret, text, hashlib.sha256).hexdigest()
 
     def _path(self, name: str) -> Path:
         assert self._folder is not None

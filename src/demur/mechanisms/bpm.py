@@ -46,7 +46,7 @@ from demur.mechanisms import bpm_constants
 from demur.mechanisms.bpm_sampler import draw, grid_of
 from demur.mechanisms.bpm_table import make_table
 from demur.mechanisms.bpm_two_stage import two_stage
-from demur.mechanisms.row_streams import KEY_BYTES, RowStreams
+from demur.mechanisms.row_streams import RowStreams
 
 Values = NDArray[np.float64]
 RowIds = NDArray[np.uint64]
@@ -286,7 +286,7 @@ class BPM:
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
         table = make_table(self.epsilon, self.L, self.dimension)
-        streams = RowStreams(entropy.stream(_STREAM).read(KEY_BYTES))
+        streams = RowStreams(entropy.subkey(_STREAM))
         found = draw(matrix, ids, table, self.grid, streams).astype(np.float64)
         found *= self.grid
         return found

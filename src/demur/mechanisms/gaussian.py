@@ -181,12 +181,13 @@ class Gaussian:
             bounds=self.bounds,
             unprotected=self.unprotected,
             assumptions=self.assumptions,
+            fingerprint=digest_of(np.append(self.sigma, self.grid)),
         )
 
     def check(self, value: ArrayLike) -> Values:
         """The value as a float64 vector that can be released, or a clear error.
 
-        Nothing has been charged or drawn when it raises.
+        `release` asks before it charges, so that nothing is spent when it raises.
         """
         try:
             vector = np.array(value, dtype=np.float64)
@@ -195,7 +196,7 @@ class Gaussian:
         if vector.size != self.dimension:
             raise ValueError(
                 f"value must have {self.dimension} coordinates, as declared; got"
-                f" {vector.size}. Nothing was spent."
+                f" {vector.size}. Nothing was drawn."
             )
         if not np.isfinite(vector).all():
             raise ValueError("value must be finite; it holds NaN or infinity")
@@ -206,7 +207,7 @@ class Gaussian:
                 "value is too large for its noise: a coordinate exceeds 2^52 grid"
                 f" steps (grid {np.max(self.grid):g}), where float64 stops being exact."
                 " Centre or rescale it, or bound it where it is computed. Nothing was"
-                " spent."
+                " drawn."
             )
         return vector
 

@@ -116,11 +116,12 @@ def release_vector(
     if was_estimated(r):
         conditional = (*conditional, "the radius, which was estimated from the data")
         bounds = (*bounds, Bound(float(r), BoundSource.ESTIMATED, "radius of the ball"))
+    marks = tuple(f"nothing is lost through {text}" for text in conditional)
     fine_print: dict[str, Any] = {
         "name": name,
         "bounds": bounds,
         "unprotected": UNPROTECTED,
-        "assumptions": assumptions,
+        "assumptions": (*assumptions, *marks),
     }
     moved = sensitivity.at(unit)
     if sigma_method == "analytic":

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.compat.ball_dp.booking import Rng, remember_estimated, source_of
 from demur.convex import radius
-from demur.convex.exponential import draw_index
+from demur.convex.exponential import check_size, draw_index
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.cost import Cost, Fixed
@@ -192,6 +192,7 @@ def dp_quantile_exponential_mechanism(
         unprotected=("the number of values",),
         assumptions=("one record changes one value", "the grid is public"),
     )
+    check_size(len(candidates), eps)
     book = ledger if ledger is not None else Ledger(Budget(eps), unit=unit)
     digest = digest_of(seen)
     entry = book.charge(
