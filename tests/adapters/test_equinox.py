@@ -26,6 +26,8 @@ from demur.convex import NotAtMinimiser, NotConverged
 from demur.convex.objective import objective
 from tests.adapters import kit
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 KEY = jax.random.key(0)
 
 

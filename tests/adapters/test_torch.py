@@ -22,6 +22,8 @@ from demur.adapters.torch_heads import (
 from demur.convex import NotAtMinimiser, release_head
 from tests.adapters import kit
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 LOSSES = (*kit.BINARY, "softmax")
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from demur.core import gdp
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 U = 2.0**-53
 
 

@@ -25,6 +25,8 @@ from demur.mechanisms.normal_quantile import (
     enclose,
 )
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_quantile_table.py"
 LAST = 2**63 - 1
 

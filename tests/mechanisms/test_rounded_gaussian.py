@@ -24,6 +24,8 @@ from demur.mechanisms.rounded_gaussian import (
     tail_bounds,
 )
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 SCALES = [2.0**b for b in (3, 10, 20, 26, 30, 40)]
 ODD_SCALES = [1.0, 1.7, 8 * math.pi, 2.0**26 / 3, 2.0**40 * 0.9999999, 2.0**44]
 CELLS = 2 ** (64 * (FURTHER_WORDS + 1))  # p of a coordinate with all its words
