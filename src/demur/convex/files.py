@@ -90,14 +90,23 @@ def load_head(path: str | os.PathLike[str]) -> Head:
                 if name in data:
                     setattr(head, name, _numbers(data[name]))
             head.classes_ = data["classes"]
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        if meta["entry"]["durable"]:
+            head.ledger = BookLeftBehind(meta["entry"]["dataset"])
+        head.n_features_in_ = int(meta["n_features"])
+        if meta["feature_names"] is not None:
+            head.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
+        entry = _entry_from_json(meta["entry"])
+        head.privacy_ = _report_from_json(meta["report"], entry)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        zipfile.BadZipFile,
+        EOFError,
+    ) as error:
         raise ValueError(f"{path} is not a head of demur: {error!r:.200}") from error
-    if meta["entry"]["durable"]:
-        head.ledger = BookLeftBehind(meta["entry"]["dataset"])
-    head.n_features_in_ = int(meta["n_features"])
-    if meta["feature_names"] is not None:
-        head.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
-    head.privacy_ = _report_from_json(meta["report"], _entry_from_json(meta["entry"]))
     return head
 
 

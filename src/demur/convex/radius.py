@@ -245,7 +245,8 @@ def _grid(grid: Sequence[float] | None, norm_bound: float) -> Array:
     if grid is None:
         return np.linspace(0.0, 2.0 * norm_bound, GRID_POINTS + 1)[1:]
     candidates = np.asarray(grid, dtype=np.float64)
-    if candidates.ndim != 1 or not len(candidates) or not (candidates > 0).all():
+    usable = np.isfinite(candidates) & (candidates > 0)
+    if candidates.ndim != 1 or not len(candidates) or not usable.all():
         raise ValueError(
             f"grid must be a list of positive radii; got {grid!r:.80}."
             " Nothing was spent."
