@@ -21,7 +21,7 @@ from demur.core.bounds import Bound, BoundSource
 from demur.core.entropy import Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.ledger import Budget, Ledger
+from demur.ledger import Budget, Ledger, own_book
 from demur.mechanisms import Gaussian
 
 Array = NDArray[np.float64]
@@ -60,9 +60,6 @@ def own_ledger(
     delta: float,
 ) -> Ledger:
     """The book given, or one in memory for this release alone ("not booked")."""
-    if ledger is None:
-        unit = Ball(radius, space=space)
-        return Ledger(Budget(epsilon, delta), unit=unit, dataset="not named")
     if isinstance(ledger, BookLeftBehind):
         raise NotPrivate(
             "this head was copied to another process or loaded from a file, and its"
@@ -71,12 +68,8 @@ def own_ledger(
             " Set ledger= to the opened book (or to None, for a release that is not"
             " booked). Nothing was spent."
         )
-    if not isinstance(ledger, Ledger):
-        raise TypeError(
-            f"ledger must be a Ledger or None; got {type(ledger).__name__}."
-            " Nothing was spent."
-        )
-    return ledger
+    unit = Ball(radius, space=space)
+    return own_book(ledger, Budget(epsilon, delta), unit=unit)
 
 
 def head_mechanism(

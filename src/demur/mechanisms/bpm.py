@@ -41,7 +41,7 @@ from demur.core.errors import NotPrivate
 from demur.core.events import Pure
 from demur.core.release import Release
 from demur.core.rounding import product_up, up
-from demur.ledger import Budget, Ledger
+from demur.ledger import Budget, Ledger, own_book
 from demur.mechanisms import bpm_constants
 from demur.mechanisms.bpm_sampler import draw, grid_of
 from demur.mechanisms.bpm_table import make_table
@@ -339,8 +339,9 @@ class BPM:
         declaration = self.declaration(space)
         # Whatever cannot be drawn is refused before it is paid for.
         make_table(self.epsilon, self.L, self.dimension)
-        if ledger is None:
-            ledger = _own_book(declaration)
+        ledger = own_book(
+            ledger, _whole_budget(declaration), unit=ReplaceOne(), filter="pure"
+        )
         bound = _digest("points", matrix, ids)
         entry = ledger.charge(
             declaration,
@@ -435,9 +436,8 @@ def _root_up(n: int) -> float:
     return root if Fraction(root) ** 2 >= n else up(root)
 
 
-def _own_book(declaration: Declaration) -> Ledger:
-    """A book in memory that this release fills to the brim."""
+def _whole_budget(declaration: Declaration) -> Budget:
+    """What a book in memory holds when this release fills it to the brim."""
     event = declaration.cost.at(ReplaceOne())
     assert isinstance(event, Pure)
-    budget = Budget(max(event.epsilon, 2.0**-1022))
-    return Ledger(budget, unit=ReplaceOne(), filter="pure")
+    return Budget(max(event.epsilon, 2.0**-1022))
