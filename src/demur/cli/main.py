@@ -15,6 +15,9 @@ from rich.table import Table
 
 from demur import __version__
 from demur.cli.head import head_app
+from demur.cli.reports import reports_app
+from demur.cli.train import train
+from demur.cli.unlearn import unlearn_app
 from demur.core.errors import DemurError
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ ledger_app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(head_app, name="head")
+app.add_typer(unlearn_app, name="unlearn")
+app.add_typer(reports_app, name="reports")
+app.command()(train)
 
 console = Console(soft_wrap=False)
 errors = Console(stderr=True)

@@ -27,6 +27,7 @@ Traps of dp_accounting 0.6.0 that this module keeps out, each with a test:
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,9 +37,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtri
 
-from demur.core import events, gaussian, renyi, validate
+from demur.core import events, gaussian, renyi, sampled_gaussian, validate
 from demur.core.errors import NotPriced
 from demur.core.events import (
     ApproxDP,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     import dp_accounting
 
 _GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
+_ROUGH_POINTS = 2**16  # Points of a rough distribution, at the least.
 _KEPT_DOTS = 2**14  # Dots of a profile that is kept with an entry.
 _MOST_POINTS = 2**17  # Points of the grid of a whole book's distribution.
 _MOST_BLOCKS = 2**18  # Equal pure events that are still composed on a grid.
@@ -116,6 +118,8 @@ def _total(event: Event) -> _Total:
         match atom:
             case Gaussian(multiplier=z):
                 mu_squared += inverse_square_up(z) * count
+            case Pure(epsilon=0.0):
+                pass
             case Pure(epsilon=eps):
                 pure[eps] = pure.get(eps, 0) + count
             case ApproxDP(epsilon=eps, delta=0.0):
@@ -301,6 +305,67 @@ def _renyi_delta(total: _Total, epsilon: float) -> float:
         return 1.0
     found = math.exp(smallest) * (1 + 1e-9)
     return min(1.0, sum_up(up(found), float_up(total.delta_sum)))
+
+
+def rough_price(event: Sampled, count: int, delta: float) -> float:
+    """About the price of `count` sampled steps, in a hundredth of the time.
+
+    It guides a search for a parameter. Nothing may rest on it: what the search finds
+    has to be priced by `price`.
+    """
+    validate.open_probability(delta=delta)
+    total = _Total(0.0, {}, {}, {event: count})
+    simple = min(_closed_form(total, delta), _renyi_epsilon(total, delta))
+    if delta < PLD_SMALLEST_DELTA or _too_wide(total, delta):
+        return simple
+    exponent = _grid_exponent(event, count) - 3
+    # Noise beyond this has a thousandth of what delta leaves to one step.
+    reach = -float(ndtri(1e-3 * delta / count))
+    found = [
+        _rough_epsilon(event, count, delta, exponent, reach, vanishes)
+        for vanishes in (True, False)
+    ]
+    return min(max(found), simple)
+
+
+def _rough_epsilon(
+    event: Sampled,
+    count: int,
+    delta: float,
+    exponent: int,
+    reach: float,
+    vanishes: bool,
+) -> float:
+    """Epsilon in one direction, by one cyclic convolution on a coarse grid."""
+    from dp_accounting.pld import pld_pmf
+
+    step = math.ldexp(1.0, -exponent)
+    low, high = sampled_gaussian.losses(event, reach, vanishes)
+    dots = np.arange(math.floor(low / step), math.ceil(high / step) + 2)
+    curve = sampled_gaussian.stick(event, dots * step, vanishes)
+    falling = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
+    one = pld_pmf.create_pmf_pessimistic_connect_dots(
+        step, dots, falling
+    ).to_dense_pmf()
+    size = max(_ROUGH_POINTS, 2 ** math.ceil(math.log2(4 * len(dots))))
+    masses = np.zeros(size)
+    masses[(one._lower_loss + np.arange(one.size)) % size] = one._probs
+    whole = np.fft.irfft(np.fft.rfft(masses) ** count, size)
+    # Losses from -size/4 to 3/4 size steps; what wraps round has no mass to speak of.
+    losses = np.arange(-(size // 4), size - size // 4) * step
+    whole = np.maximum(whole[np.arange(-(size // 4), size - size // 4) % size], 0.0)
+    infinite = -math.expm1(count * math.log1p(-min(one._infinity_mass, 1 - 1e-16)))
+    above = np.cumsum(whole[::-1])[::-1]
+    discounted = np.cumsum((whole * np.exp(-losses))[::-1])[::-1]
+    at = infinite + above - np.exp(losses) * discounted
+    inside = np.flatnonzero(at > delta)
+    if not len(inside):
+        return 0.0
+    last = int(inside[-1])
+    if last + 1 == size:
+        return math.inf
+    share = (at[last] - delta) / max(at[last] - at[last + 1], 1e-300)
+    return max(0.0, float(losses[last] + share * step))
 
 
 def profile_of(event: Event) -> Profile | None:
@@ -586,3 +651,117 @@ def from_dp_event(
         case dpa.ComposedDpEvent(events=inners):
             return Composed(tuple(from_dp_event(e, neighbours) for e in inners))
     raise NotPriced(f"{event!r:.200} has no counterpart here; nothing was spent.")
+
+
+def unsupported_dp_event() -> dp_accounting.DpEvent:
+    """The event by which dp_accounting says that it has no word for a thing."""
+    import dp_accounting as dpa
+
+    return dpa.UnsupportedDpEvent()
+
+
+def to_relation(neighbours: Neighbours) -> dp_accounting.NeighboringRelation:
+    """The relation in dp_accounting's words."""
+    return _relation(neighbours)
+
+
+def relation_of_accountant(accountant: dp_accounting.PrivacyAccountant) -> Neighbours:
+    """The relation that an accountant of dp_accounting was made for."""
+    import dp_accounting as dpa
+
+    if not isinstance(accountant, dpa.PrivacyAccountant):
+        raise TypeError(
+            "accountant must be one of dp_accounting's PrivacyAccountant; got"
+            f" {type(accountant).__name__}"
+        )
+    for neighbours in Neighbours:
+        if _relation(neighbours) is accountant.neighboring_relation:
+            return neighbours
+    raise NotPriced(
+        f"an accountant for {accountant.neighboring_relation} has no counterpart here;"
+        " nothing was spent."
+    )
+
+
+def grid_of_accountant(accountant: dp_accounting.PrivacyAccountant) -> float | None:
+    """The step of the losses in a new PLD accountant; None for any other kind."""
+    from dp_accounting import NoOpDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    if type(accountant) is not PLDAccountant:
+        return None
+    new = isinstance(accountant.ledger, NoOpDpEvent)
+    return float(accountant._value_discretization_interval) if new else None
+
+
+def check_accountant(accountant: dp_accounting.PrivacyAccountant, event: Event) -> None:
+    """Refuse an accountant that is not new or has no price for such an event.
+
+    One that holds events already would give the epsilon of something else.
+    """
+    import dp_accounting as dpa
+
+    relation_of_accountant(accountant)
+    if not isinstance(accountant.ledger, dpa.NoOpDpEvent):
+        raise ValueError(
+            "accountant must be new; this one has composed events already, and their"
+            " cost would be taken for the plan's"
+        )
+    if not accountant.supports(to_dp_event(event)):
+        kinds = sorted({type(atom).__name__ for atom in events.atoms(event)})
+        raise NotPriced(
+            f"{type(accountant).__name__} has no price for {', '.join(kinds)} under"
+            f" {accountant.neighboring_relation.name}. Nothing was spent."
+        )
+
+
+def accountant_epsilon(
+    accountant: dp_accounting.PrivacyAccountant, event: Event, delta: float
+) -> float:
+    """What a copy of a new accountant says of `event` alone."""
+    check_accountant(accountant, event)
+    alone = copy.deepcopy(accountant)
+    alone.compose(to_dp_event(event))
+    return float(alone.get_epsilon(delta))
+
+
+def fixed_batch_epsilon(
+    dataset_size: int, batch_size: int, multiplier: float, count: int, delta: float
+) -> float:
+    """Epsilon of `count` uniform batches without replacement, one record replaced.
+
+    `multiplier` = sigma / the largest norm of one record's contribution. The bound is
+    the Renyi one of Wang, Balle and Kasiviswanathan 2019, as dp_accounting computes
+    it; it counts noise per sensitivity of the whole sum, which moves by two
+    contributions.
+    """
+    import dp_accounting as dpa
+
+    validate.count(dataset_size=dataset_size, batch_size=batch_size, count=count)
+    validate.positive(multiplier=multiplier)
+    validate.open_probability(delta=delta)
+    if batch_size > dataset_size:
+        raise ValueError(
+            f"batch_size must be at most dataset_size; got {batch_size} of"
+            f" {dataset_size}"
+        )
+    accountant = dpa.rdp.RdpAccountant(
+        # Any set of orders gives a bound; their cost grows with the square.
+        orders=[*range(2, 17), 20, 24, 28, 32, 40, 48, 64, 96, 128],
+        neighboring_relation=dpa.NeighboringRelation.REPLACE_ONE,
+    )
+    accountant.compose(
+        fixed_batch_dp_event(dataset_size, batch_size, multiplier, count)
+    )
+    return up(float(accountant.get_epsilon(delta)), 8)
+
+
+def fixed_batch_dp_event(
+    dataset_size: int, batch_size: int, multiplier: float, count: int
+) -> dp_accounting.DpEvent:
+    """The same batches in dp_accounting's words, for its accountant of REPLACE_ONE."""
+    import dp_accounting as dpa
+
+    noise = dpa.GaussianDpEvent(down(multiplier / 2))
+    one = dpa.SampledWithoutReplacementDpEvent(dataset_size, batch_size, noise)
+    return dpa.SelfComposedDpEvent(one, count)

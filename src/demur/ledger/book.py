@@ -295,7 +295,7 @@ class Ledger:
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
         ways = self._ways(declaration, count, block_delta)
-        curves = journal.profiles_of(declaration)
+        curves = journal.profiles_of(declaration, count)
         key, entry_id = source.new_key(), secrets.token_hex(16)
         salt = _salt(entry_id, idempotency_key)
         bound = self._shelf.keyed_digest(input_digest, salt) if input_digest else None
@@ -551,6 +551,16 @@ class Ledger:
         with self._store.read() as connection:
             found = journal.charges(connection)
         return [self._entry(*row) for row in found]
+
+    def find(self, idempotency_key: str) -> Entry | None:
+        """The charge that was made with this idempotency key, if there is one."""
+        with self._store.read() as connection:
+            found = journal.charge_by_key(connection, idempotency_key)
+            if found is None:
+                return None
+            sequence, body = found
+            declared = journal.declaration(connection, body["declaration"])
+        return self._entry(sequence, body, declared)
 
     def _default_unit(self, unit: Unit | None) -> Unit:
         if unit is not None:

@@ -135,14 +135,21 @@ def declaration(connection: Connection, name: str) -> Declaration:
     return declaration_from_text(text)
 
 
-def profiles_of(declared: Declaration) -> dict[str, KeptProfile]:
-    """Curves of the subsampled events of a declaration, by the event's digest."""
+def profiles_of(declared: Declaration, count: int = 1) -> dict[str, KeptProfile]:
+    """Curves of the subsampled events of a declaration, by the event's digest.
+
+    Of all `count` runs at once: composing a stored curve of one run a thousand times
+    would cost a reading a percent of its epsilon.
+    """
     kept: dict[str, KeptProfile] = {}
     for term in declared.cost.terms:
-        profile = accounting.profile_of(term.event) if isinstance(term, Fixed) else None
-        if profile is not None and isinstance(term, Fixed):
+        if not isinstance(term, Fixed):
+            continue
+        event = events.Repeated(term.event, count) if count > 1 else term.event
+        profile = accounting.profile_of(event)
+        if profile is not None:
             data = profile.to_bytes()
-            kept[event_digest(term.event)] = KeptProfile(term.event, digest(data), data)
+            kept[event_digest(event)] = KeptProfile(event, digest(data), data)
     return kept
 
 

@@ -21,22 +21,20 @@ delta = 0 takes it. As everywhere, ChaCha20's bits stand for ideal ones.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from demur.core import events, validate
 from demur.core.adjacency import ReplaceOne, Unit
-from demur.core.bounds import Bound, BoundSource, finite_matrix
+from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls, Term
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.events import Pure
 from demur.core.release import Release
@@ -46,10 +44,16 @@ from demur.mechanisms import bpm_constants
 from demur.mechanisms.bpm_sampler import draw, grid_of
 from demur.mechanisms.bpm_table import make_table
 from demur.mechanisms.bpm_two_stage import two_stage
+from demur.mechanisms.reports import Reports as Reports
+from demur.mechanisms.reports import (
+    RowIds,
+    Values,
+    checked_row_ids,
+    coordinates,
+    points_in_cube,
+    release_rows,
+)
 from demur.mechanisms.row_streams import RowStreams
-
-Values = NDArray[np.float64]
-RowIds = NDArray[np.uint64]
 
 _STREAM = "bpm rows"
 
@@ -149,6 +153,11 @@ class BPM:
         return math.exp(self._constants.log_w)
 
     @property
+    def reach(self) -> float:
+        """How far outside [0, 1] a coordinate of a report can lie: L."""
+        return self.L
+
+    @property
     def grid(self) -> float:
         """The power of two of which every coordinate of a report is a multiple."""
         return grid_of(self.epsilon, self.L, self.dimension)
@@ -202,20 +211,14 @@ class BPM:
             )
 
     def _coordinates(self, name: str, values: ArrayLike) -> Values:
-        array = np.asarray(values, dtype=np.float64)
-        if array.ndim == 0 or array.shape[-1] != self.dimension:
-            raise ValueError(
-                f"{name} must have {self.dimension} coordinates along its last axis;"
-                f" got shape {array.shape}"
-            )
-        return array
+        return coordinates(name, values, self.dimension)
 
     # -- the promise -------------------------------------------------------------
 
     def declaration(self, space: str = "cube") -> Declaration:
         """Cost and fine print: over balls of `space`, and for any replacement."""
         validate.name(space=space)
-        diameter = _root_up(self.dimension)
+        diameter = root_up(self.dimension)
         total = product_up(self.epsilon, min(self.L, diameter))
         if not math.isfinite(total):
             raise ValueError(
@@ -258,20 +261,7 @@ class BPM:
 
         Nothing has been charged or drawn when it raises.
         """
-        matrix = finite_matrix("points", points)
-        if matrix.shape[1] != self.dimension:
-            raise ValueError(
-                f"points must have {self.dimension} columns, as declared; got"
-                f" {matrix.shape[1]}. Nothing was spent."
-            )
-        outside = ((matrix < 0.0) | (matrix > 1.0)).any(axis=1)
-        if outside.any():
-            raise ValueError(
-                f"points must lie in the unit cube: {int(outside.sum())} rows do not."
-                " Scale them by public bounds (demur.to_unit_cube); nothing is"
-                " clipped in silence. Nothing was spent."
-            )
-        return matrix
+        return points_in_cube(points, self.dimension)
 
     def apply(
         self, points: ArrayLike, entropy: NoiseKey, row_ids: ArrayLike | None = None
@@ -282,11 +272,14 @@ class BPM:
         entry's key, gives the same reports. Prefer `privatize`, which charges first.
         """
         matrix = self.check(points)
-        return self._draw(matrix, _row_ids(row_ids, len(matrix)), entropy)
+        return self._draw(matrix, checked_row_ids(row_ids, len(matrix)), entropy)
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
+        return self.draw_rows(matrix, ids, RowStreams(entropy.subkey(_STREAM)))
+
+    def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
+        """Reports of checked points from given streams; nothing is charged here."""
         table = make_table(self.epsilon, self.L, self.dimension)
-        streams = RowStreams(entropy.subkey(_STREAM))
         found = draw(matrix, ids, table, self.grid, streams).astype(np.float64)
         found *= self.grid
         return found
@@ -335,108 +328,33 @@ class BPM:
         ((2, 2), 1.6)
         """
         matrix = self.check(points)
-        ids = _row_ids(row_ids, len(matrix))
+        ids = checked_row_ids(row_ids, len(matrix))
         declaration = self.declaration(space)
         # Whatever cannot be drawn is refused before it is paid for.
         make_table(self.epsilon, self.L, self.dimension)
         ledger = own_book(
-            ledger, _whole_budget(declaration), unit=ReplaceOne(), filter="pure"
+            ledger, whole_budget(declaration), unit=ReplaceOne(), filter="pure"
         )
-        bound = _digest("points", matrix, ids)
-        entry = ledger.charge(
-            declaration,
+        return release_rows(
+            self,
+            matrix,
+            self._draw,
+            ledger=ledger,
+            row_ids=ids,
             label=label,
-            input_digest=bound,
+            space=space,
             idempotency_key=idempotency_key,
-            source=source or OsEntropy(),
+            source=source,
         )
-        values = self._draw(matrix, ids, ledger.key(entry, bound))
-        ledger.commit(entry, _digest("reports", values, ids))
-        return Release(Reports(values, ids, self), entry)
 
 
-@dataclass(frozen=True, eq=False)
-class Reports:
-    """What the server gets: one report for each row, and the public mechanism.
-
-    Row i of `values` is the report of the row named `row_ids[i]`. Whatever is computed
-    from reports is post-processing, and free.
-    """
-
-    values: Values
-    row_ids: RowIds
-    mechanism: BPM
-
-    def __post_init__(self) -> None:
-        values = np.array(self.values, dtype=np.float64)
-        ids = _row_ids(self.row_ids, len(values) if values.ndim else 0)
-        bound = self.mechanism.L
-        if values.ndim != 2 or values.shape[1] != self.mechanism.dimension:
-            raise ValueError(
-                f"reports must be a matrix of {self.mechanism.dimension} columns;"
-                f" got shape {values.shape}"
-            )
-        if not ((values >= -bound) & (values <= 1.0 + bound)).all():
-            raise ValueError(
-                f"reports must lie in [-L, 1 + L] with L = {bound:g}: these are not"
-                " this mechanism's"
-            )
-        for name, array in (("values", values), ("row_ids", ids)):
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self.values, dtype=dtype, copy=copy)
-
-
-def _row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
-    """The rows' names as uint64, all different."""
-    if row_ids is None:
-        return np.arange(count, dtype=np.uint64)
-    given = np.asarray(row_ids)
-    if given.dtype.kind not in "iu" or given.shape != (count,):
-        raise ValueError(
-            f"row_ids must be {count} whole numbers, one for each row, as an integer"
-            f" array (uint64 for the largest); got {given.dtype} of shape"
-            f" {given.shape}. Nothing was spent."
-        )
-    if (given < 0).any():
-        raise ValueError("row_ids must not be negative. Nothing was spent.")
-    ids = np.array(given, dtype=np.uint64)
-    if not _increasing(ids) and len(np.unique(ids)) != count:
-        raise ValueError(
-            "row_ids must all differ: two rows of one id would share their noise, and"
-            " the difference of their reports would show that of their points."
-            " Nothing was spent."
-        )
-    return ids
-
-
-def _digest(what: str, matrix: Values, ids: RowIds) -> str:
-    """A digest of rows and their content, whatever their order."""
-    if not _increasing(ids):
-        order = np.argsort(ids)
-        ids, matrix = ids[order], matrix[order]
-    found = hashlib.sha256(f"bpm {what} {matrix.shape}\x00".encode())
-    found.update(np.ascontiguousarray(ids, dtype="<u8").data)
-    found.update(np.ascontiguousarray(matrix, dtype="<f8").data)
-    return found.hexdigest()
-
-
-def _increasing(ids: RowIds) -> bool:
-    return bool((ids[1:] > ids[:-1]).all())
-
-
-def _root_up(n: int) -> float:
+def root_up(n: int) -> float:
     """The square root, rounded up only where it has to be rounded."""
     root = math.sqrt(n)
     return root if Fraction(root) ** 2 >= n else up(root)
 
 
-def _whole_budget(declaration: Declaration) -> Budget:
+def whole_budget(declaration: Declaration) -> Budget:
     """What a book in memory holds when this release fills it to the brim."""
     event = declaration.cost.at(ReplaceOne())
     assert isinstance(event, Pure)

@@ -32,9 +32,17 @@ def two_stage(
     near = np.flatnonzero(inside)
     direction = rng.normal(size=(near.size, d))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    radius = _radii(near.size, d, epsilon, L, rng)
+    radius = inside_radii(near.size, d, epsilon, L, rng)
     out[near] = points[near] + radius[:, None] * direction
-    left = np.flatnonzero(~inside)
+    out[~inside] = outside_ball(points[~inside], L, rng)
+    return out
+
+
+def outside_ball(points: Values, L: float, rng: np.random.Generator) -> Values:
+    """Uniform on the cube outside the ball around each point (Algorithm 3)."""
+    n, d = points.shape
+    out = np.empty((n, d))
+    left = np.arange(n)
     while left.size:
         tried = rng.random((left.size, d)) * (1.0 + 2.0 * L) - L
         out[left] = tried
@@ -42,7 +50,7 @@ def two_stage(
     return out
 
 
-def _radii(
+def inside_radii(
     count: int, d: int, epsilon: float, L: float, rng: np.random.Generator
 ) -> Values:
     """Radii of density proportional to r^(d-1) e^(-kr) on (0, L)."""

@@ -1,0 +1,506 @@
+"""Sums of clipped gradients: demur against an ordinary gradient and other libraries.
+
+    python benchmarks/clipping.py [--case mlp cnn gpt-128x128 ...] [--rounds 20]
+
+One script for a CPU and a GPU. Every figure is the median of rounds in which the
+methods take turns, in one run; "times" is against the ordinary gradient of the summed
+loss, which is not private. Temp memory is XLA's own figure for the compiled program
+(torch: the peak above what was allocated before). jax-privacy runs at several micro-
+batch sizes (read the best); Opacus with hooks and with ghost clipping, if installed.
+--largest finds the largest batch of the transformer that fits the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from demur.training.clipping import clipped_grad
+
+CLIP = 1.0
+
+
+@dataclass
+class Case:
+    name: str
+    params: Any
+    loss: Callable[..., Any]
+    batch: tuple[Any, ...]
+    microbatches: tuple[int | None, ...]
+    torch: Callable[[], Any] | None = None
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    logits = logits.astype(jnp.float32)
+    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float, dtype: Any) -> Any:
+    return jnp.asarray(rng.normal(scale=scale, size=shape), dtype)
+
+
+def dense(rng: np.random.Generator, rows: int, columns: int, dtype: Any) -> Any:
+    return normal(rng, rows, columns, scale=rows**-0.5, dtype=dtype)
+
+
+def mlp(batch: int) -> Case:
+    rng = np.random.default_rng(1)
+    sizes = [784, 1024, 1024, 10]
+    params = [
+        {"w": dense(rng, a, b, jnp.float32), "b": jnp.zeros(b)}
+        for a, b in zip(sizes, sizes[1:], strict=False)
+    ]
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        for layer in params[:-1]:
+            x = jax.nn.relu(x @ layer["w"] + layer["b"])
+        return cross_entropy(x @ params[-1]["w"] + params[-1]["b"], y)
+
+    x = normal(rng, batch, 784, scale=1.0, dtype=jnp.float32)
+    y = jnp.asarray(rng.integers(0, 10, batch))
+    sizes_tried = (None, 8, 64, 512) if batch <= 1024 else (64, 512, 2048)
+
+    def torch_model() -> Any:
+        nn = import_module("torch.nn")
+        return nn.Sequential(
+            nn.Linear(784, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 10),
+        )
+
+    return Case(f"mlp, batch {batch}", params, loss, (x, y), sizes_tried, torch_model)
+
+
+def cnn(batch: int) -> Case:
+    rng = np.random.default_rng(2)
+
+    def kernel(size: int, inputs: int, outputs: int) -> Any:
+        scale = (size * size * inputs) ** -0.5
+        return normal(rng, size, size, inputs, outputs, scale=scale, dtype=jnp.float32)
+
+    params = {
+        "k1": kernel(8, 1, 16),
+        "b1": jnp.zeros(16),
+        "k2": kernel(4, 16, 32),
+        "b2": jnp.zeros(32),
+        "w3": dense(rng, 512, 32, jnp.float32),
+        "b3": jnp.zeros(32),
+        "w4": dense(rng, 32, 10, jnp.float32),
+        "b4": jnp.zeros(10),
+    }
+
+    def conv(x: Any, k: Any, pad: int) -> Any:
+        return jax.lax.conv_general_dilated(
+            x, k, (2, 2), [(pad, pad)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def pool(x: Any) -> Any:
+        window = (1, 2, 2, 1)
+        return jax.lax.reduce_window(
+            x, -jnp.inf, jax.lax.max, window, (1, 1, 1, 1), "VALID"
+        )
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        h = pool(jnp.tanh(conv(x, params["k1"], 3) + params["b1"]))
+        h = pool(jnp.tanh(conv(h, params["k2"], 0) + params["b2"]))
+        h = h.reshape(h.shape[0], -1)
+        h = jnp.tanh(h @ params["w3"] + params["b3"])
+        return cross_entropy(h @ params["w4"] + params["b4"], y)
+
+    x = normal(rng, batch, 28, 28, 1, scale=1.0, dtype=jnp.float32)
+    y = jnp.asarray(rng.integers(0, 10, batch))
+
+    def torch_model() -> Any:
+        nn = import_module("torch.nn")
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 28)),
+            nn.Conv2d(1, 16, 8, 2, padding=3),
+            nn.Tanh(),
+            nn.MaxPool2d(2, 1),
+            nn.Conv2d(16, 32, 4, 2),
+            nn.Tanh(),
+            nn.MaxPool2d(2, 1),
+            nn.Flatten(),
+            nn.Linear(512, 32),
+            nn.Tanh(),
+            nn.Linear(32, 10),
+        )
+
+    tried = (None, 64, 512) if batch <= 1024 else (512, 2048, None)
+    return Case(f"cnn, batch {batch}", params, loss, (x, y), tried, torch_model)
+
+
+def gpt(batch: int, tokens: int, small: bool = False) -> Case:
+    """The shape of GPT-2 small with an untied head, in bfloat16."""
+    rng = np.random.default_rng(3)
+    width, depth, heads, words = (128, 2, 4, 1000) if small else (768, 12, 12, 50257)
+    dtype = jnp.bfloat16
+
+    def block() -> dict[str, Any]:
+        return {
+            "norm1": jnp.ones(width, dtype),
+            "shift1": jnp.zeros(width, dtype),
+            "qkv": dense(rng, width, 3 * width, dtype),
+            "qkv_b": jnp.zeros(3 * width, dtype),
+            "out": dense(rng, width, width, dtype),
+            "out_b": jnp.zeros(width, dtype),
+            "norm2": jnp.ones(width, dtype),
+            "shift2": jnp.zeros(width, dtype),
+            "up": dense(rng, width, 4 * width, dtype),
+            "up_b": jnp.zeros(4 * width, dtype),
+            "down": dense(rng, 4 * width, width, dtype),
+            "down_b": jnp.zeros(width, dtype),
+        }
+
+    params = {
+        "words": normal(rng, words, width, scale=0.02, dtype=dtype),
+        "places": normal(rng, 1024, width, scale=0.02, dtype=dtype),
+        "blocks": [block() for _ in range(depth)],
+        "norm": jnp.ones(width, dtype),
+        "shift": jnp.zeros(width, dtype),
+        "head": dense(rng, width, words, dtype),
+    }
+
+    def norm(x: Any, scale: Any, shift: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        wide = wide - wide.mean(-1, keepdims=True)
+        wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-5)
+        return wide.astype(dtype) * scale + shift
+
+    def attention(x: Any, p: Any) -> Any:
+        n, t, _ = x.shape
+        qkv = (x @ p["qkv"] + p["qkv_b"]).reshape(n, t, 3, heads, width // heads)
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        scores = jnp.einsum("nthd,nshd->nhts", q, k).astype(jnp.float32)
+        causal = jnp.tril(jnp.ones((t, t), bool))
+        scores = jnp.where(causal, scores * (width // heads) ** -0.5, -1e30)
+        weights = jax.nn.softmax(scores).astype(dtype)
+        mixed = jnp.einsum("nhts,nshd->nthd", weights, v).reshape(n, t, width)
+        return mixed @ p["out"] + p["out_b"]
+
+    def loss(params: Any, ids: Any, targets: Any) -> Any:
+        x = params["words"][ids] + params["places"][: ids.shape[1]]
+        for p in params["blocks"]:
+            x = x + attention(norm(x, p["norm1"], p["shift1"]), p)
+            h = norm(x, p["norm2"], p["shift2"])
+            x = x + jax.nn.gelu(h @ p["up"] + p["up_b"]) @ p["down"] + p["down_b"]
+        return cross_entropy(
+            norm(x, params["norm"], params["shift"]) @ params["head"], targets
+        )
+
+    ids = jnp.asarray(rng.integers(0, words, (batch, tokens)))
+    targets = jnp.asarray(rng.integers(0, words, (batch, tokens)))
+    tried = (8, 16, 32) if not small else (None, 4)
+    name = f"gpt2 shape{' (small)' if small else ''}, {batch} x {tokens}"
+    return Case(name, params, loss, (ids, targets), tried)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "mlp": lambda: mlp(1024),
+    "cnn": lambda: cnn(256),
+    "gpt-small": lambda: gpt(8, 64, small=True),
+    "mlp-8192": lambda: mlp(8192),
+    "cnn-1024": lambda: cnn(1024),
+    "cnn-8192": lambda: cnn(8192),
+    "gpt-256x64": lambda: gpt(256, 64),
+    "gpt-128x128": lambda: gpt(128, 128),
+    "gpt-32x512": lambda: gpt(32, 512),
+}
+ON_CPU = ("mlp", "cnn", "gpt-small")
+ON_GPU = ("mlp", "mlp-8192", "cnn-1024", "cnn-8192", "gpt-128x128", "gpt-32x512")
+
+
+def ordinary(case: Case) -> Callable[..., Any]:
+    """The gradient of the summed loss, for the same function of the same batch."""
+    count = case.batch[0].shape[0]
+    return jax.grad(lambda params, *batch: count * case.loss(params, *batch))
+
+
+def batch_numbers(case: Case) -> tuple[int, ...]:
+    return tuple(range(1, 1 + len(case.batch)))
+
+
+def ours(case: Case, **more: Any) -> Callable[..., Any]:
+    grad = clipped_grad(
+        case.loss, l2_clip_norm=CLIP, batch_argnums=batch_numbers(case), **more
+    )
+    return lambda params, *batch: grad(params, *batch).value
+
+
+def jax_privacy(case: Case, microbatch: int | None) -> Callable[..., Any]:
+    clipping = import_module("jax_privacy.clipping")
+    return clipping.clipped_grad(
+        case.loss,
+        l2_clip_norm=CLIP,
+        batch_argnums=batch_numbers(case),
+        microbatch_size=microbatch,
+        dtype=jnp.float32,
+    )
+
+
+@dataclass
+class Timed:
+    """A method; `call(n)` runs it n times and waits once, as a training loop would."""
+
+    label: str
+    call: Callable[[int], None] | None
+    temp: float | None
+    note: str = ""
+    repeat: int = 1
+    seconds: float = float("nan")
+
+
+def compiled(label: str, function: Callable[..., Any], case: Case) -> Timed:
+    """A program ready to run, with its temp memory in GiB."""
+    started = time.perf_counter()
+    try:
+        program = jax.jit(function).lower(case.params, *case.batch).compile()
+        temp = program.memory_analysis().temp_size_in_bytes / 2**30
+        jax.block_until_ready(program(case.params, *case.batch))
+    except Exception as error:
+        return Timed(label, None, None, str(error).splitlines()[0][:60])
+    note = f"compile {time.perf_counter() - started:.0f} s"
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            result = program(case.params, *case.batch)
+        jax.block_until_ready(result)
+
+    return Timed(label, call, temp, note, repeats(call))
+
+
+def repeats(call: Callable[[int], None]) -> int:
+    """So many calls that waiting for the last one is not what is measured."""
+    started = time.perf_counter()
+    call(1)
+    return max(1, min(20, int(0.02 / (time.perf_counter() - started))))
+
+
+def measure(timed: list[Timed], rounds: int, longest: float) -> None:
+    """Median seconds of calls that take turns."""
+    ready = [one for one in timed if one.call is not None]
+    found: dict[str, list[float]] = {one.label: [] for one in ready}
+    started = time.perf_counter()
+    for _ in range(rounds):
+        for one in ready:
+            assert one.call is not None
+            before = time.perf_counter()
+            one.call(one.repeat)
+            found[one.label].append((time.perf_counter() - before) / one.repeat)
+        if time.perf_counter() - started > longest:
+            break
+    for one in ready:
+        one.seconds = statistics.median(found[one.label])
+
+
+def table(case: Case, rows: list[Timed]) -> None:
+    base = rows[0].seconds
+    print(f"\n{case.name}")
+    print(f"  {'':32}{'ms':>10}{'times':>8}{'temp GiB':>10}")
+    for row in rows:
+        if row.call is None:
+            print(f"  {row.label:32}{'failed: ' + row.note}")
+            continue
+        temp = "" if row.temp is None else f"{row.temp:10.3f}"
+        print(
+            f"  {row.label:32}{row.seconds * 1e3:10.3f}{row.seconds / base:8.2f}"
+            f"{temp:>10}  {row.note}"
+        )
+    sys.stdout.flush()
+
+
+def relative_error(case: Case) -> float:
+    """How far ours is from the plain method, on the first examples, in float32."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), case.params)
+    batch = tuple(part[:8] for part in case.batch)
+    with jax.default_matmul_precision("highest"):
+        both = [
+            jax.jit(ours(case, method=method))(params, *batch)
+            for method in ("auto", "vmap")
+        ]
+    pairs = list(zip(*map(jax.tree.leaves, both), strict=True))
+    apart = sum(float(jnp.sum((a - b) ** 2)) for a, b in pairs)
+    return float((apart / sum(float(jnp.sum(b**2)) for _, b in pairs)) ** 0.5)
+
+
+def opacus_rows(case: Case, rounds: int, longest: float) -> list[Timed]:
+    """Opacus' own ratio: against the same torch model without privacy."""
+    if case.torch is None or importlib.util.find_spec("opacus") is None:
+        return []
+    torch = import_module("torch")
+    grad_sample = import_module("opacus.grad_sample")
+    optimizers = import_module("opacus.optimizers")
+    fast = import_module("opacus.utils.fast_gradient_clipping_utils")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.tensor(np.asarray(case.batch[0]).reshape(case.batch[0].shape[0], -1))
+    x = (x.reshape(-1, 28, 28) if "cnn" in case.name else x).to(device)
+    y = torch.tensor(np.asarray(case.batch[1])).long().to(device)
+    size = len(y)
+
+    def finish() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def plain() -> Callable[[int], None]:
+        model = case.torch().to(device)
+        loss = torch.nn.CrossEntropyLoss(reduction="sum")
+
+        def call(times: int) -> None:
+            for _ in range(times):
+                model.zero_grad()
+                loss(model(x), y).backward()
+            finish()
+
+        return call
+
+    def hooks() -> Callable[[int], None]:
+        model = grad_sample.GradSampleModule(case.torch().to(device))
+        loss = torch.nn.CrossEntropyLoss(reduction="sum")
+        steps = optimizers.DPOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            noise_multiplier=0.0,
+            max_grad_norm=CLIP,
+            expected_batch_size=size,
+            loss_reduction="sum",
+        )
+
+        def call(times: int) -> None:
+            for _ in range(times):
+                steps.zero_grad()
+                loss(model(x), y).backward()
+                steps.clip_and_accumulate()
+            finish()
+
+        return call
+
+    def ghost() -> Callable[[int], None]:
+        model = grad_sample.GradSampleModuleFastGradientClipping(
+            case.torch().to(device),
+            max_grad_norm=CLIP,
+            use_ghost_clipping=True,
+            loss_reduction="sum",
+        )
+        steps = optimizers.DPOptimizerFastGradientClipping(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            noise_multiplier=0.0,
+            max_grad_norm=CLIP,
+            expected_batch_size=size,
+            loss_reduction="sum",
+        )
+        loss = fast.DPLossFastGradientClipping(
+            model, steps, torch.nn.CrossEntropyLoss(reduction="sum"), "sum"
+        )
+
+        def call(times: int) -> None:
+            for _ in range(times):
+                steps.zero_grad()
+                loss(model(x), y).backward()
+            finish()
+
+        return call
+
+    rows = []
+    for label, make in (("torch", plain), ("Opacus hooks", hooks), ("ghost", ghost)):
+        try:
+            if device == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+            call = make()
+            call(1)
+            temp = None
+            if device == "cuda":
+                temp = (torch.cuda.max_memory_allocated() - before) / 2**30
+            rows.append(Timed(label, call, temp, repeat=repeats(call)))
+        except Exception as error:
+            rows.append(Timed(label, None, None, str(error).splitlines()[0][:60]))
+    measure(rows, rounds, longest)
+    return rows
+
+
+def run(name: str, rounds: int, longest: float, check: bool, peers: bool) -> None:
+    case = CASES[name]()
+    rows = [
+        compiled("ordinary gradient", ordinary(case), case),
+        compiled("demur", ours(case), case),
+    ]
+    tried = case.microbatches if peers else ()
+    for size in tried:
+        label = f"jax-privacy, microbatch {size}"
+        rows.append(compiled(label, jax_privacy(case, size), case))
+    measure(rows, rounds, longest)
+    table(case, rows)
+    if check:
+        print(f"  against the plain method (8 examples): {relative_error(case):.1e}")
+    if peers and (others := opacus_rows(case, rounds, longest)):
+        table(case, others)
+    del case, rows
+    gc.collect()
+
+
+def largest(tokens: int, microbatch_of_peer: int | None) -> None:
+    """The largest batch whose program fits, from a straight line through two sizes."""
+    limit = jax.devices()[0].memory_stats()["bytes_limit"]
+    print(f"\nlargest batch at {tokens} tokens, {limit / 2**30:.0f} GiB")
+    for label in ("ordinary gradient", "demur", "jax-privacy"):
+        needed = []
+        for batch in (16, 32):
+            case = gpt(batch, tokens)
+            function = {
+                "ordinary gradient": ordinary,
+                "demur": ours,
+                "jax-privacy": lambda case: jax_privacy(case, microbatch_of_peer),
+            }[label](case)
+            program = jax.jit(function).lower(case.params, *case.batch).compile()
+            stats = program.memory_analysis()
+            needed.append(
+                stats.temp_size_in_bytes
+                + stats.output_size_in_bytes
+                + stats.argument_size_in_bytes
+            )
+        each = (needed[1] - needed[0]) / 16
+        fits = int((0.97 * limit - needed[0]) / each) + 16
+        print(f"  {label:24}{each / 2**30:8.3f} GiB an example{fits:8d} examples")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    gpu = jax.default_backend() == "gpu"
+    parser.add_argument("--case", nargs="*", default=ON_GPU if gpu else ON_CPU)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--longest", type=float, default=20.0, help="seconds a case")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--largest", type=int, default=0, metavar="TOKENS")
+    options = parser.parse_args()
+    device = jax.devices()[0]
+    print(f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}")
+    peers = not options.no_peers
+    if peers and importlib.util.find_spec("jax_privacy") is None:
+        print("jax-privacy is not installed: its rows are left out")
+        peers = False
+    for name in options.case:
+        run(name, options.rounds, options.longest, options.check, peers)
+    if options.largest:
+        largest(options.largest, None)
+
+
+if __name__ == "__main__":
+    main()

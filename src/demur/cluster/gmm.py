@@ -1,0 +1,199 @@
+"""A private Gaussian mixture in scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from sklearn.mixture import GaussianMixture
+
+from demur.cluster.gaussian_em import (
+    COVARIANCE_TYPES,
+    GaussianClusters,
+    fit_gaussians,
+    responsibilities,
+)
+from demur.cluster.lloyd import quiet
+from demur.cluster.mixture import PrivateMixture
+from demur.cluster.noise import noise_of
+from demur.cluster.scale_mixture import scale_mixture
+from demur.cluster.search import PSEUDO_COUNT, fit_clusters
+from demur.cluster.server import LABEL, N_INIT, Decoder, pulled
+from demur.core.entropy import Source
+from demur.ledger import Ledger
+from demur.mechanisms.reports import ReportMechanism, Reports
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+_EM_REPORTS = 100_000  # a Gaussian mixture is fitted to at most that many reports
+_FIRST_WIDTH = 0.05
+
+
+class PrivateGMM(PrivateMixture):
+    """A Gaussian mixture of points that were perturbed at their owners.
+
+    `decoder="noise_aware"` maximises the likelihood of N(mu, Sigma) clusters convolved
+    with the known noise (`demur.cluster.gaussian_em`), from the start that
+    `PrivateKMeans` finds; of more than 100,000 reports a random 100,000 are used.
+    `covariances_` has scikit-learn's shape for the `covariance_type`. "clip" and
+    "plain" fit scikit-learn's GaussianMixture to the reports, whose covariances contain
+    the noise.
+
+    `labels_` and `inertia_` are those of the *reports*.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        epsilon: float = 1.0,
+        L: float | str = "auto",
+        covariance_type: str = "full",
+        max_iter: int = 100,
+        random_state: Any = None,
+        *,
+        decoder: str = "noise_aware",
+        mechanism: str | ReportMechanism = "bpm",
+        n_init: int = N_INIT,
+        ledger: Ledger | None = None,
+        label: str = LABEL,
+        space: str = "cube",
+        source: Source | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.L = L
+        self.covariance_type = covariance_type
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.decoder = decoder
+        self.mechanism = mechanism
+        self.n_init = n_init
+        self.ledger = ledger
+        self.label = label
+        self.space = space
+        self.source = source
+
+    def _check(self) -> None:
+        if self.covariance_type not in COVARIANCE_TYPES:
+            raise ValueError(
+                f"covariance_type must be one of {COVARIANCE_TYPES}; got"
+                f" {self.covariance_type!r:.40}. Nothing was spent."
+            )
+
+    def _check_noise(self, mechanism: ReportMechanism) -> None:
+        noise = noise_of(mechanism)
+        if noise.block != noise.dimension:
+            raise ValueError(
+                "noise by coordinate has no closed form under covariances: use"
+                " decoder='clip' or 'plain' with per-dimension Laplace, or"
+                " PrivateKMeans. Nothing was spent."
+            )
+
+    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
+        rng = self._rng()
+        if decoder.name == "noise_aware":
+            self._noise_aware(reports, rng)
+            return
+        rows = pulled(reports, decoder)
+        model = GaussianMixture(
+            self.n_components,
+            covariance_type=self.covariance_type,
+            max_iter=self.max_iter,
+            n_init=1,
+            reg_covar=1e-5,
+            random_state=int(rng.integers(2**31 - 1)),
+        )
+        with quiet():
+            model.fit(rows)
+        self.weights_, self.means_ = model.weights_, model.means_
+        self.covariances_ = model.covariances_
+        self.n_iter_ = int(model.n_iter_)
+        self._label_reports(reports, model.predict_proba(rows))
+
+    def _noise_aware(self, reports: Reports, rng: np.random.Generator) -> None:
+        noise = noise_of(reports.mechanism)
+        values = reports.values
+        if len(values) > _EM_REPORTS:
+            values = values[rng.permutation(len(values))[:_EM_REPORTS]]
+        round_ones = fit_clusters(
+            values,
+            noise,
+            self.n_components,
+            rng=rng,
+            n_init=self.n_init,
+            max_iter=300,
+        )
+        peak = round_ones.peak
+        eye = np.eye(values.shape[1])
+        # EM leaves a tiny covariance only slowly: begin wide rather than narrow.
+        wide = max(round_ones.width, _FIRST_WIDTH) ** 2
+        covariances = np.repeat(wide * eye[None], self.n_components, axis=0)
+        start = GaussianClusters(peak.weights, round_ones.centers, covariances)
+        nodes = scale_mixture(noise)
+        found = fit_gaussians(
+            values,
+            nodes,
+            start,
+            covariance_type=self.covariance_type,
+            max_iter=self.max_iter,
+            pseudo_count=PSEUDO_COUNT,
+        )
+        clusters = found.clusters
+        self.weights_, self.means_ = clusters.weights, clusters.means
+        self.covariances_ = _as_shaped(clusters.covariances, self.covariance_type)
+        self.n_iter_ = len(found.log_likelihoods)
+        self._label_reports(reports, responsibilities(reports.values, nodes, clusters))
+
+    def _matrices(self) -> Array:
+        """Covariances as one matrix for each cluster."""
+        d = self.means_.shape[1]
+        given = np.asarray(self.covariances_)
+        match self.covariance_type:
+            case "tied":
+                return np.repeat(given[None], self.n_components, axis=0)
+            case "diag":
+                return given[:, :, None] * np.eye(d)
+            case "spherical":
+                return given[:, None, None] * np.eye(d)
+        return given
+
+    def _log_densities(self, rows: Array) -> Array:
+        d = rows.shape[1]
+        found = np.empty((len(rows), self.n_components))
+        for j, matrix in enumerate(self._matrices()):
+            root = linalg.cholesky(matrix, lower=True)
+            y = linalg.solve_triangular(root, (rows - self.means_[j]).T, lower=True)
+            log_det = 2.0 * float(np.log(np.diag(root)).sum())
+            found[:, j] = -0.5 * ((y * y).sum(axis=0) + log_det)
+        return found - 0.5 * d * math.log(2 * math.pi) + np.log(self.weights_)
+
+    def _parameters(self) -> int:
+        count, d = self.means_.shape
+        shape = {
+            "full": count * d * (d + 1) // 2,
+            "tied": d * (d + 1) // 2,
+            "diag": count * d,
+            "spherical": count,
+        }[self.covariance_type]
+        return shape + count * d + count - 1
+
+    def _scatter(self, labels: Labels, rng: np.random.Generator) -> Array:
+        roots = np.linalg.cholesky(self._matrices())
+        z = rng.normal(size=(len(labels), self.means_.shape[1]))
+        return np.einsum("iab,ib->ia", roots[labels], z)
+
+
+def _as_shaped(covariances: Array, covariance_type: str) -> Array:
+    """scikit-learn's shape of covariances."""
+    match covariance_type:
+        case "tied":
+            return covariances[0].copy()
+        case "diag":
+            return np.diagonal(covariances, axis1=1, axis2=2).copy()
+        case "spherical":
+            return covariances[:, 0, 0].copy()
+    return covariances

@@ -1,0 +1,48 @@
+"""scikit-learn's k-means and mixtures, without their remarks on convergence.
+
+They warn when rows coincide (reports pulled into the cube meet in its corners) or steps
+run out. Neither is news to a caller who gave reports and a number of steps.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+Array = NDArray[np.float64]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out remarks on convergence, and no other warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+
+
+def lloyd(
+    rows: Array,
+    clusters: int,
+    *,
+    rng: np.random.Generator | None = None,
+    start: Array | None = None,
+    n_init: int = 1,
+    max_iter: int = 300,
+    weights: Array | None = None,
+) -> KMeans:
+    """k-means from given centres, or from several k-means++ starts."""
+    model = KMeans(
+        clusters,
+        init="k-means++" if start is None else start,
+        n_init=n_init,
+        max_iter=max_iter,
+        random_state=None if rng is None else int(rng.integers(2**31 - 1)),
+    )
+    with quiet():
+        return model.fit(rows, sample_weight=weights)

@@ -1,0 +1,104 @@
+"""What a decoder has to know about a mechanism: the law of its noise, and no more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from scipy import special
+
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.reports import ReportMechanism
+
+
+@dataclass(frozen=True)
+class PureNoise:
+    """Density exp(log_peak - rate min(distance, threshold)) in `block` coordinates.
+
+    A report has `dimension` coordinates: one block of all of them (BPM), or as many
+    blocks as coordinates, independent of each other (per-dimension Laplace).
+    """
+
+    rate: float
+    threshold: float
+    block: int
+    dimension: int
+
+    @property
+    def _law(self) -> BPM:
+        return BPM(self.rate, self.threshold, self.block)
+
+    @property
+    def log_peak(self) -> float:
+        """log density at distance 0."""
+        return self._law.log_lambda_L
+
+    @property
+    def information(self) -> float:
+        """What a report says about each coordinate (Fisher): k^2 p_L / d.
+
+        The score has norm k inside the ball of radius L, and 0 outside.
+        """
+        return self.rate**2 * self._law.p_L / self.block
+
+    @property
+    def deviation(self) -> float:
+        """The deviation of one coordinate of the unbounded noise."""
+        return math.sqrt(self.block + 1.0) / self.rate
+
+    def furthest(self, widest: float) -> float:
+        """The distance beyond which log density is a straight line."""
+        if math.isfinite(self.threshold):
+            return self.threshold + 8.0 * widest
+        radius = float(special.gammaincinv(self.block, 1.0 - 1e-9)) / self.rate
+        return radius + math.sqrt(self.block) + 8.0 * widest
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """N(0, sigma^2) on every coordinate."""
+
+    sigma: float
+    dimension: int
+
+    @property
+    def information(self) -> float:
+        """What a report says about each coordinate (Fisher)."""
+        return self.sigma**-2
+
+    @property
+    def block(self) -> int:
+        """All coordinates together: the density depends on the distance alone."""
+        return self.dimension
+
+    @property
+    def deviation(self) -> float:
+        """sigma."""
+        return self.sigma
+
+    def furthest(self, widest: float) -> float:
+        """Where reports are no longer found."""
+        root = math.sqrt(self.dimension)
+        return root + (root + 8.0) * math.hypot(self.sigma, widest)
+
+
+Noise: TypeAlias = PureNoise | GaussianNoise
+
+
+def noise_of(mechanism: ReportMechanism) -> Noise:
+    """The noise of a mechanism of this library; another is a TypeError."""
+    match mechanism:
+        case BPM():
+            d = mechanism.dimension
+            return PureNoise(mechanism.epsilon, mechanism.L, d, d)
+        case LaplacePerDimension():
+            return PureNoise(mechanism.rate, math.inf, 1, mechanism.dimension)
+        case GaussianReports():
+            return GaussianNoise(mechanism.sigma, mechanism.dimension)
+    raise TypeError(
+        f"the noise of {type(mechanism).__name__} is not known to the noise-aware"
+        " decoder; use decoder='clip' or 'plain'"
+    )

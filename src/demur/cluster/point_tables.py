@@ -1,0 +1,253 @@
+"""Points from a Parquet or CSV file, batch by batch, in the unit cube and checked.
+
+Only the named columns are read; whatever else the file holds stays where it is. An
+error names a column, never a value: pyarrow's own messages quote the text of a cell,
+so they are replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from demur.core.bounds import to_unit_cube
+
+Values = NDArray[np.float64]
+RowIds = NDArray[np.uint64]
+
+_NUMBERS_AT_ONCE = 2**20  # 8 MiB of float64 in a batch
+_MOST_ROWS = 2**16
+_CSV_BLOCK = 2**20  # bytes of text in a batch; pyarrow reads some dozens ahead
+_CSV_CELL = 256  # bytes for each column, so that a wide row fits into a block
+
+
+class Batch(NamedTuple):
+    """Some rows: points of the unit cube, and their names."""
+
+    points: Values
+    row_ids: RowIds
+
+
+class PointTable:
+    """A file of points whose columns have public bounds.
+
+    `batches` may be called again: it reads the file anew, in the same batches as long
+    as the file is the same.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+        columns: Sequence[str] | None = None,
+        id_column: str | None = None,
+        clip: bool = False,
+    ) -> None:
+        """Look at the schema alone; no row is read."""
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ValueError(f"there is no file {self.path}. Nothing was spent.")
+        self._parquet = kind_of(self.path) == "parquet"
+        with _no_cell_in_errors(self.path):
+            schema = self._schema()
+        self._width = len(schema.names)
+        self.id_column = id_column
+        self.columns = self._wanted(schema, columns)
+        self.low = self._sides("low", low)
+        self.high = self._sides("high", high)
+        self.clip = clip
+        # The bounds are checked here, before any row is read.
+        to_unit_cube(np.zeros((1, self.dimension)), self.low, self.high)
+
+    @property
+    def dimension(self) -> int:
+        """How many coordinates a point has."""
+        return len(self.columns)
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the file says it has; a CSV does not say."""
+        if not self._parquet:
+            return None
+        with pyarrow.parquet.ParquetFile(self.path) as file:
+            return int(file.metadata.num_rows)
+
+    def batches(self) -> Iterator[Batch]:
+        """Every row, once, in the file's order."""
+        place = 0
+        for table in self._raw():
+            if not table.num_rows:
+                continue
+            points = self._points(table)
+            if self.id_column is None:
+                ids = np.arange(place, place + len(points), dtype=np.uint64)
+            else:
+                ids = _whole_numbers(self.id_column, table.column(self.id_column))
+            place += len(points)
+            yield Batch(points, ids)
+
+    def _raw(self) -> Iterator[pa.RecordBatch]:
+        wanted = list(self.columns)
+        if self.id_column is not None:
+            wanted.append(self.id_column)
+        with _no_cell_in_errors(self.path):
+            if self._parquet:
+                size = min(_MOST_ROWS, max(1, _NUMBERS_AT_ONCE // len(wanted)))
+                # pyarrow would by default fetch the whole file ahead of the batches.
+                with pyarrow.parquet.ParquetFile(
+                    self.path, pre_buffer=False, buffer_size=2**16
+                ) as file:
+                    yield from file.iter_batches(batch_size=size, columns=wanted)
+                return
+            # Types are given, not guessed from the first rows.
+            types = {name: pa.float64() for name in self.columns}
+            if self.id_column is not None:
+                types[self.id_column] = pa.uint64()
+            options = pyarrow.csv.ConvertOptions(
+                include_columns=wanted, column_types=types
+            )
+            with pyarrow.csv.open_csv(
+                self.path,
+                read_options=_csv_reading(self._width),
+                convert_options=options,
+            ) as reader:
+                yield from reader
+
+    def _schema(self) -> pa.Schema:
+        if self._parquet:
+            return pyarrow.parquet.read_schema(self.path)
+        with pyarrow.csv.open_csv(self.path, read_options=_csv_reading(1)) as reader:
+            return reader.schema
+
+    def _wanted(
+        self, schema: pa.Schema, columns: Sequence[str] | None
+    ) -> tuple[str, ...]:
+        names = list(schema.names)
+        if columns is None:
+            columns = [name for name in names if name != self.id_column]
+        wanted = list(columns)
+        asked = wanted + ([] if self.id_column is None else [self.id_column])
+        missing = [name for name in asked if name not in names]
+        if missing:
+            raise ValueError(
+                f"{self.path.name} has no column {missing[0]!r}; it has {names[:12]}."
+                " Nothing was spent."
+            )
+        if not wanted:
+            raise ValueError(f"{self.path.name} has no columns of points")
+        twice = [n for n in asked if asked.count(n) > 1 or names.count(n) > 1]
+        if twice:
+            raise ValueError(f"column {twice[0]!r} occurs twice. Nothing was spent.")
+        for name in wanted:
+            kind = schema.field(name).type
+            # A CSV's types are a guess from its first rows; they are checked later.
+            if self._parquet and not _is_number(kind):
+                raise ValueError(
+                    f"column {name!r} must hold numbers; it holds {kind}. Encode it by"
+                    " a public rule, or name others with --columns. Nothing was spent."
+                )
+        return tuple(wanted)
+
+    def _sides(self, name: str, given: float | Sequence[float]) -> tuple[float, ...]:
+        values = np.asarray(given, dtype=np.float64).reshape(-1)
+        if values.size not in (1, self.dimension):
+            raise ValueError(
+                f"{name} must be one number or one for each of the {self.dimension}"
+                f" columns; got {values.size}. Nothing was spent."
+            )
+        return tuple(float(x) for x in np.broadcast_to(values, self.dimension))
+
+    def _points(self, table: pa.RecordBatch) -> Values:
+        matrix = np.empty((table.num_rows, self.dimension))
+        for j, name in enumerate(self.columns):
+            column = table.column(name)
+            if column.null_count:
+                raise ValueError(
+                    f"column {name!r} has missing values: drop or impute them by a"
+                    " rule that does not look at other rows. Nothing was released."
+                )
+            matrix[:, j] = column.cast(pa.float64(), safe=False).to_numpy(
+                zero_copy_only=False
+            )
+            if not np.isfinite(matrix[:, j]).all():
+                raise ValueError(
+                    f"column {name!r} must be finite: it holds NaN or infinity."
+                    " Nothing was released."
+                )
+            inside = (matrix[:, j] >= self.low[j]) & (matrix[:, j] <= self.high[j])
+            if not (self.clip or inside.all()):
+                raise ValueError(
+                    f"column {name!r} has values outside the public bounds"
+                    f" [{self.low[j]:g}, {self.high[j]:g}]. Give wider public bounds,"
+                    " or --clip to move them to the nearest bound at the client."
+                    " Nothing was released."
+                )
+        return to_unit_cube(matrix, self.low, self.high).data
+
+
+def kind_of(path: Path) -> str:
+    """parquet or csv, by the file's name."""
+    match path.suffix.lower():
+        case ".parquet" | ".pq":
+            return "parquet"
+        case ".csv":
+            return "csv"
+        case other:
+            raise ValueError(
+                f"{path.name} must be .parquet or .csv; got {other or 'no ending'!r}."
+                " Nothing was spent."
+            )
+
+
+def _csv_reading(columns: int) -> Any:
+    block = max(_CSV_BLOCK, _CSV_CELL * columns)
+    return pyarrow.csv.ReadOptions(block_size=block, use_threads=False)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+    )
+
+
+def _whole_numbers(name: str, column: pa.Array) -> RowIds:
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise ValueError(
+            f"the id column {name!r} must hold whole numbers below 2^64, none missing;"
+            " leave --id-column out to name rows by their places. Nothing was released."
+        )
+    found = column.to_numpy(zero_copy_only=False)
+    if (found < 0).any():
+        raise ValueError(
+            f"the id column {name!r} must not hold negative numbers."
+            " Nothing was released."
+        )
+    return np.asarray(found, dtype=np.uint64)
+
+
+@contextmanager
+def _no_cell_in_errors(path: Path) -> Iterator[None]:
+    """pyarrow quotes the cell that it cannot read; ours names the file alone."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        column = re.search(r"column #(\d+)", str(error))
+        where = f"its column number {int(column[1]) + 1}" if column else "it"
+        raise ValueError(
+            f"{path.name} cannot be read: {where} does not hold the numbers of a"
+            " well-formed table. Nothing was released."
+        ) from None

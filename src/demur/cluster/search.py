@@ -1,0 +1,135 @@
+"""Maximum likelihood over round clusters: many starts, few of them followed to the end.
+
+The likelihood of a mixture has local maxima. Starts are k-means on the reports pulled
+into the cube, and centres drawn at random (in the cube, and among the clipped
+reports). All are improved a little on a subsample (4,000 reports); the best few go on,
+on at most 40,000; the best of those is followed to convergence on all reports. A pass
+over the reports keeps nothing but sums, so memory is that of the reports.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from demur.cluster.likelihood import Clusters, Objective
+from demur.cluster.lloyd import lloyd
+from demur.cluster.noise import Noise
+from demur.cluster.posterior import best_centers, posterior_draws
+from demur.cluster.radial import radial_table
+
+Array = NDArray[np.float64]
+
+# Points added to every cluster in the prior of the weights: they hardly count among
+# thousands of reports, and keep clusters alive among hundreds.
+PSEUDO_COUNT = 30.0
+_SCREENED = 4_000
+_SHORTLISTED = 40_000
+_SHORTLIST = 3
+_FIRST_STEPS = 25
+_FIRST_WIDTH = 0.1
+# Reports times clusters (times coordinates, for noise by coordinate) up to which the
+# posterior is drawn from: beyond, a pass costs much and the peak is narrow.
+_AVERAGED = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The peak, the centres made of it, and how they were found."""
+
+    peak: Clusters
+    centers: Array
+    width: float  # of a cluster, averaged like the centres
+    log_likelihood: float
+    iterations: int
+    averaged: bool
+
+
+def fit_clusters(
+    reports: Array,
+    noise: Noise,
+    clusters: int,
+    *,
+    rng: np.random.Generator,
+    n_init: int,
+    max_iter: int,
+    nu: float | None = None,
+    width: float = _FIRST_WIDTH,
+) -> Fit:
+    """The most likely clusters behind the reports, and the best k-means centres."""
+    n = len(reports)
+    table = radial_table(noise, nu)
+    blocks = noise.dimension // noise.block
+    order = rng.permutation(n)
+
+    def objective(size: int) -> Objective:
+        some = reports if size >= n else reports[order[:size]]
+        # A part of the reports gets its part of the prior.
+        prior = PSEUDO_COUNT * len(some) / n
+        return Objective(np.ascontiguousarray(some), table, clusters, blocks > 1, prior)
+
+    small = objective(_SCREENED)
+    tried = [
+        _improve(small, small.pack(start), min(_FIRST_STEPS, max_iter))
+        for start in _starts(small.reports, clusters, n_init, width, rng)
+    ]
+    tried.sort(key=lambda one: one[0])
+    whole = objective(_SHORTLISTED)
+    followed = [_improve(whole, one[1], max_iter) for one in tried[:_SHORTLIST]]
+    _, vector, iterations = min(followed, key=lambda one: one[0])
+    if n > _SHORTLISTED:
+        whole = objective(n)
+        _, vector, more = _improve(whole, vector, max_iter)
+        iterations += more
+    peak = whole.unpack(vector)
+    averaged = n * clusters * blocks <= _AVERAGED
+    draws = [peak]
+    if averaged:
+        draws = posterior_draws(whole, vector, noise.information, rng)
+    return Fit(
+        peak=peak,
+        centers=best_centers(draws, rng),
+        width=float(np.exp(np.mean([math.log(one.width) for one in draws]))),
+        log_likelihood=whole.log_likelihood(peak),
+        iterations=max(1, iterations),
+        averaged=averaged,
+    )
+
+
+def _improve(
+    objective: Objective, start: Array, steps: int
+) -> tuple[float, Array, int]:
+    found = minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=objective.bounds,
+        options={"maxiter": steps, "ftol": 1e-10, "gtol": 1e-6, "maxcor": 20},
+    )
+    return float(found.fun), found.x, int(found.nit)
+
+
+def _starts(
+    reports: Array,
+    clusters: int,
+    n_init: int,
+    width: float,
+    rng: np.random.Generator,
+) -> list[Clusters]:
+    equal = np.full(clusters, 1.0 / clusters)
+    clipped = np.clip(reports, 0.0, 1.0)
+    found = []
+    for i in range(n_init):
+        if i % 3 == 0:
+            centers = lloyd(clipped, clusters, rng=rng).cluster_centers_
+        elif i % 3 == 1:
+            centers = rng.random((clusters, reports.shape[1]))
+        else:
+            centers = clipped[rng.choice(len(clipped), clusters, replace=False)]
+        found.append(Clusters(np.clip(centers, 0.0, 1.0), equal, width))
+    return found

@@ -1,0 +1,322 @@
+"""What all estimators share: how reports come in, and how a fit is charged.
+
+What a fitted estimator holds follows from the reports: `fit` perturbs the points,
+forgets them, and goes on as `fit_reports` does. Fitting again is another release and is
+charged again; a clone shares the ledger (a copy of a book would be a second budget),
+and a pickle leaves it behind and refuses to fit without it.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import check_is_fitted
+
+from demur.cluster.noise import noise_of
+from demur.core import validate
+from demur.core.bounds import finite_matrix
+from demur.core.entropy import Source
+from demur.core.entry import Entry
+from demur.core.errors import NotPrivate
+from demur.ledger import Ledger
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.reports import ReportMechanism, Reports
+
+Array = NDArray[np.float64]
+
+DECODERS = ("noise_aware", "clip", "plain")
+MECHANISMS = ("bpm", "laplace", "laplace_per_dimension", "gaussian")
+FEW_REPORTS, SMALL_EPSILON = 200, 2.0
+N_INIT = 12
+LABEL = "reports for clustering"
+
+
+@dataclass(frozen=True)
+class BookLeftBehind:
+    """Stands where a ledger was, in a pickle: a fit must not go on without its book."""
+
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Which decoder is used, and why."""
+
+    name: str
+    reason: str
+
+
+def choose_decoder(asked: str, count: int, mechanism: ReportMechanism) -> Decoder:
+    """The decoder asked for, or shrinkage where reports are too few to say anything.
+
+    Both `clip` and the fallback pull reports into the cube before clustering them.
+    """
+    if asked != "noise_aware":
+        return Decoder(asked, "asked for")
+    if count < FEW_REPORTS and mechanism.epsilon <= SMALL_EPSILON:
+        return Decoder(
+            "shrinkage",
+            f"{count} reports at epsilon {mechanism.epsilon:g} are too few for the"
+            f" noise-aware likelihood (fewer than {FEW_REPORTS} at epsilon <="
+            f" {SMALL_EPSILON:g}): the reports were pulled into the cube instead",
+        )
+    return Decoder("noise_aware", "maximum likelihood under the known noise")
+
+
+def pulled(reports: Reports, decoder: Decoder) -> Array:
+    """The reports as a baseline clusters them: raw, or pulled into the cube."""
+    if decoder.name == "plain":
+        return np.array(reports.values)
+    return np.clip(reports.values, 0.0, 1.0)
+
+
+class PrivateClusterer(ClusterMixin, BaseEstimator):
+    """Reports in, clusters out; subclasses say how (`_cluster`)."""
+
+    epsilon: float
+    L: float | str
+    max_iter: int
+    random_state: Any
+    decoder: str
+    mechanism: str | ReportMechanism
+    n_init: int
+    ledger: Ledger | BookLeftBehind | None
+    label: str
+    space: str
+    source: Source | None
+    release_: Entry | None
+    reports_: Reports
+
+    @property
+    def _count(self) -> int:
+        """The number of clusters asked for."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Refuse bad parameters of the subclass."""
+
+    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
+        """Fit to the reports and set the attributes."""
+        raise NotImplementedError
+
+    # -- scikit-learn's conventions ------------------------------------------------
+
+    def __sklearn_clone__(self) -> Self:
+        # deepcopy would copy the book, and a copy of a book is a second budget.
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if isinstance(self.ledger, Ledger):
+            state["ledger"] = BookLeftBehind(self.ledger.terms.dataset)
+        return state | {"source": None}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.positive_only = True
+        return tags
+
+    # -- fitting -------------------------------------------------------------------
+
+    def fit(
+        self, X: ArrayLike, y: Any = None, *, row_ids: ArrayLike | None = None
+    ) -> Self:
+        """Perturb every row of X (once, charged to the ledger), then cluster reports.
+
+        X must lie in [0, 1]^d. `random_state` seeds the clustering alone; the
+        perturbation takes its noise from the operating system.
+        """
+        del y
+        points = _points(X)
+        count, d = points.shape
+        self._check_all(count)
+        mechanism = self._mechanism_for(d)
+        points = mechanism.check(points)
+        if self.decoder == "noise_aware":
+            _must_inform(mechanism)
+            self._check_noise(mechanism)
+        if isinstance(self.ledger, BookLeftBehind):
+            raise NotPrivate(
+                "this estimator was copied to another process or loaded from a file,"
+                f" and its book {self.ledger.dataset!r} stayed behind: a fit here would"
+                " not be charged to it. Set ledger= to the opened book (or to None, for"
+                " a release that is not booked). Nothing was spent."
+            )
+        release = mechanism.privatize(
+            points,
+            ledger=self.ledger,
+            row_ids=row_ids,
+            label=self.label,
+            space=self.space,
+            source=self.source,
+        )
+        del points
+        return self._fitted(release.value, release.entry)
+
+    def fit_reports(
+        self,
+        reports: Reports | ArrayLike,
+        mechanism: ReportMechanism | None = None,
+    ) -> Self:
+        """The server alone: cluster reports, without points, ledger or cost.
+
+        `Reports` carry their mechanism, and naming another is an error; a plain matrix
+        needs one. The estimator's own epsilon, L and mechanism play no part.
+        """
+        checked = _reports(reports, mechanism)
+        self._check_all(len(checked))
+        if self.decoder == "noise_aware":
+            _must_inform(checked.mechanism)
+            self._check_noise(checked.mechanism)
+        return self._fitted(checked, None)
+
+    def _check_noise(self, mechanism: ReportMechanism) -> None:
+        """Refuse a noise that the subclass's decoder cannot take."""
+        noise_of(mechanism)
+
+    def _fitted(self, reports: Reports, entry: Entry | None) -> Self:
+        for name in [key for key in vars(self) if key.endswith("_")]:
+            delattr(self, name)
+        # Reports first: if the clustering dies, what was paid for is not lost, and
+        # `fit_reports(estimator.reports_)` takes it up again.
+        self.reports_ = reports
+        self.release_ = entry
+        decoder = choose_decoder(self.decoder, len(reports), reports.mechanism)
+        self._cluster(reports, decoder)
+        self.decoder_ = decoder.name
+        self.decoder_reason_ = decoder.reason
+        self.n_features_in_ = reports.mechanism.dimension
+        return self
+
+    def _check_all(self, count: int) -> None:
+        validate.count(**{self._count_name: self._count, "max_iter": self.max_iter})
+        validate.count(n_init=self.n_init)
+        if self.decoder not in DECODERS:
+            raise ValueError(
+                f"decoder must be one of {DECODERS}; got {self.decoder!r:.40}."
+                " Nothing was spent."
+            )
+        if self._count > count:
+            raise ValueError(
+                f"{self._count_name}={self._count} is more than the {count} rows."
+                " Nothing was spent."
+            )
+        validate.name(label=self.label, space=self.space)
+        self._rng()
+        self._check()
+
+    @property
+    def _count_name(self) -> str:
+        return "n_components"
+
+    def _mechanism_for(self, dimension: int) -> ReportMechanism:
+        named = self.mechanism
+        if isinstance(named, str):
+            match named:
+                case "bpm":
+                    return BPM(self.epsilon, self.L, dimension)
+                case "laplace":
+                    return BPM(self.epsilon, math.inf, dimension)
+                case "laplace_per_dimension":
+                    return LaplacePerDimension(self.epsilon, dimension)
+                case "gaussian":
+                    return GaussianReports(self.epsilon, dimension)
+        elif isinstance(named, ReportMechanism):
+            if named.dimension != dimension:
+                raise ValueError(
+                    f"the mechanism is for {named.dimension} columns; X has"
+                    f" {dimension}. Nothing was spent."
+                )
+            return named
+        raise ValueError(
+            f"mechanism must be one of {MECHANISMS}, or a mechanism; got"
+            f" {named!r:.40}. Nothing was spent."
+        )
+
+    def _rng(self) -> np.random.Generator:
+        seed = self.random_state
+        if isinstance(seed, np.random.RandomState):
+            seed = int(seed.randint(2**31 - 1))
+        elif seed is not None and (
+            isinstance(seed, bool)
+            or not isinstance(seed, numbers.Integral)
+            or int(seed) < 0
+        ):
+            raise ValueError(
+                "random_state must be None, a whole number from 0 or a RandomState;"
+                f" got {seed!r:.40}. Nothing was spent."
+            )
+        return np.random.default_rng(seed)
+
+    def _rows(self, X: ArrayLike) -> Array:
+        """Rows to predict or score on; any real numbers."""
+        check_is_fitted(self, "n_features_in_")
+        rows = finite_matrix("X", X)
+        if rows.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is"
+                f" expecting {self.n_features_in_} features as input"
+            )
+        return rows
+
+    def _about(self, lines: list[str]) -> str:
+        """The lines of a summary, with those that all estimators have."""
+        check_is_fitted(self, "n_features_in_")
+        mechanism = self.reports_.mechanism
+        head = [
+            f"{type(self).__name__}: {self._count} clusters of {len(self.reports_)}"
+            f" reports in {self.n_features_in_} dimensions",
+            f"mechanism: {mechanism.declaration(self.space).name}",
+            f"decoder: {self.decoder_} ({self.decoder_reason_})",
+        ]
+        paid = (
+            "reports were given; nothing was charged by this fit"
+            if self.release_ is None
+            else self.release_.statement()
+        )
+        return "\n".join([*head, *lines, f"privacy: {paid}"])
+
+
+def _points(X: ArrayLike) -> Array:
+    try:
+        return finite_matrix("X", X)
+    except ValueError as error:
+        raise ValueError(f"{error} Nothing was spent.") from error
+
+
+def _must_inform(mechanism: ReportMechanism) -> None:
+    if isinstance(mechanism, BPM) and mechanism.alpha == 0.0:
+        raise ValueError(
+            f"alpha is 0 at epsilon {mechanism.epsilon:g}, L {mechanism.L:g} in"
+            f" {mechanism.dimension} dimensions: reports say nothing about their"
+            " points. Choose a larger L, or 'auto'. Nothing was spent."
+        )
+
+
+def _reports(
+    reports: Reports | ArrayLike, mechanism: ReportMechanism | None
+) -> Reports:
+    if isinstance(reports, Reports):
+        if mechanism is not None and mechanism != reports.mechanism:
+            raise ValueError(
+                f"these reports were made by {reports.mechanism}, not by {mechanism}:"
+                " decoding them with another noise would give wrong clusters"
+            )
+        return reports
+    if not isinstance(mechanism, ReportMechanism):
+        raise TypeError(
+            "a matrix of reports needs its mechanism, as in"
+            " fit_reports(values, BPM(epsilon, L, dimension)); got"
+            f" {type(mechanism).__name__}"
+        )
+    matrix = finite_matrix("reports", reports)
+    return Reports(matrix, np.arange(len(matrix), dtype=np.uint64), mechanism)

@@ -1,0 +1,3 @@
+"""The seed's `clustering` package."""
+
+from demur.compat.bpm.clustering.kmeans import PrivateKMeans as PrivateKMeans

@@ -1,0 +1,33 @@
+"""`jax_privacy.batch_selection`: the same strategies, drawn from secret randomness."""
+
+from demur.training.batch_selection import BallsInBinsSampling as BallsInBinsSampling
+from demur.training.batch_selection import (
+    BatchSelectionStrategy as BatchSelectionStrategy,
+)
+from demur.training.batch_selection import BMinSepSampling as BMinSepSampling
+from demur.training.batch_selection import (
+    CyclicPoissonSampling as CyclicPoissonSampling,
+)
+from demur.training.batch_selection import FixedBatchSampling as FixedBatchSampling
+from demur.training.batch_selection import PartitionType as PartitionType
+from demur.training.batch_selection import (
+    UserSelectionStrategy as UserSelectionStrategy,
+)
+from demur.training.batch_selection import pad_to_multiple_of as pad_to_multiple_of
+from demur.training.batch_selection import (
+    split_and_pad_global_batch as split_and_pad_global_batch,
+)
+from demur.training.selection_key import Randomness as RngType
+
+__all__ = [
+    "BMinSepSampling",
+    "BallsInBinsSampling",
+    "BatchSelectionStrategy",
+    "CyclicPoissonSampling",
+    "FixedBatchSampling",
+    "PartitionType",
+    "RngType",
+    "UserSelectionStrategy",
+    "pad_to_multiple_of",
+    "split_and_pad_global_batch",
+]

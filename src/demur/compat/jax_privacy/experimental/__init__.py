@@ -1,0 +1,1 @@
+"""`jax_privacy.experimental`."""

@@ -1,0 +1,13 @@
+"""The interface of `memory_pair`, over demur's state machine, odometer and book.
+
+Change the import lines and keep the code: `memory_pair.src.calibrator` is
+`demur.compat.memory_pair.src.calibrator`, and so on. Formulas are the original's
+(`mode="seed"`, `formula="seed"`, basic composition), and so is what they are worth: *no
+guarantee*. What behaves differently, and why, stands in `docs/compat_memory_pair.md`.
+"""
+
+from demur.compat.memory_pair.src.calibrator import Calibrator as Calibrator
+from demur.compat.memory_pair.src.lbfgs import LimitedMemoryBFGS as LimitedMemoryBFGS
+from demur.compat.memory_pair.src.memory_pair import MemoryPair as MemoryPair
+from demur.compat.memory_pair.src.memory_pair import Phase as Phase
+from demur.compat.memory_pair.src.odometer import PrivacyOdometer as PrivacyOdometer

@@ -1,0 +1,112 @@
+"""`memory_pair.src.memory_pair`: the state machine around the original's learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from demur.compat.memory_pair.src.calibrator import Calibrator, as_dict
+from demur.unlearning import memory_pair
+from demur.unlearning.lbfgs import LimitedMemoryBFGS
+from demur.unlearning.metrics import Metrics
+from demur.unlearning.modes.base import Array
+from demur.unlearning.modes.seed import Seed
+from demur.unlearning.odometer import PrivacyOdometer
+from demur.unlearning.phase import Phase as Phase
+
+
+class MemoryPair:
+    """Online L-BFGS with the original's deletion step. No guarantee."""
+
+    def __init__(
+        self,
+        dim: int,
+        odometer: PrivacyOdometer,
+        calibrator: Calibrator | None = None,
+    ) -> None:
+        self.calibrator = calibrator or Calibrator()
+        self.odometer = odometer
+        self._seed = Seed(dim, lambda_=odometer.lambda_)
+        self._inner = memory_pair.MemoryPair(
+            dim,
+            odometer,
+            self.calibrator._inner,
+            mode=self._seed,
+            calibration_records="keep",
+            metrics=True,
+        )
+
+    @property
+    def theta(self) -> Array:
+        """The parameters."""
+        return self._seed.theta
+
+    @property
+    def lbfgs(self) -> LimitedMemoryBFGS:
+        """The stored pairs."""
+        return self._seed.lbfgs
+
+    @property
+    def phase(self) -> Phase:
+        """CALIBRATION, LEARNING or INTERLEAVING."""
+        return self._inner.phase
+
+    @property
+    def N_star(self) -> int | None:
+        """The sample complexity, after finalize_calibration."""
+        return self._inner.N_star
+
+    @property
+    def ready_to_predict(self) -> bool:
+        """inserts_seen >= N_star."""
+        return self._inner.ready_to_predict
+
+    @property
+    def can_predict(self) -> bool:
+        """The same."""
+        return self._inner.can_predict
+
+    @property
+    def events_seen(self) -> int:
+        """Inserts and deletes."""
+        return self._inner.events_seen
+
+    @property
+    def inserts_seen(self) -> int:
+        """Inserts, those of calibration included."""
+        return self._inner.inserts_seen
+
+    @property
+    def deletes_seen(self) -> int:
+        """Deletes."""
+        return self._inner.deletes_seen
+
+    def lbfgs_bounds(self) -> tuple[float, float]:
+        """(c, C) of the stored curvature."""
+        return self._inner.lbfgs_bounds()
+
+    def calibrate_step(self, x: ArrayLike, y: float) -> float:
+        """Learn, and log gradient and parameters to the calibrator."""
+        return _number(self._inner.calibrate_step(x, y))
+
+    def finalize_calibration(self, gamma: float) -> dict[str, Any]:
+        """Begin LEARNING; the stats, for `odometer.finalize_with(stats, ...)`."""
+        return as_dict(self._inner.finalize_calibration(gamma))
+
+    def insert(self, x: ArrayLike, y: float) -> float:
+        """Learn; the prediction from before."""
+        return _number(self._inner.insert(x, y))
+
+    def delete(self, x: ArrayLike, y: float) -> None:
+        """The original's deletion step, with noise, if the odometer has one left."""
+        self._inner.delete(x, y)
+
+    def metrics(self) -> Metrics:
+        """The metrics of the original's section 8."""
+        return self._inner.metrics()
+
+
+def _number(prediction: float | None) -> float:
+    assert prediction is not None  # predictions are flagged, never withheld
+    return prediction

@@ -1,0 +1,96 @@
+"""`memory_pair.src.odometer`: the original's capacity and noise, booked and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from demur.ledger import Draw, Ledger
+from demur.unlearning import capacity, odometer, plan
+from demur.unlearning.refusals import CapacityExhausted
+
+
+class CapacityDepleted(CapacityExhausted, RuntimeError):
+    """The original raises RuntimeError; this is one."""
+
+
+class PrivacyOdometer(odometer.PrivacyOdometer):
+    """m, eps_step, delta_step and sigma_step by the original's formulas."""
+
+    def __init__(
+        self,
+        eps_total: float,
+        delta_total: float,
+        lambda_: float,
+        delta_B: float = 0.05,
+        T: int = 100000,
+        gamma: float = 0.05,
+        *,
+        ledger: Ledger | None = None,
+    ) -> None:
+        super().__init__(
+            eps_total,
+            delta_total,
+            lambda_,
+            delta_B,
+            T,
+            gamma,
+            accounting="basic",
+            formula="seed",
+            scope="joint",
+            ledger=ledger,
+        )
+
+    def finalize_with(self, stats: Mapping[str, Any], T_estimate: int) -> None:
+        """Solve for m over T_estimate events; once."""
+        super().finalize_with(stats, T_estimate)
+
+    def spend(self) -> Draw:
+        """Count one deletion, or raise at m + 1."""
+        self.require_ready()
+        return super().spend()
+
+    def require_ready(self, deletions: int = 1) -> None:
+        """The original's message, and a RuntimeError."""
+        try:
+            super().require_ready(deletions)
+        except CapacityExhausted as error:
+            raise CapacityDepleted(
+                f"Odometer not finalized or capacity depleted. ({error})",
+                reason=error.reason,
+                retrain_required=error.retrain_required,
+            ) from error
+
+    def _solve_capacity(self) -> int:
+        """The largest m within gamma; 0 where not even one is."""
+        found = self.sizing
+        if found is None:
+            raise RuntimeError("Odometer not finalized.")
+        return capacity.largest(
+            lambda m: plan.within(self.terms, found, m, 0.0), self.T
+        )
+
+    @property
+    def L(self) -> float:
+        """stats["G"]"""
+        return self._stat("G")
+
+    @property
+    def D(self) -> float:
+        """stats["D"]"""
+        return self._stat("D")
+
+    @property
+    def c(self) -> float:
+        """stats["c"]"""
+        return self._stat("c")
+
+    @property
+    def C(self) -> float:
+        """stats["C"]"""
+        return self._stat("C")
+
+    def _stat(self, name: str) -> float:
+        if self.sizing is None:
+            raise AttributeError(f"{name} is known after finalize_with")
+        return float(getattr(self.sizing, name))

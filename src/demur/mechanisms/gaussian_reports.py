@@ -1,0 +1,191 @@
+"""Gaussian noise on every point: a baseline with a delta for whole-vector reports.
+
+A row moves by r when its record does, and by sqrt(d) at most inside the cube: the
+report of one record is a Gaussian mechanism of sensitivity min(r, sqrt d), and that
+whole curve is what is declared. sigma is the least at which any replacement costs
+(epsilon sqrt(d), delta), the price of multivariate Laplace at the same epsilon. A move
+by r < sqrt(d) then costs less than epsilon r at that delta, because the epsilon of a
+Gaussian grows faster than its mu: the comparison is fair at a replacement and leaves
+the baseline some privacy unspent below it.
+
+**One row, one Gaussian.** Rows are rounded to the grid and get noise independently.
+In two worlds that differ in one record all other reports have the same law, whatever
+the sampler's error, so both the grid's cost (grid sqrt(d)) and the statistical distance
+of the sampler count the d coordinates of one row, not all n of them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.core.adjacency import ReplaceOne
+from demur.core.bounds import Bound, BoundSource
+from demur.core.curve import PiecewiseLinear
+from demur.core.declaration import Declaration
+from demur.core.entropy import NoiseKey, Source
+from demur.core.release import Release
+from demur.core.rounding import down
+from demur.ledger import Budget, Ledger, own_book
+from demur.mechanisms.bpm import root_up
+from demur.mechanisms.gaussian import Gaussian
+from demur.mechanisms.reports import (
+    Reports,
+    RowIds,
+    Values,
+    checked_row_ids,
+    coordinates,
+    points_in_cube,
+    release_rows,
+)
+from demur.mechanisms.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
+from demur.mechanisms.row_streams import RowStreams
+
+DELTA = 1e-6
+_ROWS = 1 << 16  # at a time: the words of more would take more memory than the rows
+
+
+@dataclass(frozen=True)
+class GaussianReports:
+    """Reports v + N(0, sigma^2 I), (epsilon sqrt(d), delta)-private for a replacement.
+
+    >>> round(GaussianReports(epsilon=4.0, dimension=2).sigma, 3)
+    1.244
+    """
+
+    epsilon: float
+    dimension: int
+    delta: float = DELTA
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.count(dimension=self.dimension)
+        validate.open_probability(delta=self.delta)
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "dimension", int(self.dimension))
+        object.__setattr__(self, "delta", float(self.delta))
+        sigma = self._row("cube").sigma
+        assert isinstance(sigma, float)
+        object.__setattr__(self, "sigma", sigma)
+
+    @property
+    def total(self) -> float:
+        """The epsilon of any replacement."""
+        return down(self.epsilon * math.sqrt(self.dimension))
+
+    @property
+    def reach(self) -> float:
+        """Reports are unbounded."""
+        return math.inf
+
+    def _row(self, space: str) -> Gaussian:
+        """The mechanism of one row."""
+        diameter = root_up(self.dimension)
+        return Gaussian.calibrated(
+            epsilon=self.total,
+            delta=self.delta,
+            sensitivity={
+                ReplaceOne(): diameter,
+                space: PiecewiseLinear.linear(1.0, cap=diameter),
+            },
+            unit=ReplaceOne(),
+            dimension=self.dimension,
+            name=(
+                f"Gaussian noise on each of {self.dimension} coordinates, one report"
+                f" for each record ({self.total:.4g}, {self.delta:g} for any"
+                " replacement)"
+            ),
+            bounds=(Bound(1.0, BoundSource.ENFORCED, "coordinate in [0, 1]"),),
+            unprotected=("the number of records", "row ids"),
+            assumptions=(
+                "each record is one row (records_per_person says how many a person"
+                " may own)",
+            ),
+        )
+
+    def log_density(self, v: ArrayLike, x: ArrayLike) -> Values:
+        """log density of the report x of v."""
+        at = coordinates("v", v, self.dimension)
+        to = coordinates("x", x, self.dimension)
+        square = ((to - at) ** 2).sum(axis=-1) / self.sigma**2
+        constant = self.dimension * math.log(2 * math.pi * self.sigma**2)
+        return np.asarray(-0.5 * (square + constant))
+
+    def declaration(self, space: str = "cube") -> Declaration:
+        """Cost, sampler distance and fine print of one row."""
+        validate.name(space=space)
+        return self._row(space).declaration()
+
+    def check(self, points: ArrayLike) -> Values:
+        """The points as a float64 matrix in the unit cube, or a clear error."""
+        return points_in_cube(points, self.dimension)
+
+    def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
+        row = self._row("cube")
+        assert isinstance(row.grid, float)
+        grid, scale = row.grid, self.sigma / row.grid
+        streams = RowStreams(entropy.subkey("gaussian rows"))
+        found = np.empty_like(matrix)
+        for start in range(0, len(matrix), _ROWS):
+            here = slice(start, start + _ROWS)
+            words = streams.words(ids[here], 0, self.dimension)
+            noise = rounded_gaussian(
+                words.size,
+                scale,
+                io.BytesIO(words.astype("<u8").tobytes()),
+                _further(streams, ids[here], self.dimension),
+            )
+            index = np.rint(matrix[here] / grid).astype(np.int64)
+            found[here] = (index + noise.reshape(index.shape)).astype(np.float64) * grid
+        return found
+
+    def privatize(
+        self,
+        points: ArrayLike,
+        *,
+        ledger: Ledger | None,
+        row_ids: ArrayLike | None = None,
+        label: str = "Gaussian reports",
+        space: str = "cube",
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+    ) -> Release[Reports]:
+        """Check, charge, draw, commit: as `BPM.privatize`."""
+        matrix = self.check(points)
+        ids = checked_row_ids(row_ids, len(matrix))
+        self._row("cube").check(np.ones(self.dimension))
+        budget = Budget(self.total, self.delta)
+        return release_rows(
+            self,
+            matrix,
+            self._draw,
+            ledger=own_book(ledger, budget, unit=ReplaceOne()),
+            row_ids=ids,
+            label=label,
+            space=space,
+            idempotency_key=idempotency_key,
+            source=source,
+        )
+
+
+def _further(
+    streams: RowStreams, ids: RowIds, dimension: int
+) -> Callable[[int], io.BytesIO]:
+    """The stream of further bits for coordinate i of the words laid end to end."""
+
+    def refine(i: int) -> io.BytesIO:
+        row, word = divmod(i, dimension)
+        bits = [
+            streams.further_bits(int(ids[row]), word, level)
+            for level in range(1, FURTHER_WORDS + 1)
+        ]
+        return io.BytesIO(b"".join(b.to_bytes(8, "little") for b in bits))
+
+    return refine

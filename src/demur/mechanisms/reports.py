@@ -1,0 +1,201 @@
+"""Reports of rows, whichever mechanism drew them, and how they are released.
+
+Every row has a noise of its own, addressed by (entry key, row id): order and batches
+change nothing, and two worlds that differ in one record differ in one report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.core.bounds import finite_matrix
+from demur.core.declaration import Declaration
+from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.release import Release
+from demur.ledger import Ledger
+
+Values = NDArray[np.float64]
+RowIds = NDArray[np.uint64]
+
+
+@runtime_checkable
+class ReportMechanism(Protocol):
+    """Perturbs points of the unit cube one by one."""
+
+    @property
+    def epsilon(self) -> float:
+        """The price of a move by one unit of distance."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        ...
+
+    @property
+    def reach(self) -> float:
+        """How far outside [0, 1] a coordinate of a report can lie."""
+        ...
+
+    def check(self, points: ArrayLike) -> Values:
+        """The points as a matrix in the unit cube, or a clear error."""
+        ...
+
+    def log_density(self, v: ArrayLike, x: ArrayLike) -> Values:
+        """log density of the report x of the point v."""
+        ...
+
+    def declaration(self, space: str = "cube") -> Declaration:
+        """What the book has to know before noise is drawn."""
+        ...
+
+    def privatize(
+        self,
+        points: ArrayLike,
+        *,
+        ledger: Ledger | None,
+        row_ids: ArrayLike | None = None,
+        label: str = ...,
+        space: str = "cube",
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+    ) -> Release[Reports]:
+        """Check, charge, draw, commit."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """What the server gets: one report for each row, and the public mechanism.
+
+    Row i of `values` is the report of the row named `row_ids[i]`. Whatever is computed
+    from reports is post-processing, and free.
+    """
+
+    values: Values
+    row_ids: RowIds
+    mechanism: ReportMechanism
+
+    def __post_init__(self) -> None:
+        values = np.array(self.values, dtype=np.float64)
+        ids = checked_row_ids(self.row_ids, len(values) if values.ndim else 0)
+        bound = self.mechanism.reach
+        if values.ndim != 2 or values.shape[1] != self.mechanism.dimension:
+            raise ValueError(
+                f"reports must be a matrix of {self.mechanism.dimension} columns;"
+                f" got shape {values.shape}"
+            )
+        inside = (values >= -bound) & (values <= 1.0 + bound) & np.isfinite(values)
+        if not inside.all():
+            raise ValueError(
+                f"reports must lie in [-L, 1 + L] with L = {bound:g} and be finite:"
+                " these are not this mechanism's"
+            )
+        for name, array in (("values", values), ("row_ids", ids)):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+
+def points_in_cube(points: ArrayLike, dimension: int) -> Values:
+    """The points as a float64 matrix in the unit cube, or a clear error."""
+    matrix = finite_matrix("points", points)
+    if matrix.shape[1] != dimension:
+        raise ValueError(
+            f"points must have {dimension} columns, as declared; got"
+            f" {matrix.shape[1]}. Nothing was spent."
+        )
+    outside = ((matrix < 0.0) | (matrix > 1.0)).any(axis=1)
+    if outside.any():
+        raise ValueError(
+            f"points must lie in the unit cube: {int(outside.sum())} rows do not."
+            " Scale them by public bounds (demur.to_unit_cube); nothing is"
+            " clipped in silence. Nothing was spent."
+        )
+    return matrix
+
+
+def coordinates(name: str, values: ArrayLike, dimension: int) -> Values:
+    """`values` as float64 with `dimension` coordinates along the last axis."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0 or array.shape[-1] != dimension:
+        raise ValueError(
+            f"{name} must have {dimension} coordinates along its last axis;"
+            f" got shape {array.shape}"
+        )
+    return array
+
+
+def release_rows(
+    mechanism: ReportMechanism,
+    matrix: Values,
+    draw: Callable[[Values, RowIds, NoiseKey], Values],
+    *,
+    ledger: Ledger,
+    row_ids: RowIds,
+    label: str,
+    space: str,
+    idempotency_key: str | None,
+    source: Source | None,
+) -> Release[Reports]:
+    """Charge, draw, commit; everything that can refuse has been asked before."""
+    bound = digest_of_rows("points", matrix, row_ids)
+    entry = ledger.charge(
+        mechanism.declaration(space),
+        label=label,
+        input_digest=bound,
+        idempotency_key=idempotency_key,
+        source=source or OsEntropy(),
+    )
+    values = draw(matrix, row_ids, ledger.key(entry, bound))
+    ledger.commit(entry, digest_of_rows("reports", values, row_ids))
+    return Release(Reports(values, row_ids, mechanism), entry)
+
+
+def checked_row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
+    """The rows' names as uint64, all different."""
+    if row_ids is None:
+        return np.arange(count, dtype=np.uint64)
+    given = np.asarray(row_ids)
+    if given.dtype.kind not in "iu" or given.shape != (count,):
+        raise ValueError(
+            f"row_ids must be {count} whole numbers, one for each row, as an integer"
+            f" array (uint64 for the largest); got {given.dtype} of shape"
+            f" {given.shape}. Nothing was spent."
+        )
+    if (given < 0).any():
+        raise ValueError("row_ids must not be negative. Nothing was spent.")
+    ids = np.array(given, dtype=np.uint64)
+    if not _increasing(ids) and len(np.unique(ids)) != count:
+        raise ValueError(
+            "row_ids must all differ: two rows of one id would share their noise, and"
+            " the difference of their reports would show that of their points."
+            " Nothing was spent."
+        )
+    return ids
+
+
+def digest_of_rows(what: str, matrix: Values, ids: RowIds) -> str:
+    """A digest of rows and their content, whatever their order."""
+    if not _increasing(ids):
+        order = np.argsort(ids)
+        ids, matrix = ids[order], matrix[order]
+    found = hashlib.sha256(f"bpm {what} {matrix.shape}\x00".encode())
+    found.update(np.ascontiguousarray(ids, dtype="<u8").data)
+    found.update(np.ascontiguousarray(matrix, dtype="<f8").data)
+    return found.hexdigest()
+
+
+def _increasing(ids: RowIds) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())

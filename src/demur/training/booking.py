@@ -1,0 +1,124 @@
+"""A run and the book: which book pays, what the entry is bound to, who may go on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from demur.core import accounting, calibrate
+from demur.core.entropy import OsEntropy, Source
+from demur.core.errors import IdempotencyConflict
+from demur.core.rounding import up
+from demur.ledger import Budget, Ledger, own_book
+from demur.ledger.filters import Filter
+from demur.ledger.reservation import Reservation
+from demur.training.checkpoint import CheckpointRefused
+from demur.training.plan import DPExecutionPlan
+from demur.training.types import PyTree
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_OS = OsEntropy()
+
+
+def book_for(
+    plan: DPExecutionPlan, ledger: Ledger | None, delta: float | None
+) -> tuple[Ledger, float]:
+    """The book that pays, and the delta at which the run is read.
+
+    Without a ledger: one in memory that the run fills to the brim.
+    """
+    if ledger is not None:
+        checked = own_book(ledger, Budget(1.0), unit=plan.unit)
+        budgets = dict(checked.terms.budgets)
+        own = budgets.get(plan.unit) or next(iter(budgets.values()))
+        return checked, delta or plan.delta or own.delta
+    at = plan.delta if delta is None else delta
+    if at is None:
+        raise TypeError(
+            "delta must be given: neither a ledger nor a target of the plan says it."
+            " Nothing was spent."
+        )
+    ideal = calibrate.ideal_delta(at)
+    epsilon = plan.epsilon
+    if epsilon is None or plan.delta != at:
+        epsilon = accounting.price(plan.event(), ideal)
+    # One ulp of room: the book prices the same event by itself.
+    budget = Budget(up(epsilon, 4), at)
+    return own_book(None, budget, unit=plan.unit, filter=Filter.pure()), at
+
+
+def reserve(
+    plan: DPExecutionPlan,
+    book: Ledger,
+    *,
+    label: str,
+    dimension: int,
+    delta: float,
+    digest: str | None,
+    run: str | None,
+    source: Source | None,
+) -> Reservation:
+    """Pay for the whole run, or find the reservation that a run has already."""
+    block = calibrate.ideal_delta(delta) if not book.terms.filter.meters else None
+    try:
+        return plan.reserve(
+            book,
+            label=label,
+            dimension=dimension,
+            input_digest=digest,
+            idempotency_key=run,
+            source=_OS if source is None else source,
+            block_delta=block,
+        )
+    except IdempotencyConflict as error:
+        raise CheckpointRefused(
+            "the checkpoint's run has begun with other data, first parameters, plan or"
+            " program: the same noise on two inputs would reveal their difference."
+            " Begin a new run in a new folder. Nothing was spent."
+        ) from error
+
+
+def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], None]:
+    """step -> its draw, durable, unless an earlier try at the step has made it."""
+    made = reservation.drawn
+
+    def pay(step: int) -> None:
+        nonlocal made
+        index, within = divmod(step, plan.steps_per_draw)
+        if within or index < made:
+            return
+        made = reservation.draw().index + 1
+        assert made == index + 1, "draws are made in the order of the steps"
+
+    return pay
+
+
+def program_text(function: Callable[..., Any], *structs: Any) -> str:
+    """A digest of what a function computes: its jaxpr and every constant in it."""
+    traced = jax.make_jaxpr(function)(*structs)
+    found = hashlib.sha256(_ADDRESS.sub("", str(traced.jaxpr)).encode())
+    for constant in traced.consts:
+        found.update(np.asarray(constant).tobytes())
+    found.update(f"jax {jax.__version__} {jax.default_backend()}".encode())
+    return found.hexdigest()
+
+
+def tree_digest(tree: PyTree) -> str:
+    """A digest of structure, shapes and content of a tree of arrays."""
+    leaves, treedef = jax.tree.flatten(tree)
+    found = hashlib.sha256(str(treedef).encode())
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def digest_of(*parts: object) -> str:
+    """One digest of several."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Private gradients at about the price of ordinary ones; see `engine`."""

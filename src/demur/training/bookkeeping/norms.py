@@ -1,0 +1,332 @@
+"""Per-example norms of a gradient in factored form, and its weighted sum.
+
+With left [B, S, T, I] and right [B, S, T, O] (see `places`), the squared norm of
+G_b = sum over t of left_t (x) right_t is, for each s,
+
+    one position      |left|^2 |right|^2
+    Gram              sum over t, r of <left_t, left_r> <right_t, right_r>
+    instantiated      the sum of squares of G_b itself
+
+Gram is taken when T (I + O) <= I O, that is when it is less work. Then 2 T (I O)^(1/2)
+<= I O, so the two T x T tables are at most half the size of G_b. Otherwise G_b is
+smaller than the activations it comes from. So neither way costs more memory than the
+ordinary backward pass has in hand, and an instantiated G_b is kept for the sum.
+
+Rounding. `upper` is proven to be no smaller than the true squared norm. Sums over
+positions and entries are formed in float64 (`rounding`); what is left is the rounding
+of inner products, which a GPU's matrix units form in float32 (on a CPU we use float64
+for them too). Write u for their roundoff and m = sum over t of |left_t| |right_t|. A
+computed inner product of length n errs by at most n u times the product of the norms,
+in whatever order the hardware adds, so a Gram sum errs by at most (n_I + n_O) u m^2;
+products longer than `_LONGEST` are cut into pieces. (Matrix units are taken to
+accumulate like float32.)
+
+The weighted sum multiplies one factor by the clip factor w_b, and rounds it to the
+factor's dtype: each entry by a relative v (2^-8 in bfloat16; on a GPU float32
+products may round both factors to 2^-11). Positions can cancel in G_b but these errors
+need not, so they are not small against |G_b|; with |e_t| <= v |right_t| they make at
+most
+
+    |sum left_t (x) e_t| <= v min(m, ||left||_op |right|)
+    ||left||_op^2 <= the Frobenius norm of the table <left_t, left_r>
+
+`wobble` is the square of that per unit of w_b. The clip factor is computed from
+|G_b| + wobble^(1/2), so that what is added in truth is at most the clip norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from demur.training.bookkeeping.places import Factors
+from demur.training.bookkeeping.rounding import (
+    U64,
+    in_float64,
+    sum_of_squares,
+    total,
+    unit_roundoff,
+    wide,
+)
+from demur.training.varying import vary
+
+_LONGEST = 4096
+_STRIP = 256
+_LOOKUP_GRAM = 1024
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Squared norms [B] of one parameter's gradients and how to add those up.
+
+    In float64: `square` as computed, `upper` proven, `wobble` as in the module's text
+    (None when there is none). `add_up(weights, fine)` is the weighted sum, in `dtype`;
+    `fine` is None, or tells which examples to leave out as if they were zero.
+    """
+
+    square: Any
+    upper: Any
+    wobble: Any
+    dtype: Any
+    add_up: Callable[[Any, Any], Any]
+
+
+def way_of(positions: int, left: int, right: int) -> str:
+    """Which of the three formulas serves a gradient of this form."""
+    if positions == 1:
+        return "one position"
+    gram = 0 < positions * (left + right) <= left * right
+    return "Gram" if gram else "instantiated"
+
+
+def product_roundoff(dtype: Any, precision: Any) -> float:
+    """How far a matrix product rounds each factor before multiplying.
+
+    GPUs round float32 to TensorFloat-32 and TPUs to bfloat16 unless told otherwise.
+    """
+    if dtype != jnp.float32 or precision in (_EXACT, (_EXACT, _EXACT)):
+        return 0.0
+    default = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    if precision is None and str(default) in ("highest", "float32"):
+        return 0.0
+    return {"cpu": 0.0, "gpu": 2.0**-11}.get(jax.default_backend(), 2.0**-8)
+
+
+def _leave_out(array: Any, fine: Any) -> Any:
+    if fine is None:
+        return array
+    return jnp.where(fine.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
+
+
+def _weighted(array: Any, weights: Any) -> Any:
+    """Each example scaled, in the array's own dtype."""
+    spread = weights.reshape((-1,) + (1,) * (array.ndim - 1))
+    return (array * spread).astype(array.dtype)
+
+
+def measure_instantiated(gradients: Any) -> Measured:
+    """For gradients [B, ...] that exist: the very array is measured and added up."""
+    gradients = gradients.astype(wide(gradients.dtype))
+    square, upper = sum_of_squares(gradients, 1)
+
+    def add_up(weights: Any, fine: Any) -> Any:
+        kept = _leave_out(gradients, fine)
+        return jnp.tensordot(weights, kept, axes=1, precision=_EXACT)
+
+    return Measured(square, upper, None, gradients.dtype, add_up)
+
+
+def measure(factors: Factors) -> Measured:
+    """For gradients in factored form."""
+    if factors.rows is not None:
+        return _measure_lookup(factors)
+    left, right = _one_dtype(factors.left, factors.right)
+    positions, inputs = left.shape[2:]
+    way = way_of(positions, inputs, right.shape[3])
+    if way == "instantiated":
+        gradients = jnp.einsum(
+            "bsti,bsto->bsio",
+            left,
+            right,
+            precision=factors.precision,
+            preferred_element_type=wide(left.dtype),
+        )
+        return measure_instantiated(gradients)
+    scale_left = inputs <= right.shape[3]
+
+    def add_up(weights: Any, fine: Any) -> Any:
+        first, second = _leave_out(left, fine), _leave_out(right, fine)
+        if scale_left:
+            first = _weighted(first, weights)
+        else:
+            second = _weighted(second, weights)
+        return jnp.einsum(
+            "bsti,bsto->sio",
+            first,
+            second,
+            precision=factors.precision,
+            preferred_element_type=wide(left.dtype),
+        )
+
+    rounded = unit_roundoff(left.dtype) + 2.001 * product_roundoff(
+        left.dtype, factors.precision
+    )
+    if way == "one position":
+        square, upper, mass = _one_position(left, right)
+    else:
+        square, upper, mass = _gram(left, right, scale_left)
+    return Measured(
+        square, upper, _times(mass, (1.01 * rounded) ** 2), wide(left.dtype), add_up
+    )
+
+
+@in_float64
+def _times(value: Any, factor: float) -> Any:
+    return value * factor
+
+
+def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
+    """Both factors in one dtype: bfloat16 if both are, float32 or wider otherwise.
+
+    float16 is widened: a scaled factor could fall out of its range. So is bfloat16 on
+    a CPU, which has no such products.
+    """
+    if left.dtype == right.dtype == jnp.bfloat16 and _has_half_products():
+        return left, right
+    dtype = wide(jnp.promote_types(left.dtype, right.dtype))
+    return left.astype(dtype), right.astype(dtype)
+
+
+@in_float64
+def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any]:
+    lefts, lefts_upper = sum_of_squares(left, 2)
+    rights, rights_upper = sum_of_squares(right, 2)
+    upper = _over(lefts_upper * rights_upper)
+    return total(lefts * rights, 1), upper, upper
+
+
+def _has_half_products() -> bool:
+    return jax.default_backend() != "cpu"
+
+
+def _table_dtype(dtype: Any) -> Any:
+    """In what inner products are added up: float64 where that costs little."""
+    return jnp.dtype("float64") if jax.default_backend() == "cpu" else wide(dtype)
+
+
+@in_float64
+def _inner(first: Any, second: Any) -> Any:
+    """<first_t, second_r> for all t, r; long ones in pieces."""
+    length = first.shape[-1]
+    dtype = _table_dtype(first.dtype)
+    if first.dtype != jnp.bfloat16 or dtype == jnp.float64:
+        first, second = first.astype(dtype), second.astype(dtype)
+    pieces = [
+        jnp.einsum(
+            "bsti,bsri->bstr",
+            first[..., start : start + _LONGEST],
+            second[..., start : start + _LONGEST],
+            precision=None if first.dtype == jnp.bfloat16 else _EXACT,
+            preferred_element_type=dtype,
+        )
+        for start in range(0, max(length, 1), _LONGEST)
+    ]
+    return reduce(add, pieces)
+
+
+def _inner_roundoff(length: int, dtype: Any) -> float:
+    """The error of one such inner product, in products of the two norms."""
+    additions = min(length, _LONGEST) + -(-length // _LONGEST)
+    return additions * unit_roundoff(_table_dtype(dtype))
+
+
+@in_float64
+def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
+    """The squared norm, its bound and the mass of the wobble, from the two tables.
+
+    The tables are symmetric: strips on and above the diagonal are enough.
+    """
+    positions, inputs = left.shape[2:]
+    square = still_squared = 0.0
+    diagonals: tuple[list[Any], list[Any]] = ([], [])
+    for start in range(0, positions, _STRIP):
+        own = min(_STRIP, positions - start)
+        tables = [
+            _inner(part[:, :, start : start + own], part[:, :, start:])
+            for part in (left, right)
+        ]
+        # Off the diagonal block, each pair stands for two.
+        for part, times in ((slice(0, own), 1), (slice(own, None), 2)):
+            a, b = (
+                jax.lax.convert_element_type(one[..., part], jnp.float64)
+                for one in tables
+            )
+            square += times * total(a * b, 2)
+            still = b if scale_left else a
+            still_squared += times * total(still * still, 2)
+        for found, table in zip(diagonals, tables, strict=True):
+            found.append(jnp.diagonal(table[..., :own], axis1=2, axis2=3))
+    each = [_inner_roundoff(n, left.dtype) for n in (inputs, right.shape[3])]
+    grow = 1 + 2 * (each[0] + each[1]) + 8 * (positions**2 + 8) * U64
+    sizes = [
+        jax.lax.convert_element_type(jnp.concatenate(found, axis=2), jnp.float64) * grow
+        for found in diagonals
+    ]
+    m_squared = (total(jnp.sqrt(sizes[0] * sizes[1]), 2) * grow) ** 2
+    slack = 1.01 * (each[0] + each[1]) + 4 * (positions**2 + 8) * U64
+    upper = _over(jnp.minimum(square + slack * m_squared, m_squared))
+    moving, still = sizes if scale_left else sizes[::-1]
+    operator = jnp.sqrt(still_squared) + sum(each) * total(still, 2)
+    mass = _over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
+    return total(square, 1), upper, mass
+
+
+@in_float64
+def _over(per_slice: Any) -> Any:
+    """The sum over s of upper bounds, rounded up."""
+    return total(per_slice, 1) * (1 + (per_slice.shape[1] + 16) * U64)
+
+
+def _measure_lookup(factors: Factors) -> Measured:
+    """Rows that are looked up twice add up before the square."""
+    right = factors.right.astype(wide(factors.right.dtype))
+    rows, size = factors.rows, factors.table
+    used = (rows >= 0)[..., None]
+    right = jnp.where(used, right, 0)
+
+    def add_up(weights: Any, fine: Any) -> Any:
+        scaled = _weighted(_leave_out(right, fine), weights)
+        slices = rows.shape[1]
+        table = jnp.zeros((slices, size, right.shape[-1]), right.dtype)
+        table = vary(table, like=right)
+        which = jnp.broadcast_to(jnp.arange(slices)[None, :, None], rows.shape)
+        inside = jnp.where(rows >= 0, rows, size)
+        return table.at[which, inside].add(scaled, mode="drop")
+
+    if rows.shape[2] > _LOOKUP_GRAM:
+        square, upper = _sorted_lookup(rows, right)
+    else:
+        square, upper = _paired_lookup(rows, right)
+    return Measured(square, upper, None, right.dtype, add_up)
+
+
+@in_float64
+def _paired_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
+    same = (rows[..., :, None] == rows[..., None, :]) & (rows >= 0)[..., None]
+    inner = _inner(right, right)
+    roundoff = _inner_roundoff(right.shape[-1], right.dtype)
+    sizes = jnp.diagonal(inner, axis1=2, axis2=3)
+    lengths = jnp.sqrt(jax.lax.convert_element_type(sizes, jnp.float64))
+    pairs = jnp.where(same, lengths[..., :, None] * lengths[..., None, :], 0)
+    square = total(jnp.where(same, inner, 0), 2)
+    slack = 1.01 * roundoff + 8 * (rows.shape[2] ** 2 + 8) * U64
+    grow = 1 + 2 * roundoff + 1e-9
+    return total(square, 1), _over(square + slack * grow * total(pairs, 2))
+
+
+@in_float64
+def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
+    """Rows sorted, equal ones added, the sums squared: for many look-ups."""
+
+    def one(numbers: Any, values: Any) -> tuple[Any, Any]:
+        order = jnp.argsort(numbers)
+        numbers, values = numbers[order], values[order]
+        fresh = jnp.concatenate([jnp.zeros(1, bool), numbers[1:] != numbers[:-1]])
+        group = jnp.cumsum(fresh)
+        sums = jnp.zeros_like(values).at[group].add(values)
+        sizes = jnp.zeros_like(values).at[group].add(jnp.abs(values))
+        return sums, sizes
+
+    sums, sizes = jax.vmap(jax.vmap(one))(rows, right)
+    square, _ = sum_of_squares(sums, 1)
+    # A sum of k values errs by at most k u times the sum of their sizes.
+    most = 1.01 * rows.shape[2] * unit_roundoff(right.dtype)
+    _, upper = sum_of_squares(jnp.abs(sums) + most * sizes, 1)
+    return square, upper

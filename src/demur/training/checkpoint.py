@@ -1,0 +1,233 @@
+"""A run that can be taken up again, without a second draw of any noise.
+
+    FOLDER/model-<step>.npz      parameters and optimiser state: private-safe
+    FOLDER/secret/               owner only
+        run.json                 the run's name in the book
+        noise-<step>.npz         what correlated noise remembers
+        latest.json              step, digest and seal of the last pair
+
+No key is stored: the book's shelf keeps the entry's key until the run is committed, and
+hands it out again for the identical input alone. Noise and batches of step t are a
+function of that key and of t, so a step that was cut short is repeated exactly.
+
+That is only safe if everything else is the same: the same noise on another sum would
+reveal the difference. The entry is bound to a digest of the data, the first parameters
+and the program, and a checkpoint carries a seal (HMAC under a key derived from the
+entry's), so that neither changed data nor edited parameters are continued.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.core import validate
+from demur.core.errors import DemurError
+
+
+class CheckpointRefused(DemurError):
+    """A checkpoint does not belong to the run at hand; nothing was drawn."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is kept, and how often it is written."""
+
+    folder: str | os.PathLike[str]
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        validate.count(every=self.every)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as read: trees of arrays, not yet believed (see `Keeper.load`)."""
+
+    step: int
+    model: Any
+    noise: Any
+
+
+class Keeper:
+    """The folder of one run, locked against a second process."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._folder = Path(checkpoint.folder)
+        self._secret = self._folder / "secret"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._secret.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(self._secret, 0o700)
+        self._lock = self._take_lock()
+        try:
+            self.run = self._run_name()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self) -> IO[str]:
+        lock = open(self._secret / "lock", "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise CheckpointRefused(
+                f"another process is using the checkpoint {str(self._folder)!r}: two"
+                " runs would draw the same noise. Nothing was spent."
+            ) from None
+        return lock
+
+    def _run_name(self) -> str:
+        path = self._secret / "run.json"
+        if not path.exists():
+            name = f"training run {secrets.token_hex(16)}"
+            _write(path, json.dumps({"run": name}).encode())
+            return name
+        try:
+            found = json.loads(path.read_text())["run"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointRefused(f"{path.name} is damaged: {error}") from error
+        validate.name(run=found)
+        return str(found)
+
+    def save(self, step: int, digest: str, seal: bytes, model: Any, noise: Any) -> None:
+        """Write both halves, then the note that makes them count; older ones go."""
+        halves = _pack(model), _pack(noise)
+        note = {
+            "step": step,
+            "digest": digest,
+            "seal": _seal(seal, step, digest, halves),
+        }
+        _write(self._folder / f"model-{step}.npz", halves[0], mode=0o644)
+        _write(self._secret / f"noise-{step}.npz", halves[1])
+        _write(self._secret / "latest.json", json.dumps(note).encode())
+        self._drop_others(step, also=False)
+
+    def load(self, digest: str, seal: bytes, model: Any, noise: Any) -> Saved | None:
+        """The last checkpoint, shaped like `model` and `noise`, or None."""
+        try:
+            note = json.loads((self._secret / "latest.json").read_text())
+            step = int(note["step"])
+            halves = (
+                (self._folder / f"model-{step}.npz").read_bytes(),
+                (self._secret / f"noise-{step}.npz").read_bytes(),
+            )
+            kept, told = str(note["seal"]), str(note["digest"])
+        except FileNotFoundError as error:
+            if Path(error.filename).name == "latest.json":
+                return None
+            raise CheckpointRefused(
+                f"{Path(error.filename).name} of the checkpoint is missing"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointRefused(f"the checkpoint is damaged: {error!r}") from error
+        if told != digest:
+            raise CheckpointRefused(
+                "the checkpoint is of another run: data, first parameters, plan or"
+                " program differ. The same noise on two inputs would reveal their"
+                " difference. Nothing was drawn."
+            )
+        if not hmac.compare_digest(kept, _seal(seal, step, digest, halves)):
+            raise CheckpointRefused(
+                "the checkpoint was edited or damaged after it was written: its noise"
+                " must not be drawn again on other parameters. Nothing was drawn."
+            )
+        return Saved(step, _unpack(halves[0], model), _unpack(halves[1], noise))
+
+    def finish(self, step: int, model: Any) -> None:
+        """The run is committed: keep the model, drop what is secret."""
+        _write(self._folder / f"model-{step}.npz", _pack(model), mode=0o644)
+        (self._secret / "latest.json").unlink(missing_ok=True)
+        self._drop_others(step, also=True)
+
+    def _drop_others(self, step: int, *, also: bool) -> None:
+        for old in self._folder.glob("model-*.npz"):
+            if old.stem != f"model-{step}":
+                old.unlink(missing_ok=True)
+        for old in self._secret.glob("noise-*.npz"):
+            if also or old.stem != f"noise-{step}":
+                old.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _seal(key: bytes, step: int, digest: str, halves: tuple[bytes, bytes]) -> str:
+    made = hmac.new(key, f"{step} {digest}".encode(), hashlib.sha256)
+    for half in halves:
+        made.update(hashlib.sha256(half).digest())
+    return made.hexdigest()
+
+
+def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` in one move, durable before it returns."""
+    part = path.with_suffix(".part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _pack(tree: Any) -> bytes:
+    """Leaves as raw bytes with dtype and shape: bfloat16 is no dtype of NumPy's."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, leaf in enumerate(jax.tree.leaves(tree)):
+        array = np.asarray(leaf)
+        arrays[f"kind_{i}"] = np.array(f"{array.dtype.name} {list(array.shape)}")
+        raw = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        arrays[f"leaf_{i}"] = raw
+    packed = BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
+    return packed.getvalue()
+
+
+def _unpack(content: bytes, like: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(like)
+    found = []
+    with np.load(BytesIO(content), allow_pickle=False) as file:
+        if len(file.files) != 2 * len(leaves):
+            raise CheckpointRefused("the checkpoint has another number of arrays")
+        for i, leaf in enumerate(leaves):
+            array = np.asarray(leaf)
+            kind = f"{array.dtype.name} {list(array.shape)}"
+            if str(file[f"kind_{i}"]) != kind:
+                raise CheckpointRefused(
+                    f"the checkpoint holds {file[f'kind_{i}']} where the model has"
+                    f" {kind}"
+                )
+            raw = file[f"leaf_{i}"].tobytes()
+            found.append(np.frombuffer(raw, array.dtype).reshape(array.shape).copy())
+    return jax.tree.unflatten(treedef, found)
+
+
+def load_model(folder: str | os.PathLike[str], like: Any) -> Any:
+    """The parameters and optimiser state last written, shaped like `like`.
+
+    For looking at a run; continuing it is `fit`'s work, which checks the seal.
+    """
+    found = sorted(
+        Path(folder).glob("model-*.npz"), key=lambda p: int(p.stem.split("-")[1])
+    )
+    if not found:
+        raise FileNotFoundError(f"no model in {str(folder)!r}")
+    return _unpack(found[-1].read_bytes(), like)

@@ -1,0 +1,162 @@
+"""Examples for training: arrays, memory maps, and Arrow or Parquet tables, by row.
+
+Rows are gathered by index. An index of -1 is padding and gives a public row of zeros:
+to NumPy it would be the last example.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as arrow_dataset
+from numpy.typing import NDArray
+
+from demur.core.validate import shorten
+
+_CHUNK = 2**24  # bytes hashed at a time, so that a memory map stays on disk
+_TABLES = (".parquet", ".arrow", ".feather")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Data:
+    """A pytree of arrays with one row for each example."""
+
+    columns: Any
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        kinds = [f"{a.dtype}{a.shape[1:]}" for a in jax.tree.leaves(self.columns)]
+        return f"Data({', '.join(kinds)})"
+
+    def take(self, indices: NDArray[Any]) -> Any:
+        """The rows at `indices` (of any shape), zeros where an index is -1."""
+        padding = indices < 0
+        safe = np.where(padding, 0, indices)
+
+        def gather(column: NDArray[Any]) -> NDArray[Any]:
+            if not self.size:
+                return np.zeros((*indices.shape, *column.shape[1:]), column.dtype)
+            rows = np.asarray(column[safe])
+            if padding.any():
+                rows[padding] = 0
+            return rows
+
+        return jax.tree.map(gather, self.columns)
+
+    def structs(self, shape: tuple[int, ...], sharding: Any = None) -> Any:
+        """Shapes and dtypes of a batch, as JAX will see it."""
+        return jax.tree.map(
+            lambda column: jax.ShapeDtypeStruct(
+                (*shape, *column.shape[1:]),
+                jax.dtypes.canonicalize_dtype(column.dtype),
+                sharding=sharding,
+            ),
+            self.columns,
+        )
+
+    def digest(self) -> str:
+        """SHA-256 of structure, shapes and every byte."""
+        leaves, treedef = jax.tree.flatten(self.columns)
+        found = hashlib.sha256(str(treedef).encode())
+        for column in leaves:
+            found.update(f"{column.dtype} {column.shape}".encode())
+            rows = max(1, _CHUNK // max(1, column[:1].nbytes))
+            for start in range(0, len(column), rows):
+                found.update(np.ascontiguousarray(column[start : start + rows]).data)
+        return found.hexdigest()
+
+
+def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
+    """`data` by row: a pytree of arrays, an Arrow table, or the path of a file.
+
+    A table becomes a dict of its columns (`columns` picks some); a file is `.parquet`,
+    `.arrow`, `.feather`, `.npz` (a dict of its arrays) or `.npy` (memory-mapped).
+
+    >>> rows = as_data({"x": np.eye(3), "y": np.arange(3)})
+    >>> rows.take(np.array([2, -1]))["x"].tolist()
+    [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    """
+    if isinstance(data, Data):
+        return data
+    if isinstance(data, str | Path):
+        data = _read(Path(data), columns)
+    elif isinstance(data, arrow_dataset.Dataset):
+        data = data.to_table(columns=list(columns) if columns is not None else None)
+    if isinstance(data, pa.Table):
+        names = list(columns) if columns is not None else data.column_names
+        data = {name: _column(name, data[name]) for name in names}
+    elif columns is not None and isinstance(data, dict):
+        data = {name: data[name] for name in columns}
+    arrays = jax.tree.map(_array, data)
+    leaves = jax.tree.leaves(arrays)
+    sizes = {len(leaf) for leaf in leaves}
+    if len(sizes) != 1:
+        raise ValueError(
+            "data must be arrays with one row for each example, equally many; got"
+            f" {len(leaves)} arrays of {shorten(sorted(sizes))} rows"
+        )
+    return Data(arrays, sizes.pop())
+
+
+def _array(value: Any) -> NDArray[Any]:
+    # Memory maps stay what they are: only the rows of a batch are read.
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.ndim == 0:
+        raise ValueError("data must have one row for each example; got a single number")
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        raise TypeError(
+            f"data must be numbers; got {array.dtype}. Encode texts and dates first,"
+            " by a rule that does not look at other rows."
+        )
+    return array
+
+
+def _read(path: Path, columns: Iterable[str] | None) -> Any:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in columns or file.files}
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    if path.suffix in _TABLES:
+        kind = "parquet" if path.suffix == ".parquet" else "ipc"
+        source = arrow_dataset.dataset(path, format=kind)
+        return source.to_table(columns=list(columns) if columns is not None else None)
+    raise ValueError(
+        f"data must be a {', '.join(_TABLES)}, .npz or .npy file; got {path.name!r}"
+    )
+
+
+def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column as an array; lists of one length become the rows of a matrix."""
+    if column.null_count:
+        raise ValueError(
+            f"column {name!r} has missing values: drop or impute them by a rule that"
+            " does not look at other rows"
+        )
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    shape: tuple[int, ...] = (len(array),)
+    while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        inner = array.flatten()
+        width = array.type.list_size if hasattr(array.type, "list_size") else None
+        if width is None:
+            lengths = np.unique(array.value_lengths().to_numpy(zero_copy_only=False))
+            if len(lengths) > 1:
+                raise ValueError(f"column {name!r} has lists of different lengths")
+            width = int(lengths[0]) if len(lengths) else 0
+        shape = (*shape, width)
+        if inner.null_count:
+            raise ValueError(f"column {name!r} has missing values inside its lists")
+        array = inner
+    return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)

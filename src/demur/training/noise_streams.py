@@ -1,0 +1,221 @@
+"""z to C^-1 z, one step at a time, with the memory that each strategy needs.
+
+    banded     x_t = (z_t - sum_(0<j<b) C[t, t-j] x_(t-j)) / C[t, t]
+    buffered   x_t = z_t - sum_i w_i s_i,   s_i <- d_i s_i + x_t
+    dense      row t of C^-1 times all z so far, drawn again from their keys
+
+The ring of a banded strategy is never shifted: slot t mod (b - 1) is overwritten, in
+place when the state is donated, so that a step reads b - 1 numbers and writes one for
+each parameter. A dense strategy with few bands is streamed like a banded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.extend.random import threefry2x32_p
+from numpy.typing import NDArray
+
+from demur.core.entropy import NoiseKey, OsEntropy, Stream
+from demur.mechanisms.correlated import BandedToeplitz, Buffered, Dense, Strategy
+
+_LONGEST_RING = 64  # outputs kept; a dense strategy with more bands keeps keys
+_ROOT_2 = np.float32(np.sqrt(2.0))
+Memory = Any
+
+
+class Streamed(NamedTuple):
+    """The two halves of a strategy's recursion.
+
+    `remember(leaves)` is the empty memory for leaves of these shapes;
+    `advance(step, memory, keys, leaves)` is C^-1 z at this step, and the next memory.
+    """
+
+    remember: Callable[[list[Any]], Memory]
+    advance: Callable[[Any, Memory, Any, list[Any]], tuple[list[Any], Memory]]
+
+
+def streamed(strategy: Strategy) -> Streamed:
+    """The recursion of `strategy`."""
+    if isinstance(strategy, Buffered):
+        return _buffers(strategy)
+    if isinstance(strategy, Dense) and strategy.bands - 1 > _LONGEST_RING:
+        return _drawn_again(strategy)
+    return _ring(strategy)
+
+
+def step_keys(stream: Stream, leaves: int) -> NDArray[np.uint32]:
+    """Fresh threefry keys for one step, one for each leaf: 8 bytes of the stream each.
+
+    Two keys in a run of N are equal with probability below N^2 2^-65.
+    """
+    return np.frombuffer(stream.read(8 * leaves), dtype="<u4").reshape(leaves, 2)
+
+
+def own_keys(leaves: int) -> Any:
+    """Keys from the operating system, drawn when the step runs, also under `jit`."""
+
+    def draw() -> NDArray[np.uint32]:
+        fresh = NoiseKey(OsEntropy().new_key(), private=True)
+        return step_keys(fresh.stream("threefry"), leaves)
+
+    return io_callback(draw, jax.ShapeDtypeStruct((leaves, 2), jnp.uint32))
+
+
+def normals(keys: Any, leaves: list[Any]) -> list[Any]:
+    """Standard normals for each leaf, from its own key."""
+    return [
+        standard_normal(keys[i], leaf.shape).astype(wide(leaf))
+        for i, leaf in enumerate(leaves)
+    ]
+
+
+def standard_normal(key: Any, shape: tuple[int, ...]) -> Any:
+    """float32 normals from threefry in counter mode, both words of a block used.
+
+    A number is sqrt(2) erfinv((m + 1/2) 2^-23), m the upper 24 bits of a word, signed:
+    exact in float32 up to erfinv, symmetric, and at most 5.42 in size. Counters are
+    element positions, so that shards on different devices draw different numbers and a
+    sharded array is the same as a whole one. (jax.random.normal hashes twice as much.)
+    """
+    *leading, last = shape or (1,)
+    blocks = (*leading, -(-last // 2))
+    high = jnp.zeros(blocks, jnp.uint32)
+    if leading:
+        high = jax.lax.broadcasted_iota(jnp.uint32, blocks, 0)
+    low, stride = jnp.zeros(blocks, jnp.uint32), 1
+    for axis in range(len(blocks) - 1, min(len(leading), 1) - 1, -1):
+        place = jax.lax.broadcasted_iota(jnp.uint32, blocks, axis)
+        low, stride = low + place * np.uint32(stride), stride * blocks[axis]
+    if stride > 2**32:
+        raise ValueError(
+            f"a leaf of shape {shape} has more numbers along its later axes than one"
+            " counter word can tell apart; split it"
+        )
+    words = jnp.stack(threefry2x32_p.bind(key[0], key[1], high, low), axis=-1)
+    signed = jax.lax.bitcast_convert_type(words, jnp.int32) >> 8
+    drawn = _ROOT_2 * jax.lax.erf_inv((signed.astype(jnp.float32) + 0.5) * 2.0**-23)
+    return drawn.reshape(*leading, 2 * blocks[-1])[..., :last].reshape(shape)
+
+
+def wide(leaf: Any) -> Any:
+    """float32, or what the leaf has if that is wider."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
+def _ring(strategy: Strategy) -> Streamed:
+    past = strategy.bands - 1
+    row = _row(strategy)
+
+    def remember(leaves: list[Any]) -> Memory:
+        return [jnp.zeros((past, *leaf.shape), wide(leaf)) for leaf in leaves]
+
+    def advance(
+        step: Any, memory: Memory, keys: Any, leaves: list[Any]
+    ) -> tuple[list[Any], Memory]:
+        drawn = normals(keys, leaves)
+        first, rest = row(step)
+        if not past:
+            return [z / first.astype(z.dtype) for z in drawn], memory
+        # Slot s holds the output of the last step t - j that is s modulo `past`.
+        slots = jnp.arange(past)
+        behind = jnp.mod(step - 1 - slots, past)
+        weights = rest[behind]
+        outputs, rings = [], []
+        for z, ring in zip(drawn, memory, strict=True):
+            seen = jnp.einsum(
+                "j,j...->...",
+                weights.astype(z.dtype),
+                ring,
+                precision=jax.lax.Precision.HIGHEST,
+            )
+            x = (z - seen) / first.astype(z.dtype)
+            outputs.append(x)
+            rings.append(ring.at[jnp.mod(step, past)].set(x))
+        return outputs, rings
+
+    return Streamed(remember, advance)
+
+
+def _row(strategy: Strategy) -> Callable[[Any], tuple[Any, Any]]:
+    """step -> C[t, t] and C[t, t-1], ..., C[t, t-b+1] (anything before step 0)."""
+    bands = strategy.bands
+    if isinstance(strategy, BandedToeplitz):
+        coefs = jnp.asarray(np.asarray(strategy.coefs), jnp.float32)
+        if not strategy.column_normalize:
+            return lambda step: (coefs[0], coefs[1:])
+        scales = jnp.asarray(strategy.output_scales(), jnp.float32)
+
+        def normalised(step: Any) -> tuple[Any, Any]:
+            columns = jnp.maximum(step - jnp.arange(bands), 0)
+            divided = coefs / scales[columns]
+            return divided[0], divided[1:]
+
+        return normalised
+    matrix = strategy.matrix()
+    steps = np.arange(len(matrix))[:, None]
+    columns = steps - np.arange(bands)
+    entries = np.where(columns >= 0, matrix[steps, np.maximum(columns, 0)], 0.0)
+    table = jnp.asarray(entries, jnp.float32)
+    return lambda step: (table[step, 0], table[step, 1:])
+
+
+def _buffers(strategy: Buffered) -> Streamed:
+    decays = jnp.asarray(np.asarray(strategy.decays), jnp.float32)
+    scales = jnp.asarray(np.asarray(strategy.scales), jnp.float32)
+
+    def remember(leaves: list[Any]) -> Memory:
+        return [jnp.zeros((len(decays), *leaf.shape), wide(leaf)) for leaf in leaves]
+
+    def advance(
+        step: Any, memory: Memory, keys: Any, leaves: list[Any]
+    ) -> tuple[list[Any], Memory]:
+        del step
+        outputs, kept = [], []
+        for z, buffers in zip(normals(keys, leaves), memory, strict=True):
+            x = z - jnp.einsum(
+                "j,j...->...",
+                scales.astype(z.dtype),
+                buffers,
+                precision=jax.lax.Precision.HIGHEST,
+            )
+            shape = (-1,) + (1,) * z.ndim
+            outputs.append(x)
+            kept.append(buffers * decays.astype(z.dtype).reshape(shape) + x)
+        return outputs, kept
+
+    return Streamed(remember, advance)
+
+
+def _drawn_again(strategy: Dense) -> Streamed:
+    """All past z from their keys, times row t of C^-1: no memory, more drawing."""
+    size = strategy.iterations
+    inverse = np.linalg.solve(strategy.matrix(), np.eye(size))
+    table = jnp.asarray(np.tril(inverse), jnp.float32)
+
+    def remember(leaves: list[Any]) -> Memory:
+        return jnp.zeros((size, len(leaves), 2), jnp.uint32)
+
+    def advance(
+        step: Any, memory: Memory, keys: Any, leaves: list[Any]
+    ) -> tuple[list[Any], Memory]:
+        here = jnp.minimum(step, size - 1)
+        memory = memory.at[here].set(keys)
+
+        def add(s: Any, total: list[Any]) -> list[Any]:
+            drawn = normals(memory[s], leaves)
+            weight = table[here, s]
+            return [
+                x + weight.astype(z.dtype) * z
+                for x, z in zip(total, drawn, strict=True)
+            ]
+
+        start = [jnp.zeros(leaf.shape, wide(leaf)) for leaf in leaves]
+        return jax.lax.fori_loop(0, here + 1, add, start), memory
+
+    return Streamed(remember, advance)

@@ -1,0 +1,258 @@
+"""The steps of a run, compiled for each physical batch size and for no other.
+
+    whole(state, key, batch, real)   one minibatch holds the global batch: one program
+    first, more, last                several do: sums are joined, then one draw
+
+The state is donated, so parameters, optimiser and noise memory are updated in place.
+Programs are compiled ahead of time, in the background (`precompile`), from public sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from demur.core.entropy import NoiseKey
+from demur.training.booking import program_text
+from demur.training.feed import StepInput
+from demur.training.noise import Privatizer, step_keys
+from demur.training.precompile import Programs
+from demur.training.shapes import ShapePlan
+from demur.training.types import ClippedGrad, ClippedSum, PyTree
+
+_KEYS = "step noise"
+_DROPOUT = "dropout"
+_COUNT = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+class TrainState(NamedTuple):
+    """What a step changes. `noise` is secret; the rest is private-safe."""
+
+    params: PyTree
+    optimizer: Any
+    average: PyTree | None
+    steps: Any
+    noise: Any
+
+
+class Steps:
+    """The steps of one run: `run(state, input, key)` gives the next state."""
+
+    def __init__(
+        self,
+        clipped: ClippedGrad,
+        privatizer: Privatizer,
+        optimizer: optax.GradientTransformation,
+        *,
+        average: float | None,
+        exact: bool,
+    ) -> None:
+        self._clipped = clipped
+        self._privatizer = privatizer
+        self._optimizer = optimizer
+        self._average = average
+        self._exact = exact
+        self._random = clipped.arguments["prng_argnum"] is not None
+        self._hardened = privatizer.spec.hardened
+        self._leaves = 0
+        self._open = ExitStack()
+
+    def init(self, params: PyTree) -> TrainState:
+        """The state before the first step; the caller's arrays are left alone."""
+        mine = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        self._leaves = len(jax.tree.leaves(mine))
+        return TrainState(
+            params=mine,
+            optimizer=self._optimizer.init(mine),
+            average=None if self._average is None else jax.tree.map(jnp.copy, mine),
+            steps=jnp.zeros((), jnp.int32),
+            noise=self._privatizer.init(mine),
+        )
+
+    # -- what is compiled --------------------------------------------------------------
+
+    def first(self, params: PyTree, batch: Any, real: Any, more: Any) -> Any:
+        """The clipped sum of a minibatch, and its summed loss if asked for."""
+        arguments = call_arguments(self._clipped, params, batch, more)
+        found = self._clipped(*arguments, num_real=real)
+        total, aux = found if self._clipped.has_aux else (found, None)
+        return total, None if aux is None or not self._exact else aux.values.sum()
+
+    def more(
+        self, params: PyTree, total: ClippedSum, batch: Any, real: Any, more: Any
+    ) -> tuple[ClippedSum, Any]:
+        """One more minibatch of the same global batch."""
+        added, value = self.first(params, batch, real, more)
+        return ClippedSum.join([total, added]), value
+
+    def last(
+        self, state: TrainState, total: ClippedSum, key: Any
+    ) -> tuple[TrainState, Any]:
+        """Noise and update, the sum being complete."""
+        noisy, noise = self._privatizer.update(total, state.noise, key=key)
+        return self.apply(state, noisy, noise)
+
+    def apply(
+        self, state: TrainState, noisy: PyTree, noise: Any
+    ) -> tuple[TrainState, Any]:
+        """The optimiser's update, and a number that is there when it is done."""
+        updates, optimizer = self._optimizer.update(
+            noisy, state.optimizer, state.params
+        )
+        params = optax.apply_updates(state.params, updates)
+        average = state.average
+        if average is not None:
+            assert self._average is not None
+            # Young averages forget faster: the first parameters carry no information.
+            t = state.steps.astype(jnp.float32)
+            decay = jnp.minimum(self._average, (1.0 + t) / (10.0 + t))
+            average = jax.tree.map(
+                lambda a, p: (decay * a + (1 - decay) * p).astype(a.dtype),
+                average,
+                params,
+            )
+        steps = state.steps + 1
+        # The state is donated to the next step; this copy is not, and can be awaited.
+        return TrainState(params, optimizer, average, steps, noise), steps + 0
+
+    def whole(
+        self, state: TrainState, key: Any, batch: Any, real: Any, more: Any
+    ) -> tuple[TrainState, Any, Any]:
+        """A step whose global batch is one minibatch."""
+        total, value = self.first(state.params, batch, real, more)
+        return *self.last(state, total, key), value
+
+    # -- compiling ---------------------------------------------------------------------
+
+    def compile(
+        self,
+        state: TrainState,
+        shapes: ShapePlan,
+        batch: Callable[[int], Any],
+        *,
+        several: bool,
+    ) -> None:
+        """Start compiling for each physical size; `batch(size)` tells its shapes."""
+        like, key, more = _structs(state), self._key_struct(), self._more_struct()
+
+        def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
+            self._open.enter_context(made := Programs(function, shapes, arguments))
+            self._ahead[function] = made
+
+        self._jitted = {
+            "whole": jax.jit(self.whole, donate_argnums=0),
+            "first": jax.jit(self.first),
+            "more": jax.jit(self.more, donate_argnums=1),
+            "last": jax.jit(self.last, donate_argnums=0),
+            "apply": jax.jit(self.apply, donate_argnums=0),
+        }
+        self._ahead: dict[Any, Programs] = {}
+        if not self._hardened:
+            ahead(
+                self._jitted["whole"],
+                lambda size: (like, key, batch(size), _COUNT, more),
+            )
+        if several or self._hardened:
+            ahead(
+                self._jitted["first"],
+                lambda size: (like.params, batch(size), _COUNT, more),
+            )
+        if several:
+            some = batch(shapes.sizes[0])
+            total = jax.eval_shape(self.first, like.params, some, _COUNT, more)[0]
+            ahead(
+                self._jitted["more"],
+                lambda size: (like.params, total, batch(size), _COUNT, more),
+            )
+
+    def _program(self, name: str, size: int | None = None) -> Callable[..., Any]:
+        jitted = self._jitted[name]
+        if size is None or jitted not in self._ahead:
+            return jitted
+        return self._ahead[jitted][size]
+
+    def _key_struct(self) -> Any:
+        return jax.ShapeDtypeStruct((self._leaves, 2), jnp.uint32)
+
+    def _more_struct(self) -> Any:
+        return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
+
+    def text(self, state: TrainState, batch: Any) -> str:
+        """A digest of what a step computes."""
+        key = None if self._hardened else self._key_struct()
+        return program_text(
+            self.whole, _structs(state), key, batch, _COUNT, self._more_struct()
+        )
+
+    # -- running -----------------------------------------------------------------------
+
+    def run(
+        self, state: TrainState, given: StepInput, key: NoiseKey
+    ) -> tuple[TrainState, Any, Any]:
+        """The next state, something to wait for, and the summed loss if asked for."""
+        step, parts = given.step, given.parts
+        keys: Any = [None] * len(parts)
+        if self._random:
+            keys = step_keys(key.stream(_DROPOUT, step), len(parts))
+        if len(parts) == 1 and not self._hardened:
+            (part,) = parts
+            fresh = step_keys(key.stream(_KEYS, step), self._leaves)
+            return self._program("whole", part.size)(
+                state, fresh, part.batch, np.int32(part.real), keys[0]
+            )
+        total, value = self._program("first", parts[0].size)(
+            state.params, parts[0].batch, np.int32(parts[0].real), keys[0]
+        )
+        for part, one in zip(parts[1:], keys[1:], strict=True):
+            total, added = self._program("more", part.size)(
+                state.params, total, part.batch, np.int32(part.real), one
+            )
+            value = None if value is None else value + added
+        if self._hardened:
+            noisy, noise = self._privatizer.update(total, state.noise, key=key)
+            return *self._program("apply")(state, noisy, noise), value
+        fresh = step_keys(key.stream(_KEYS, step), self._leaves)
+        return *self._program("last")(state, total, fresh), value
+
+    def close(self) -> None:
+        """Forget programs that are not compiled yet."""
+        self._open.close()
+
+
+def call_arguments(
+    clipped: ClippedGrad, params: PyTree, batch: Any, key: Any
+) -> list[Any]:
+    """params, the batch in its places, and a key where the loss takes one."""
+    said = clipped.arguments
+    positions = said["batch_argnums"]
+    placed: dict[int, Any] = {0: params}
+    if isinstance(positions, tuple | list):
+        placed.update(zip(positions, batch, strict=True))
+    else:
+        placed[positions] = batch
+    if said["prng_argnum"] is not None:
+        placed[said["prng_argnum"]] = (
+            None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
+        )
+    if sorted(placed) != list(range(len(placed))) or said["argnums"] != 0:
+        raise ValueError(
+            "fit takes a loss of (params, batch...) and possibly a key; the gradient"
+            f" has argnums={said['argnums']!r}, batch_argnums={positions!r},"
+            f" prng_argnum={said['prng_argnum']!r}"
+        )
+    return [placed[i] for i in range(len(placed))]
+
+
+def _structs(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=leaf.sharding
+        ),
+        tree,
+    )

@@ -1,0 +1,49 @@
+"""Inside `shard_map`: values that are the same on all devices, and those that vary.
+
+JAX sums the cotangent of a value that does not vary over the devices. Right for a
+gradient of a total loss, and fatal for a clipped one: the sum over devices would be
+taken before the clip. So parameters are cast to varying before anything is
+differentiated, and what comes out is this device's share, for the caller's `psum`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def _axes(value: Any) -> frozenset[Any]:
+    kind = jax.typeof(value)
+    # Releases of JAX keep them in `mat.varying` or in `vma`.
+    held = getattr(kind, "mat", None)
+    return frozenset(getattr(kind, "vma", ()) if held is None else held.varying)
+
+
+def varying_axes(tree: Any) -> frozenset[Any]:
+    """The mesh axes over which some leaf of `tree` varies."""
+    return frozenset().union(*(_axes(leaf) for leaf in jax.tree.leaves(tree)))
+
+
+def vary(tree: Any, *, like: Any) -> Any:
+    """`tree` varying over every mesh axis over which `like` varies."""
+    wanted = varying_axes(like)
+    if not wanted:
+        return tree
+
+    def cast(leaf: Any) -> Any:
+        missing = tuple(sorted(wanted - _axes(leaf), key=str))
+        return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
+
+    return jax.tree.map(cast, tree)
+
+
+def struct_of(leaf: Any, *, row: bool = False) -> Any:
+    """Something to trace with that has the type of a leaf, or of one row of it."""
+    if _axes(leaf):
+        # Only a value carries its varying axes in every version of JAX.
+        return leaf[0] if row else leaf
+    kind = jax.typeof(leaf)
+    shape = kind.shape[1:] if row else kind.shape
+    weak = getattr(kind, "weak_type", False)
+    return jax.ShapeDtypeStruct(shape, kind.dtype, weak_type=weak)

@@ -1,0 +1,159 @@
+"""The journal of a service: every event in order, hash-chained, without raw records.
+
+Row k carries hash_k = SHA-256(hash_(k-1) || body_k); the genesis is the hash of the
+service's terms (`ledger.chain`). A body holds marks, never ids or features. The kinds
+of rows, by `op`:
+
+    insert    a record was learned
+    intent    deletions are about to be paid for; `operation` names them in the book
+    delete    a deletion took effect; the row *is* the certificate's content
+    abandon   the intent before it died with its process; what it cost stays spent
+    publish   the published copy was renewed (modes that publish an output)
+    bury      an unknown id was asked for and is refused from now on
+    retrain   a new epoch began from a given set of records
+    restore   the state went back to a snapshot
+    renew     the model was brought to its minimum again, by the live records
+    drop      a record is not in the model any more, after a retrain or a restore
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.ledger import chain
+from demur.ledger.chain import Head, canonical
+from demur.unlearning import store
+from demur.unlearning.refusals import ServiceDamaged
+
+Body: TypeAlias = dict[str, Any]
+OPERATIONS = (
+    "insert",
+    "intent",
+    "delete",
+    "abandon",
+    "publish",
+    "bury",
+    "retrain",
+    "drop",
+    "restore",
+    "renew",
+)
+
+_INSERT = store.journal.insert()
+_MOVE_HEAD = store.service.update().values(
+    sequence=sa.bindparam("to"), hash=sa.bindparam("new")
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One link of the chain, ready to be written."""
+
+    sequence: int
+    op: str
+    body: str
+    hash: str
+
+    @property
+    def head(self) -> Head:
+        """The head of a journal that ends here."""
+        return Head(self.sequence, self.hash)
+
+
+def linked(head: Head, bodies: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows that follow `head` and hold `bodies`."""
+    rows = []
+    sequence, last = head.sequence, head.hash
+    for body in bodies:
+        text = canonical(body)
+        sequence, last = sequence + 1, chain.link(last, text)
+        rows.append(Row(sequence, body["op"], text, last))
+    return rows
+
+
+def append(connection: Connection, rows: Sequence[Row]) -> None:
+    """Write linked rows and move the head to the last one."""
+    if not rows:
+        return
+    connection.execute(
+        _INSERT,
+        [
+            {"sequence": r.sequence, "op": r.op, "body": r.body, "hash": r.hash}
+            for r in rows
+        ],
+    )
+    connection.execute(_MOVE_HEAD, {"to": rows[-1].sequence, "new": rows[-1].hash})
+
+
+def head(connection: Connection) -> Head:
+    """The head as the service's own row has it."""
+    columns = store.service.c
+    row = connection.execute(sa.select(columns.sequence, columns.hash)).one()
+    return Head(int(row.sequence), str(row.hash))
+
+
+def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
+    """The rows after a sequence, in order, parsed."""
+    table = store.journal
+    statement = (
+        sa.select(table)
+        .where(table.c.sequence > after)
+        .order_by(table.c.sequence)
+        .execution_options(yield_per=2000)
+    )
+    with connection.execute(statement) as result:
+        for found in result:
+            yield _parsed(found)
+
+
+def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
+    """One row, parsed."""
+    table = store.journal
+    statement = sa.select(table).where(table.c.sequence == sequence)
+    found = connection.execute(statement).one_or_none()
+    if found is None:
+        raise ServiceDamaged(f"row {sequence} of the journal is missing")
+    return _parsed(found)
+
+
+def _parsed(found: Any) -> tuple[Row, Body]:
+    row = Row(int(found.sequence), found.op, found.body, found.hash)
+    try:
+        body = json.loads(row.body)
+    except (ValueError, RecursionError) as error:
+        raise ServiceDamaged(f"row {row.sequence} cannot be read") from error
+    if not isinstance(body, dict):
+        raise ServiceDamaged(f"row {row.sequence} is not a row of a journal")
+    return row, body
+
+
+def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
+    """The entries that the journal speaks of, with the book and epoch of each."""
+    table = store.journal
+    statement = sa.select(table).where(table.c.op.in_(("delete", "publish", "abandon")))
+    entries = {}
+    for found in connection.execute(statement):
+        _, body = _parsed(found)
+        said = body.get("certificate", body)
+        if said["entry"] is not None:
+            entries[said["entry"]] = (said["book"], body["epoch"])
+    return entries
+
+
+def open_intent(connection: Connection) -> Body | None:
+    """The intent that was neither carried out nor abandoned, if there is one.
+
+    An intent is followed at once by its outcome, so it is open exactly if it is the
+    last row.
+    """
+    last = head(connection).sequence
+    if not last:
+        return None
+    row, body = row_at(connection, last)
+    return body if row.op == "intent" else None

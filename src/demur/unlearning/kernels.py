@@ -1,0 +1,507 @@
+"""The modes' inner loops: one compiled call for an event, one for a whole log.
+
+A run over many rows calls the very step of the single event, so both give the same
+bits: no fast-math, sums in a fixed order. A step returns NaN, having changed nothing,
+if a record is not usable as it is (NaN, infinity, a square that overflows, a label
+that is none); the caller then takes the slow path, which says why.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LOOSE = 1.0 + 1e-12  # as in modes.inputs
+HUBER, LOGISTIC = 0.0, 1.0
+# sup |sigma''| of the logistic function, 0.0962250448649..., rounded up.
+M_LOGISTIC = 0.09622504486494
+LOW_BITS = 32
+_MASK = (1 << LOW_BITS) - 1
+
+
+# Everything the kernels need is in this file or an argument: numba's cache does not
+# notice when a function in another file changes.
+@njit(cache=True, fastmath=False, nogil=True, inline="always")
+def _dot(a: Floats, b: Floats, n: int) -> float:
+    """Sum of products in four chains, so that additions need not wait; error
+    at most (n/4 + 4) u |a| |b|.
+    """
+    s0 = s1 = s2 = s3 = 0.0
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        s0 += a[j] * b[j]
+        s1 += a[j + 1] * b[j + 1]
+        s2 += a[j + 2] * b[j + 2]
+        s3 += a[j + 3] * b[j + 3]
+    for j in range(whole, n):
+        s0 += a[j] * b[j]
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, fastmath=False, nogil=True, inline="always")
+def _dot_clipped(w: Floats, x: Floats, scale: float, n: int) -> float:
+    """As `_dot`, of w and the clipped row: its entries are rounded first."""
+    s0 = s1 = s2 = s3 = 0.0
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        s0 += w[j] * (scale * x[j])
+        s1 += w[j + 1] * (scale * x[j + 1])
+        s2 += w[j + 2] * (scale * x[j + 2])
+        s3 += w[j + 3] * (scale * x[j + 3])
+    for j in range(whole, n):
+        s0 += w[j] * (scale * x[j])
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, fastmath=False, nogil=True, inline="always")
+def _dot_row(A: Floats, i: int, b: Floats, n: int) -> float:
+    """Row i of A times b, as `_dot`, without the cost of a view."""
+    s0 = s1 = s2 = s3 = 0.0
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        s0 += A[i, j] * b[j]
+        s1 += A[i, j + 1] * b[j + 1]
+        s2 += A[i, j + 2] * b[j + 2]
+        s3 += A[i, j + 3] * b[j + 3]
+    for j in range(whole, n):
+        s0 += A[i, j] * b[j]
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _sigmoid(z: float) -> float:
+    if z >= 0.0:
+        return 1.0 / (1.0 + math.exp(-z))
+    e = math.exp(z)
+    return e / (1.0 + e)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _scale(square: float, bound: float) -> float:
+    """What clipping multiplies a row by; exactly 1 for a row within the bound.
+
+    All kernels round scale * x[j] before they use it, so a row that was clipped
+    before (scale 1) gives the same bits as the raw one.
+    """
+    limit = bound * LOOSE
+    if square <= limit * limit:
+        return 1.0
+    return bound / math.sqrt(square)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def predict(w: Floats, x: Floats, bound: float, kind: float) -> float:
+    """The score of a clipped row, or its probability; NaN if x is not finite."""
+    n = x.shape[0]
+    square = _dot(x, x, n)
+    if not math.isfinite(square):
+        return math.nan
+    score = _dot_clipped(w, x, _scale(square, bound), n)
+    return _sigmoid(score) if kind == LOGISTIC else score
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def clip(x: Floats, bound: float) -> Floats:
+    """The row the kernels see: x itself within the bound, a shorter copy beyond."""
+    n = x.shape[0]
+    scale = _scale(_dot(x, x, n), bound)
+    if scale == 1.0:
+        return x
+    row = np.empty(n)
+    for j in range(n):
+        row[j] = scale * x[j]
+    return row
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def clip_rows(X: Floats, bound: float) -> Floats:
+    """`clip` for every row, into a new array."""
+    rows = np.empty(X.shape)
+    for i in range(X.shape[0]):
+        rows[i] = clip(X[i], bound)
+    return rows
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def usable(X: Floats, Y: Floats, labels: bool) -> int:
+    """The first row that a step would refuse; the number of rows if there is none."""
+    for i in range(X.shape[0]):
+        y = Y[i]
+        if labels and not (y == 1.0 or y == 0.0 or y == -1.0):
+            return i
+        if not (math.isfinite(_dot(X[i], X[i], X.shape[1])) and math.isfinite(y)):
+            return i
+    return X.shape[0]
+
+
+# --- online gradient descent -----------------------------------------------------
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
+    """One step; the prediction from before. state = (w, ticks).
+
+    constants = (lambda, kappa, norm bound, radius in steps, t0, kind).
+    """
+    n = x.shape[0]
+    kind = constants[5]
+    square = _dot(x, x, n)
+    if not (math.isfinite(square) and math.isfinite(y)):
+        return math.nan
+    scale = _scale(square, constants[2])
+    score = _dot_clipped(state, x, scale, n)
+    if kind == LOGISTIC:
+        if y == 1.0:
+            target = 1.0
+        elif y == 0.0 or y == -1.0:
+            target = 0.0
+        else:
+            return math.nan
+        predicted = _sigmoid(score)
+        slope = predicted - target
+    else:
+        predicted = score
+        slope = min(max(score - y, -constants[1]), constants[1])
+    tau = state[n] + 1.0 + constants[4]
+    shrink = (tau - 1.0) / tau
+    step = slope / (constants[0] * tau)
+    for j in range(n):
+        state[j] = shrink * state[j] - step * (scale * x[j])
+    if constants[3] < math.inf:
+        _project(state, n, constants[3])
+    state[n] += 1.0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _project(w: Floats, n: int, radius: float) -> None:
+    square = _dot(w, w, n)
+    if square > radius * radius:
+        shorter = radius / math.sqrt(square)
+        for j in range(n):
+            w[j] *= shorter
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_skip(state: Floats, constants: Floats) -> None:
+    """A tick without a record: the regulariser's step alone."""
+    n = state.shape[0] - 1
+    tau = state[n] + 1.0 + constants[4]
+    shrink = (tau - 1.0) / tau
+    for j in range(n):
+        state[j] = shrink * state[j]
+    state[n] += 1.0
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_run(
+    state: Floats, X: Floats, Y: Floats, constants: Floats, out: Floats
+) -> None:
+    """Every row in turn."""
+    for i in range(X.shape[0]):
+        out[i] = ogd_step(state, X[i], Y[i], constants)
+
+
+# --- ridge -----------------------------------------------------------------------
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
+    """The clipped record in whole steps, into k = (x, y); False if not usable.
+
+    constants = (norm bound, y bound, steps per norm bound, ridge in squared steps,
+    weight per solved unit).
+    """
+    n = x.shape[0]
+    square = _dot(x, x, n)
+    if not (math.isfinite(square) and math.isfinite(y)):
+        return False
+    scale = _scale(square, constants[0])
+    top = constants[2]
+    steps = top / constants[0]
+    for j in range(n):
+        # Clipped rows may exceed the bound by 1e-12 of it, the integers never.
+        k[j] = np.int64(np.rint(min(max(scale * x[j] * steps, -top), top)))
+    k[n] = np.int64(np.rint(min(max(y / constants[1], -1.0), 1.0) * top))
+    return True
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_add(sums: Ints, k: Ints, sign: int) -> None:
+    """Add or subtract the products of one record: lower triangle, one or two limbs.
+
+    In two limbs a product is high 2^32 + low with 0 <= low < 2^32, each part summed
+    for itself: both are sums over the live records, whatever the order.
+    """
+    n = k.shape[0]
+    if sums.shape[0] == 1:
+        for i in range(n):
+            ki = sign * k[i]
+            for j in range(i + 1):
+                sums[0, i, j] += ki * k[j]
+        return
+    for i in range(n):
+        for j in range(i + 1):
+            product = k[i] * k[j]
+            sums[0, i, j] += sign * (product & _MASK)
+            sums[1, i, j] += sign * (product >> LOW_BITS)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_possible(sums: Ints, records: int) -> bool:
+    """Whether the sums can be those of so many records: necessary, not sufficient."""
+    n = sums.shape[1]
+    for i in range(n):
+        total = sums[0, i, i]
+        if sums.shape[0] == 2:
+            total = (total >> LOW_BITS) + sums[1, i, i]
+        if total < 0:
+            return False
+    if records == 0:
+        for i in range(n):
+            for j in range(i + 1):
+                for limb in range(sums.shape[0]):
+                    if sums[limb, i, j] != 0:
+                        return False
+    return True
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_floats(sums: Ints, system: Floats, ridge: float) -> None:
+    """The normal equations as floats: upper triangle, right-hand side last."""
+    n = system.shape[0]
+    for i in range(n):
+        for j in range(i + 1):
+            value = float(sums[0, i, j])
+            if sums.shape[0] == 2:
+                value += float(sums[1, i, j]) * 4294967296.0
+            system[j, i] = value
+    for i in range(n - 1):
+        system[i, i] += ridge
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
+    """Weights from the sums alone, by elimination, for small dimensions.
+
+    `system` is work space, (dim + 1) square; its last column is the right-hand side
+    and is eliminated along with the rows. The matrix is at least `ridge` times the
+    identity, so no pivoting is needed, and pivots below it are rounding errors.
+    """
+    ridge_floats(sums, system, constants[3])
+    n = w.shape[0]
+    for k in range(n):
+        system[k, k] = max(system[k, k], constants[3])
+        inverse = 1.0 / system[k, k]
+        for i in range(k + 1, n):
+            factor = system[k, i] * inverse
+            for j in range(i, n + 1):
+                system[i, j] -= factor * system[k, j]
+    for i in range(n - 1, -1, -1):
+        rest = system[i, n]
+        for j in range(i + 1, n):
+            rest -= system[i, j] * w[j]
+        w[i] = rest / system[i, i]
+    for i in range(n):
+        w[i] *= constants[4]
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_insert(
+    sums: Ints,
+    w: Floats,
+    system: Floats,
+    k: Ints,
+    clock: Ints,
+    x: Floats,
+    y: float,
+    constants: Floats,
+) -> float:
+    """Predict, add, and solve when due. clock = (records, ticks, period, stale)."""
+    if not ridge_integers(x, y, constants, k):
+        return math.nan
+    predicted = predict(w, x, constants[0], HUBER)
+    ridge_add(sums, k, 1)
+    clock[0] += 1
+    clock[1] += 1
+    clock[3] = 1
+    # A period of 0: the caller solves.
+    if clock[2] > 0 and clock[1] % clock[2] == 0:
+        ridge_solve(sums, w, system, constants)
+        clock[3] = 0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_run(
+    sums: Ints,
+    w: Floats,
+    system: Floats,
+    k: Ints,
+    clock: Ints,
+    X: Floats,
+    Y: Floats,
+    constants: Floats,
+    out: Floats,
+) -> None:
+    """Every row in turn."""
+    for i in range(X.shape[0]):
+        out[i] = ridge_insert(sums, w, system, k, clock, X[i], Y[i], constants)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ridge_block(
+    w: Floats,
+    X: Floats,
+    Y: Floats,
+    constants: Floats,
+    k: Ints,
+    block: Floats,
+    out: Floats,
+) -> None:
+    """Rows in whole steps, as floats, and their predictions; nothing is added."""
+    for i in range(X.shape[0]):
+        ridge_integers(X[i], Y[i], constants, k)
+        out[i] = predict(w, X[i], constants[0], HUBER)
+        for j in range(k.shape[0]):
+            block[i, j] = float(k[j])
+
+
+# --- certified Newton ------------------------------------------------------------
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def newton_event(
+    matrices: Floats,
+    vectors: Floats,
+    scalars: Floats,
+    x: Floats,
+    y: float,
+    sign: float,
+    constants: Floats,
+) -> float:
+    """Learn (sign 1) or forget (sign -1) a record with one Newton step.
+
+    matrices = (H, P, Gram); vectors = (w, anchor, published, three of work space);
+    scalars = (records, residual, top eigenvalue, error of H, events since its top
+    eigenvalue was measured, 1 if published apart from w, events in all);
+    constants = (norm bound, Lambda, largest residual after a deletion, the norm
+    bound rounded up).
+
+    Returns the published prediction from before; NaN if the record is not usable,
+    -1 if a deletion cannot be certified. Nothing has changed in either case.
+    """
+    n = x.shape[0]
+    u = 2.0**-53
+    bound, ridge = constants[3], constants[1]
+    square = _dot(x, x, n)
+    if not math.isfinite(square):
+        return math.nan
+    if y == 1.0:
+        target = 1.0
+    elif y == 0.0 or y == -1.0:
+        target = 0.0
+    else:
+        return math.nan
+    H, P, gram = matrices[0], matrices[1], matrices[2]
+    w, anchor = vectors[0], vectors[1]
+    row, px, step = vectors[3], vectors[4], vectors[5]
+    scale = _scale(square, constants[0])
+    for j in range(n):
+        row[j] = scale * x[j]
+    norm2 = _dot(row, row, n)
+    published = vectors[2] if scalars[5] == 1.0 else w
+    predicted = _sigmoid(_dot(published, row, n))
+
+    at_anchor = _sigmoid(_dot(anchor, row, n))
+    curvature = at_anchor * (1.0 - at_anchor)
+    slope = _sigmoid(_dot(w, row, n)) - target  # of the record's loss at w
+    # P' row = P row / (1 + sign curvature row.P row), so neither is updated yet.
+    for i in range(n):
+        px[i] = _dot_row(P, i, row, n)
+    denominator = 1.0 + sign * curvature * _dot(row, px, n)
+    if sign > 0.0:
+        denominator = max(denominator, 1.0)  # as it is but for rounding
+    elif not denominator > 0.0:
+        return -1.0
+    length2 = moved2 = weight2 = anchor2 = trace = 0.0
+    factor = -sign * slope / denominator
+    for i in range(n):
+        step[i] = factor * px[i]
+        length2 += step[i] * step[i]
+        moved2 += (w[i] - anchor[i]) * (w[i] - anchor[i])
+        weight2 += w[i] * w[i]
+        anchor2 += anchor[i] * anchor[i]
+        trace += H[i, i]
+    length, weight = math.sqrt(length2), math.sqrt(weight2) + math.sqrt(length2)
+    along = _dot(row, step, n)
+    miss2 = 0.0  # of H' step = -sign gradient
+    for i in range(n):
+        q = _dot_row(H, i, step, n) + sign * (curvature * along + slope) * row[i]
+        miss2 += q * q
+    top = scalars[2] + norm2 * LOOSE if sign > 0.0 else scalars[2]
+    trace += curvature * norm2
+    drift = scalars[3] + u * (
+        4.0 * trace + (n + 16.0) * (1.0 + math.sqrt(anchor2) * bound) * bound * bound
+    )
+    bend = M_LOGISTIC * bound * top * (math.sqrt(moved2) + length / 2.0) * length
+    rounding = (
+        drift * length
+        + (n + 16.0) * u * trace * length
+        + u * bound * (16.0 + (n + 16.0) * weight * bound)
+        + u * (top + ridge) * weight
+    )
+    residual = scalars[1] + (bend + math.sqrt(miss2) + rounding) * (1.0 + 1e-9)
+    if sign < 0.0 and not residual <= constants[2]:
+        return -1.0
+
+    rank = sign * curvature / denominator
+    for i in range(n):
+        along_i, product_i, gram_i = (
+            sign * curvature * row[i],
+            rank * px[i],
+            sign * row[i],
+        )
+        for j in range(n):
+            H[i, j] += along_i * row[j]
+            P[i, j] -= product_i * px[j]
+            gram[i, j] += gram_i * row[j]
+    for i in range(n):
+        w[i] += step[i]
+    scalars[0] += sign
+    scalars[1] = residual
+    scalars[2] = top
+    scalars[3] = drift
+    scalars[4] += 1.0
+    scalars[6] += 1.0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def newton_due(scalars: Floats) -> bool:
+    """Whether the top eigenvalue should be measured again: about every n/8 events."""
+    return scalars[4] >= max(64.0, scalars[0] / 8.0)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def newton_run(
+    matrices: Floats,
+    vectors: Floats,
+    scalars: Floats,
+    X: Floats,
+    Y: Floats,
+    constants: Floats,
+    out: Floats,
+) -> int:
+    """Rows in turn, up to the next measurement; how many were learned."""
+    for i in range(X.shape[0]):
+        out[i] = newton_event(matrices, vectors, scalars, X[i], Y[i], 1.0, constants)
+        if newton_due(scalars):
+            return i + 1
+    return X.shape[0]

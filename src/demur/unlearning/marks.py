@@ -1,0 +1,102 @@
+"""Marks: what journal and certificates say instead of ids, records and states.
+
+A mark is HMAC-SHA256 under a secret of the service that lies outside its database
+(`<path>.keys/`, owner-only). Without it nobody who holds the journal can test a guess:
+not an id, not a record, and not a state. The last one matters most. Whoever knows all
+records but one could replay the model with and without a candidate; an unkeyed digest
+of the state from *before* a deletion would tell them which of the two it was. So
+digests of states are sealed as well, except where the state may be published anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.core.entropy import KEY_BYTES
+from demur.ledger.keys import Shelf
+from demur.unlearning.refusals import ServiceMismatch
+
+_NAME = "unlearning-marks"
+_DOUBLE = struct.Struct("<d")
+
+
+class Marks:
+    """Keyed marks of one service."""
+
+    def __init__(self, secret: bytes) -> None:
+        # Copies of a keyed HMAC are twice as fast as keying it each time.
+        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
+
+    @classmethod
+    def create(cls, folder: Path) -> Marks:
+        """Marks under a new secret, on disk before this returns."""
+        shelf = Shelf(folder)
+        shelf.put(_NAME, os.urandom(KEY_BYTES), keep=True)
+        for path in (folder / f"{_NAME}.key", folder):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return cls.load(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Marks:
+        """Marks under the secret that is there."""
+        secret = Shelf(folder).take(_NAME, keep=True)
+        if secret is None:
+            raise ServiceMismatch(
+                f"the secret {_NAME}.key is not beside the service: without it no"
+                " record can be found again. Put it back; it is never made anew."
+            )
+        return cls(secret)
+
+    def _mark(self, kind: bytes, data: bytes) -> str:
+        keyed = self._keyed.copy()
+        keyed.update(kind + b"\x00" + data)
+        return keyed.hexdigest()
+
+    def own(self) -> str:
+        """The mark of the secret itself, by which it is recognised."""
+        return self._mark(b"secret", b"")
+
+    def record(self, record_id: str | int) -> str:
+        """The mark of a record's id."""
+        return self._mark(b"record", _identifier("record_id", record_id))
+
+    def subject(self, subject_id: str | int) -> str:
+        """The mark of a person's id."""
+        return self._mark(b"subject", _identifier("subject_id", subject_id))
+
+    def alone(self, record_mark: str) -> str:
+        """The subject of a record for which none was named: the record's own."""
+        return self._mark(b"alone", record_mark.encode())
+
+    def content(self, x: ArrayLike, y: float) -> str:
+        """The mark of a record as its caller gave it (-0.0 is 0.0)."""
+        row = np.asarray(x, dtype="<f8") + 0.0
+        return self._mark(b"content", row.tobytes() + _DOUBLE.pack(float(y) + 0.0))
+
+    def state(self, digest: str) -> str:
+        """The sealed digest of a state."""
+        return self._mark(b"state", digest.encode())
+
+    def __repr__(self) -> str:
+        return "Marks(<secret>)"
+
+
+def _identifier(name: str, value: object) -> bytes:
+    """An id as bytes; a whole number is its own text, as 7 and "7" are one id."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    validate.name(**{name: value})
+    assert isinstance(value, str)
+    return value.encode()

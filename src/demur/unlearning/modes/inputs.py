@@ -1,0 +1,106 @@
+"""Records as the modes take them: checked, and inside the declared bound.
+
+Clipping leaves a row alone whose norm is at most norm_bound (1 + 1e-12). So a row
+that was clipped once is never touched again, and a record that is handed in for its
+deletion becomes the very same numbers as when it was learned. The sensitivities use
+`LOOSE` times the bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.unlearning import kernels
+from demur.unlearning.modes.base import Array
+
+LOOSE = 1.0 + 1e-12
+FLOAT64 = np.dtype(np.float64)  # one object, so `is` tells the common case fast
+
+
+def vector(x: ArrayLike, dim: int, what: str = "x") -> Array:
+    """A finite float64 vector of `dim` entries, or a clear error."""
+    try:
+        row = np.ascontiguousarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} must be a vector of {dim} numbers; {error}") from None
+    if row.shape != (dim,):
+        raise ValueError(f"{what} must have shape ({dim},); got {row.shape}")
+    if not np.isfinite(row).all():
+        raise ValueError(f"{what} must be finite; it holds NaN or infinity")
+    return row
+
+
+def clipped(row: Array, norm_bound: float) -> Array:
+    """`row` scaled back to `norm_bound` if it is longer; untouched otherwise."""
+    largest = float(np.max(np.abs(row)))
+    if largest > 1e100:  # its square may overflow
+        row = row / largest * norm_bound * 2.0
+    return kernels.clip(row, norm_bound)
+
+
+def number(y: object) -> float:
+    """A finite target."""
+    validate.finite(y=y)
+    return float(y)  # type: ignore[arg-type]
+
+
+def label(y: object) -> float:
+    """A class as 0.0 or 1.0; takes 0 / 1, -1 / 1 and False / True."""
+    if isinstance(y, (bool, np.bool_)):
+        return float(y)
+    validate.finite(y=y)
+    value = float(y)  # type: ignore[arg-type]
+    if value == 1.0:
+        return 1.0
+    if value in (0.0, -1.0):
+        return 0.0
+    raise ValueError("y must be a class, 0 or 1 (or -1 or 1); got another number")
+
+
+def rows(X: ArrayLike, Y: ArrayLike, dim: int) -> tuple[Array, Array]:
+    """Finite rows and as many finite targets, or a clear error that names the row."""
+    try:
+        matrix = np.ascontiguousarray(X, dtype=np.float64)
+        targets = np.ascontiguousarray(Y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X and Y must be arrays of numbers; {error}") from None
+    if matrix.ndim != 2 or matrix.shape[1] != dim:
+        raise ValueError(f"X must have shape (records, {dim}); got {matrix.shape}")
+    if targets.shape != (len(matrix),):
+        raise ValueError(
+            f"Y must hold one target for each of {len(matrix)} rows; got shape"
+            f" {targets.shape}"
+        )
+    good = np.isfinite(matrix).all(axis=1) & np.isfinite(targets)
+    if not good.all():
+        raise ValueError(
+            f"row {int(np.argmin(good))} holds NaN or infinity; nothing was learned"
+        )
+    return matrix, targets
+
+
+def with_noise(
+    value: Array, noise: Array | None, grid: float | None, dim: int
+) -> Array:
+    """`value`, rounded to the grid if there is one, plus the noise."""
+    if noise is None:
+        raise ValueError("this mode's deletions need noise; nothing has changed")
+    drawn = vector(noise, dim, "noise")
+    if grid is None:
+        noised: Array = value + drawn
+        return noised
+    validate.positive(grid=grid)
+    if math.frexp(grid)[0] != 0.5:
+        raise ValueError(f"grid must be a power of two; got {grid!r}")
+    index = np.rint(value / grid)
+    if not float(np.max(np.abs(index))) < 2.0**52:
+        raise ValueError(
+            "the parameters are too large for this grid: float64 stops being exact."
+            " Nothing has changed."
+        )
+    on_grid: Array = index * grid + drawn
+    return on_grid

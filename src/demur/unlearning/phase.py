@@ -1,0 +1,44 @@
+"""The three phases of a memory pair, and which acts each of them allows."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from demur.core.errors import DemurError
+
+
+class Phase(Enum):
+    """Calibrate, then learn until N*, then learn and forget in any order."""
+
+    CALIBRATION = 1
+    LEARNING = 2
+    INTERLEAVING = 3
+
+
+class IllegalTransition(DemurError, RuntimeError):
+    """An act that the current phase does not allow; nothing has changed."""
+
+
+_ALLOWED = {
+    "calibrate_step": (Phase.CALIBRATION,),
+    "finalize_calibration": (Phase.CALIBRATION,),
+    "insert": (Phase.LEARNING, Phase.INTERLEAVING),
+    "delete": (Phase.INTERLEAVING,),
+    "recalibrate": (Phase.LEARNING, Phase.INTERLEAVING),
+}
+_NEXT = {
+    "calibrate_step": "calibration is over: use insert(x, y)",
+    "finalize_calibration": "calibration is over, and its constants are fixed",
+    "insert": "call calibrate_step(x, y), then finalize_calibration(gamma_learn)",
+    "delete": "go on inserting until ready_to_predict (inserts_seen >= N_star)",
+    "recalibrate": "call finalize_calibration(gamma_learn) first",
+}
+
+
+def require(act: str, phase: Phase) -> None:
+    """Refuse an act that `phase` does not allow, and say what comes first."""
+    if phase not in _ALLOWED[act]:
+        raise IllegalTransition(
+            f"{act} is not allowed in phase {phase.name}: {_NEXT[act]}. Nothing has"
+            " changed and nothing was spent."
+        )

@@ -1,0 +1,50 @@
+"""What a deletion service refuses, by name; each message says what was spent."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from demur.core.errors import DemurError
+
+Reason: TypeAlias = Literal["privacy", "regret", "numeric"]
+
+
+class UnknownRecord(DemurError):
+    """No record of this id was ever learned here; nothing was spent."""
+
+
+class RecordMismatch(DemurError):
+    """The record given is not the one that was learned; nothing has changed."""
+
+
+class RecordNeeded(DemurError):
+    """This mode must see the record to forget it; nothing was spent."""
+
+
+class RecordExists(DemurError):
+    """A record of this id is live already (or buried); nothing has changed."""
+
+
+class CapacityExhausted(DemurError):
+    """No deletion can be certified any more, and why; nothing was spent."""
+
+    def __init__(self, message: str, reason: Reason, retrain_required: bool) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retrain_required = retrain_required
+
+
+class ServiceBusy(DemurError):
+    """Another process is the writer of this service."""
+
+
+class ServiceMismatch(DemurError):
+    """The service exists with other terms, or its secret is missing."""
+
+
+class ServiceDamaged(DemurError):
+    """Journal, state or certificates do not agree; nothing may be served."""
+
+
+class SnapshotRefused(DemurError):
+    """The snapshot is older than a deletion, or of another service."""

@@ -1,0 +1,172 @@
+"""Who is in the model: ids of live records, their subjects, and past requests.
+
+Ids alone, no features. For the records of calibration a keyed digest of (x, y) is kept
+beside them, so that a deletion by content finds out that it concerns one; the key is
+random and lives in this object only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+
+from demur.core import validate
+from demur.unlearning.modes.base import Array
+from demur.unlearning.refusals import CapacityExhausted, RecordExists, UnknownRecord
+
+
+@dataclass(frozen=True)
+class Request:
+    """One deletion request: whose it is, and which live records it names."""
+
+    subject: str | None
+    record_ids: tuple[str, ...]
+    records: int
+
+
+class Registry:
+    """Live records by id and by subject, and how often each subject has asked."""
+
+    def __init__(self) -> None:
+        self._subject_of: dict[str, str | None] = {}
+        self._records_of: dict[str, list[str]] = {}
+        self._asked: dict[str, int] = {}
+        self._calibration: dict[str, int] = {}
+        self._calibration_digests: dict[bytes, int] = {}
+        self._key = secrets.token_bytes(32)
+
+    def __len__(self) -> int:
+        return len(self._subject_of)
+
+    def __contains__(self, record_id: object) -> bool:
+        return record_id in self._subject_of
+
+    def check_new(self, record_id: str | None, subject_id: str | None) -> None:
+        """Refuse an id that is live, and a subject's record that has no id."""
+        if subject_id is not None:
+            validate.name(subject_id=subject_id)
+            if record_id is None:
+                raise ValueError(
+                    "record_id must be given with subject_id: a person's records are"
+                    " found by their ids. Nothing was learned."
+                )
+        if record_id is None:
+            return
+        validate.name(record_id=record_id)
+        if record_id in self._subject_of:
+            raise RecordExists(
+                f"record {record_id!r} is live already; delete it first, or use a new"
+                " id. Nothing was learned."
+            )
+
+    def add(self, record_id: str, subject_id: str | None) -> None:
+        """Note a learned record."""
+        self._subject_of[record_id] = subject_id
+        if subject_id is not None:
+            self._records_of.setdefault(subject_id, []).append(record_id)
+
+    def add_calibration(
+        self, record_id: str | None, index: int, x: Array, y: float
+    ) -> None:
+        """Note that observation `index` of the calibrator came from this record."""
+        if record_id is not None:
+            self._calibration[record_id] = index
+        else:
+            self._calibration_digests.setdefault(self._digest(x, y), index)
+
+    def request(
+        self,
+        record_id: str | None,
+        subject_id: str | None,
+        rows: int | None,
+        unnamed: int,
+    ) -> Request:
+        """What a deletion concerns, or UnknownRecord.
+
+        `rows` is how many records came by content, `unnamed` how many without an id
+        are live.
+        """
+        if record_id is not None:
+            if record_id not in self._subject_of:
+                raise UnknownRecord(
+                    f"no live record has the id {record_id!r}. Nothing was spent."
+                )
+            owner = self._subject_of[record_id]
+            if subject_id is not None and subject_id != owner:
+                raise UnknownRecord(
+                    f"record {record_id!r} does not belong to subject {subject_id!r}."
+                    " Nothing was spent."
+                )
+            return Request(owner or record_id, (record_id,), 1)
+        if subject_id is not None:
+            owned = tuple(self._records_of.get(subject_id, ()))
+            if not owned:
+                raise UnknownRecord(
+                    f"subject {subject_id!r} has no live record. Nothing was spent."
+                )
+            return Request(subject_id, owned, len(owned))
+        if rows is None:
+            raise TypeError(
+                "delete needs record_id=, subject_id=, or the record itself (x, y)."
+                " Nothing was spent."
+            )
+        if rows > unnamed:
+            raise UnknownRecord(
+                f"{rows} records are to be deleted by content, and {unnamed} live"
+                " ones were learned without an id. Nothing was spent."
+            )
+        return Request(None, (), rows)
+
+    def check_requests(self, request: Request, allowed: int) -> None:
+        """Refuse a subject who has used up the requests its promise was made for."""
+        asked = 0 if request.subject is None else self._asked.get(request.subject, 0)
+        if asked >= allowed:
+            raise CapacityExhausted(
+                f"this subject has made {asked} of {allowed} deletion requests that"
+                " its promise covers. Delete all of a subject's records at once"
+                " (subject_id=), or make the odometer with requests_per_subject=."
+                " Nothing was spent.",
+                reason="privacy",
+                retrain_required=True,
+            )
+
+    def first_calibration(
+        self, request: Request, rows: Array | None, targets: Array | None
+    ) -> int | None:
+        """The earliest calibration observation that the request concerns, if any."""
+        found = [
+            self._calibration[i] for i in request.record_ids if i in self._calibration
+        ]
+        if not request.record_ids and rows is not None and targets is not None:
+            digests = (self._digest(x, y) for x, y in zip(rows, targets, strict=True))
+            found += [
+                self._calibration_digests[d]
+                for d in digests
+                if d in self._calibration_digests
+            ]
+        return min(found, default=None)
+
+    def remove(self, request: Request) -> None:
+        """Forget the records of an executed request, and count it."""
+        if request.subject is not None:
+            self._asked[request.subject] = self._asked.get(request.subject, 0) + 1
+        for record_id in request.record_ids:
+            owner = self._subject_of.pop(record_id)
+            if owner is not None:
+                self._records_of[owner].remove(record_id)
+                if not self._records_of[owner]:
+                    del self._records_of[owner]
+
+    def forget_calibration_from(self, index: int) -> None:
+        """Observation `index` and all later ones are gone."""
+        self._calibration = {k: i for k, i in self._calibration.items() if i < index}
+        self._calibration_digests = {
+            k: i for k, i in self._calibration_digests.items() if i < index
+        }
+
+    def _digest(self, x: Array, y: float) -> bytes:
+        content = np.append(np.asarray(x, dtype=np.float64), float(y)).tobytes()
+        return hashlib.blake2b(content, key=self._key, digest_size=16).digest()

@@ -1,0 +1,125 @@
+"""Verifying one certificate: what its holder, or an auditor, runs.
+
+    demur unlearn verify CERTIFICATE JOURNAL
+
+The certificate pins the journal: it holds the hash of its own row, so a history that
+was rewritten later does not match it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from demur.core.adjacency import Erasure
+from demur.core.entry import Entry
+from demur.core.events import Gaussian
+from demur.core.rounding import quotient_up
+from demur.ledger import Ledger
+from demur.unlearning import recovery, store
+from demur.unlearning.certificate import Certificate
+from demur.unlearning.refusals import ServiceMismatch
+from demur.unlearning.tariff import Tariff
+from demur.unlearning.till import books_beside, entry_name
+from demur.unlearning.verification import (
+    Finding,
+    certificate_problems,
+    read_history,
+)
+
+_LOOSE = 1.0 + 1e-9
+
+
+def verify_certificate(
+    certificate: Certificate,
+    url: str | os.PathLike[str],
+    *,
+    book: str | os.PathLike[str] | None = None,
+) -> Finding:
+    """Check a certificate against the journal at `url` and the book that was charged.
+
+    The journal's chain is walked from its genesis, the deletion's row compared word
+    for word, the book verified, its entry found, and the epsilon recomputed.
+    """
+    place = store.ServiceStore(os.fspath(url))
+    with ExitStack() as open_things:
+        open_things.callback(place.close)
+        if not recovery.exists(place):
+            raise ServiceMismatch("there is no journal of a deletion service here")
+        tariff = Tariff(recovery.kept_terms(place))
+        with place.read() as connection:
+            history = read_history(connection)
+        problems = history.problems + certificate_problems(certificate, history)
+        unknown: list[str] = []
+        if history.generations.get(certificate.record, 0) > certificate.generation:
+            unknown.append(
+                "the record was learned again after this deletion, as a new generation"
+            )
+        if certificate.entry:
+            ledger = _book(certificate, place.path, os.fspath(url), book, open_things)
+            if ledger is None:
+                problems.append(
+                    "the book that was charged is not beside the journal: give its"
+                    " address (--book)"
+                )
+            else:
+                problems += [f"the book: {p}" for p in ledger.verify().problems]
+                problems += _cost_problems(certificate, tariff, ledger)
+        return Finding(
+            history.head.sequence, history.head, tuple(problems), tuple(unknown)
+        )
+
+
+def _book(
+    certificate: Certificate,
+    path: Path | None,
+    url: str,
+    book: str | os.PathLike[str] | None,
+    open_things: ExitStack,
+) -> Ledger | None:
+    """The book with the certificate's id, where it can be."""
+    places = [os.fspath(book)] if book is not None else []
+    if book is None and path is not None:
+        places = [str(p) for p in books_beside(path)]
+    elif book is None:
+        places = [url]
+    for place in places:
+        ledger = open_things.enter_context(Ledger.open(place))
+        if ledger.id == certificate.book:
+            return ledger
+    return None
+
+
+def _cost_problems(
+    certificate: Certificate, tariff: Tariff, ledger: Ledger
+) -> list[str]:
+    """The entry is there, and the noise is as large as the epsilon says."""
+    service = certificate.service
+    entry = ledger.find(entry_name(service, certificate.operation))
+    if entry is None or entry.id != certificate.entry:
+        return ["the cost of this deletion is not in the book"]
+    if tariff.exact:
+        claimed = (certificate.epsilon, certificate.shift_bound, certificate.sigma)
+        return [] if claimed == (0.0, 0.0, 0.0) else ["an exact deletion costs nothing"]
+    if certificate.epsilon > tariff.budget.epsilon * _LOOSE:
+        return ["its epsilon exceeds the budget of the service"]
+    if not certificate.shift_bound > 0.0 or not certificate.sigma > 0.0:
+        return ["it claims no shift or no noise"]
+    needed = tariff.epsilon(certificate.sigma / certificate.shift_bound)
+    problems = []
+    if certificate.epsilon * _LOOSE < needed:
+        problems.append("its noise is too small for the epsilon that it claims")
+    payer: Entry | None = entry
+    if tariff.composition == "nothing":
+        payer = ledger.find(entry_name(service, "cover"))
+    event = None if payer is None else payer.declaration.cost.at(Erasure())
+    if not isinstance(event, Gaussian):
+        problems.append("the book has no entry that pays for this deletion")
+    elif tariff.composition == "nothing":
+        limit = tariff.epsilon(event.multiplier)
+        if certificate.epsilon > limit * _LOOSE:
+            problems.append("the book's entry pays for less than it claims")
+    elif quotient_up(certificate.sigma, certificate.shift_bound) < event.multiplier:
+        problems.append("the book's entry is for more noise than it claims")
+    return problems

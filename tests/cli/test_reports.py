@@ -1,0 +1,271 @@
+"""`demur reports make | cluster | inspect | sweep`."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from sklearn.datasets import make_blobs
+from typer.testing import CliRunner
+
+from demur.cli import app
+from demur.cli.values import spread
+from demur.cluster.report_files import read_reports
+from demur.core.adjacency import ReplaceOne
+from demur.ledger import Ledger
+
+CENTRES = np.array([[20.0, 1.2], [50.0, 1.9], [80.0, 1.4]])
+BOX = ["--low", "0", "1", "--high", "100", "2"]
+
+
+def demur(*arguments: object):
+    return CliRunner().invoke(app, ["reports", *map(str, arguments)])
+
+
+def words(result) -> str:
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Towns: three heaps of 1000 points in [0, 100] x [1, 2], and a name each."""
+    place = tmp_path_factory.mktemp("reports")
+    rng = np.random.default_rng(0)
+    X = np.repeat(CENTRES, 1000, axis=0) + rng.normal(size=(3000, 2)) * [2.0, 0.02]
+    table = pa.table(
+        {
+            "person": np.arange(3000),
+            "age": X[:, 0],
+            "size": X[:, 1],
+            "name": ["x"] * 3000,
+        }
+    )
+    pyarrow.parquet.write_table(table, place / "in.parquet")
+    pyarrow.csv.write_csv(table, place / "in.csv")
+    made = demur("make", place / "in.parquet", place / "reports.parquet", *BOX,
+                 "--epsilon", 16, "--columns", "age,size",
+                 "--id-column", "person")  # fmt: skip
+    assert made.exit_code == 0, made.output
+    return place
+
+
+# -- make ----------------------------------------------------------------------------
+
+
+def test_make_says_what_it_promises(folder, tmp_path):
+    out = tmp_path / "out.csv"
+    made = demur("make", folder / "in.csv", out, "--epsilon", 4, "--L", 0.5,
+                 "--columns", "age,size", "--label", "towns", *BOX)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    text = words(made)
+    assert "'towns' released" in text and "Not booked" in text
+    assert "4 * min(r, 0.5) for a move by r, and 2 for any replacement" in text
+    assert "--clip" not in text and f"written: {out}" in text
+    assert len(read_reports(out).reports) == 3000
+    assert pyarrow.csv.read_csv(out).column_names == ["age", "size"]
+
+
+def test_make_charges_a_book_once(folder, tmp_path):
+    common = ["--epsilon", 4, "--L", 0.5, "--columns", "age,size", *BOX]
+    book = ["--book", tmp_path / "book.db"]
+    first = demur("make", folder / "in.parquet", tmp_path / "a.parquet", *common, *book)
+    assert first.exit_code == 0 and "Booked as entry 1" in words(first)
+    with Ledger.open(tmp_path / "book.db") as ledger:
+        assert ledger.epsilon(unit=ReplaceOne()) == pytest.approx(2.0)
+        assert len(ledger.entries()) == 1
+    again = demur("make", folder / "in.parquet", tmp_path / "b.parquet", *common, *book)
+    assert again.exit_code == 1 and "Declined" in words(again)
+    assert not (tmp_path / "b.parquet").exists()
+
+
+def test_a_refused_job_makes_no_book(folder, tmp_path):
+    found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
+                  "--columns", "age,size", "--low", 0, "--high", 100,
+                  "--book", tmp_path / "book.db")  # fmt: skip
+    assert found.exit_code == 0
+    found = demur("make", folder / "in.parquet", tmp_path / "b.parquet", "--epsilon", 4,
+                  "--columns", "age,size", "--low", 0, "--high", 50,
+                  "--book", tmp_path / "other.db")  # fmt: skip
+    assert found.exit_code == 1 and "column 'age' has values outside" in words(found)
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_clip_is_said(folder, tmp_path):
+    found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
+                  "--columns", "age", "--low", 0, "--high", 50, "--clip")  # fmt: skip
+    assert found.exit_code == 0 and "moved to them (--clip)" in words(found)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--low", "a"], "--low must be numbers; got 'a'"),
+        (["--L", "b"], "--L must be numbers; got 'b'"),
+        (["--columns", "age,none"], "no column 'none'"),
+        (["--columns", "name"], "'name' must hold numbers"),
+        (["--epsilon", "-1"], "epsilon must be positive"),
+        (["--idempotency-key", "k"], "needs a book that lasts"),
+    ],
+)
+def test_refusals_are_one_line(folder, tmp_path, more, text):
+    found = demur("make", folder / "in.parquet", tmp_path / "o.parquet", "--epsilon", 4,
+                  "--low", 0, "--high", 100, "--columns", "age", *more)  # fmt: skip
+    assert found.exit_code == 1 and text in words(found)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- cluster -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["kmeans", *(pytest.param(a, marks=pytest.mark.slow) for a in ("gmm", "tmm"))],
+)
+def test_cluster_finds_the_towns_in_their_own_units(folder, tmp_path, algorithm):
+    out = tmp_path / "centres.parquet"
+    found = demur("cluster", folder / "reports.parquet", "-k", 3, "-o", out,
+                  "--algorithm", algorithm, "--seed", 0)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert "original units" in words(found) and "Decoder: noise_aware" in words(found)
+    table = pyarrow.parquet.read_table(out)
+    assert table.column_names == [
+        "cluster", "share", "age", "size", "cube_age", "cube_size"]  # fmt: skip
+    rows = np.column_stack([table["age"], table["size"]])
+    rows = rows[np.argsort(rows[:, 0])]
+    assert np.abs((rows - CENTRES) / [100.0, 1.0]).max() < 0.03
+    assert np.allclose(table["share"], 1 / 3, atol=0.1)
+    np.testing.assert_allclose(table["cube_age"].to_numpy() * 100, table["age"])
+
+
+def test_cluster_without_bounds_stays_in_the_cube(folder, tmp_path):
+    reports = pyarrow.parquet.read_table(
+        folder / "reports.parquet", columns=["age", "size"]
+    )
+    bare = tmp_path / "bare.csv"
+    pyarrow.csv.write_csv(reports, bare)
+    refused = demur("cluster", bare, "-k", 3)
+    assert refused.exit_code == 1 and "give --epsilon and --L" in words(refused)
+    L = read_reports(folder / "reports.parquet").metadata.mechanism.L
+    found = demur("cluster", bare, "-k", 3, "--epsilon", 16, "--L", repr(L),
+                  "--decoder", "clip", "-o", tmp_path / "c.csv")  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert "unit cube" in words(found) and "Decoder: clip" in words(found)
+    names = pyarrow.csv.read_csv(tmp_path / "c.csv").column_names
+    assert names == ["cluster", "share", "cube_age", "cube_size"]
+
+
+def test_cluster_refuses_what_is_not_reports(folder, tmp_path):
+    assert "give --epsilon" in words(demur("cluster", folder / "in.parquet", "-k", 3))
+    assert "no file" in words(demur("cluster", tmp_path / "none.parquet", "-k", 3))
+    other = demur("cluster", folder / "reports.parquet", "-k", 3, "--epsilon", 1)
+    assert other.exit_code == 1 and "was made with epsilon 16" in words(other)
+    many = demur("cluster", folder / "reports.parquet", "-k", 20_000)
+    assert many.exit_code == 1 and "error:" in many.output
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 no")
+    damaged = demur("cluster", tmp_path / "damaged.parquet", "-k", 3)
+    assert damaged.exit_code == 1 and "cannot be read" in words(damaged)
+
+
+# -- inspect -------------------------------------------------------------------------
+
+
+def test_inspect_shows_constants_and_counts(tmp_path):
+    plot = tmp_path / "out.png"
+    found = demur("inspect", "--epsilon", 2, "--L", 0.3, "--dimension", 2,
+                  "--samples", 2000, "--plot", plot, "--seed", 1)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    text = words(found)
+    for piece in ("0.132857", "0.693834", "0.0251927", "1.44127", "agrees"):
+        assert piece in text
+    assert "2 * min(r, 0.3) for a move by r, and 0.6 for any replacement" in text
+    assert plot.stat().st_size > 5000
+    assert (
+        demur("inspect", "--epsilon", 2, "--dimension", 3, "--samples", 0).exit_code
+        == 0
+    )
+    refused = demur("inspect", "--epsilon", 0, "--dimension", 3)
+    assert refused.exit_code == 1 and "epsilon must be positive" in words(refused)
+
+
+# -- sweep ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_sweep_of_iris(tmp_path):
+    out, plot = tmp_path / "s.csv", tmp_path / "s.png"
+    found = demur("sweep", "--dataset", "iris", "--epsilons", 4, 64,
+                  "--Ls", 0.5, "auto", "--trials", 2, "--csv", out,
+                  "--plot", plot)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert "compares with the raw data" in words(found)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == 1 + 2 * 2 * 2 and rows[0]["algorithm"] == "not private"
+    assert {row["L"] for row in rows[1:]} == {"0.5", "auto"}
+    best = float(rows[0]["sse"])
+    assert all(float(row["sse"]) >= best * 0.999 for row in rows[1:])
+    strong = [
+        float(r["sse"]) for r in rows if (r["epsilon"], r["L"]) == ("64.0", "auto")
+    ]
+    assert max(strong) < 1.5 * best
+    assert plot.stat().st_size > 10_000
+
+
+def test_sweep_of_a_file(folder, tmp_path):
+    X, y = make_blobs(120, 2, centers=2, cluster_std=0.5, random_state=1)
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "same": np.ones(120), "kind": y})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    common = ["--epsilons", "32", "--trials", "1", "--decoder", "clip"]
+    found = demur(
+        "sweep", "--dataset", tmp_path / "t.parquet", "--label", "kind", *common
+    )
+    assert found.exit_code == 0, found.output
+    assert "1 constant columns were left out" in words(found)
+    pyarrow.parquet.write_table(table.drop_columns(["kind"]), tmp_path / "u.parquet")
+    bare = demur("sweep", "--dataset", tmp_path / "u.parquet", *common)
+    assert bare.exit_code == 1 and "-k must say" in words(bare)
+    told = demur("sweep", "--dataset", tmp_path / "u.parquet", "-k", 2, *common)
+    assert told.exit_code == 0 and "against non-private k-means" in words(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--dataset", "none"], "dataset must be one of"),
+        (["--dataset", "none.csv"], "there is no file"),
+        (["--epsilons", "-1"], "epsilon must be positive"),
+        (["--Ls", "x"], "--Ls must be numbers"),
+        (["--algorithms", "tree"], "algorithms must be of"),
+        (["--trials", "0"], "trials must be at least 1"),
+    ],
+)
+def test_sweep_refusals(more, text):
+    found = demur("sweep", *more)
+    assert found.exit_code == 1 and text in words(found)
+
+
+# -- values --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--Ls", "0.3", "0.5", "auto", "--trials", "2"],
+         ["--Ls", "0.3", "--Ls", "0.5", "--Ls", "auto", "--trials", "2"]),
+        (["--Ls=0.3", "inf", "in.csv"], ["--Ls=0.3", "--Ls", "inf", "in.csv"]),
+        (["--low", "-1", "-2e3", "a", "3"], ["--low", "-1", "--low", "-2e3", "a", "3"]),
+        (["in.csv", "--low", "0,1", "2"], ["in.csv", "--low", "0,1", "--low", "2"]),
+        (["--low", "--high", "1"], ["--low", "--high", "1"]),
+        (["--low"], ["--low"]),
+    ],
+)  # fmt: skip
+def test_values_that_follow_an_option_belong_to_it(given, meant):
+    assert spread(given, {"--Ls", "--low", "--high"}) == meant
+
+
+def test_metadata_are_readable_json(folder):
+    schema = pyarrow.parquet.read_schema(folder / "reports.parquet")
+    kept = json.loads(schema.metadata[b"demur.reports"])
+    assert kept["epsilon"] == 16.0 and kept["low"] == [0.0, 1.0]

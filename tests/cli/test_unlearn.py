@@ -1,0 +1,191 @@
+"""`demur unlearn run` and `simulate`: a stream from a file, and one made up."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from demur.cli import app
+from demur.core.adjacency import Erasure
+from demur.ledger import Ledger
+from demur.unlearning.workload import read_stream, simulated
+
+
+def columns(stream, subject=False):
+    """A stream as a table: the rows of deletions hold ids alone."""
+    rows = {"op": [], "id": [], "y": []} | {name: [] for name in stream.features}
+    for delete, record in zip(stream.deletes, stream.row, strict=True):
+        rows["op"].append("delete" if delete else "insert")
+        rows["id"].append(stream.ids[record])
+        rows["y"].append(None if delete else float(stream.Y[record]))
+        for j, name in enumerate(stream.features):
+            rows[name].append(None if delete else float(stream.X[record, j]))
+    if subject:
+        rows["subject"] = [f"person {i}" for i in rows["id"]]
+    return rows
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    path = tmp_path / "stream.parquet"
+    made = simulated(600, 10, 1, dim=3, warm_up=100)
+    pq.write_table(pa.table(columns(made)), path)
+    return path
+
+
+def demur(*arguments):
+    return CliRunner().invoke(app, ["unlearn", *map(str, arguments)])
+
+
+def test_a_stream_reads_back(parquet, tmp_path):
+    made = simulated(600, 10, 1, dim=3, warm_up=100)
+    found = read_stream(parquet)
+    np.testing.assert_array_equal(found.X, made.X)
+    np.testing.assert_array_equal(found.Y, made.Y)
+    np.testing.assert_array_equal(found.row, made.row)
+    assert found.ids == made.ids and found.subjects is None
+    table = columns(made, subject=True)
+    with (tmp_path / "stream.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        writer.writerows(
+            ["" if v is None else v for v in row]
+            for row in zip(*table.values(), strict=True)
+        )
+    again = read_stream(tmp_path / "stream.csv")
+    np.testing.assert_allclose(again.X, made.X, rtol=1e-15)
+    assert again.subjects is not None and again.subjects[3] == "person r3"
+
+
+@pytest.mark.slow
+def test_run_books_its_deletions(parquet, tmp_path):
+    out, plot, book = (tmp_path / n for n in ("w.npz", "p.svg", "book.db"))
+    result = demur(
+        "run", parquet, "--mode", "ogd", "--epsilon", 1, "--gamma-priv", 50,
+        "--calibration", 50, "--book", book, "--plot", plot, "-o", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for text in ("average regret", "theory", "practice", "as hard to tell", "written"):
+        assert text in result.output
+    assert plot.read_text().lstrip().startswith("<?xml")
+    with np.load(out) as kept:
+        assert kept["weights"].shape == (3,) and list(kept["features"]) == [
+            "x0",
+            "x1",
+            "x2",
+        ]
+    with Ledger.open(book) as ledger:
+        assert ledger.verify(ledger.head()).ok
+        promise, deletions = ledger.entries()
+        assert promise.declaration.cost.only_erasure()
+        assert ledger.head().sequence == 2 + 50  # one row for each deletion
+        assert ledger.epsilon(unit=Erasure()) == pytest.approx(1.0, abs=1e-6)
+    again = demur("run", parquet, "--gamma-priv", 50, "--book", book)
+    assert again.exit_code == 1 and "nothing was spent" in again.output
+
+
+def test_ogd_under_joint_scope_books_what_is_proved(parquet, tmp_path):
+    result = demur(
+        "run", parquet, "--scope", "joint", "--accounting", "zcdp", "--gamma-priv",
+        100, "--calibration", 50, "--book", tmp_path / "b.db",
+    )  # fmt: skip
+    assert result.exit_code in (0, 2), result.output
+    assert "mode ogd, joint" in result.output
+    refused = demur("run", parquet, "--scope", "joint", "--accounting", "gdp")
+    assert refused.exit_code == 1 and "zcdp" in refused.output
+
+
+def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_path):
+    out = tmp_path / "w.npz"
+    result = demur("run", parquet, "--gamma-priv", 0.001, "-o", out)
+    assert result.exit_code == 2, result.output
+    assert "50 deletions were refused (regret)" in result.output
+    assert not out.exists() and "not written" in result.output
+    early = demur(
+        "run", parquet, "--gamma-learn", 1e-5, "--calibration", 20, "--gamma-priv", 50
+    )
+    assert early.exit_code == 2
+    assert (
+        "N* was not reached" in early.output and "50 deletions waited" in early.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"op": "forget"}, "op must be 'insert' or 'delete'"),
+        ({"id": "r0"}, "is live already"),
+        ({"op": "delete", "id": "nobody"}, "no live record has id"),
+        ({"x1": float("nan")}, "finite numbers"),
+        ({"y": None}, "finite numbers"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, change, message):
+    table = columns(simulated(20, 10, 1, dim=2, warm_up=20))
+    for name, value in change.items():
+        table[name][7] = value
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.table(table), path)
+    result = demur("run", path)
+    assert result.exit_code == 1 and message in result.output
+    assert "row 7" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "message"),
+    [
+        ("a.parquet", {"op": ["insert"], "id": ["a"]}, "lacks y"),
+        ("a.parquet", {"op": ["insert"], "id": ["a"], "y": [1.0]}, "no feature"),
+        (
+            "a.parquet",
+            {"op": ["insert"], "id": ["a"], "y": [1.0], "x": ["high"]},
+            "'x' must hold numbers",
+        ),
+        ("a.json", {"op": ["insert"]}, "must be .parquet or .csv"),
+    ],
+)
+def test_a_bad_file(tmp_path, name, table, message):
+    path = tmp_path / name
+    pq.write_table(pa.table(table), path)
+    result = demur("run", path)
+    assert result.exit_code == 1 and message in result.output
+    assert demur("run", tmp_path / "none.parquet").exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ogd", "ridge", "logistic", "seed"])
+def test_simulate_every_mode(mode, tmp_path):
+    plot = tmp_path / "p.png"
+    result = demur(
+        "simulate", "--mode", mode, "--inserts", 400, "--dim", 4, "--calibration", 50,
+        "--gamma-priv", 5, "--plot", plot,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert plot.stat().st_size > 1000
+    promise = {"ridge": "bit for bit", "seed": "no guarantee"}.get(mode, "hard to tell")
+    assert promise in result.output
+    if mode == "ridge":
+        assert "unlimited" in result.output and "│ 35 " in result.output
+
+
+@pytest.mark.parametrize("ratio", ["10", "0:1", "a:b", "10:-1", "10:1:1"])
+def test_bad_ratios(ratio):
+    result = demur("simulate", "--ratio", ratio)
+    assert result.exit_code == 1 and "--ratio must be like 10:1" in result.output
+
+
+def test_the_simulated_workload_has_its_ratio():
+    made = simulated(1000, 10, 2, dim=3, warm_up=0)
+    assert made.deletes.sum() == 200
+    live = set()
+    for delete, record in zip(made.deletes, made.row, strict=True):
+        if delete:
+            live.remove(record)  # only live ones are deleted, none twice
+        else:
+            live.add(record)
+    np.testing.assert_allclose(np.linalg.norm(made.X, axis=1), 1.0)

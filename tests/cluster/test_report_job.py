@@ -1,0 +1,557 @@
+"""A file of points into a file of reports: once, whole, and only for what was paid."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from demur.cluster import point_tables, report_files, report_job
+from demur.cluster.point_tables import PointTable
+from demur.cluster.report_files import read_reports, sidecar
+from demur.cluster.report_job import InputChanged, make_reports
+from demur.cluster.report_metadata import ReportMetadata
+from demur.core.adjacency import ReplaceOne
+from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import BPM
+
+EPSILON, L = 4.0, 0.5
+SECRET = 61.62636465  # a value that must not show up anywhere
+BOUNDS = {"epsilon": EPSILON, "L": L, "low": [0.0, -5.0], "high": [100.0, 5.0]}
+
+
+def points(n: int = 1000) -> pa.Table:
+    rng = np.random.default_rng(3)
+    return pa.table(
+        {
+            "id": np.arange(n, dtype=np.uint64) * 3 + 5,
+            "age": rng.integers(0, 101, n),
+            "score": rng.uniform(-5.0, 5.0, n),
+            "name": ["somebody"] * n,
+        }
+    )
+
+
+def write(path, table: pa.Table):
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        pyarrow.parquet.write_table(table, path)
+    return path
+
+
+def book(folder, *, epsilon: float = 1e6) -> Ledger:
+    return Ledger.open(
+        folder / "book.db",
+        dataset="d",
+        budgets={ReplaceOne(): Budget(epsilon)},
+        filter="pure",
+    )
+
+
+def make(source, output, **more):
+    asked = {**BOUNDS, "columns": ["age", "score"], "id_column": "id", **more}
+    return make_reports(source, output, **asked)
+
+
+def values(path) -> np.ndarray:
+    return read_reports(path).reports.values
+
+
+def partials(folder) -> list:
+    return [name for name in os.listdir(folder) if name.endswith(".partial")]
+
+
+class Killed(BaseException):
+    pass
+
+
+# -- what comes out ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind_in", ["csv", "parquet"])
+@pytest.mark.parametrize("kind_out", ["csv", "parquet"])
+def test_reports_carry_their_mechanism(tmp_path, kind_in, kind_out):
+    source = write(tmp_path / f"in.{kind_in}", points())
+    made = make(source, tmp_path / f"out.{kind_out}")
+    found, metadata = read_reports(made.path)
+    assert found.mechanism == BPM(EPSILON, L, 2)
+    assert metadata.columns == ("age", "score") and metadata.id_column == "id"
+    assert (metadata.low, metadata.high) == ((0.0, -5.0), (100.0, 5.0))
+    np.testing.assert_array_equal(found.row_ids, points()["id"])
+    assert not made.entry.durable and "Not booked" in made.entry.statement()
+    # Nothing but the named columns left the input.
+    text = made.path.read_bytes()
+    assert b"somebody" not in text and b"name" not in text.replace(b"path_name", b"")
+
+
+def test_reports_follow_the_mechanisms_law(tmp_path):
+    """The share within L of the (scaled) points is p_L, not the seed's formula."""
+    n = 40_000
+    table = pa.table({"age": np.full(n, 50.0), "score": np.full(n, 1.0)})
+    source = write(tmp_path / "in.parquet", table)
+    made = make(source, tmp_path / "out.parquet", id_column=None)
+    near = np.linalg.norm(values(made.path) - [0.5, 0.6], axis=1) <= L
+    deviation = math.sqrt(0.349 * 0.651 / n)
+    assert abs(near.mean() - 0.349) < 5 * deviation < abs(0.798 - 0.349)
+
+
+def test_both_files_give_the_same_points(tmp_path, monkeypatch):
+    """CSV and Parquet, in batches of any size, are the same input."""
+    digests = []
+    for name, rows in (("a.csv", 2**22), ("b.parquet", 7), ("c.parquet", 2**16)):
+        source = write(tmp_path / name, points())
+        monkeypatch.setattr(point_tables, "_MOST_ROWS", rows)
+        table = PointTable(source, low=[0, -5], high=[100, 5], columns=["age", "score"])
+        digests.append(report_job._survey(table, lambda *_: None).digest)
+    assert len(set(digests)) == 1
+
+
+# -- killed, repeated, changed -------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["write", "finish", "commit"])
+def test_a_job_that_died_repeats_its_reports(tmp_path, monkeypatch, where):
+    source = write(tmp_path / "in.parquet", points())
+    written = []
+    plain_write = report_files.ReportWriter.write
+
+    def watched(self, reports, ids):
+        written.append(np.array(reports))
+        if where == "write" and len(written) == 3:
+            raise Killed
+        plain_write(self, reports, ids)
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch, book(tmp_path) as ledger:
+        patch.setattr(point_tables, "_MOST_ROWS", 100)
+        patch.setattr(report_files.ReportWriter, "write", watched)
+        if where == "finish":
+            patch.setattr(report_files.ReportWriter, "finish", die)
+        if where == "commit":
+            patch.setattr(Ledger, "commit", die)
+        with pytest.raises(Killed):
+            make(source, tmp_path / "out.csv", ledger=ledger, idempotency_key="job")
+        spent = ledger.epsilon()
+    assert partials(tmp_path) == []
+    assert (tmp_path / "out.csv").exists() == (where == "commit")
+    with book(tmp_path) as ledger:
+        monkeypatch.setattr(point_tables, "_MOST_ROWS", 7)
+        make(
+            source,
+            tmp_path / "again.parquet",
+            ledger=ledger,
+            idempotency_key="job",
+        )
+        assert len(ledger.entries()) == 1 and ledger.epsilon() == spent
+        before = np.vstack(written)
+        np.testing.assert_array_equal(
+            values(tmp_path / "again.parquet")[: len(before)], before
+        )
+        # Another key is another entry and other noise: the check above can fail.
+        make(source, tmp_path / "o.parquet", ledger=ledger, idempotency_key="other")
+        assert len(ledger.entries()) == 2
+        assert not np.array_equal(values(tmp_path / "o.parquet")[:100], before[:100])
+        # After its commit the key is gone.
+        with pytest.raises(NoiseReuse, match="committed"):
+            make(source, tmp_path / "third.csv", ledger=ledger, idempotency_key="job")
+    assert not (tmp_path / "third.csv").exists()
+
+
+def changed(table: pa.Table, how: str) -> pa.Table:
+    if how == "longer":
+        return pa.concat_tables([table, table.slice(0, 1).set_column(
+            0, "id", pa.array([2**40], pa.uint64()))])  # fmt: skip
+    if how == "shorter":
+        return table.slice(0, len(table) - 1)
+    if how == "swapped":
+        return table.take([1, 0, *range(2, len(table))])
+    scores = table["score"].to_numpy().copy()
+    scores[-1] = -scores[-1]
+    return table.set_column(2, "score", pa.array(scores))
+
+
+@pytest.mark.parametrize("how", ["longer", "shorter", "swapped", "last value"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_that_changes_between_the_passes_is_refused(
+    tmp_path, monkeypatch, how, kind
+):
+    monkeypatch.setattr(point_tables, "_MOST_ROWS", 300)
+    source = write(tmp_path / f"in.{kind}", points())
+    out = tmp_path / "out.parquet"
+
+    def change(what, done, total):
+        if (what, done) == ("perturbing", 0):
+            write(source, changed(points(), how))
+
+    asked = {"idempotency_key": "job", "progress": change}
+    with book(tmp_path) as ledger:
+        with pytest.raises(InputChanged, match="stays spent"):
+            make(source, out, ledger=ledger, **asked)
+        assert not out.exists() and partials(tmp_path) == []
+        # The changed file cannot take over the entry; the first file can.
+        with pytest.raises(IdempotencyConflict):
+            make(source, out, ledger=ledger, idempotency_key="job")
+        write(source, points())
+        make(source, out, ledger=ledger, idempotency_key="job")
+        assert len(ledger.entries()) == 1
+    # A job that does not compare batches writes the changed file: the twin.
+    monkeypatch.setattr(report_job, "_digest_of", lambda batch: b"")
+    if how in ("swapped", "last value"):
+        make(source, tmp_path / "twin.parquet", progress=change)
+        assert (tmp_path / "twin.parquet").exists()
+
+
+def test_ids_read_again_must_be_those_that_were_checked(tmp_path, monkeypatch):
+    """Duplicates that hide during the check of ids do not get past it."""
+    twice = points().set_column(0, "id", pa.array([7, 7, *range(100, 1098)]))
+    source = write(tmp_path / "in.parquet", twice)
+    plain = report_job._must_differ
+
+    def hide(table, rows, batches):
+        write(source, points())
+        try:
+            plain(table, rows, batches)
+        finally:
+            write(source, twice)
+
+    monkeypatch.setattr(report_job, "_must_differ", hide)
+    with pytest.raises(InputChanged, match="Nothing was spent"):
+        make(source, tmp_path / "out.parquet")
+
+
+JOB = """
+import sys
+from demur.core.adjacency import ReplaceOne
+from demur.ledger import Budget, Ledger
+from demur.cluster import point_tables
+from demur.cluster.report_job import make_reports
+point_tables._MOST_ROWS = int(sys.argv[5])
+book = Ledger.open(sys.argv[1], dataset="d", budgets={ReplaceOne(): Budget(1e6)},
+    filter="pure")
+make_reports(sys.argv[2], sys.argv[3], epsilon=4.0, L=0.5, low=0.0, high=1.0,
+    ledger=book, idempotency_key=sys.argv[4])
+"""
+
+
+def job(folder, out: str, key: str, rows: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            JOB,
+            str(folder / "book.db"),
+            str(folder / "in.parquet"),
+            str(folder / out),
+            key,
+            str(rows),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_job_killed_half_way_is_taken_up(tmp_path):
+    """SIGKILL while it writes: what it had written are the first of the final rows."""
+    n = 200_000
+    rng = np.random.default_rng(0)
+    write(tmp_path / "in.parquet", pa.table({"a": rng.random(n), "b": rng.random(n)}))
+    first = job(tmp_path, "out.csv", "job", 50)  # tiny batches: slow enough to hit
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        left = [tmp_path / name for name in partials(tmp_path)]
+        if left and left[0].stat().st_size > 20_000:
+            break
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    (rest,) = [tmp_path / name for name in partials(tmp_path)]
+    assert not (tmp_path / "out.csv").exists()
+    again = job(tmp_path, "out.csv", "job", 2**16)
+    assert again.communicate()[1] == "" and again.returncode == 0
+    begun = rest.read_text().splitlines()[1:-1]  # the last line may be cut
+    whole = (tmp_path / "out.csv").read_text().splitlines()[1:]
+    assert len(whole) == n and 500 < len(begun) < n
+    assert begun == whole[: len(begun)]
+    with Ledger.open(tmp_path / "book.db") as ledger:
+        assert len(ledger.entries()) == 1
+
+
+@pytest.mark.slow
+def test_two_at_once_under_one_key_never_draw_twice(tmp_path):
+    rng = np.random.default_rng(0)
+    write(tmp_path / "in.parquet", pa.table({"a": rng.random(5000)}))
+    with book(tmp_path):
+        pass
+    jobs = [job(tmp_path, f"out{i}.parquet", "job", 100) for i in range(3)]
+    errors = [one.communicate()[1] for one in jobs]
+    done = [i for i, one in enumerate(jobs) if one.returncode == 0]
+    assert done
+    for i, text in enumerate(errors):
+        assert i in done or "NoiseReuse" in text
+    found = [values(tmp_path / f"out{i}.parquet") for i in done]
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+    with book(tmp_path) as ledger:
+        assert len(ledger.entries()) == 1
+
+
+# -- refusals ------------------------------------------------------------------------
+
+
+def replaced(name: str, column) -> pa.Table:
+    table = points(len(column))
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def with_last(value, n: int = 700) -> pa.Array:
+    return pa.array([1.0] * (n - 1) + [value], pa.float64())
+
+
+BAD_TABLES = {
+    "outside": (replaced("score", with_last(SECRET)), "column 'score' has values"),
+    "below": (replaced("score", with_last(-SECRET)), "column 'score' has values"),
+    "NaN": (replaced("score", with_last(math.nan)), "column 'score' must be finite"),
+    "inf": (replaced("score", with_last(math.inf)), "column 'score' must be finite"),
+    "null": (replaced("score", with_last(None)), "'score' has missing values"),
+    "empty": (points(0), "holds no rows"),
+    "negative id": (replaced("id", pa.array([-1, 2, 3])), "id"),
+    "id twice": (replaced("id", pa.array([4, 9, 4])), "must not hold an id twice"),
+    "null id": (replaced("id", pa.array([4, None, 5])), "must hold whole numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("fault", list(BAD_TABLES))
+def test_bad_rows_are_refused_by_column_and_cost_nothing(tmp_path, fault, kind):
+    table, words = BAD_TABLES[fault]
+    if kind == "csv" and fault == "negative id":
+        words = "column number 1"  # the parser's own refusal, without its value
+    if kind == "csv" and fault == "NaN":
+        words = "missing values"  # which is what "nan" means in a CSV
+    source = write(tmp_path / f"in.{kind}", table)
+    with book(tmp_path) as ledger:
+        with pytest.raises(ValueError, match=words) as caught:
+            make(source, tmp_path / "out.parquet", ledger=ledger)
+        assert ledger.entries() == [] and ledger.epsilon() == 0.0
+    assert str(SECRET) not in str(caught.value)
+    assert not (tmp_path / "out.parquet").exists() and partials(tmp_path) == []
+
+
+def test_the_text_of_a_cell_is_not_in_the_error(tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("a,b\n" + "1,1\n" * 5 + f"1,patient {SECRET}\n")
+    with pytest.raises(ValueError, match="column number 2") as caught:
+        make_reports(source, tmp_path / "o.csv", epsilon=1.0, L=1.0, low=0, high=2)
+    shown = str(caught.value) + repr(caught.value.__cause__)
+    assert str(SECRET) not in shown and "patient" not in shown
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"columns": ["age", "size"]}, "no column 'size'"),
+        ({"columns": ["age", "age"]}, "occurs twice"),
+        ({"columns": ["id", "age"]}, "occurs twice"),
+        ({"columns": ["age", "name"]}, "'name' must hold numbers"),
+        ({"columns": []}, "no columns"),
+        ({"id_column": "no"}, "no column 'no'"),
+        ({"low": [0.0, 1.0, 2.0]}, "low must be one number or one for each"),
+        ({"low": [0.0, 9.0]}, "high must exceed low"),
+        ({"low": [0.0, math.nan]}, "low must be finite"),
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"epsilon": math.nan}, "epsilon must be positive"),
+        ({"L": -1.0}, "L must be at least 0"),
+        ({"L": "best"}, "L must be a number"),
+        ({"idempotency_key": "k"}, "needs a book that lasts"),
+        ({"label": "\n"}, "label must be"),
+        ({"space": ""}, "space must be"),
+        ({"ledger": "book.db"}, "ledger must be a Ledger"),
+    ],
+)
+def test_bad_arguments_write_nothing(tmp_path, more, words):
+    source = write(tmp_path / "in.parquet", points(50))
+    with pytest.raises((ValueError, TypeError), match=words):
+        make(source, tmp_path / "out.parquet", **more)
+    assert os.listdir(tmp_path) == ["in.parquet"]
+
+
+def test_outputs_that_must_not_be_written(tmp_path):
+    source = write(tmp_path / "in.parquet", points(50))
+    other = write(tmp_path / "there.parquet", points(5))
+    for output, words in (
+        (source, "must not be the input"),
+        (other, "exists already"),
+        (tmp_path / "out.txt", "must be .parquet or .csv"),
+        (tmp_path / "none" / "out.csv", "there is no folder"),
+        (tmp_path, "must be .parquet or .csv"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(source, output)
+    assert pyarrow.parquet.read_table(source) == points(50)
+    make(source, other, overwrite=True)
+    assert len(values(other)) == 50
+    (tmp_path / "out.csv.json").write_text("mine")
+    with pytest.raises(ValueError, match=r"out.csv.json exists already"):
+        make(source, tmp_path / "out.csv")
+    make(source, tmp_path / "out.csv", overwrite=True, L=0.25)
+    make(source, tmp_path / "out.csv", overwrite=True)
+    assert read_reports(tmp_path / "out.csv").reports.mechanism.L == L
+
+
+def test_names_with_dots_and_commas(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {"a.b": rng.random(20), 'c,"d"': rng.random(20), "a": rng.random(20)}
+    )
+    for kind in ("csv", "parquet"):
+        source = write(tmp_path / f"in.{kind}", table)
+        made = make_reports(
+            source, tmp_path / f"out.{kind}", epsilon=1.0, L=1.0, low=0.0, high=1.0,
+            columns=["a.b", 'c,"d"'],
+        )  # fmt: skip
+        assert read_reports(made.path).metadata.columns == ("a.b", 'c,"d"')
+
+
+def test_a_book_that_is_full_declines_and_nothing_is_drawn(tmp_path):
+    source = write(tmp_path / "in.parquet", points(50))
+    with book(tmp_path, epsilon=1.9) as ledger:
+        with pytest.raises(BudgetExceeded):
+            make(source, tmp_path / "out.parquet", ledger=ledger)
+        assert ledger.entries() == []
+    assert not (tmp_path / "out.parquet").exists() and partials(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_to_costs_nothing(tmp_path, monkeypatch):
+    source = write(tmp_path / "in.parquet", points(50))
+
+    def refuse(*_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(report_files.ReportWriter, "__enter__", refuse)
+    with book(tmp_path) as ledger:
+        with pytest.raises(PermissionError):
+            make(source, tmp_path / "out.parquet", ledger=ledger)
+        assert ledger.entries() == []
+
+
+def test_clipping_is_at_the_client_and_said(tmp_path):
+    table = replaced("score", with_last(SECRET))
+    source = write(tmp_path / "in.parquet", table)
+    made = make(source, tmp_path / "out.parquet", clip=True)
+    assert made.metadata.clipped and read_reports(made.path).metadata.clipped
+    (batch,) = PointTable(
+        source, low=[0, -5], high=[100, 5], columns=["age", "score"], clip=True
+    ).batches()
+    assert batch.points[-1, 1] == 1.0 and batch.points.max() <= 1.0
+
+
+# -- reading back --------------------------------------------------------------------
+
+
+def test_reports_that_do_not_say_need_to_be_told(tmp_path):
+    source = write(tmp_path / "in.csv", points(50))
+    made = make(source, tmp_path / "out.csv", id_column=None)
+    sidecar(made.path).unlink()
+    with pytest.raises(ValueError, match="give --epsilon and --L"):
+        read_reports(made.path)
+    with pytest.raises(ValueError, match="give --epsilon and --L"):
+        read_reports(made.path, epsilon=EPSILON)
+    told = read_reports(made.path, epsilon=EPSILON, L=L)
+    assert told.reports.mechanism == BPM(EPSILON, L, 2) and told.metadata.low is None
+    with pytest.raises(ValueError, match="these are not"):
+        read_reports(made.path, epsilon=EPSILON, L=0.01)
+
+
+def test_reports_that_say_cannot_be_told_otherwise(tmp_path):
+    made = make(write(tmp_path / "in.csv", points(50)), tmp_path / "out.parquet")
+    assert read_reports(made.path, epsilon=EPSILON, L=L)
+    with pytest.raises(ValueError, match="was made with epsilon 4 and L 0.5"):
+        read_reports(made.path, epsilon=2.0)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.25, 2.0**-30, math.inf])
+def test_metadata_come_back_exactly(threshold):
+    kept = ReportMetadata(
+        BPM(0.1 + 0.2, threshold, 2),
+        ("a, b", 'say "x"'),
+        (0.1, -1e300),
+        (0.3, 1e-300),
+        True,
+        "né",
+        "cube of towns",
+    )
+    assert ReportMetadata.from_text(kept.to_text()) == kept
+    mapped = kept.in_original_units([[0.0, 1.0]])
+    np.testing.assert_allclose(mapped, [[0.1, 0.0]], atol=1e284)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "demur reports 9"},
+        {"mechanism": "laplace"},
+        {"epsilon": -1.0},
+        {"epsilon": "4"},
+        {"L": "auto?"},
+        {"columns": [1, 2]},
+        {"columns": []},
+        {"columns": ["a"]},
+        {"columns": "ab"},
+        {"id_column": 7},
+        {"low": [0.0]},
+        {"low": None},
+        {"low": [0.0, "x"]},
+        {"high": [0.0, 0.0]},
+        {"space": ""},
+        {"more": 1},
+    ],
+)
+def test_damaged_metadata_are_a_clear_error(change):
+    kept = ReportMetadata(BPM(4.0, 0.5, 2), ("a", "b"), (0.0, 0.0), (1.0, 1.0))
+    data = json.loads(kept.to_text()) | change
+    with pytest.raises(ValueError, match="metadata"):
+        ReportMetadata.from_text(json.dumps(data))
+    for text in ("", "[]", "{", "[" * 100_000, kept.to_text()[:-1]):
+        with pytest.raises(ValueError, match="metadata"):
+            ReportMetadata.from_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rows"), [("parquet", 2_000_000), ("csv", 800_000)])
+def test_memory_holds_a_batch_and_not_the_file(tmp_path, kind, rows):
+    """Many more rows (+86 MB as float64, +70 MB of text) take at most 40 MB more."""
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("machine: no /proc to read a process's peak memory from")
+    # Not getrusage: its peak outlives exec, so it would be that of this process.
+    code = JOB + "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    peaks = []
+    for n in (200_000, rows):
+        rng = np.random.default_rng(0)
+        table = pa.table({f"c{j}": rng.random(n) for j in range(6)})
+        source = write(tmp_path / f"in.{kind}", table)
+        del table
+        asked = [tmp_path / "book.db", source, tmp_path / f"o{n}.parquet", n, 2**16]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, asked)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout) // 1024)
+    assert peaks[1] - peaks[0] < 40, peaks

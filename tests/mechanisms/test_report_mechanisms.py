@@ -1,0 +1,167 @@
+"""The baselines: Laplace noise by coordinate, Gaussian noise; law, price, streams."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.calibrate import gaussian_epsilon
+from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.errors import BudgetExceeded
+from demur.core.events import Gaussian as GaussianEvent
+from demur.core.events import Pure
+from demur.ledger import Budget, Ledger
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.reports import ReportMechanism, Reports
+
+POINTS = np.array([[0.1, 0.9, 0.4], [0.5, 0.5, 0.5], [0.0, 1.0, 0.25]])
+MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]
+every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)
+
+
+def book(epsilon=50.0, delta=1e-5):
+    # Half of delta is for blocks, so that pure entries of any size have a price.
+    return Ledger(Budget(epsilon, delta), unit=Ball(0.2, space="cube"))
+
+
+def many(mechanism, point, n, seed):
+    release = mechanism.privatize(
+        np.tile(point, (n, 1)), ledger=None, source=Seeded(seed)
+    )
+    return release.value.values
+
+
+@every
+def test_they_are_report_mechanisms(mechanism):
+    assert isinstance(mechanism, ReportMechanism)
+    release = mechanism.privatize(POINTS, ledger=None)
+    assert isinstance(release.value, Reports) and release.value.mechanism == mechanism
+    assert "Not booked" in release.statement()
+    assert "NOT PRIVATE" not in release.statement()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[1:], ids=["laplace", "gaussian"])
+def test_the_noise_has_its_law(mechanism):
+    n, v = 60_000, np.array([0.2, 0.7, 1.0])
+    noise = many(mechanism, v, n, 5) - v
+    if isinstance(mechanism, LaplacePerDimension):
+        law = stats.laplace(scale=math.sqrt(3) / 8.0)
+        wrong = stats.laplace(scale=1.06 * math.sqrt(3) / 8.0)
+    else:
+        law = stats.norm(scale=mechanism.sigma)
+        wrong = stats.norm(scale=1.06 * mechanism.sigma)
+    for column in noise.T:
+        assert stats.kstest(column, law.cdf).pvalue > 1e-4
+        assert stats.kstest(column, wrong.cdf).pvalue < 1e-4
+    assert np.abs(np.corrcoef(noise.T) - np.eye(3)).max() < 5 / math.sqrt(n)
+    direct = law.logpdf(noise[:50]).sum(axis=1)
+    assert np.allclose(mechanism.log_density(v, v + noise[:50]), direct)
+
+
+@every
+def test_reports_do_not_depend_on_order_or_company(mechanism):
+    points = np.random.default_rng(0).random((40, 3))
+    ids = np.arange(100, 140, dtype=np.uint64)
+    turn = np.random.default_rng(1).permutation(40)
+    draw = mechanism._draw  # the same key twice is for tests alone
+    key = Seeded(3).new_key()
+    whole = draw(points, ids, NoiseKey(key, private=False))
+    turned = draw(points[turn], ids[turn], NoiseKey(key, private=False))
+    part = draw(points[:7], ids[:7], NoiseKey(key, private=False))
+    assert np.array_equal(whole[turn], turned) and np.array_equal(whole[:7], part)
+    other = draw(points, ids + np.uint64(50), NoiseKey(key, private=False))
+    assert not np.isclose(whole - points, other - points).all(axis=1).any()
+
+
+@every
+def test_bad_input_charges_nothing(mechanism):
+    ledger = book()
+    outside, nan = POINTS.copy(), POINTS.copy()
+    outside[1, 1], nan[0, 0] = 1.0 + 1e-9, np.nan
+    for bad in (outside, nan, POINTS[:, :2], POINTS[:0], POINTS[0]):
+        with pytest.raises(ValueError, match="points"):
+            mechanism.privatize(bad, ledger=ledger)
+    with pytest.raises(ValueError, match="differ"):
+        mechanism.privatize(POINTS, ledger=ledger, row_ids=[1, 1, 2])
+    with pytest.raises(TypeError, match="ledger"):
+        mechanism.privatize(POINTS, ledger="book")
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("kind", [LaplacePerDimension, GaussianReports])
+def test_bad_parameters(kind):
+    for epsilon in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="epsilon"):
+            kind(epsilon, 3)
+    with pytest.raises(ValueError, match="dimension"):
+        kind(1.0, 0)
+    with pytest.raises(ValueError, match="delta"):
+        GaussianReports(1.0, 3, delta=0.0)
+
+
+def test_the_price_of_laplace_by_coordinate_is_that_of_the_whole_vector():
+    for d in (1, 2, 3, 7, 100):
+        laplace = LaplacePerDimension(4.0, d)
+        cost = laplace.declaration().cost
+        assert cost.at(Ball(0.3, space="cube")) == Pure(1.2)
+        assert cost.at(ReplaceOne()).epsilon == pytest.approx(4.0 * math.sqrt(d))
+        # Worst pairs: the diagonal attains the bound, and nothing exceeds it.
+        v = np.full(d, 0.3)
+        for move in (np.eye(d)[0] * 0.2, np.full(d, 0.2 / math.sqrt(d))):
+            far = v + 50.0
+            loss = laplace.log_density(v + move, far) - laplace.log_density(v, far)
+            assert loss <= 4.0 * 0.2 * (1 + 1e-12)
+        assert loss == pytest.approx(0.8)
+        if d > 1:
+            # The twin takes epsilon on every coordinate and breaks the promise.
+            assert 4.0 * np.abs(move).sum() > 4.0 * 0.2 * 1.4
+
+
+def test_gaussian_reports_cost_what_they_say_at_every_radius():
+    for d, epsilon in ((1, 1.0), (3, 4.0), (30, 8.0)):
+        mechanism = GaussianReports(epsilon, d)
+        declared = mechanism.declaration()
+        total = epsilon * math.sqrt(d)
+        whole = declared.cost.at(ReplaceOne())
+        assert isinstance(whole, GaussianEvent)
+        assert gaussian_epsilon(1 / whole.multiplier, 1e-6) <= total
+        # Calibrated, not merely enough: 1% less noise would not do.
+        assert gaussian_epsilon(1.01 / whole.multiplier, 1e-6) > total
+        for share in (0.05, 0.2, 0.5, 0.9):
+            r = share * math.sqrt(d)
+            event = declared.cost.at(Ball(r, space="cube"))
+            assert event.multiplier == pytest.approx(mechanism.sigma / r, rel=1e-4)
+            # Below the diameter it costs less than the epsilon r of pure noise.
+            assert gaussian_epsilon(1 / event.multiplier, 1e-6) <= epsilon * r
+        assert 0.0 < declared.sampler_distance < d * 2.0**-268
+
+
+def test_a_gaussian_report_fits_its_own_budget_and_no_smaller_one():
+    mechanism = GaussianReports(2.0, 4)
+    exact = Ledger(Budget(mechanism.total, 1e-6), unit=ReplaceOne())
+    mechanism.privatize(np.full((5, 4), 0.5), ledger=exact)
+    with pytest.raises(BudgetExceeded):
+        mechanism.privatize(np.full((5, 4), 0.5), ledger=exact)
+    assert len(exact.entries()) == 1
+
+
+def test_gaussian_reports_lie_on_the_grid_of_one_row():
+    mechanism = GaussianReports(4.0, 2)
+    row = mechanism._row("cube")
+    values = many(mechanism, np.array([0.3, 0.7]), 2000, 1)
+    assert np.array_equal(np.rint(values / row.grid) * row.grid, values)
+    key = NoiseKey(OsEntropy().new_key(), private=True)
+    again = mechanism._draw(np.full((3, 2), 0.5), np.arange(3, dtype=np.uint64), key)
+    assert np.isfinite(again).all()
+
+
+def test_reports_that_are_not_finite_are_refused_by_unbounded_mechanisms():
+    for value in (math.inf, math.nan):
+        with pytest.raises(ValueError, match="reports"):
+            Reports(np.array([[0.1, value, 0.2]]), np.arange(1), MECHANISMS[1])

@@ -1,0 +1,89 @@
+"""Run by test_sharded in a process of its own, with eight host devices.
+
+Prints, for the clipped sum of one batch: how far each way of computing it on eight
+devices is from one device, and the largest per-example norm that each reports.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jax_privacy import clipping as peer
+
+from demur.training.clipping import clipped_grad
+from tests.training.clipping.kit import EVERY_NETWORK, Draw, distance
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+OPTIONS = {"l2_clip_norm": 0.05, "return_grad_norms": True}
+
+
+def sharded(grad, mesh, sharded_values):
+    """Replicated parameters, a share of the batch on each device, sums added up."""
+    spec = PartitionSpec("data")
+
+    def share(params, *batch):
+        total, aux = grad(params, *batch)
+        return jax.lax.psum(total, "data"), aux.grad_norms
+
+    # Added up by psum: the same everywhere.
+    return jax.jit(
+        jax.shard_map(
+            share,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[spec] * sharded_values),
+            out_specs=(PartitionSpec(), spec),
+        )
+    )
+
+
+def main() -> None:
+    assert jax.device_count() == 8
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    found: dict[str, dict[str, float]] = {}
+    for name in ("dense", "transformer", "scanned"):
+        network = EVERY_NETWORK[name](Draw(1), batch=16)
+        count = len(network.batch)
+        numbers = tuple(range(1, 1 + count))
+        ways = {
+            "auto": clipped_grad(network.loss, batch_argnums=numbers, **OPTIONS),
+            "microbatches": clipped_grad(
+                network.loss, batch_argnums=numbers, microbatch_size=1, **OPTIONS
+            ),
+            "vmap": clipped_grad(
+                network.loss, batch_argnums=numbers, method="vmap", **OPTIONS
+            ),
+        }
+        alone, aux = jax.jit(ways["vmap"])(network.params, *network.batch)
+        true_norm = float(np.max(aux.grad_norms))
+        for label, grad in ways.items():
+            total, norms = sharded(grad, mesh, count)(network.params, *network.batch)
+            found[f"{name} {label}"] = {
+                "apart": distance(total.value, alone.value),
+                "norm": float(np.max(norms)) / true_norm,
+            }
+        placed = jax.device_put(
+            network.batch, NamedSharding(mesh, PartitionSpec("data"))
+        )
+        total, aux = jax.jit(ways["auto"])(network.params, *placed)
+        found[f"{name} jit"] = {
+            "apart": distance(total.value, alone.value),
+            "norm": float(np.max(aux.grad_norms)) / true_norm,
+        }
+        if name == "dense":
+            other = peer.clipped_grad(network.loss, batch_argnums=numbers, **OPTIONS)
+            total, norms = sharded(other, mesh, count)(network.params, *network.batch)
+            found["peer"] = {
+                "apart": distance(total, alone.value),
+                "norm": float(np.max(norms)) / true_norm,
+            }
+    assert jnp.zeros(1).dtype == jnp.float32
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

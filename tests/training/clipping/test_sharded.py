@@ -1,0 +1,49 @@
+"""Eight devices give what one gives; inside shard_map the norms are still right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def found():
+    root = Path(__file__).parents[3]
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
+        " --xla_backend_optimization_level=0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(root), *sys.path]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.clipping.sharded"],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_eight_devices_give_what_one_gives(found):
+    ours = {name: one for name, one in found.items() if name != "peer"}
+    assert len(ours) == 12
+    for name, one in ours.items():
+        assert one["apart"] < 1e-6, name
+        assert one["norm"] == pytest.approx(1.0, rel=1e-6), name
+
+
+@pytest.mark.slow
+def test_the_same_program_catches_the_peer(found):
+    """Replicated parameters: JAX adds cotangents over devices before the peer clips."""
+    assert found["peer"]["apart"] > 0.01
+    assert found["peer"]["norm"] > 1.5

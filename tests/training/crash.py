@@ -1,0 +1,46 @@
+"""A run in a process of its own, killed or not: python -m tests.training.crash ..."""
+
+import os
+import signal
+import sys
+
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.entropy import Seeded
+from demur.ledger import Budget, Ledger
+from demur.ledger.filters import Filter
+from demur.training.checkpoint import Checkpoint
+
+from .kit import make_data, make_plan, train
+
+
+def open_book(folder):
+    return Ledger.open(
+        os.path.join(folder, "book.db"),
+        dataset="crash",
+        budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
+        filter=Filter.pure(),
+        testing=True,
+    )
+
+
+def run(folder, *, bands=3, noise="threefry", die_at=None, data=None, **options):
+    def callback(report):
+        if report.step == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_book(folder) as ledger:
+        return train(
+            make_plan(bands=bands, noise=noise),
+            data,
+            ledger=ledger,
+            delta=None,
+            checkpoint=Checkpoint(os.path.join(folder, "run"), every=5),
+            callback=callback,
+            source=Seeded(4),
+            **options,
+        )
+
+
+if __name__ == "__main__":
+    folder, bands, noise, die_at = sys.argv[1:5]
+    run(folder, bands=int(bands), noise=noise, die_at=int(die_at), data=make_data())

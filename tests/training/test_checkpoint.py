@@ -1,0 +1,241 @@
+"""Runs that are cut short and taken up again."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from demur.core.errors import NoiseReuse
+from demur.training.checkpoint import (
+    Checkpoint,
+    CheckpointRefused,
+    Keeper,
+    _pack,
+    _unpack,
+    load_model,
+)
+
+from .crash import open_book, run
+from .kit import loss, make_data, make_params, make_plan, train
+
+
+def killed(folder, bands=3, noise="threefry", die_at=8):
+    """The run in another process, which dies right after a step."""
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.training.crash", folder]
+        + [str(bands), noise, str(die_at)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert found.returncode == -9, found.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "noise, die_at", [("threefry", 3), ("threefry", 8), ("lattice", 8)]
+)
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, noise, die_at):
+    """Killed before or after its first checkpoint: the same parameters, bit for bit,
+    and the same draws."""
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder in (cut, whole):
+        folder.mkdir()
+    killed(str(cut), noise=noise, die_at=die_at)
+    with open_book(str(cut)) as ledger:
+        (entry,) = ledger.entries()
+        before = ledger._drawn(entry)
+        assert before >= die_at // 3
+    resumed = run(str(cut), noise=noise)
+    straight = run(str(whole), noise=noise)
+    for a, b in zip(
+        jax.tree.leaves(resumed.value), jax.tree.leaves(straight.value), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    with open_book(str(cut)) as ledger:
+        assert len(ledger.entries()) == 1
+        assert ledger._drawn(resumed.entry) == resumed.entry.count == 4
+
+
+def interrupted(folder, at=8, **options):
+    """The run in this process, stopped by an exception after step `at`."""
+
+    class Stop(Exception):
+        pass
+
+    def callback(report):
+        if report.step == at:
+            raise Stop
+
+    with open_book(str(folder)) as ledger, pytest.raises(Stop):
+        train(
+            make_plan(bands=3),
+            ledger=ledger,
+            delta=None,
+            checkpoint=Checkpoint(folder / "run", every=5),
+            callback=callback,
+            **options,
+        )
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted")
+    interrupted(folder)
+    return folder
+
+
+@pytest.fixture
+def cut_short(template, tmp_path):
+    """A run that was stopped after step 8, last written after step 5."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def again(folder, plan=None, data=None, **options):
+    with open_book(str(folder)) as ledger:
+        said = {"checkpoint": Checkpoint(folder / "run", every=5)} | options
+        return train(
+            plan or make_plan(bands=3), data, ledger=ledger, delta=None, **said
+        )
+
+
+def test_what_lies_where(cut_short):
+    run_folder = cut_short / "run"
+    assert {p.name for p in run_folder.iterdir()} == {"model-5.npz", "secret"}
+    secret = run_folder / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o700
+    assert {p.name for p in secret.iterdir()} == {
+        "lock",
+        "run.json",
+        "noise-5.npz",
+        "latest.json",
+    }
+    for file in secret.iterdir():
+        if file.name != "lock":
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    # No key, and no noise, in the half that is shown around.
+    noise = np.load(secret / "noise-5.npz", allow_pickle=False)
+    model = (run_folder / "model-5.npz").read_bytes()
+    for name in noise.files:
+        if name.startswith("leaf") and noise[name].size > 16:
+            assert noise[name].tobytes() not in model
+    done = again(cut_short)
+    assert done.steps == 12 and done.entry.private
+    assert {p.name for p in run_folder.iterdir()} == {"model-12.npz", "secret"}
+    assert {p.name for p in secret.iterdir()} == {"lock", "run.json"}
+    like = (make_params(), optax.sgd(0.5).init(make_params()), None, jnp.int32(0))
+    kept = load_model(run_folder, like)
+    np.testing.assert_array_equal(kept[0]["w"], done.value["w"])
+
+
+def test_a_finished_run_is_not_run_again(cut_short):
+    again(cut_short)
+    with pytest.raises(NoiseReuse, match="committed"):
+        again(cut_short)
+
+
+def other_loss(params, batch):
+    return loss(params, batch) * 1.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": make_data(seed=1)},
+        {"params": jax.tree.map(lambda leaf: leaf + 1e-6, make_params())},
+        {"optimizer": optax.sgd(0.25)},
+        {"optimizer": optax.adam(0.5)},
+        {"loss": other_loss},
+        {"plan": make_plan(bands=3, noise_multiplier=2.0)},
+        {"average": 0.5},
+        {"shapes": None, "minibatch_size": 32},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_changed_run_is_refused(cut_short, change):
+    """The noise of step 6 was drawn: on other sums it would reveal the difference."""
+    with pytest.raises(CheckpointRefused, match="Nothing was spent"):
+        again(cut_short, **change)
+    with open_book(str(cut_short)) as ledger:
+        assert len(ledger.entries()) == 1
+
+
+def test_edited_parameters_are_refused(cut_short):
+    path = cut_short / "run" / "model-5.npz"
+    path.write_bytes(_edited(path.read_bytes()))
+    with pytest.raises(CheckpointRefused, match="edited or damaged"):
+        again(cut_short)
+
+
+def _edited(content):
+    like = (make_params(), optax.sgd(0.5).init(make_params()), None, jnp.int32(0))
+    params, *rest = _unpack(content, like)
+    params["w"] = params["w"] + 1.0
+    return _pack((params, *rest))
+
+
+@pytest.mark.parametrize("name", ["model-5.npz", "secret/noise-5.npz"])
+def test_a_missing_half_is_refused(cut_short, name):
+    (cut_short / "run" / name).unlink()
+    with pytest.raises(CheckpointRefused, match="missing"):
+        again(cut_short)
+
+
+@pytest.mark.parametrize("name", ["run.json", "latest.json"])
+def test_a_damaged_note_is_refused(cut_short, name):
+    (cut_short / "run" / "secret" / name).write_text("{")
+    with pytest.raises(CheckpointRefused, match="damaged"):
+        again(cut_short)
+
+
+def test_an_older_pair_is_refused(cut_short):
+    """A note that points at another step does not carry its seal."""
+    secret = cut_short / "run" / "secret"
+    note = json.loads((secret / "latest.json").read_text())
+    note["step"] = 4
+    (secret / "latest.json").write_text(json.dumps(note))
+    (cut_short / "run" / "model-5.npz").rename(cut_short / "run" / "model-4.npz")
+    (secret / "noise-5.npz").rename(secret / "noise-4.npz")
+    with pytest.raises(CheckpointRefused, match="edited or damaged"):
+        again(cut_short)
+
+
+def test_two_at_once(tmp_path):
+    with (
+        Keeper(Checkpoint(tmp_path / "run")),
+        pytest.raises(CheckpointRefused, match="another process"),
+    ):
+        Keeper(Checkpoint(tmp_path / "run"))
+    Keeper(Checkpoint(tmp_path / "run")).close()
+
+
+def test_a_book_that_does_not_last_is_refused(tmp_path):
+    with pytest.raises(CheckpointRefused, match="book that lasts"):
+        train(make_plan(), checkpoint=str(tmp_path))
+
+
+def test_any_dtype_comes_back_as_it_was():
+    tree = {
+        "a": jnp.arange(3, dtype=jnp.bfloat16),
+        "b": np.float64(1.5),
+        "c": jnp.zeros((0, 2)),
+        "d": jnp.array(True),
+    }
+    back = _unpack(_pack(tree), tree)
+    for name, leaf in tree.items():
+        assert back[name].dtype == np.asarray(leaf).dtype
+        assert back[name].tobytes() == np.asarray(leaf).tobytes()
+    with pytest.raises(CheckpointRefused, match="holds"):
+        _unpack(_pack(tree), tree | {"a": jnp.zeros(4)})
+    with pytest.raises(CheckpointRefused, match="number of arrays"):
+        _unpack(_pack(tree), {"a": jnp.zeros(3)})

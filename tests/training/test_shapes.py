@@ -1,0 +1,282 @@
+"""Physical sizes against brute force over every set of sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_privacy.experimental import compilation_utils as peer
+
+from demur.core import accounting
+from demur.core.events import Neighbours, PoissonGaussian
+from demur.training.batch_selection import (
+    BallsInBinsSampling,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    FixedBatchSampling,
+    PartitionType,
+)
+from demur.training.precompile import Programs
+from demur.training.shapes import (
+    CostModel,
+    ShapePlan,
+    best_physical_sizes,
+    plan_shapes,
+    size_law,
+)
+from demur.training.truncation import choose_cap, nearly_free_cap
+
+
+def seconds(sizes, micro, law, cost, steps) -> float:
+    """Expected time by definition: every batch size, minibatch by minibatch."""
+    plan = ShapePlan(tuple(sizes), micro, steps, 0.0, 0.0, 0.0)
+    start = cost.fixed_s if cost.microbatch_s is None else cost.microbatch_s
+    total = cost.compile_s * len(sizes)
+    for real, chance in zip(law.sizes, law.probabilities, strict=True):
+        for size, inside in plan.layout(int(real)):
+            run = cost.fixed_s + cost.transfer_s * size
+            if micro is None:
+                run += cost.per_example_s * size
+            else:
+                run += math.ceil(inside / micro) * (start + cost.per_example_s * micro)
+            total += steps * chance * run
+    return total
+
+
+COSTS = [
+    CostModel(compile_s=0.5, per_example_s=1e-3, fixed_s=2e-3),
+    CostModel(compile_s=0.02, per_example_s=1e-3, fixed_s=5e-3),
+    CostModel(compile_s=3.0, per_example_s=1e-3, fixed_s=0.2),
+    CostModel(compile_s=0.1, per_example_s=1e-3, fixed_s=1e-2, transfer_s=5e-4),
+    CostModel(0.1, 1e-3, 1e-2, memory_bytes=6.5, bytes_per_example=1.0),
+]
+SMALL = CyclicPoissonSampling(0.4, 100)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("micro", [None, 2])
+@pytest.mark.parametrize("most", [None, 1, 2])
+def test_no_set_of_sizes_is_better(cost, micro, most):
+    law = size_law(SMALL, 12)
+    plan = plan_shapes(SMALL, 12, cost, microbatch_sizes=[micro], most_programs=most)
+    step = micro or 1
+    top = 12
+    if micro is None and cost.most_at_once is not None:
+        top = min(top, cost.most_at_once)
+    sizes = range(step, top + 1, step)
+    best = min(
+        seconds(chosen, micro, law, cost, 100)
+        for count in range(1, (most or len(sizes)) + 1)
+        for chosen in itertools.combinations(sizes, count)
+    )
+    mine = seconds(plan.sizes, micro, law, cost, 100)
+    assert plan.expected_seconds == pytest.approx(mine, rel=1e-12)
+    assert mine == pytest.approx(best, rel=1e-12)
+
+
+def test_the_microbatch_is_chosen_too():
+    cost = COSTS[0]
+    every = [None, 1, 2, 4, 8]
+    best = plan_shapes(SMALL, 12, cost, microbatch_sizes=every)
+    alone = [plan_shapes(SMALL, 12, cost, microbatch_sizes=[m]) for m in every]
+    assert best.expected_seconds == min(p.expected_seconds for p in alone)
+    assert len({p.expected_seconds for p in alone}) > 1
+
+
+def test_expected_waste_is_what_runs_waste():
+    strategy = CyclicPoissonSampling(0.02, 400)
+    for micro in (None, 16):
+        plan = plan_shapes(strategy, 5000, COSTS[0], microbatch_sizes=[micro])
+        reals = [len(b) for b in strategy.batch_iterator(5000, rng=4)]
+        assert plan.realised_waste(reals) == pytest.approx(plan.waste, abs=0.01)
+    wasteful = ShapePlan((1000,), None, 400, 0.0, 0.0, 0.0)
+    assert wasteful.realised_waste(reals) > 0.85
+
+
+@pytest.mark.parametrize("n", [10, 1000])
+@pytest.mark.parametrize("cap", [None, 7])
+@pytest.mark.parametrize("kind", PartitionType)
+def test_the_law_of_sizes(n, cap, kind):
+    strategy = CyclicPoissonSampling(0.3, 60, cap, 4, kind)
+    law = size_law(strategy, n)
+    assert sum(law.probabilities) == pytest.approx(1.0, abs=1e-12)
+    found = [len(b) for i in range(30) for b in strategy.batch_iterator(n, rng=i)]
+    sizes = law.sizes
+    spread = math.sqrt(sizes**2 @ np.array(law.probabilities) - law.mean**2)
+    assert np.mean(found) == pytest.approx(law.mean, abs=5 * spread / 30 + 1e-9)
+    assert cap is None or sizes[-1] <= cap
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        BallsInBinsSampling(60, 7),
+        BMinSepSampling(0.2, 60, 5),
+        BMinSepSampling(0.2, 60, 5, truncated_batch_size=35),
+        FixedBatchSampling(40, 60),
+    ],
+)
+def test_the_law_of_other_batches(strategy):
+    law = size_law(strategy, 300)
+    found = [len(b) for i in range(20) for b in strategy.batch_iterator(300, rng=i)]
+    mean_square = float(law.sizes**2 @ np.array(law.probabilities))
+    spread = math.sqrt(max(0.0, mean_square - law.mean**2))
+    # Runs of bins repeat their sizes: 20 independent sums of 60 at the least.
+    assert np.mean(found) == pytest.approx(law.mean, abs=5 * spread / math.sqrt(20))
+    assert plan_shapes(strategy, 300, COSTS[0]).sizes[-1] >= 1
+
+
+def test_multiples_of_the_devices():
+    plan = plan_shapes(SMALL, 12, COSTS[1], multiple_of=4)
+    assert all(size % 4 == 0 for size in plan.sizes)
+    assert plan.microbatch_size is None or plan.microbatch_size % 4 == 0
+
+
+def test_sizes_depend_on_public_numbers_alone():
+    """Two plans are equal however often one draws in between."""
+    first = plan_shapes(SMALL, 12, COSTS[0])
+    list(SMALL.batch_iterator(12))
+    assert plan_shapes(SMALL, 12, COSTS[0]) == first
+
+
+def test_layouts_hold_every_batch():
+    plan = ShapePlan((4, 10), None, 1, 0.0, 0.0, 0.0)
+    assert plan.layout(0) == [(4, 0)]
+    assert plan.layout(4) == [(4, 4)]
+    assert plan.layout(5) == [(10, 5)]
+    assert plan.layout(20) == [(10, 10), (10, 10)]
+    assert plan.layout(23) == [(10, 10), (10, 10), (4, 3)]
+    with pytest.raises(ValueError, match="real"):
+        plan.layout(-1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: CostModel(-1.0, 1.0), "compile_s"),
+        (lambda: CostModel(1.0, math.nan), "per_example_s"),
+        (lambda: CostModel(1, 1, memory_bytes=1, bytes_per_example=2), "one example"),
+        (lambda: plan_shapes(SMALL, 0, COSTS[0]), "num_examples"),
+        (lambda: plan_shapes(SMALL, 12, COSTS[4], multiple_of=8), "memory"),
+        (lambda: size_law("poisson", 12), "one known law"),
+        (lambda: size_law(BMinSepSampling(0.1, 9, 3, False), 12), "warm start"),
+        (lambda: best_physical_sizes([], 2), "at least one"),
+        (lambda: best_physical_sizes([3], 0), "count"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+
+
+# -- known sizes, against the peer -----------------------------------------------------
+
+
+def padding(sizes, chosen) -> int:
+    return sum(min(c for c in chosen if c >= size) - size for size in sizes)
+
+
+def test_batches_count_as_often_as_they_occur():
+    """The peer forgets how often a size occurs: 1030 slots of padding instead of 60."""
+    sizes = [10] * 100 + [20, 30, 40, 50]
+    assert padding(sizes, best_physical_sizes(sizes, 2)) == 60
+    assert padding(sizes, peer.optimal_physical_batch_sizes(sizes, 2)) == 1030
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_padding_is_the_least_there_is(count):
+    rng = np.random.default_rng(count)
+    for _ in range(10):
+        sizes = rng.integers(1, 12, size=30).tolist()
+        top = max(sizes)
+        best = min(
+            padding(sizes, (*chosen, top))
+            for k in range(count)
+            for chosen in itertools.combinations(range(1, top), k)
+        )
+        assert padding(sizes, best_physical_sizes(sizes, count)) == best
+
+
+def test_more_sizes_than_batches_are_no_error():
+    assert best_physical_sizes([3, 5, 3], 9) == (3, 5)
+
+
+# -- programs --------------------------------------------------------------------------
+
+
+def test_the_planned_programs_and_no_others_are_compiled():
+    traced = []
+
+    def step(params, batch):
+        traced.append(batch.shape[0])
+        return params + batch.sum()
+
+    plan = ShapePlan((2, 6), None, 1, 0.0, 0.0, 0.0)
+    shapes = lambda size: (  # noqa: E731
+        jax.ShapeDtypeStruct((), jnp.float32),
+        jax.ShapeDtypeStruct((size,), jnp.float32),
+    )
+    with Programs(step, plan, shapes) as programs:
+        assert float(programs[6](jnp.float32(1), jnp.ones(6))) == 7.0
+        assert float(programs[2](jnp.float32(1), jnp.ones(2))) == 3.0
+        assert programs.sizes == (2, 6)
+        with pytest.raises(KeyError, match="no program of size 4"):
+            programs[4]
+    assert sorted(traced) == [2, 6]
+
+
+def test_a_program_that_cannot_be_compiled_says_so_when_it_is_asked_for():
+    plan = ShapePlan((2,), None, 1, 0.0, 0.0, 0.0)
+    shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)  # noqa: E731
+    with Programs(lambda x: x @ jnp.ones(3), plan, shapes) as programs:
+        with pytest.raises(TypeError):
+            programs[2]
+
+
+def test_costs_are_measured():
+    clock = iter(np.cumsum([0, 5, 0, 1, 0, 2, 0, 5.5, 0, 3, 0, 2]).tolist())
+    from demur.training import step_costs  # noqa: PLC0415
+
+    class Clock:
+        perf_counter = staticmethod(lambda: next(clock))
+
+    original, step_costs.time = step_costs.time, Clock
+    try:
+        model = CostModel.measured(lambda size: None, [10, 20], repeats=2)
+    finally:
+        step_costs.time = original
+    # The best laps take 1 s for 10 and 2 s for 20, the first calls 4 s and 3.5 s more.
+    assert model.per_example_s == pytest.approx(0.1)
+    assert model.fixed_s == pytest.approx(0.0, abs=1e-9)
+    assert model.compile_s == pytest.approx(3.75)
+
+
+# -- caps ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_cap_is_the_smallest_that_is_nearly_free():
+    choice = choose_cap(10_000, 0.01, rounds=1000, noise_multiplier=1.0, delta=1e-5)
+    plain = accounting.rough_price(
+        PoissonGaussian(0.01, 1.0, Neighbours.ZERO_OUT), 1000, 1e-5
+    )
+    assert choice.untruncated_epsilon == plain
+    assert plain < choice.epsilon <= plain * 1.01
+    tighter = choose_cap(
+        10_000, 0.01, rounds=1000, noise_multiplier=1.0, delta=1e-5, extra=1e-4
+    )
+    assert tighter.truncated_batch_size > choice.truncated_batch_size
+    assert nearly_free_cap(10_000, 0.01) == 150 >= choice.truncated_batch_size
+    with pytest.raises(ValueError, match="neighbours"):
+        choose_cap(
+            100,
+            0.1,
+            rounds=1,
+            noise_multiplier=1.0,
+            delta=1e-5,
+            neighbours=Neighbours.ADD_OR_REMOVE_ONE,
+        )

@@ -1,0 +1,496 @@
+"""`fit`: what it computes, what it books, what it refuses."""
+
+import io
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from rich.console import Console
+
+from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
+from demur.core.entropy import NoiseKey, Seeded
+from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
+from demur.ledger import Budget, Ledger
+from demur.ledger.filters import Filter
+from demur.training import clipped_grad
+from demur.training.config import dp_sgd
+from demur.training.data import as_data
+from demur.training.feed import Feed
+from demur.training.metrics import Exact, StepReport, spent_so_far
+from demur.training.mixing import ExamplesMix, check_examples_do_not_mix
+from demur.training.noise import step_keys
+from demur.training.noise_streams import normals
+from demur.training.progress import Bar
+from demur.training.shapes import ShapePlan
+from demur.training.trainer import Users
+
+from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
+
+
+def book(epsilon=50.0, delta=1e-5, unit=None, rule=None):
+    return Ledger(
+        Budget(epsilon, delta),
+        unit=unit or AddOrRemoveOne(),
+        filter=rule or Filter.pure(),
+    )
+
+
+def by_hand(plan, data, seed, optimizer=SGD):
+    """The run written out: same key, plain loops, per-example gradients by vmap."""
+    key = NoiseKey(Seeded(seed).new_key(), private=False)
+    chosen = plan.batch_selection_strategy.batch_iterator(len(data["y"]), key)
+    params = make_params()
+    state = optimizer.init(params)
+    leaves, tree = jax.tree.flatten(params)
+    spec = plan.noise_addition_transform.spec
+    matrix = spec.strategy.matrix()
+    drawn, trail = [], []
+    rows = {name: column[:, None] for name, column in data.items()}
+    every = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
+    for step, indices in enumerate(chosen):
+        keys = step_keys(key.stream("step noise", step), len(leaves))
+        drawn.append([np.asarray(z) for z in normals(jnp.asarray(keys), leaves)])
+        each = [np.asarray(g, np.float64) for g in jax.tree.leaves(every(params, rows))]
+        norms = np.sqrt(sum((g.reshape(len(g), -1) ** 2).sum(1) for g in each))
+        factors = np.minimum(1.0, 1.0 / norms)[indices] / 20.0
+        total = [np.tensordot(factors, g[indices], 1) for g in each]
+        weights = np.linalg.inv(matrix)[step, : step + 1]
+        noise = [
+            spec.stddev * sum(w * z[k] for w, z in zip(weights, drawn, strict=True))
+            for k in range(len(leaves))
+        ]
+        noisy = [jnp.asarray(t + n) for t, n in zip(total, noise, strict=True)]
+        updates, state = optimizer.update(jax.tree.unflatten(tree, noisy), state)
+        params = optax.apply_updates(params, updates)
+        trail.append(params)
+    return trail
+
+
+def same(a, b, tolerance=2e-4):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+# -- what it computes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bands, sizes",
+    [
+        (1, {}),
+        (3, {"minibatch_size": 8}),
+        (3, {"minibatch_size": 8, "microbatch_size": 4}),
+    ],
+)
+def test_a_run_is_what_it_would_be_by_hand(bands, sizes):
+    plan, data = make_plan(bands=bands), make_data()
+    done = train(plan, data, source=Seeded(5), shapes=None, **sizes)
+    same(done.value, by_hand(plan, data, 5)[-1])
+    assert done.steps == 12 and "NOT PRIVATE" in done.statement()
+
+
+def test_a_missed_batch_is_noticed():
+    """The comparison above has power: one step less is far outside its tolerance."""
+    plan, data = make_plan(), make_data()
+    trail = by_hand(plan, data, 5)
+    with pytest.raises(AssertionError):
+        same(trail[-1], trail[-2])
+
+
+def test_two_runs_of_one_plan_differ_in_batches_and_noise():
+    plan, data = make_plan(), make_data()
+    runs = [train(plan, data) for _ in "ab"]
+    assert not np.allclose(runs[0].value["w"], runs[1].value["w"], atol=1e-4)
+    assert all(run.entry.private for run in runs)
+
+
+def test_it_learns():
+    plan = make_plan(iterations=60, sampling_prob=0.5, normalize_by=100.0)
+    data = make_data()
+    done = train(plan, data, average=0.9)
+    for params in (done.value, done.average):
+        found = (data["x"] @ params["w"] + params["b"]).argmax(1)
+        assert (found == data["y"]).mean() > 0.85
+
+
+def test_the_callers_parameters_are_left_alone():
+    params = make_params()
+    train(make_plan(), params=params)
+    assert float(jnp.abs(params["w"]).max()) == 0.0
+
+
+def test_empty_batches_are_ordinary_steps():
+    """About a third of the batches are empty, and one dataset is as well."""
+    plan = make_plan(sampling_prob=1.0 / N)
+    done = train(plan)
+    assert np.isfinite(np.asarray(done.value["w"])).all()
+    nobody = {"x": np.zeros((0, D), np.float32), "y": np.zeros(0, np.int32)}
+    done = train(make_plan(), nobody)
+    assert done.steps == 12
+
+
+def test_an_example_that_is_not_finite_counts_for_nothing():
+    data = make_data()
+    data["x"][::3] = np.nan
+    plan = make_plan(sampling_prob=1.0)
+    done = train(plan, data)
+    assert np.isfinite(np.asarray(done.value["w"])).all()
+
+
+def test_lattice_noise_for_every_step():
+    plan = make_plan(noise="lattice", bands=3)
+    ledger = book()
+    done = train(plan, ledger=ledger)
+    assert "lattice" in done.statement() and "threefry" not in done.statement()
+    assert done.entry.declaration.sampler_distance > 0.0
+    assert train(plan, source=Seeded(1)).steps == 12
+    # Several minibatches, one draw: the same run.
+    runs = [
+        train(plan, source=Seeded(1), shapes=None, minibatch_size=size)
+        for size in (8, 64)
+    ]
+    same(runs[0].value, runs[1].value, 1e-4)
+
+
+def test_a_batch_of_people():
+    """40 people with 5 examples each; a batch row is two examples of one of them."""
+    data, ids = make_data(), np.repeat(np.arange(40), 5)
+    plan = dp_sgd(
+        iterations=5,
+        sampling_prob=0.25,
+        noise_multiplier=1.0,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    ).make(clipped_grad(loss, l2_clip_norm=1.0, keep_batch_dim=False))
+    done = train(plan, data, users=Users(ids, examples=2), loss=None)
+    assert done.steps == 5
+    with pytest.raises(ValueError, match="owner of each"):
+        train(plan, data, users=Users(ids[:3]), loss=None)
+
+
+def test_a_loss_with_a_key_of_its_own():
+    def dropout(params, batch, key):
+        kept = jax.random.bernoulli(key, 0.5, batch["x"].shape)
+        return loss(params, {"x": batch["x"] * kept, "y": batch["y"]})
+
+    plan = dp_sgd(
+        iterations=4,
+        sampling_prob=0.2,
+        noise_multiplier=1.0,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    ).make(clipped_grad(dropout, l2_clip_norm=1.0, prng_argnum=2))
+    done = train(plan, loss=None)
+    assert done.steps == 4
+
+
+def test_a_batch_in_several_arguments():
+    plan = dp_sgd(
+        iterations=4,
+        sampling_prob=0.2,
+        noise_multiplier=1.0,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    ).make(
+        clipped_grad(
+            lambda p, x, y: loss(p, {"x": x, "y": y}),
+            l2_clip_norm=1.0,
+            batch_argnums=(1, 2),
+        )
+    )
+    data = make_data()
+    pair = (data["x"], data["y"])
+    assert train(plan, pair, loss=None).steps == 4
+
+
+# -- what it books ---------------------------------------------------------------------
+
+
+def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
+    ledger, plan = book(), make_plan()
+    done = train(plan, ledger=ledger)
+    (entry,) = ledger.entries()
+    assert entry.count == 12 and done.entry.id == entry.id
+    assert ledger.epsilon() == pytest.approx(plan.price(1e-5), rel=1e-3)
+    reservation = plan.reserve(book(), label="once more")
+    for _ in range(12):
+        reservation.draw()
+    with pytest.raises(BudgetExceeded, match="all are used"):
+        reservation.draw()
+
+
+def test_every_step_is_drawn_before_its_batch_is_handed_on():
+    ledger, plan, seen = book(), make_plan(), []
+
+    def watch(report):
+        seen.append(ledger._drawn(ledger.entries()[0]) >= report.step)
+
+    train(plan, ledger=ledger, callback=watch)
+    assert seen == [True] * 12
+    assert ledger._drawn(ledger.entries()[0]) == 12
+
+
+def test_rounds_of_a_banded_plan():
+    ledger, plan = book(), make_plan(bands=5)
+    train(plan, ledger=ledger)
+    (entry,) = ledger.entries()
+    assert entry.count == plan.draws == 3
+    assert ledger._drawn(entry) == 3
+
+
+def test_a_declined_run_draws_nothing():
+    ledger = book(epsilon=0.01)
+    with pytest.raises(BudgetExceeded):
+        train(make_plan(), ledger=ledger)
+    assert ledger.entries() == [] and ledger.epsilon() == 0.0
+
+
+def test_a_plan_calibrated_to_a_budget_fits_it_exactly():
+    ledger = book(epsilon=2.0, delta=1e-6)
+    plan = (
+        dp_sgd(iterations=50, sampling_prob=0.05, l2_clip_norm=1.0)
+        .calibrate(ledger)
+        .make()
+    )
+    train(plan, ledger=ledger, delta=None)
+    assert 1.98 < ledger.epsilon() <= 2.0
+    with pytest.raises(BudgetExceeded):
+        train(plan, ledger=ledger, delta=None)
+
+
+def test_a_book_that_the_plan_says_nothing_about():
+    ledger = book(unit=ReplaceOne())
+    plan = make_plan(
+        neighboring_relation="REPLACE_SPECIAL", truncated_batch_size=40, num_examples=N
+    )
+    assert isinstance(plan.unit, ZeroOut)
+    try:
+        train(plan, ledger=ledger)
+    except (NotCovered, NotPriced, BudgetExceeded):
+        assert ledger.entries() == []
+    else:  # it may be priced at that unit, and then it is booked there
+        assert ledger.entries()[0].declaration.cost.at(ReplaceOne())
+
+
+def test_the_book_is_committed_and_the_key_is_gone():
+    ledger = book()
+    done = train(make_plan(), ledger=ledger)
+    with pytest.raises(Exception, match="committed"):
+        ledger.key(done.entry)
+
+
+def test_without_a_ledger_delta_must_come_from_somewhere():
+    with pytest.raises(TypeError, match="delta must be given"):
+        train(make_plan(), delta=None)
+    plan = make_plan(noise_multiplier=None, epsilon=3.0, delta=1e-5)
+    done = train(plan, delta=None)
+    assert "Not booked" in done.statement() and "epsilon 3" in done.statement()
+    with pytest.raises(TypeError, match="Ledger"):
+        train(plan, ledger="book.db")
+
+
+# -- what it tells ---------------------------------------------------------------------
+
+
+def test_reports_hold_public_numbers():
+    reports = []
+    plan = make_plan()
+    train(plan, callback=reports.append)
+    assert [r.step for r in reports] == list(range(1, 13))
+    assert all(isinstance(r, StepReport) and r.exact is None for r in reports)
+    spent = [r.epsilon for r in reports]
+    assert spent == sorted(spent) and spent[-1] >= plan.price(1e-5) * 0.999
+    assert spent[0] < spent[-1]
+    assert reports[-1].params()["w"].shape == (D, 2)
+
+
+def test_epsilon_so_far_bounds_the_price_of_the_steps_so_far():
+    for steps in (1, 5, 12):
+        plan, part = make_plan(iterations=12), make_plan(iterations=steps)
+        spent = spent_so_far(plan.event(), 12, 1e-5, plan.price(1e-5) + 1e-9)
+        assert spent(steps) >= part.price(1e-5)
+    # One step does not pay for twelve, so the comparison can fail.
+    assert spent(1) < part.price(1e-5)
+
+
+def test_exact_metrics_only_for_whoever_asks():
+    seen = []
+    train(
+        make_plan(),
+        callback=lambda report: seen.append(report),
+        exact_metrics=True,
+        shapes=None,
+        minibatch_size=8,
+    )
+    exact = seen[0].exact
+    assert isinstance(exact, Exact)
+    assert exact.reveal()["loss"] == pytest.approx(np.log(2), rel=1e-4)
+    assert "0.69" not in repr(seen[0]) and "Exact(<not private>)" in repr(seen[0])
+    with pytest.raises(TypeError):
+        exact.__reduce__()
+
+
+def test_waste_is_exact_and_says_nothing_by_itself():
+    plan = make_plan(sampling_prob=0.2)
+    shapes = ShapePlan((64,), None, 12, 0.0, 0.0, 0.0)
+    done = train(plan, shapes=shapes)
+    assert 0.2 < done.waste.reveal() < 0.55
+    assert "0." not in repr(done.waste)
+
+
+def test_a_callback_may_end_the_run():
+    ledger = book()
+    done = train(make_plan(), ledger=ledger, callback=lambda report: report.step == 3)
+    assert done.steps == 3
+    assert ledger.epsilon() == pytest.approx(make_plan().price(1e-5), rel=1e-3)
+
+
+def test_a_failing_callback_leaves_the_run_spent_and_no_thread_behind():
+    ledger = book()
+
+    def fail(report):
+        raise RuntimeError("stop here")
+
+    with pytest.raises(RuntimeError, match="stop here"):
+        train(make_plan(), ledger=ledger, callback=fail)
+    assert len(ledger.entries()) == 1
+
+
+def test_the_bar_shows_public_numbers():
+    told = io.StringIO()
+    console = Console(file=told, force_terminal=True, width=100)
+    with Bar(100, 0, True, console) as shown:
+        shown.show(7, 1.25, 33.0)
+    assert "step 7/100" in told.getvalue() and "epsilon 1.25" in told.getvalue()
+
+
+def test_a_bar_nobody_sees_writes_nothing(capfd):
+    train(make_plan(), progress=True)
+    assert capfd.readouterr().out == ""
+
+
+# -- what it refuses -------------------------------------------------------------------
+
+
+def mixing(params, batch):
+    """Batch normalisation, in short."""
+    x = (batch["x"] - batch["x"].mean(0)) / (batch["x"].std(0) + 1e-3)
+    return loss(params, {"x": x, "y": batch["y"]})
+
+
+def contrastive(params, batch):
+    scores = batch["x"] @ params["w"]
+    return loss(params, batch) + 0.1 * jnp.sum(scores @ scores.T) / len(scores)
+
+
+@pytest.mark.parametrize("wrong", [mixing, contrastive])
+def test_a_loss_in_which_examples_mix_is_refused(wrong):
+    ledger = book()
+    params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
+    with pytest.raises(ExamplesMix, match="examples mix"):
+        train(make_plan(), ledger=ledger, loss=wrong, params=params, check_mixing=True)
+    assert ledger.entries() == []
+    train(
+        make_plan(iterations=2),
+        ledger=ledger,
+        check_mixing=False,
+        loss=wrong,
+        params=params,
+    )
+
+
+def test_means_and_sums_pass_the_check():
+    structs = make_data()
+    structs = {
+        name: jax.ShapeDtypeStruct((2, *column.shape[1:]), column.dtype)
+        for name, column in structs.items()
+    }
+    params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
+    check_examples_do_not_mix(loss, params, (structs,))
+    check_examples_do_not_mix(lambda p, b: loss(p, b) * len(b["y"]), params, (structs,))
+    check_examples_do_not_mix(
+        lambda p, b: (loss(p, b), "aux"), params, (structs,), has_aux=True
+    )
+
+
+def test_other_numbers_of_examples_than_the_plan_was_priced_for():
+    plan = make_plan(
+        neighboring_relation="REPLACE_SPECIAL", truncated_batch_size=40, num_examples=99
+    )
+    with pytest.raises(ValueError, match="num_examples=99"):
+        train(plan)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"minibatch_size": 0}, "minibatch_size"),
+        ({"minibatch_size": 10, "microbatch_size": 4}, "multiple of 4"),
+        ({"average": 1.5}, "average"),
+        ({"shapes": ShapePlan((10,), 4, 1, 0, 0, 0), "microbatch_size": 4}, "multiple"),
+    ],
+)
+def test_bad_arguments(options, match):
+    with pytest.raises(ValueError, match=match):
+        train(make_plan(), **{"shapes": None} | options)
+
+
+def test_an_error_in_the_feed_comes_out_in_the_loop():
+    def broken():
+        yield np.arange(3)
+        raise RuntimeError("disk gone")
+
+    shapes = ShapePlan((4,), None, 5, 0.0, 0.0, 0.0)
+    with Feed(
+        broken(),
+        as_data(make_data()),
+        start=0,
+        shapes=shapes,
+        place=lambda rows: rows,
+        pay=lambda step: None,
+    ) as feed:
+        inputs = iter(feed)
+        assert next(inputs).parts[0].real == 3
+        with pytest.raises(RuntimeError, match="disk gone"):
+            next(inputs)
+
+
+# -- several devices -------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_eight_devices_give_the_result_of_one():
+    program = """
+        import jax, numpy as np, optax
+        from jax.sharding import Mesh
+        from demur.core.entropy import Seeded
+        from demur.training.trainer import fit
+        from tests.training.kit import loss, make_data, make_params, make_plan
+
+        assert len(jax.devices()) == 8
+        mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+        runs = [
+            fit(make_plan(bands=bands), loss, make_params(), make_data(),
+                optimizer=optax.sgd(0.5), source=Seeded(3), delta=1e-5, mesh=m)
+            for bands in (1, 3)
+            for m in (None, mesh)
+        ]
+        for one, eight in (runs[:2], runs[2:]):
+            assert len(eight.value["w"].sharding.device_set) == 8
+            np.testing.assert_allclose(one.value["w"], eight.value["w"], atol=1e-5)
+        print("fine")
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "PATH": "/usr/bin:/bin",
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert found.stdout.strip().endswith("fine"), found.stderr[-3000:]

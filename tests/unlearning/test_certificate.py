@@ -1,0 +1,243 @@
+"""Certificates: what they say is what the journal and the book say, to the letter."""
+
+import dataclasses
+import json
+import math
+import shutil
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+from demur.cli import app
+from demur.core.adjacency import Erasure
+from demur.core.gaussian import gaussian_epsilon
+from demur.ledger import Budget, Ledger
+from demur.unlearning.certificate import Certificate
+from demur.unlearning.refusals import ServiceMismatch
+from demur.unlearning.service import UnlearningService
+from demur.unlearning.tariff import Tariff
+from demur.unlearning.witness import verify_certificate
+from tests.unlearning.service_kit import fill, open_service, record, sql
+
+CASES = {
+    "ogd": {},
+    "joint": {"scope": "joint", "capacity": 4},
+    "ridge": {"mode": "ridge"},
+    "logistic": {"mode": "logistic"},
+}
+
+
+def made(path, terms):
+    with open_service(path, **terms) as service:
+        fill(service, range(12))
+        if terms.get("mode") == "logistic":
+            service.renew([(n, *record(n)) for n in range(12)])
+        service.delete(1, *record(1))
+        return service.delete(2, *record(2))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """A service of each kind, and the certificate it gave."""
+    found = {}
+    for name, terms in CASES.items():
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = folder, made(folder / "model.db", terms)
+    return found
+
+
+@pytest.fixture(params=CASES)
+def case(request, cases, tmp_path):
+    folder, certificate = cases[request.param]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "model.db", certificate
+
+
+@pytest.fixture
+def held(cases, tmp_path):
+    folder, certificate = cases["ogd"]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "model.db", certificate
+
+
+def run(path, certificate, *more):
+    file = path.parent / "certificate.json"
+    text = certificate if isinstance(certificate, str) else certificate.to_json()
+    file.write_text(text)
+    return CliRunner().invoke(
+        app, ["unlearn", "verify", str(file), str(path), *map(str, more)]
+    )
+
+
+def test_a_certificate_survives_its_text_and_holds(case):
+    path, certificate = case
+    assert Certificate.from_json(certificate.to_json()) == certificate
+    found = verify_certificate(certificate, path)
+    assert found.ok, str(found)
+    done = run(path, certificate)
+    assert done.exit_code == 0 and "holds" in done.output
+    answer = json.loads(run(path, certificate, "--json").output)
+    assert answer["ok"] and answer["problems"] == []
+
+
+def other(value):
+    """A value of the same type that is another one."""
+    if isinstance(value, str):
+        return "0" * 64 if value != "0" * 64 else "1" * 64
+    if value is None:
+        return "0" * 64
+    if isinstance(value, list):
+        return value[:-1]
+    return value + 1 if isinstance(value, int) else value * 0.5 + 0.125
+
+
+def test_every_changed_field_is_found(case):
+    """Field by field: the verdict is no, and a plain sentence says why."""
+    path, certificate = case
+    content = json.loads(certificate.to_json())
+    for name, value in content.items():
+        if name == "head":
+            sequence, _, row_hash = value.partition(":")
+            forged = f"{int(sequence) - 1}:{row_hash}"
+        elif name == "version":
+            continue
+        else:
+            forged = other(value)
+        changed = Certificate.from_json(json.dumps(content | {name: forged}))
+        found = verify_certificate(changed, path)
+        assert not found.ok, name
+
+
+def test_a_changed_certificate_ends_the_command_with_one(held):
+    path, certificate = held
+    changed = dataclasses.replace(certificate, epsilon=0.01)
+    done = run(path, changed)
+    assert done.exit_code == 1
+    assert "does not say what the journal says: epsilon" in done.output
+    assert "does NOT hold" in done.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        "[" * 100_000,
+        '{"version": 1}',
+        "not json",
+    ],
+)
+def test_what_is_no_certificate_is_refused_in_a_sentence(held, text):
+    done = run(held[0], text)
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("version", 2),
+        ("epsilon", "1"),
+        ("epsilon", True),
+        ("sigma", math.inf),
+        ("epoch", 1.5),
+        ("record", 7),
+        ("not_covered", "x"),
+        ("not_covered", [1]),
+        ("state_digest", 3),
+        ("head", None),
+        ("head", "1:abc"),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_refused(held, name, value):
+    content = json.loads(held[1].to_json())
+    with pytest.raises((ValueError, TypeError)):
+        Certificate.from_json(json.dumps(content | {name: value}))
+
+
+def test_a_changed_journal_is_found(held):
+    path, certificate = held
+    sql(
+        path,
+        "UPDATE demur_unlearning_journal SET body = replace(body, 'insert', 'delete')"
+        " WHERE sequence = 3",
+    )
+    done = run(path, certificate)
+    assert done.exit_code == 1 and "row 3" in done.output
+
+
+def test_a_cost_that_is_not_in_the_book_is_found(held):
+    """The entry is taken out of the book, with its links mended."""
+    path, certificate = held
+    book = path.with_name("model.db.book-1")
+    sql(book, "DELETE FROM demur_rows WHERE entry_id = ?", certificate.entry)
+    done = run(path, certificate)
+    assert done.exit_code == 1 and "not in the book" in done.output
+    book.unlink()
+    done = run(path, certificate)
+    assert done.exit_code == 1 and "--book" in done.output
+
+
+def test_a_book_elsewhere_has_to_be_named(tmp_path):
+    path = tmp_path / "model.db"
+    budgets = {Erasure(): Budget(1.0, 1e-6)}
+    book = tmp_path / "shared.db"
+    with Ledger.open(book, dataset="d", budgets=budgets, filter="rdp") as ledger:
+        certificate = made(path, {"ledger": ledger})
+    assert run(path, certificate).exit_code == 1
+    assert run(path, certificate, "--book", book).exit_code == 0
+    with Ledger.open(tmp_path / "wrong.db", dataset="d", budgets=budgets):
+        pass
+    assert run(path, certificate, "--book", tmp_path / "wrong.db").exit_code == 1
+
+
+def test_a_place_without_a_journal_is_refused_and_nothing_is_made(held, tmp_path):
+    with pytest.raises(ServiceMismatch):
+        verify_certificate(held[1], tmp_path / "nothing.db")
+    assert not (tmp_path / "nothing.db").exists()
+    sqlite3.connect(tmp_path / "empty.db").close()
+    assert run(tmp_path / "empty.db", held[1]).exit_code == 1
+
+
+def test_a_certificate_of_another_service_is_found(held, tmp_path):
+    stranger = tmp_path / "stranger.db"
+    made(stranger, {})
+    found = verify_certificate(held[1], stranger)
+    assert "another service" in str(found)
+
+
+def test_a_record_that_came_back_is_mentioned(held):
+    path, certificate = held
+    with UnlearningService.open(path) as service:
+        fill(service, [2])
+    found = verify_certificate(certificate, path)
+    assert found.ok and "new generation" in str(found)
+
+
+def test_the_epsilon_is_the_one_of_the_noise(tmp_path):
+    """Against the exact profile, outside of the tariff."""
+    path = tmp_path / "model.db"
+    certificate = made(path, {"requests_per_subject": 1, "delta": 1e-5})
+    exact = gaussian_epsilon(certificate.shift_bound / certificate.sigma, 1e-5)
+    # The grid and the sampler's share of delta cost a little: never less than nothing.
+    assert exact <= certificate.epsilon <= exact * (1 + 1e-4)
+    assert certificate.epsilon <= 1.0
+    assert certificate.sigma / certificate.shift_bound == pytest.approx(3.73, rel=2e-3)
+
+
+def test_half_the_noise_is_found(tmp_path, monkeypatch):
+    """The sabotaged twin: a tariff that draws half of what it books."""
+    honest = Tariff.mechanism
+
+    def half(self, wanted):
+        return honest(self, [(z / 2.0, shift) for z, shift in wanted])
+
+    true_epsilon = Tariff.epsilon
+    with monkeypatch.context() as patch:
+        patch.setattr(Tariff, "mechanism", half)
+        patch.setattr(Tariff, "epsilon", lambda self, z: true_epsilon(self, 2.0 * z))
+        certificate = made(tmp_path / "model.db", {})
+    found = verify_certificate(certificate, tmp_path / "model.db")
+    assert "noise is too small" in str(found)

@@ -1,0 +1,234 @@
+"""A service killed at random points: ledger, journal, certificates and model agree."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from demur.core.errors import DemurError
+from demur.unlearning import journal
+from demur.unlearning.modes import make_mode
+from demur.unlearning.service import UnlearningService
+from tests.ledger.kit import subprocess_environment
+from tests.unlearning.forgetter import KINDS
+from tests.unlearning.service_kit import DIM, NOISY, record
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork"),
+]
+ROOT = Path(__file__).parents[2]
+OGD = {"mode": "ogd", "dim": DIM} | NOISY
+RIDGE = {
+    "mode": "ridge",
+    "dim": DIM,
+    "record_store": "encrypted",
+    "durability": "batch",
+    "batch_size": 7,
+}
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):  # it failed, and said so
+        os.kill(pid, signal.SIGKILL)
+
+
+class Killed:
+    """A launcher of services, and what each said before it was killed."""
+
+    def __init__(self, url, kind, options):
+        environment = subprocess_environment(OMP_NUM_THREADS=1)
+        environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("forgetter.py")),
+                str(url),
+                kind,
+                json.dumps(options),
+            ],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdin and self.process.stdout
+        self.input, self.output = self.process.stdin, self.process.stdout
+
+    def once(self, delay, free, since):
+        """Kill a service `delay` seconds after it said `since`; what it had said."""
+        self.input.write(f"{free}\n".encode())
+        self.input.flush()
+        lines: list[list[str]] = []
+        killer = None
+        while True:
+            line = self.output.readline().decode().split()
+            assert line, "the launcher died"
+            if line[0] == "pid":
+                pid = int(line[1])
+            if line[0] == since:
+                killer = threading.Timer(delay, kill, (pid,))
+                killer.start()
+            if line[0] == "dead":
+                if killer is not None:
+                    killer.join()
+                failed = [words for words in lines if words[0] == "failed"]
+                assert not failed, " ".join(failed[0])
+                return lines
+            lines.append(line)
+
+    def close(self):
+        self.input.close()
+        self.output.close()
+        assert self.process.wait(30) == 0
+
+
+class Witness:
+    """What was acknowledged and seen, over all the lives of one service."""
+
+    def __init__(self):
+        self.inserted: dict[int, int] = {}
+        self.deleted: dict[tuple[int, int], str] = {}
+        self.seen: set[str] = set()
+        self.entries: list[str] = []
+        self.free = 0
+
+    def listen(self, lines):
+        for word, *rest in lines:
+            if word == "inserted":
+                number, generation = map(int, rest)
+                self.inserted[number] = generation
+                self.free = max(self.free, number + 1)
+            elif word == "deleted":
+                number, generation, head = int(rest[0]), int(rest[1]), rest[2]
+                known = self.deleted.setdefault((number, generation), head)
+                assert known == head, "one deletion, two certificates"
+            elif word == "seen":
+                self.seen.add(rest[0])
+
+    def check(self, url):
+        """Everything that must hold after a crash."""
+        with UnlearningService.open(url) as service:
+            keeper = service._keeper
+            found = service.verify()
+            assert found.ok, str(found)
+            for number, generation in self.inserted.items():
+                known = keeper.index.get(keeper.marks.record(number), 0)
+                if abs(known) < generation:
+                    raise AssertionError(f"acknowledged and lost: insert {number}")
+            for (number, generation), head in self.deleted.items():
+                mark = keeper.marks.record(number)
+                certificate = keeper.certificate(mark, generation)
+                if certificate is None or keeper.index[mark] == generation:
+                    raise AssertionError(f"acknowledged and lost: delete {number}")
+                assert str(certificate.head) == head, "another certificate"
+            with keeper.place.read() as connection:
+                rows = list(journal.walk(connection))
+            states = {body["state"] for _, body in rows if "state" in body}
+            unknown = self.seen - states - {keeper.sealed(keeper.terms.model())}
+            assert not unknown, "a state was seen that is not in the journal"
+            tick = 0
+            for row, body in rows:
+                tick += row.op == "insert"
+                tick = body["records"] if row.op == "retrain" else tick
+            assert keeper.tick == tick
+            self.check_book(service, rows)
+            if keeper.terms.mode == "ridge":
+                self.check_survivors(service)
+
+    def check_book(self, service, rows):
+        """Nothing is spent twice, nothing is refunded, nothing is free."""
+        entries = [e.id for e in service.ledger.entries() if e.label[:8] == "deletion"]
+        entries = entries[1:] if service._opened.till.cover else entries
+        paid = {
+            body["certificate"]["entry"] for row, body in rows if row.op == "delete"
+        }
+        lost = {
+            body["entry"] for row, body in rows if row.op == "abandon" and body["entry"]
+        }
+        assert set(entries) == paid | lost and not paid & lost, "book and journal"
+        assert entries[: len(self.entries)] == self.entries, "the book shrank"
+        self.entries = entries
+
+    def check_survivors(self, service):
+        """The model is bit for bit one that learned the live records alone."""
+        fresh = make_mode("ridge", DIM)
+        # Some of the newest may be there without having been acknowledged.
+        for number in range(self.free + 1000):
+            mark = service._keeper.marks.record(number)
+            if service._keeper.index.get(mark, 0) > 0:
+                fresh.insert(*record(number))
+        assert fresh.digest() == service._keeper.mode.digest(), "the model"
+
+
+def kill_many(url, times, options, kind="honest", seed=7, every=1):
+    """Kill services at random points; the witness."""
+    with UnlearningService.open(url, **options):
+        pass
+    draw, witness = random.Random(seed), Witness()
+    launcher = Killed(url, kind, options)
+    try:
+        for number in range(times):
+            # Most die at work, some while they open and recover.
+            since = "opened" if draw.random() < 0.8 else "pid"
+            said = launcher.once(draw.uniform(0.0, 0.5), witness.free, since)
+            witness.listen(said)
+            if number % every == every - 1:
+                witness.check(url)
+    finally:
+        launcher.close()
+    return witness
+
+
+@pytest.mark.parametrize("options", [OGD, RIDGE], ids=["ogd", "ridge"])
+def test_nothing_acknowledged_is_lost_and_everything_agrees(tmp_path, options):
+    witness = kill_many(tmp_path / "model.db", 25, options)
+    assert len(witness.inserted) > 25 and len(witness.deleted) > 5
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("options", [OGD, RIDGE], ids=["ogd", "ridge"])
+def test_two_hundred_crashes(tmp_path, options):
+    witness = kill_many(tmp_path / "model.db", 200, options, seed=int(time.time()))
+    print(
+        f"200 kills: {len(witness.inserted)} inserts and {len(witness.deleted)}"
+        f" deletions acknowledged, {len(witness.entries)} paid for, none lost"
+    )
+    assert len(witness.deleted) > 80
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "honest"])
+def test_saboteurs_pass_while_nobody_dies(tmp_path, kind, monkeypatch):
+    """It is the crash that convicts them, not their disguise."""
+    monkeypatch.setattr("tests.unlearning.forgetter.say", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(UnlearningService, "_deletions", KINDS[kind][0])
+        with UnlearningService.open(tmp_path / "model.db", **OGD) as service:
+            for number in range(6):
+                service.insert(*record(number), record_id=number)
+            service.delete(1)
+            service.delete_many([2, 3])
+    Witness().check(tmp_path / "model.db")
+
+
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("spends_last", "not in the book|book lacks deletions"),
+        ("shows_early", "seen that is not in the journal"),
+        ("refunds", "requests of some person|miscounted"),
+        ("redraws", "drawn by another process"),
+    ],
+)
+def test_the_check_finds_saboteurs(tmp_path, kind, words):
+    """The sabotaged twins: the very same check must fail."""
+    with pytest.raises((AssertionError, DemurError), match=words):
+        # A saboteur recovers from its own crashes, so not every one is checked.
+        kill_many(tmp_path / "model.db", 40, OGD, kind, every=4)

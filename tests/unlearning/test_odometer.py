@@ -1,0 +1,486 @@
+"""The odometer: what it promises, what it books, and that it stops."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demur.core import accounting as prices
+from demur.core.adjacency import Erasure
+from demur.core.entropy import Seeded
+from demur.core.errors import BudgetExceeded, NotPriced, NotPrivate
+from demur.core.events import Gaussian
+from demur.core.gaussian import gaussian_delta, ideal_delta
+from demur.ledger import Budget, Ledger
+from demur.unlearning import IllegalTransition, PrivacyOdometer, capacity, plan, sizing
+from demur.unlearning.modes import make_mode
+from demur.unlearning.noise import draw_noise, mechanism_for
+from demur.unlearning.refusals import CapacityExhausted
+
+STATS = {"G": 1.0, "D": 1.0, "c": 1.0, "C": 1.0}
+SEED_STATS = {"G": 4.72, "D": 4.78, "c": 1.0, "C": 1.0}
+
+
+def made(stats=STATS, T=10**6, mode=None, **options):
+    options = {"gamma": 2.0, "lambda_": 0.1} | options
+    odometer = PrivacyOdometer(1.0, 1e-5, **options)
+    if mode is not None:
+        odometer.bind(mode)
+    odometer.finalize_with(stats, T_estimate=T)
+    return odometer
+
+
+def ogd(**options):
+    mode = make_mode("ogd", 4, lambda_=0.1, radius=1.0, **options)
+    rng = np.random.default_rng(0)
+    mode.insert_many(rng.normal(size=(2000, 4)), rng.normal(size=2000))
+    return mode
+
+
+# -- capacity ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("T", "m", "sigma"), [(10**4, 4, 967), (10**5, 65, 1.73e4), (10**6, 683, 1.9e5)]
+)
+def test_the_seeds_numbers(T, m, sigma):
+    """The table of the seed's own constants: noise of 200 to 40,000 diameters."""
+    odometer = made(SEED_STATS, T, gamma=0.5, formula="seed")
+    assert odometer.deletion_capacity == m
+    assert odometer.sigma_step == pytest.approx(sigma, rel=0.05)
+    width = math.sqrt(2 * math.log(1.25 * m / 1e-5))
+    assert odometer.sigma_step == pytest.approx(47.2 * width * m, rel=1e-12)
+    assert odometer.eps_step == pytest.approx(1.0 / m)
+    assert odometer.delta_step == pytest.approx(1e-5 / m)
+
+
+@pytest.mark.parametrize("formula", ["seed", "consistent"])
+@settings(max_examples=25, deadline=None)
+@given(gammas=st.tuples(st.floats(0.01, 5.0), st.floats(0.01, 5.0)))
+def test_capacity_grows_with_gamma(formula, gammas):
+    low, high = sorted(gammas)
+    few = made(gamma=low, formula=formula).deletion_capacity
+    assert few <= made(gamma=high, formula=formula).deletion_capacity
+
+
+@pytest.mark.parametrize("accounting", ["basic", "zcdp", "rdp", "gdp"])
+def test_joint_capacity_keeps_both_limits_and_is_largest(accounting):
+    odometer = made(accounting=accounting, scope="joint")
+    m, z, found = odometer.deletion_capacity, odometer.z, odometer.sizing
+    assert m > 1
+    # privacy: the real delta of m Gaussians at epsilon
+    assert gaussian_delta(math.sqrt(m) / z, 1.0) <= 1e-5
+    assert plan.within(odometer.terms, found, m, z)
+    more = plan.multiplier(odometer.terms, found, m + 1)
+    assert not plan.within(odometer.terms, found, m + 1, more)
+
+
+def test_tighter_accounting_gives_more_deletions():
+    found = [
+        made(accounting=a, scope="joint").deletion_capacity
+        for a in ("basic", "zcdp", "gdp")
+    ]
+    assert found == sorted(found) and found[0] < found[-1]
+
+
+@pytest.mark.parametrize("name", ["ogd"])
+def test_subject_scope_composes_nothing(name):
+    few, many = (made(T=T, mode=ogd(), gamma=0.5) for T in (10**4, 10**6))
+    assert few.deletion_capacity < many.deletion_capacity
+    assert few.z == many.z == capacity.multiplier(1, 1.0, ideal_delta(1e-5))
+    many.spend()
+    one = many.eps_spent
+    for _ in range(20):
+        many.spend()
+    assert many.eps_spent == one <= 1.0
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_several_requests_of_one_subject_compose(k):
+    odometer = made(
+        mode=ogd(), gamma=0.5, requests_per_subject=k, accounting="zcdp", T=10**5
+    )
+    assert gaussian_delta(math.sqrt(k) / odometer.z, 1.0) <= 1e-5
+    assert odometer.z == capacity.multiplier(k, 1.0, ideal_delta(1e-5), "zcdp")
+
+
+def test_gaussian_composition_of_ogd_is_refused_with_the_reason():
+    for options in ({"scope": "joint"}, {"requests_per_subject": 2}):
+        odometer = PrivacyOdometer(1.0, 1e-5, 0.1, accounting="gdp", **options)
+        with pytest.raises(ValueError, match="proved to compose.*zcdp.*Nothing was"):
+            odometer.bind(ogd())
+    for accounting in ("zcdp", "rdp", "basic"):
+        PrivacyOdometer(1.0, 1e-5, 0.1, accounting=accounting, scope="joint").bind(
+            ogd()
+        )
+    PrivacyOdometer(1.0, 1e-5, 0.1, scope="joint").bind(make_mode("logistic", 3))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0, 15.0])
+def test_basic_composition_of_ogd_is_never_below_zcdp(epsilon):
+    """Basic is allowed there because its noise is at least what zCDP asks for."""
+    odometer = PrivacyOdometer(
+        epsilon, 1e-5, 0.1, gamma=0.5, accounting="basic", scope="joint"
+    )
+    odometer.bind(ogd())
+    odometer.finalize_with(STATS, 10**6)
+    m = odometer.deletion_capacity
+    assert m >= 1
+    assert odometer.z >= capacity.multiplier(m, epsilon, ideal_delta(1e-5), "zcdp")
+
+
+def test_exact_modes_are_unlimited_and_cost_nothing():
+    odometer = made(mode=make_mode("ridge", 3))
+    assert odometer.deletion_capacity == capacity.UNLIMITED
+    odometer.spend()
+    assert odometer.eps_spent == odometer.sigma_step == odometer.noise_scale() == 0.0
+    assert odometer.ledger.epsilon() == 0.0
+
+
+def test_publications_compose_under_either_scope():
+    for scope in ("subject", "joint"):
+        mode = make_mode("logistic", 3, tolerance=1e-3)
+        odometer = made(mode=mode, gamma=0.5, scope=scope, T=10**4)
+        m = odometer.deletion_capacity
+        assert m > 1 and odometer.plan.composed == m
+        assert gaussian_delta(math.sqrt(m) / odometer.z, 1.0) <= 1e-5
+
+
+# -- degenerate --------------------------------------------------------------------
+
+
+def test_degenerate_under_the_seeds_formula_is_one(caplog):
+    with caplog.at_level(logging.WARNING):
+        odometer = made(SEED_STATS, 1000, gamma=0.05, formula="seed")
+    assert odometer.deletion_capacity == 1 and odometer._status == "degenerate"
+    assert "Capacity is 1; next delete forces retrain" in caplog.text
+    assert "regret budget" in caplog.text
+    done = 0
+    while odometer.ready_to_delete:  # a stream loop stops cleanly
+        odometer.spend()
+        done += 1
+    assert done == 1
+
+
+def test_degenerate_otherwise_is_none(caplog):
+    with caplog.at_level(logging.WARNING):
+        odometer = made(SEED_STATS, 1000, gamma=0.05)
+    assert odometer.deletion_capacity == 0 and odometer._status == "degenerate"
+    assert not odometer.ready_to_delete and odometer.finalised
+    assert "Capacity is 0" in caplog.text
+    with pytest.raises(CapacityExhausted) as refused:
+        odometer.spend()
+    assert refused.value.reason == "regret" and refused.value.retrain_required
+    assert odometer.ledger is None, "nothing was booked"
+
+
+# -- spending ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["subject", "joint"])
+def test_blocked_after_the_last(scope, caplog):
+    odometer = made(scope=scope, T=20_000, gamma=5.0)
+    m = odometer.deletion_capacity
+    assert 1 < m < 200
+    indices = [odometer.spend().index for _ in range(m)]
+    assert indices == list(range(m)) and odometer.capacity_remaining == 0
+    assert "Capacity is 1; next delete forces retrain" in caplog.text
+    assert not odometer.ready_to_delete
+    with pytest.raises(CapacityExhausted, match="Nothing was spent") as refused:
+        odometer.spend()
+    assert refused.value.reason == "privacy"
+    assert odometer.deletions_made == m
+    with pytest.raises(BudgetExceeded):  # the book itself would not give one more
+        odometer._reservation.draw()
+
+
+def test_the_draw_is_in_the_book_before_there_is_noise():
+    odometer = made(scope="joint")
+    before = odometer._reservation.drawn
+    odometer.spend()
+    assert odometer._reservation.drawn == before + 1
+
+
+def test_before_finalisation():
+    odometer = PrivacyOdometer(1.0, 1e-5, 0.1)
+    assert not odometer.ready_to_delete and odometer.eps_spent == 0.0
+    assert odometer.eps_step is odometer.sigma_step is odometer.z is None
+    with pytest.raises(CapacityExhausted, match="not finalised"):
+        odometer.spend()
+    with pytest.raises(IllegalTransition):
+        odometer.noise_scale()
+
+
+def test_finalising_twice_would_be_a_second_budget():
+    odometer = made()
+    with pytest.raises(IllegalTransition, match="second budget"):
+        odometer.finalize_with(STATS, 10**6)
+    assert len(odometer.ledger.entries()) == 1
+
+
+def test_one_odometer_counts_for_one_model():
+    odometer = PrivacyOdometer(1.0, 1e-5, 0.1)
+    mode = ogd()
+    odometer.bind(mode)
+    odometer.bind(mode)
+    with pytest.raises(ValueError, match="another model"):
+        odometer.bind(ogd())
+
+
+def test_epsilon_spent_against_the_accountant():
+    odometer = made(scope="joint")
+    for _ in range(9):
+        odometer.spend()
+    exact = prices.price([Gaussian(odometer.z)] * 9, 1e-5)
+    assert odometer.eps_spent == pytest.approx(exact, rel=1e-9)
+    basic = made(scope="joint", accounting="basic")
+    basic.spend()
+    assert basic.eps_spent == pytest.approx(1.0 / basic.deletion_capacity)
+
+
+# -- the book ----------------------------------------------------------------------
+
+
+def book(epsilon=1.0, delta=1e-5, filter=None):
+    return Ledger(Budget(epsilon, delta), unit=Erasure(), filter=filter)
+
+
+def test_a_whole_budget_fits_its_book_exactly():
+    for options in (
+        {"scope": "joint"},
+        {"scope": "joint", "accounting": "basic"},
+        {"mode": ogd(), "gamma": 0.5},
+    ):
+        ledger = book()
+        odometer = made(ledger=ledger, **options)
+        assert odometer.ledger is ledger
+        assert ledger.epsilon() <= 1.0
+        assert ledger.verify().ok
+
+
+def test_a_smaller_book_declines_and_nothing_is_lost():
+    ledger = book(epsilon=0.9)
+    odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0, scope="joint", ledger=ledger)
+    with pytest.raises(BudgetExceeded):
+        odometer.finalize_with(STATS, 10**6)
+    assert not odometer.finalised and not ledger.entries()
+
+
+def test_what_is_not_proved_gaussian_is_not_booked_as_gaussian():
+    options = {"mode": ogd(), "scope": "joint", "accounting": "zcdp", "gamma": 0.5}
+    with pytest.raises(NotPriced):
+        made(ledger=book(), **options)
+    ledger = book(filter="pure")
+    odometer = made(ledger=ledger, **options)
+    promise, draws = ledger.entries()
+    assert promise.declaration.cost.at(Erasure()).epsilon == 1.0
+    assert draws.count == odometer.deletion_capacity
+    alone = made(**(options | {"mode": ogd()}))
+    for kept in (ledger, alone.ledger):
+        assert kept.status()[0].spent_epsilon <= 1.0
+        assert kept.epsilon() == pytest.approx(1.0, abs=1e-8)
+
+
+def test_the_entry_says_what_it_is_worth():
+    seed = made(SEED_STATS, 10**5, formula="seed", gamma=0.5, mode=make_mode("seed", 3))
+    text = seed._reservation.entry.statement()
+    assert "nobody has proved" in text
+    text = made(mode=ogd(), gamma=0.5)._reservation.entry.statement()
+    assert "ogd-shift" in text and "published before the deletion" in text
+
+
+def test_above_epsilon_eight_the_classic_formula_is_booked_at_its_real_cost():
+    odometer = PrivacyOdometer(20.0, 1e-5, 0.1, gamma=0.05, formula="seed")
+    odometer.finalize_with(SEED_STATS, 1000)
+    assert odometer.deletion_capacity == 1
+    assert odometer.ledger.epsilon() > 20.0
+    strict = PrivacyOdometer(
+        20.0, 1e-5, 0.1, gamma=0.05, formula="seed", ledger=book(20.0)
+    )
+    with pytest.raises(BudgetExceeded):
+        strict.finalize_with(SEED_STATS, 1000)
+
+
+def test_a_seeded_source_is_for_tests_alone(tmp_path):
+    odometer = made(scope="joint", source=Seeded(1))
+    assert not odometer._reservation.entry.private
+    with Ledger.open(
+        tmp_path / "book.db", dataset="d", budgets={Erasure(): Budget(1.0, 1e-5)}
+    ) as durable:
+        with pytest.raises(NotPrivate):
+            made(scope="joint", source=Seeded(1), ledger=durable)
+        kept = made(scope="joint", ledger=durable)
+        kept.spend()
+        assert durable.verify(durable.head()).ok
+    assert "key" not in repr(kept).lower()
+
+
+# -- recalibration -----------------------------------------------------------------
+
+stats = st.fixed_dictionaries(
+    {
+        "G": st.floats(0.01, 100.0),
+        "D": st.floats(0.01, 10.0),
+        "c": st.just(1.0),
+        "C": st.floats(1.0, 50.0),
+    }
+)
+
+
+def never_mints(odometer, recalibrate, changes):
+    """Capacity never grows, and the book does not move."""
+    paid, z = odometer._reservation.count, odometer.z
+    entries = [e.id for e in odometer.ledger.entries()]
+    left = odometer.capacity_remaining
+    for change in changes:
+        recalibrate(odometer, change)
+        if odometer.capacity_remaining > left or odometer.z != z:
+            return False
+        left = odometer.capacity_remaining
+        if left:
+            odometer.spend()
+            left -= 1
+    return odometer._reservation.count == paid and entries == [
+        e.id for e in odometer.ledger.entries()
+    ]
+
+
+@pytest.mark.parametrize("formula", ["seed", "consistent"])
+@settings(max_examples=20, deadline=None)
+@given(changes=st.lists(stats, min_size=1, max_size=6))
+def test_recalibration_never_mints(formula, changes):
+    odometer = made(scope="joint", formula=formula)
+    assert never_mints(odometer, PrivacyOdometer.recalibrate_with, changes)
+
+
+def test_a_recalibration_that_solves_anew_is_caught():
+    def minting(odometer, change):
+        found = sizing.from_stats(change, 0.1)
+        odometer.plan = plan.solve(odometer.terms, found)
+        odometer.deletion_capacity = odometer.deletions_made + odometer.plan.m
+
+    calm = [{"G": 0.1, "D": 0.1, "c": 1.0, "C": 1.0}]
+    assert not never_mints(made(scope="joint"), minting, calm)
+
+
+def test_recalibration_can_end_deletions():
+    odometer = made(scope="joint")
+    odometer.spend()
+    odometer.recalibrate_with({"G": 1e3, "D": 10.0, "c": 1.0, "C": 1.0})
+    assert odometer.capacity_remaining == 0 and odometer._status == "degenerate"
+    with pytest.raises(IllegalTransition):
+        PrivacyOdometer(1.0, 1e-5, 0.1).recalibrate_with(STATS)
+
+
+# -- noise -------------------------------------------------------------------------
+
+
+def deviation(values):
+    """Two-sided 1e-9 interval of the deviation of centred Gaussians."""
+    n = values.size
+    wide = 6.2 / math.sqrt(2 * n)
+    found = float(np.sqrt(np.mean(values**2)))
+    return found / (1 + wide), found / (1 - wide)
+
+
+def noise_is_right(odometer, shift, draw):
+    values = np.concatenate([draw(odometer) for _ in range(10)])
+    low, high = deviation(values)
+    return low <= odometer.z * shift <= high
+
+
+def test_noise_has_the_deviation_that_was_paid_for():
+    odometer, shift, dim = made(scope="joint"), 0.01, 2000
+
+    def right(o):
+        return o.noise(o.spend(), shift, dim).values
+
+    def half(o):
+        return 0.5 * o.noise(o.spend(), shift, dim).values
+
+    assert noise_is_right(odometer, shift, right)
+    assert not noise_is_right(odometer, shift, half)
+
+
+@pytest.mark.parametrize("dim", [1, 20, 5000])
+@pytest.mark.parametrize("z", [0.7, 3.73, 500.0])
+def test_the_grid_is_paid_for(dim, z):
+    found = mechanism_for(1e-3, z, dim)
+    slack = float(found.grid) * math.sqrt(dim)
+    assert float(found.sigma) / (1e-3 + slack) >= z
+    assert float(found.sigma) <= z * 1e-3 * (1 + 3e-4)
+
+
+def test_draws_differ_and_lie_on_the_grid():
+    odometer = made(scope="joint")
+    first, second = (odometer.noise(odometer.spend(), 0.01, 50) for _ in range(2))
+    assert not np.array_equal(first.values, second.values)
+    steps = first.values / first.grid
+    np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+def test_a_draws_noise_is_drawn_once():
+    odometer = made(scope="joint")
+    draw = odometer.spend()
+    odometer.noise(draw, 0.01, 5)
+    with pytest.raises(Exception, match="taken from this key already"):
+        odometer.noise(draw, 0.01, 5)
+    with pytest.raises(Exception, match="taken from this key already"):
+        draw_noise(mechanism_for(0.01, 1.0, 5), odometer._key, draw.index)
+
+
+# -- bad input ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((0.0, 1e-5, 0.1), {}),
+        ((math.nan, 1e-5, 0.1), {}),
+        ((1.0, 0.0, 0.1), {}),
+        ((1.0, 1.0, 0.1), {}),
+        ((1.0, 1e-5, -0.1), {}),
+        ((1.0, 1e-5, 0.1), {"gamma": math.inf}),
+        ((1.0, 1e-5, 0.1), {"delta_B": 0.0}),
+        ((1.0, 1e-5, 0.1), {"T": 0}),
+        ((1.0, 1e-5, 0.1), {"accounting": "moments"}),
+        ((1.0, 1e-5, 0.1), {"formula": "mine"}),
+        ((1.0, 1e-5, 0.1), {"formula": "seed", "accounting": "gdp"}),
+        ((1.0, 1e-5, 0.1), {"scope": "everyone"}),
+        ((1.0, 1e-5, 0.1), {"requests_per_subject": 0}),
+    ],
+)
+def test_bad_terms(arguments, options):
+    with pytest.raises(ValueError, match="must be"):
+        PrivacyOdometer(*arguments, **options)
+
+
+def test_bad_types():
+    with pytest.raises(TypeError, match="Ledger or None"):
+        PrivacyOdometer(1.0, 1e-5, 0.1, ledger="book.db")
+    with pytest.raises(TypeError, match="whole number"):
+        PrivacyOdometer(1.0, 1e-5, 0.1, T=10.5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"G": 1.0, "D": 1.0, "c": 1.0},
+        STATS | {"G": math.nan},
+        STATS | {"c": 0.0},
+        STATS | {"G": 0.0},
+    ],
+)
+def test_bad_stats(bad):
+    odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0)
+    with pytest.raises(ValueError, match=r"must|nothing"):
+        odometer.finalize_with(bad, 10**6)
+    assert not odometer.finalised
+    with pytest.raises(ValueError, match="T_estimate"):
+        odometer.finalize_with(STATS, 0)

@@ -1,0 +1,197 @@
+"""What is kept of a record: marks that tell nothing, and boxes that can be shredded."""
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from demur.unlearning import store
+from demur.unlearning.marks import Marks
+from demur.unlearning.refusals import (
+    RecordNeeded,
+    ServiceBusy,
+    ServiceDamaged,
+    ServiceMismatch,
+)
+from demur.unlearning.service import UnlearningService
+from demur.unlearning.vault import Vault
+from tests.unlearning.service_kit import (
+    bytes_of,
+    files_with,
+    fill,
+    open_service,
+    record,
+    sql,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.db"
+
+
+def key_of(path, mark):
+    keys = path.parent / "model.db.keys" / "records.db"
+    ((key,),) = sql(keys, "SELECT key FROM demur_record_keys WHERE mark = ?", mark)
+    return key
+
+
+def test_marks_are_keyed_and_told_apart_by_their_kind(tmp_path):
+    one, other = Marks.create(tmp_path / "a"), Marks.create(tmp_path / "b")
+    assert Marks.load(tmp_path / "a").record("ada") == one.record("ada")
+    x, y = record(1)
+    for make in (
+        lambda m: m.record("ada"),
+        lambda m: m.subject("ada"),
+        lambda m: m.content(x, y),
+        lambda m: m.state("0" * 64),
+    ):
+        assert make(one) != make(other)
+    assert one.record("ada") != one.subject("ada") != one.alone(one.record("ada"))
+    assert one.record(7) == one.record("7")
+    assert one.content(x, y) != one.content(-x, y) != one.content(x, -y)
+    assert one.content([0.0, 1.0], 1) == one.content([-0.0, 1.0], 1.0)
+    assert one.content([1.0, 2.0], 3.0) != one.content([1.0], 2.0)
+    with pytest.raises(ServiceMismatch, match="not beside"):
+        Marks.load(tmp_path / "c")
+
+
+def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
+    with open_service(path) as service:
+        fill(service, range(2))
+    secret = path.parent / "model.db.keys" / "unlearning-marks.key"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    kept = secret.read_bytes()
+    secret.unlink()
+    with pytest.raises(ServiceMismatch, match="not beside"):
+        UnlearningService.open(path)
+    secret.write_bytes(bytes(reversed(kept)))
+    with pytest.raises(ServiceMismatch, match="belongs to another"):
+        UnlearningService.open(path)
+    secret.write_bytes(kept)
+    with UnlearningService.open(path) as service:
+        assert service.status().live == 2
+
+
+def test_no_file_holds_an_id_or_a_raw_record(path):
+    """Names, features and targets are in no file, in no form of them."""
+    x, y = np.array([0.1234567, -0.7654321, 0.31415926, 0.2718281]), 0.123456789
+    with open_service(path, mode="ridge", record_store="encrypted") as service:
+        service.insert(x, y, record_id="Ada Lovelace", subject_id="countess")
+        service.flush()
+        needles = [b"Ada", b"countess", x.tobytes(), np.float64(y).tobytes()]
+        needles += [repr(float(value)).encode() for value in (*x, y)]
+        for needle in needles:
+            assert files_with(path, needle) == []
+        # The search does find what is there.
+        mark = service._keeper.marks.record("Ada Lovelace")
+        assert "model.db" in "".join(files_with(path, mark.encode()))
+
+
+def test_a_box_opens_for_its_own_key_and_label_alone(tmp_path):
+    place = store.ServiceStore(str(tmp_path / "boxes.db"))
+    place.create(store.metadata)
+    vault = Vault(tmp_path / "keys")
+    x, y = record(1)
+    vault.seal("a", 1, x, y)
+    vault.seal("b", 1, -x, y)
+    vault.write_keys()
+    with place.write() as connection:
+        vault.write(connection)
+    vault.written()
+    with place.read() as connection:
+        opened, target = vault.open(connection, "a")
+        assert opened.tolist() == x.tolist() and target == y
+        assert [mark for mark, _, _ in vault.everything(connection)] == ["a", "b"]
+        with pytest.raises(RecordNeeded):
+            vault.open(connection, "c")
+    with place.write() as connection:  # the box of b under the name of a
+        body = connection.execute(
+            sa.select(store.boxes.c.body).where(store.boxes.c.mark == "b")
+        ).scalar_one()
+        connection.execute(
+            store.boxes.update().where(store.boxes.c.mark == "a").values(body=body)
+        )
+    with place.read() as connection:
+        with pytest.raises(ServiceDamaged, match="was changed"):
+            vault.open(connection, "a")
+    vault.erase(["b"])
+    with place.read() as connection:
+        with pytest.raises(ServiceDamaged, match="key"):
+            vault.open(connection, "b")
+    vault.close()
+    place.close()
+
+
+def test_deleting_erases_key_box_and_old_state_from_every_file(path):
+    with open_service(path, mode="ridge", record_store="encrypted") as service:
+        fill(service, range(6))
+        mark = service._keeper.marks.record(3)
+        key = key_of(path, mark)
+        ((box,),) = sql(
+            path, "SELECT body FROM demur_unlearning_boxes WHERE mark = ?", mark
+        )
+        sums = service._keeper.mode.state()["sums"].tobytes()
+        copy = bytes_of(path)  # a backup from before
+        assert any(key in data for data in copy.values())
+        assert any(sums in data for data in copy.values())
+        # The backup of the database alone cannot be read, that of the keys can.
+        plain = ChaCha20Poly1305(key).decrypt(
+            bytes(12), box, f"demur record\0{mark}\x001".encode()
+        )
+        assert plain == np.append(*record(3)).tobytes()
+        assert not any(
+            key in data for name, data in copy.items() if "records.db" not in name
+        )
+        service.delete(3)
+        assert not service.status().unclean
+        for needle in (key, box, sums):
+            assert files_with(path, needle) == []
+        assert service.delete(4).epsilon == 0.0  # the others are still there
+
+
+def test_old_weights_are_in_no_file_after_a_deletion(path):
+    with open_service(path) as service:
+        fill(service, range(6))
+        before = service.published().tobytes()
+        assert files_with(path, before) != []
+        service.snapshot()
+        service.delete(2)
+        assert files_with(path, before) == []
+        assert files_with(path, service.published().tobytes()) != []
+
+
+def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
+    """The sabotaged twin: no overwriting, no emptying of the log."""
+    monkeypatch.setattr(store.ServiceStore, "scrub", lambda self: None)
+    with open_service(path) as service:
+        fill(service, range(6))
+        before = service.published().tobytes()
+        service.delete(2)
+        assert files_with(path, before) != []
+
+
+def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
+    with open_service(path) as service:
+        fill(service, range(6))
+        reader = store.ServiceStore(str(path))
+        with reader.read() as connection:
+            connection.execute(sa.select(store.service)).one()
+            service.delete(2)
+            assert service.status().unclean
+            with pytest.raises(ServiceBusy, match="deletion is in force"):
+                service.scrub()
+        reader.close()
+        service.scrub()
+        assert not service.status().unclean
+
+
+def test_keys_without_boxes_are_swept_away_on_opening(path):
+    with open_service(path, record_store="encrypted") as service:
+        fill(service, range(3))
+        mark = service._keeper.marks.record(1)
+    key = key_of(path, mark)
+    # A crash after the commit of a deletion and before the key was erased.
+    sql(path, "DELETE FROM demur_unlearning_boxes WHERE mark = ?", mark)
+    with UnlearningService.open(path):
+        assert files_with(path, key) == []

@@ -1,0 +1,679 @@
+"""The service: learning by id, forgetting on request, refusals that spend nothing."""
+
+import os
+import shutil
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from demur import __version__
+from demur.core.adjacency import AddOrRemoveOne, Erasure
+from demur.core.errors import BookMismatch, DemurError, NoiseReuse
+from demur.ledger import Budget, Ledger
+from demur.unlearning.deletion import Deletions
+from demur.unlearning.modes import make_mode
+from demur.unlearning.refusals import (
+    CapacityExhausted,
+    RecordExists,
+    RecordMismatch,
+    RecordNeeded,
+    ServiceBusy,
+    ServiceDamaged,
+    ServiceMismatch,
+    UnknownRecord,
+)
+from demur.unlearning.requests import Queued
+from demur.unlearning.service import UnlearningService
+from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
+
+MODES = ("ogd", "ridge", "logistic")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.db"
+
+
+def books(service):
+    """What is charged: ids of entries, in order."""
+    return [entry.id for entry in service.ledger.entries()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_is_learned_forgotten_and_certified(path, mode):
+    with open_service(path, mode=mode, record_store="encrypted") as service:
+        fill(service, range(12))
+        if mode == "logistic":
+            service.renew()
+        certificate = service.delete(3)
+        assert certificate.mode == mode and certificate.generation == 1
+        assert certificate.epsilon_so_far <= 1.0
+        assert (certificate.epsilon == 0.0) == (mode == "ridge")
+        assert service.delete(3) == certificate == service.certificate(3)
+        assert service.status().live == 11 and service.status().deleted == 1
+        assert service.verify().ok, str(service.verify())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_reopening_goes_on_bit_for_bit(tmp_path, mode):
+    """One service that is closed all the time, and one that is not: equal models."""
+    often, once = tmp_path / "often.db", tmp_path / "once.db"
+    with open_service(once, mode=mode) as service:
+        fill(service, range(8))
+        expected = service._keeper.mode.digest()
+        predicted = service.predict(record(99)[0])
+    for number in range(8):
+        with open_service(often, mode=mode) as service:
+            fill(service, [number])
+    with UnlearningService.open(often) as service:
+        assert service._keeper.mode.digest() == expected
+        assert service.predict(record(99)[0]) == predicted
+
+
+def test_ridge_equals_a_model_that_never_saw_the_deleted(path):
+    """The certificate's plain digest is the one of a fresh training."""
+    with open_service(path, mode="ridge") as service:
+        fill(service, range(30))
+        for number in (4, 0, 17, 29):
+            certificate = service.delete(number, *record(number))
+    fresh = make_mode("ridge", DIM)
+    for number in reversed(range(30)):
+        if number not in (4, 0, 17, 29):
+            fresh.insert(*record(number))
+    assert certificate.state_digest == fresh.digest()
+
+
+def test_noise_of_a_deletion_has_the_certified_size(path):
+    """The state moves by noise of deviation sigma, and by nothing else."""
+    moved = []
+    with open_service(path, requests_per_subject=1, dim=40) as service:
+        for number in range(200):
+            service.insert(*record(number, 40), record_id=number)
+        for number in range(12):
+            before = service.published()
+            certificate = service.delete(number)
+            moved.append((service.published() - before) / certificate.sigma)
+            assert certificate.sigma >= 4.2246 * certificate.shift_bound
+    spread = np.concatenate(moved)
+    # 480 standard normals: the mean square is 1 within 4.5 deviations of 0.0645.
+    assert abs(np.mean(spread**2) - 1.0) < 0.29
+    assert abs(np.mean(spread)) < 4.5 / np.sqrt(len(spread))
+
+
+def test_repeating_a_deletion_spends_nothing(path):
+    with open_service(path) as service:
+        fill(service, range(5))
+        service.delete(1)
+        spent, head = books(service), service.status().head
+        weights = service.published()
+        service.delete(1)
+        assert books(service) == spent and service.status().head == head
+        assert np.array_equal(service.published(), weights)
+
+
+@pytest.mark.parametrize("mode", ["ogd", "ridge"])
+def test_refusals_change_and_spend_nothing(path, mode):
+    with open_service(path, mode=mode) as service:
+        fill(service, range(5))
+        x, y = record(2)
+        before = service.status(), books(service), service._keeper.mode.digest()
+        refused = [
+            (UnknownRecord, lambda: service.delete(77)),
+            (RecordMismatch, lambda: service.delete(2, record(3)[0], y)),
+            (RecordMismatch, lambda: service.delete(2, x, -y)),
+            (ValueError, lambda: service.delete(2, x)),
+            (ValueError, lambda: service.delete(2, x * np.nan, y)),
+            (ValueError, lambda: service.delete(2, x[:2], y)),
+            (RecordExists, lambda: service.insert(x, y, record_id=2)),
+            (ValueError, lambda: service.insert(x * np.inf, y, record_id=50)),
+            (ValueError, lambda: service.insert(x, float("nan"), record_id=50)),
+            (ValueError, lambda: service.insert([], y, record_id=50)),
+            (ValueError, lambda: service.insert(x, y, record_id="")),
+            (TypeError, lambda: service.insert(x, y, record_id=1.5)),
+            (TypeError, lambda: service.insert(x, y, record_id=True)),
+            (ValueError, lambda: service.insert(x, y, record_id="a" * 1000)),
+            (UnknownRecord, lambda: service.delete_many([1, 77])),
+            (ValueError, lambda: service.delete_many([1, 2], [x])),
+            (UnknownRecord, lambda: service.delete_subject("nobody")),
+            (UnknownRecord, lambda: service.certificate(2)),
+            (TypeError, lambda: service.delete(2, deadline="soon")),
+            (ValueError, lambda: service.delete(2, deadline=datetime(2030, 1, 1))),
+            (
+                RecordExists,
+                lambda: service.insert_many([x, x], [y, y], record_ids=[8, 8]),
+            ),
+            (
+                RecordExists,
+                lambda: service.insert_many([x, x], [y, y], record_ids=[8, 2]),
+            ),
+        ]
+        if mode == "ridge":
+            refused.append((RecordNeeded, lambda: service.delete(2)))
+        for kind, act in refused:
+            with pytest.raises(kind):
+                act()
+            now = service.status(), books(service), service._keeper.mode.digest()
+            assert now == before
+        assert service.verify().ok
+
+
+def test_a_record_that_comes_back_is_a_new_generation(path):
+    with open_service(path) as service:
+        fill(service, range(3))
+        first = service.delete(0)
+        fill(service, [0])
+        second = service.delete(0)
+        assert (first.generation, second.generation) == (1, 2)
+        assert first.subject == second.subject
+        # The second request of one person gets a smaller part and more noise.
+        assert second.sigma / second.shift_bound > 1.9 * first.sigma / first.shift_bound
+        assert first.epsilon_so_far < second.epsilon_so_far <= 1.0
+        assert service.delete(0) == second
+        assert service.verify().ok
+
+
+def test_no_request_of_a_person_is_the_last_and_none_exceeds_the_budget(path):
+    with open_service(path) as service:
+        so_far = []
+        for number in range(6):
+            service.insert(*record(number), record_id=number, subject_id="ada")
+        for number in range(6):
+            so_far.append(service.delete(number).epsilon_so_far)
+        assert so_far == sorted(so_far) and so_far[-1] <= 1.0
+
+
+def test_requests_of_a_person_end_where_they_were_limited(path):
+    with open_service(path, requests_per_subject=2) as service:
+        for number in range(3):
+            service.insert(*record(number), record_id=number, subject_id="ada")
+        fill(service, [3])
+        service.delete(0)
+        assert service.delete(1).epsilon_so_far <= 1.0
+        with pytest.raises(CapacityExhausted) as refusal:
+            service.delete(2)
+        assert refusal.value.reason == "privacy" and refusal.value.retrain_required
+        service.delete(3)  # Somebody else's requests are their own.
+
+
+def test_a_persons_records_are_one_request_with_their_shifts_summed(path):
+    with open_service(path) as service:
+        for number in range(4):
+            service.insert(*record(number), record_id=number, subject_id="ada")
+        fill(service, [4])
+        certificates = service.delete_subject("ada")
+        alone = service.delete(4)
+        assert [c.records for c in certificates] == [4] * 4
+        assert len({c.operation for c in certificates}) == 1
+        assert certificates[0].requests == 1
+        assert certificates[0].shift_bound == pytest.approx(
+            4 * alone.shift_bound, rel=1e-4
+        )
+        assert service.delete_subject("ada") == certificates
+        assert service.verify().ok
+
+
+def test_a_batch_is_one_noise_and_one_entry(path):
+    with open_service(path) as service:
+        fill(service, range(10))
+        entries = len(books(service))
+        certificates = service.delete_many([1, 2, 3, 2])
+        assert len(books(service)) == entries + 1
+        assert len({c.sigma for c in certificates}) == 1
+        assert certificates[1] == certificates[3]
+        assert service.status().live == 7
+        assert service.verify().ok
+
+
+def test_joint_deletions_add_up_to_the_budget_and_no_further(path):
+    with open_service(path, scope="joint", capacity=5) as service:
+        fill(service, range(20))
+        for number in range(3):
+            certificate = service.delete(number)
+        batch = service.delete_many([10, 11])
+        assert certificate.epsilon_so_far < batch[0].epsilon_so_far <= 1.0
+        spent = service.ledger.status()[0].spent_epsilon
+        assert spent == pytest.approx(batch[0].epsilon_so_far, rel=1e-9)
+        # Two at once under one noise cost what two alone cost.
+        ratio = (certificate.sigma / certificate.shift_bound) / (
+            batch[0].sigma / batch[0].shift_bound
+        )
+        assert ratio == pytest.approx(np.sqrt(2.0), rel=1e-5)
+        before = books(service)
+        with pytest.raises(CapacityExhausted, match="Nothing was spent") as refusal:
+            service.delete(15)
+        assert refusal.value.reason == "privacy"
+        assert books(service) == before
+
+
+def test_a_limit_for_the_sake_of_quality_is_called_regret(path):
+    with open_service(path, capacity=1) as service:
+        fill(service, range(4))
+        service.delete(0)
+        with pytest.raises(CapacityExhausted) as refusal:
+            service.delete(1)
+        assert refusal.value.reason == "regret"
+
+
+def test_a_model_that_cannot_certify_is_called_numeric(path):
+    with open_service(path, mode="logistic", tolerance=1e-9) as service:
+        fill(service, range(30))
+        before = service.status(), books(service)
+        with pytest.raises(CapacityExhausted) as refusal:
+            service.delete(1, *record(1))
+        assert refusal.value.reason == "numeric"
+        assert (service.status(), books(service)) == before
+
+
+def test_exhausted_requests_wait_with_their_deadlines(path):
+    late = datetime.now(UTC) - timedelta(days=1)
+    with open_service(path, capacity=1, on_exhausted="queue") as service:
+        fill(service, range(6))
+        service.delete(0)
+        usual = service.delete(1)
+        overdue = service.delete(2, deadline=late)
+        assert isinstance(usual, Queued) and usual.reason == "regret"
+        days = datetime.fromisoformat(usual.deadline) - datetime.now(UTC)
+        assert timedelta(days=29) < days < timedelta(days=31)
+        assert service.delete(1, deadline=late) == usual  # the first deadline stays
+        assert [q.record for q in service.queue()] == [overdue.record, usual.record]
+        assert (service.status().queued, service.status().overdue) == (2, 1)
+        assert service.process_queue() == []
+    with UnlearningService.open(path) as service:
+        assert len(service.queue()) == 2
+        issued = service.retrain([(n, *record(n)) for n in (3, 4, 5)])
+        assert {c.theorem for c in issued} == {"retrain"} and len(issued) == 2
+        assert service.queue() == [] and service.status().epoch == 2
+        assert service.delete(1) in issued
+        assert service.verify().ok
+
+
+@pytest.mark.parametrize("scope", ["subject", "joint"])
+def test_exhaustion_can_retrain_from_the_encrypted_store(path, scope):
+    terms = {"capacity": 2, "scope": scope, "record_store": "encrypted"}
+    with open_service(path, on_exhausted="retrain", **terms) as service:
+        fill(service, range(8))
+        certificates = [service.delete(number) for number in range(5)]
+        kinds = [c.theorem for c in certificates]
+        assert kinds == ["ogd-shift", "ogd-shift", "retrain", "ogd-shift", "ogd-shift"]
+        assert service.status().epoch == 2 and service.status().live == 3
+        # The epoch began as a model that saw the others alone (in the store's order).
+        fresh = make_mode("ogd", DIM)
+        for number in sorted(range(3, 8), key=service._keeper.marks.record):
+            fresh.insert(*record(number))
+        assert certificates[2].state_digest == fresh.digest()
+        assert certificates[2].epsilon == 0.0
+        found = service.verify()
+        assert found.ok, str(found)
+
+
+def test_a_retrained_model_is_one_that_never_saw_the_rest(path):
+    with open_service(path, mode="ridge") as service:
+        fill(service, range(10))
+        issued = service.retrain([(n, *record(n)) for n in (1, 3, 12)])
+        assert len(issued) == 8 and service.status().live == 3
+        fresh = make_mode("ridge", DIM)
+        for number in (12, 3, 1):
+            fresh.insert(*record(number))
+        assert issued[0].state_digest == fresh.digest()
+        service.delete(12, *record(12))
+        assert service.verify().ok
+
+
+def test_retraining_refuses_what_was_deleted_or_is_not_what_was_learned(path):
+    with open_service(path) as service:
+        fill(service, range(4))
+        service.delete(0)
+        before = service.status()
+        with pytest.raises(RecordExists, match="was deleted"):
+            service.retrain([(0, *record(0)), (1, *record(1))])
+        with pytest.raises(RecordMismatch):
+            service.retrain([(1, *record(2))])
+        with pytest.raises(RecordExists, match="twice"):
+            service.retrain([(1, *record(1)), ("1", *record(1))])
+        with pytest.raises(RecordNeeded):
+            service.retrain()
+        assert service.status() == before
+
+
+def test_a_buried_id_is_refused_for_good(path):
+    with open_service(path) as service:
+        with pytest.raises(UnknownRecord):
+            service.delete("late", bury=True)
+        with pytest.raises(RecordExists, match="asked to be forgotten"):
+            service.insert(*record(1), record_id="late")
+    with UnlearningService.open(path) as service:
+        with pytest.raises(RecordExists):
+            service.insert(*record(1), record_id="late")
+        with pytest.raises(UnknownRecord):
+            service.delete("late")
+        assert service.verify().ok
+
+
+def test_inserts_of_a_batch_are_acknowledged_by_flush(path):
+    service = open_service(path, durability="batch", batch_size=10)
+    fill(service, range(13), flush=False)
+    assert service.status().pending == 3
+    (rows,) = sql(path, "SELECT count(*) FROM demur_unlearning_records")
+    assert rows == (10,)
+    head = service.flush()
+    assert head.sequence == 13 and service.status().pending == 0
+    fill(service, [20], flush=False)
+    service.delete(0)  # takes the pending insert along
+    assert service.status().pending == 0
+    service.close()
+    with UnlearningService.open(path) as again:
+        assert again.status().live == 13
+
+
+def test_insert_many_is_insert_in_a_loop(tmp_path):
+    rows = [record(n) for n in range(20)]
+    with open_service(tmp_path / "loop.db") as service:
+        one = [service.insert(x, y, record_id=n) for n, (x, y) in enumerate(rows)]
+        digest = service._keeper.mode.digest()
+    with open_service(tmp_path / "many.db") as service:
+        X, Y = np.array([x for x, _ in rows]), np.array([y for _, y in rows])
+        many = service.insert_many(X, Y, record_ids=range(20))
+        assert many.tolist() == one and service._keeper.mode.digest() == digest
+        assert service.verify().ok
+
+
+def test_published_copies_of_an_output_mode_are_paid_for(path):
+    with open_service(path, mode="logistic", capacity=3) as service:
+        fill(service, range(20))
+        live = [(n, *record(n)) for n in range(20)]
+        service.renew(live)
+        service.delete(0, *record(0))
+        fixed = service.published()
+        fill(service, [50])
+        assert np.array_equal(service.published(), fixed)
+        service.renew([*live[1:], (50, *record(50))])
+        assert np.array_equal(service.published(), fixed)
+        entries = len(books(service))
+        service.publish()
+        assert not np.array_equal(service.published(), fixed)
+        assert len(books(service)) == entries + 1
+        service.publish()
+        with pytest.raises(CapacityExhausted):
+            service.publish()
+        assert service.verify().ok
+
+
+def test_terms_are_kept_and_others_refused(path):
+    with open_service(path, lambda_=0.5):
+        pass
+    with UnlearningService.open(path, dim=DIM, epsilon=1.0) as service:
+        assert service._keeper.mode.config()["lambda_"] == 0.5
+    for other in (
+        {"mode": "ridge"},
+        {"dim": 9},
+        {"epsilon": 2.0},
+        {"scope": "joint"},
+        {"record_store": "encrypted"},
+        {"lambda_": 0.25},
+        {"capacity": 7},
+    ):
+        with pytest.raises(ServiceMismatch, match=next(iter(other)) + "|config"):
+            UnlearningService.open(path, **other)
+
+
+@pytest.mark.parametrize(
+    "terms, words",
+    [
+        ({"mode": "seed"}, "no promise"),
+        ({"mode": "magic"}, "mode must be"),
+        ({"scope": "joint"}, "capacity"),
+        ({"scope": "joint", "capacity": 3, "accounting": "gdp"}, "does not prove"),
+        ({"accounting": "basic"}, "accounting must be"),
+        ({"epsilon": None}, "epsilon and delta"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"capacity": 0}, "capacity"),
+        ({"requests_per_subject": 0}, "requests_per_subject"),
+        ({"record_store": "plain"}, "record_store"),
+        ({"on_exhausted": "panic"}, "on_exhausted"),
+        ({"durability": "never"}, "durability"),
+        ({"scope": "planet"}, "scope"),
+    ],
+)
+def test_terms_without_a_theorem_are_refused_and_nothing_is_created(path, terms, words):
+    with pytest.raises(ValueError, match=words):
+        open_service(path, **terms)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_there_is_one_writer(path):
+    with open_service(path):
+        with pytest.raises(ServiceBusy, match="writer already"):
+            UnlearningService.open(path)
+    with UnlearningService.open(path):
+        pass
+
+
+def test_a_forked_copy_and_a_closed_one_are_refused(path):
+    service = open_service(path)
+    fill(service, range(2))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            service.predict(record(0)[0])
+        except DemurError:
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    service.close()
+    service.close()
+    with pytest.raises(DemurError, match="closed"):
+        service.insert(*record(3), record_id=3)
+    with pytest.raises(TypeError):
+        service.__reduce__()
+
+
+def test_threads_take_turns(path):
+    with open_service(path, durability="batch") as service:
+        fill(service, range(40))
+        failures = []
+
+        def work(first):
+            try:
+                for number in range(first, first + 10):
+                    service.insert(*record(100 + number), record_id=100 + number)
+                    service.predict(record(number)[0])
+                    if number % 5 == 0:
+                        service.delete(number)
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in (0, 10, 20, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert service.status().live == 72 and service.verify().ok
+
+
+def test_a_failed_write_stops_the_service_and_reopening_finds_what_was_acknowledged(
+    path, monkeypatch
+):
+    service = open_service(path, durability="each")
+    fill(service, range(5))
+    digest = service._keeper.mode.digest()
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("demur.unlearning.journal.append", full)
+        with pytest.raises(OSError):
+            service.insert(*record(5), record_id=5)
+    with pytest.raises(DemurError, match="open it again"):
+        service.predict(record(0)[0])
+    service.close()
+    with UnlearningService.open(path) as again:
+        assert again._keeper.mode.digest() == digest
+        again.insert(*record(5), record_id=5)
+        assert again.verify().ok
+
+
+def test_a_deletion_that_fails_in_the_middle_stays_spent_and_can_be_repeated(
+    path, monkeypatch
+):
+    with open_service(path) as service:
+        fill(service, range(5))
+        entries = len(books(service))
+        before = service.published()
+
+        def broken(*_):
+            raise RuntimeError("the noise ran out")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(service._desk.deletions), "noised", broken)
+            with pytest.raises(RuntimeError):
+                service.delete(1)
+        assert len(books(service)) == entries + 1
+        assert np.array_equal(service.published(), before)
+        certificate = service.delete(1)
+        assert certificate.requests == 2  # The lost one counts.
+        assert len(books(service)) == entries + 2
+        assert service.verify().ok
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+def interrupted(service, monkeypatch, step, *request):
+    """Die in one step of a deletion; the locks go, as they would."""
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Deletions, step, die)
+        patch.setattr(Deletions, "abandon", lambda *_: None)
+        with pytest.raises(Died):
+            service.delete(*request)
+    service._resources.close()
+
+
+@pytest.mark.parametrize("step, paid", [("spend", 0), ("noised", 1), ("commit", 1)])
+def test_an_interrupted_deletion_is_carried_out_on_opening(
+    path, monkeypatch, step, paid
+):
+    service = open_service(path)
+    fill(service, range(5))
+    before = service.published()
+    entries = len(books(service))
+    interrupted(service, monkeypatch, step, 1)
+    with UnlearningService.open(path) as again:
+        certificate = again.certificate(1)
+        assert certificate.requests == 2  # The interrupted one stays counted.
+        assert len(books(again)) == entries + paid + 1
+        for entry in again.ledger.entries():  # No key outlives its process.
+            with pytest.raises(NoiseReuse):
+                again.ledger.key(entry)
+        assert not np.array_equal(again.published(), before)
+        assert again.queue() == [] and again.verify().ok
+
+
+def test_an_interrupted_deletion_that_needs_its_record_waits_for_it(path, monkeypatch):
+    service = open_service(path, mode="ridge")
+    fill(service, range(5))
+    digest = service._keeper.mode.digest()
+    interrupted(service, monkeypatch, "noised", 1, *record(1))
+    with UnlearningService.open(path) as again:
+        (waiting,) = again.queue()
+        assert waiting.reason == "interrupted" and not waiting.overdue
+        assert again._keeper.mode.digest() == digest
+        assert again.process_queue() == []
+        assert again.delete(1, *record(1)).requests == 2
+        assert again.queue() == [] and again.verify().ok
+
+
+def copied(path, name):
+    folder = path.parent / name
+    shutil.copytree(path.parent, folder, ignore=lambda *_: [name], dirs_exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("terms", [{}, {"scope": "joint", "capacity": 5}])
+def test_an_older_copy_of_the_service_or_of_its_book_is_refused(path, terms):
+    """Putting back a backup would bring back the deleted, or what was spent."""
+    service = open_service(path, **terms)
+    fill(service, range(5))
+    service.delete(0)
+    service.close()
+    older = copied(path, "older")
+    with UnlearningService.open(path) as service:
+        service.delete(1)
+    newer = copied(path, "newer")
+    book = "model.db.book-1"
+    shutil.copy(newer / book, older / book)
+    with pytest.raises(ServiceDamaged, match="still deleted"):
+        UnlearningService.open(older / "model.db")
+    (newer / book).unlink()
+    with pytest.raises(ServiceDamaged, match="still spent"):
+        UnlearningService.open(newer / "model.db")
+
+
+def test_a_shared_book_carries_the_service(tmp_path, path):
+    budgets = {Erasure(): Budget(2.0, 1e-6), AddOrRemoveOne(): Budget(1.0, 1e-6)}
+    with Ledger.open(tmp_path / "book.db", dataset="d", budgets=budgets) as book:
+        with open_service(path, ledger=book, requests_per_subject=1) as service:
+            fill(service, range(4))
+            certificate = service.delete(2)
+            assert certificate.book == book.id
+            assert service.verify().ok
+        assert book.epsilon(unit=AddOrRemoveOne()) == 0.0
+        with pytest.raises(BookMismatch, match="squares of mu"):
+            open_service(tmp_path / "j.db", ledger=book, scope="joint", capacity=3)
+        with pytest.raises(BookMismatch, match="squares of mu"):
+            open_service(tmp_path / "j.db", ledger=book)
+    with Ledger.open(
+        tmp_path / "other.db",
+        dataset="d",
+        budgets={AddOrRemoveOne(): Budget(1.0, 1e-6)},
+    ) as book:
+        with pytest.raises(BookMismatch, match="Erasure"):
+            open_service(tmp_path / "k.db", ledger=book)
+    memory = Ledger(Budget(1.0, 1e-6), unit=Erasure())
+    with pytest.raises(BookMismatch, match="durable"):
+        open_service(tmp_path / "l.db", ledger=memory)
+    with pytest.raises(TypeError, match="ledger"):
+        open_service(tmp_path / "m.db", ledger="book.db")
+
+
+def test_a_shared_book_that_is_spent_declines(tmp_path, path):
+    budgets = {Erasure(): Budget(0.5, 1e-6)}
+    rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
+    with Ledger.open(tmp_path / "book.db", **rule) as book:
+        terms = {"ledger": book, "scope": "joint", "capacity": 50}
+        with open_service(path, **terms) as service:
+            fill(service, range(40))
+            done = 0
+            with pytest.raises(CapacityExhausted, match="declines") as refusal:
+                for number in range(40):
+                    service.delete(number)
+                    done += 1
+            assert refusal.value.reason == "privacy" and 0 < done < 40
+            assert book.status()[0].spent_epsilon <= 0.5
+            assert service.status().live == 40 - done
+            assert service.verify().ok
+
+
+def test_no_text_of_a_service_shows_its_secret(path):
+    with open_service(path) as service:
+        fill(service, range(3))
+        certificate = service.delete(1)
+        shown = [repr(service), str(service.status()), certificate.to_json()]
+        shown += [repr(service._keeper.marks), str(service.verify())]
+    text = "".join(shown)
+    assert certificate.library == __version__
+    secret = (path.parent / "model.db.keys" / "unlearning-marks.key").read_bytes()
+    assert secret.hex() not in text and repr(secret) not in text
+    mode = path.stat().st_mode & 0o777
+    assert mode == 0o600

@@ -1,0 +1,124 @@
+"""What deletions cost: parts that never exceed the whole, against other accountants."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from demur.core.accounting import inverse_square_up, price
+from demur.core.adjacency import Erasure
+from demur.core.events import Gaussian, compose
+from demur.ledger import Ledger
+from demur.unlearning.capacity import multiplier
+from demur.unlearning.refusals import CapacityExhausted
+from demur.unlearning.tariff import Tariff, grid_slack
+from demur.unlearning.terms import Terms
+
+
+def tariff(**terms):
+    defaults = {
+        "mode": "ogd",
+        "dim": 3,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "scope": "subject",
+        "accounting": None,
+        "capacity": None,
+        "requests_per_subject": None,
+        "record_store": "none",
+        "config": {},
+    }
+    return Tariff(Terms.make(**defaults | terms))
+
+
+def test_parts_of_a_person_never_add_up_to_more_than_one():
+    """6/(pi j)^2: the rational number below it, and Euler's sum."""
+    of = tariff()
+    first = of.part_of_request(1)
+    above_pi = Fraction(314159265358979323847, 10**20)
+    assert first * above_pi**2 / 6 < 1  # sum 1/j^2 = pi^2 / 6
+    assert float(first) == pytest.approx(6 / math.pi**2, rel=1e-14)
+    assert of.part_of_request(5) == first / 25
+    assert of.part_of_requests(2000) < 1
+    exact = sum(Fraction(1, j * j) for j in range(1, 201)) * first
+    assert 0 <= of.part_of_requests(200) - exact < Fraction(200, 2**64)
+    three = tariff(requests_per_subject=3)
+    assert three.part_of_requests(3) == 1
+    with pytest.raises(CapacityExhausted):
+        three.part_of_request(4)
+
+
+@pytest.mark.parametrize("terms", [{}, {"requests_per_subject": 6}])
+def test_a_persons_requests_keep_the_budget_by_the_tight_accountant(terms):
+    of = tariff(**terms)
+    events = [Gaussian(of.multiplier(of.part_of_request(j))) for j in range(1, 7)]
+    for count in range(1, 7):
+        tight = price(compose(events[:count]), 1e-5)
+        assert tight <= of.epsilon_of_requests(count) <= 1.0
+
+
+def test_parts_of_a_harmonic_series_would_not_do():
+    """The sabotaged twin: 1/j instead of 1/j^2 passes at first and then exceeds."""
+    of = tariff()
+    first = of.part_of_request(1)
+    events = [Gaussian(of.multiplier(first / j)) for j in range(1, 13)]
+    assert price(compose(events[:1]), 1e-5) <= 1.0
+    assert price(compose(events), 1e-5) > 1.0
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 100])
+def test_joint_noise_is_that_of_the_capacity_formulas(capacity):
+    gdp = tariff(mode="logistic", capacity=capacity)
+    z = gdp.multiplier(gdp.part_of_units(1))
+    # A sampler's share of 2^-20 of delta is set aside here, and not there.
+    assert z == pytest.approx(multiplier(capacity, 1.0, 1e-5), rel=1e-6)
+    zcdp = tariff(scope="joint", capacity=capacity)
+    found = zcdp.multiplier(zcdp.part_of_units(1))
+    exact = multiplier(capacity, 1.0, 1e-5, "zcdp")
+    assert exact <= found <= exact * 1.02  # one whole order, against the best real one
+
+
+@pytest.mark.parametrize("terms", [{"scope": "joint"}, {"mode": "logistic"}])
+def test_the_book_admits_exactly_the_capacity(terms):
+    of = tariff(**terms, capacity=9)
+    book = Ledger(of.budget, unit=Erasure(), filter=of.rule)
+    single = of.paid(of.mechanism([(of.multiplier(of.part_of_units(1)), 0.01)]))
+    batch = of.paid(of.mechanism([(of.multiplier(of.part_of_units(4)), 0.04)]))
+    for _ in range(5):
+        book.charge(single, label="one")
+    book.charge(batch, label="four at once")
+    assert book.status()[0].spent_epsilon <= 1.0
+    with pytest.raises(Exception, match="Declined"):
+        book.charge(single, label="one too many")
+
+
+def test_the_cover_fills_a_book_and_deletions_under_it_cost_nothing():
+    of = tariff()
+    book = Ledger(of.budget, unit=Erasure(), filter=of.rule)
+    cover = book.charge(of.cover(), label="cover")
+    spent = book.status()[0].spent_epsilon
+    for _ in range(50):
+        book.charge(of.free(cover.id, 1e-70), label="a deletion")
+    assert book.status()[0].spent_epsilon == spent <= 1.0
+    assert spent == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("shift", [1e-12, 1e-3, 7.0])
+def test_noise_is_enough_for_everyone_with_its_grid(shift):
+    of = tariff()
+    wanted = [(3.7, shift), (9.0, shift / 3.0), (40.0, shift / 1000.0)]
+    mechanism = of.mechanism(wanted)
+    slack = grid_slack(mechanism)
+    assert slack == pytest.approx(mechanism.grid * math.sqrt(3.0))
+    for z, moved in wanted:
+        assert mechanism.sigma >= z * (moved + slack)
+    assert mechanism.sigma <= 3.7 * shift * 1.001
+    assert mechanism.grid == 2.0 ** round(math.log2(mechanism.grid))
+
+
+def test_the_multiplier_is_the_least_that_fits():
+    of = tariff(mode="logistic", capacity=1)
+    z = of.multiplier(Fraction(1))
+    assert inverse_square_up(z) <= of._whole < inverse_square_up(z * (1 - 1e-11))
+    assert np.isfinite(of.epsilon(z)) and of.epsilon(z) <= 1.0
