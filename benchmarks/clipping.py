@@ -72,7 +72,7 @@ def mlp(batch: int) -> Case:
 
     x = normal(rng, batch, 784, scale=1.0, dtype=jnp.float32)
     y = jnp.asarray(rng.integers(0, 10, batch))
-    sizes_tried = (None, 8, 64, 512) if batch <= 1024 else (64, 512, 2048)
+    sizes_tried = (None, 8, 64) if batch <= 1024 else (512, 2048)
 
     def torch_model() -> Any:
         nn = import_module("torch.nn")
@@ -142,7 +142,7 @@ def cnn(batch: int) -> Case:
             nn.Linear(32, 10),
         )
 
-    tried = (None, 64, 512) if batch <= 1024 else (512, 2048, None)
+    tried = (None, 64) if batch <= 1024 else (2048, None)
     return Case(f"cnn, batch {batch}", params, loss, (x, y), tried, torch_model)
 
 
@@ -206,7 +206,7 @@ def gpt(batch: int, tokens: int, small: bool = False) -> Case:
 
     ids = jnp.asarray(rng.integers(0, words, (batch, tokens)))
     targets = jnp.asarray(rng.integers(0, words, (batch, tokens)))
-    tried = (8, 16, 32) if not small else (None, 4)
+    tried = (16,) if not small else (None, 4)
     name = f"gpt2 shape{' (small)' if small else ''}, {batch} x {tokens}"
     return Case(name, params, loss, (ids, targets), tried)
 
@@ -434,8 +434,11 @@ def opacus_rows(case: Case, rounds: int, longest: float) -> list[Timed]:
     return rows
 
 
-def run(name: str, rounds: int, longest: float, check: bool, peers: bool) -> None:
+def run(name: str, options: argparse.Namespace, peers: bool) -> None:
     case = CASES[name]()
+    rounds, longest = options.rounds, options.longest
+    if options.microbatch:
+        case.microbatches = tuple(options.microbatch)
     rows = [
         compiled("ordinary gradient", ordinary(case), case),
         compiled("demur", ours(case), case),
@@ -446,7 +449,7 @@ def run(name: str, rounds: int, longest: float, check: bool, peers: bool) -> Non
         rows.append(compiled(label, jax_privacy(case, size), case))
     measure(rows, rounds, longest)
     table(case, rows)
-    if check:
+    if options.check:
         print(f"  against the plain method (8 examples): {relative_error(case):.1e}")
     if peers and (others := opacus_rows(case, rounds, longest)):
         table(case, others)
@@ -488,6 +491,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=20.0, help="seconds a case")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--microbatch", type=int, nargs="*", help="of jax-privacy")
     parser.add_argument("--largest", type=int, default=0, metavar="TOKENS")
     options = parser.parse_args()
     device = jax.devices()[0]
@@ -497,7 +501,7 @@ def main() -> None:
         print("jax-privacy is not installed: its rows are left out")
         peers = False
     for name in options.case:
-        run(name, options.rounds, options.longest, options.check, peers)
+        run(name, options, peers)
     if options.largest:
         largest(options.largest, None)
 

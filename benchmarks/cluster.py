@@ -7,7 +7,7 @@ non-private k-means (10 starts), a median over fresh draws of the noise. The dat
 public, and epsilon is per unit of the cube: the promise is epsilon * distance. Rows:
 
     demur                  BPM, L = auto, noise-aware decoder (the default)
-    clip, plain            the same reports, clipped to the cube or as they are, k-means
+    clip, plain            BPM, L auto, clipped to the cube or as they are, k-means
     paper                  BPM with the L named, k-means on the reports (Algorithm 1)
     seed                   the seed's sampler, from its description: NOT PRIVATE, its
                            ball lacks a factor and no epsilon-d_E promise holds
@@ -146,8 +146,8 @@ def seed_sampler(L: float) -> Centres:
 
 MAIN: dict[str, Centres] = {
     "**demur** (BPM, L auto, noise-aware)": private("noise_aware"),
-    "the same reports, clip": private("clip"),
-    "the same reports, plain": private("plain"),
+    "BPM, L auto, clip": private("clip"),
+    "BPM, L auto, plain": private("plain"),
     "BPM, L = 0.5, noise-aware": private("noise_aware", 0.5),
     "paper: BPM, L = 0.5, plain": private("plain", 0.5),
     "paper: BPM, L = 0.3, plain": private("plain", 0.3),
@@ -367,8 +367,8 @@ def run_plot() -> None:
         kept = json.load(file)
     names = {
         "demur: noise-aware": OURS,
-        "clip": "the same reports, clip",
-        "plain": "the same reports, plain",
+        "clip": "BPM, L auto, clip",
+        "plain": "BPM, L auto, plain",
         "paper: L 0.5, plain": "paper: BPM, L = 0.5, plain",
         "seed (not private)": "seed's sampler, L = 0.5, plain (NOT PRIVATE)",
         "floor": "floor",

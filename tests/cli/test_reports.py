@@ -169,6 +169,29 @@ def test_cluster_refuses_what_is_not_reports(folder, tmp_path):
     assert damaged.exit_code == 1 and "cannot be read" in words(damaged)
 
 
+def test_centres_do_not_replace_reports_or_columns(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pa.table({name: rng.random(300) for name in ("share", "cube_share")})
+    pyarrow.parquet.write_table(table, tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    made = demur("make", tmp_path / "in.parquet", out, "--epsilon", 8,
+                 "--low", 0, "--high", 1)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    before = out.read_bytes()
+    lost = demur("cluster", out, "-k", 2, "--decoder", "clip", "-o", out)
+    assert lost.exit_code == 1 and "must not be the reports" in words(lost)
+    assert out.read_bytes() == before
+    found = demur("cluster", out, "-k", 2, "--decoder", "clip",
+                  "-o", tmp_path / "c.parquet")  # fmt: skip
+    assert found.exit_code == 0, found.output
+    centres = pyarrow.parquet.read_table(tmp_path / "c.parquet")
+    assert centres.column_names == [
+        "cluster", "share_", "share", "cube_share", "cube_share_",
+        "cube_cube_share"]  # fmt: skip
+    assert sum(centres["share_"].to_pylist()) == pytest.approx(1.0)
+    np.testing.assert_allclose(centres["share"], centres["cube_share_"])
+
+
 # -- inspect -------------------------------------------------------------------------
 
 
@@ -197,12 +220,12 @@ def test_inspect_shows_constants_and_counts(tmp_path):
 def test_sweep_of_iris(tmp_path):
     out, plot = tmp_path / "s.csv", tmp_path / "s.png"
     found = demur("sweep", "--dataset", "iris", "--epsilons", 4, 64,
-                  "--Ls", 0.5, "auto", "--trials", 2, "--csv", out,
+                  "--Ls", 0.5, "auto", "--trials", 1, "--csv", out,
                   "--plot", plot)  # fmt: skip
     assert found.exit_code == 0, found.output
     assert "compares with the raw data" in words(found)
     rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert len(rows) == 1 + 2 * 2 * 2 and rows[0]["algorithm"] == "not private"
+    assert len(rows) == 1 + 2 * 2 and rows[0]["algorithm"] == "not private"
     assert {row["L"] for row in rows[1:]} == {"0.5", "auto"}
     best = float(rows[0]["sse"])
     assert all(float(row["sse"]) >= best * 0.999 for row in rows[1:])

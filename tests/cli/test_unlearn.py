@@ -89,15 +89,18 @@ def test_run_books_its_deletions(parquet, tmp_path):
     assert again.exit_code == 1 and "nothing was spent" in again.output
 
 
-def test_ogd_under_joint_scope_books_what_is_proved(parquet, tmp_path):
+@pytest.mark.parametrize("accounting", ["gdp", "zcdp"])
+def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting):
+    book = tmp_path / "b.db"
     result = demur(
-        "run", parquet, "--scope", "joint", "--accounting", "zcdp", "--gamma-priv",
-        100, "--calibration", 50, "--book", tmp_path / "b.db",
+        "run", parquet, "--scope", "joint", "--accounting", accounting, "--gamma-priv",
+        100, "--calibration", 50, "--book", book,
     )  # fmt: skip
-    assert result.exit_code in (0, 2), result.output
+    assert result.exit_code == 2 and "(privacy)" in result.output, result.output
     assert "mode ogd, joint" in result.output
-    refused = demur("run", parquet, "--scope", "joint", "--accounting", "gdp")
-    assert refused.exit_code == 1 and "zcdp" in refused.output
+    with Ledger.open(book) as ledger:
+        (entry,) = ledger.entries()
+        assert entry.count > 1 and ledger.epsilon(unit=Erasure()) <= 1.0
 
 
 def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_path):
@@ -171,6 +174,23 @@ def test_simulate_every_mode(mode, tmp_path):
     assert promise in result.output
     if mode == "ridge":
         assert "unlimited" in result.output and "│ 35 " in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "message"),
+    [
+        ("--plot", "p.xyz", "must end in .png or .svg or .pdf"),
+        ("--plot", "none/p.png", "there is no folder"),
+        ("--output", "weights", "must end in .npz"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_booked(
+    parquet, tmp_path, option, name, message
+):
+    book = tmp_path / "b.db"
+    result = demur("run", parquet, "--book", book, option, tmp_path / name)
+    assert result.exit_code == 1 and message in " ".join(result.output.split())
+    assert not book.exists()
 
 
 @pytest.mark.parametrize("ratio", ["10", "0:1", "a:b", "10:-1", "10:1:1"])

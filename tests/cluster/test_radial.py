@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.radial import log_density, radial_table
+from demur.cluster.radial import _log_scaled_bessel, log_density, radial_table
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
@@ -130,6 +130,42 @@ def test_large_dimensions_stay_finite_and_right():
         # The floor of "auto" takes 1% of the mass; near the shell f is that of Laplace.
         assert np.isfinite(cut).all()
         assert np.abs(cut - whole).max() < 0.03
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 1e-12])
+def test_tiny_epsilon_stays_finite_and_right(epsilon):
+    """L = "auto" is then thousands of cubes wide, and so are Bessel's arguments."""
+    noise = noise_of(BPM(epsilon, "auto", 2))
+    radii = np.array([0.0, 0.3, 1.0, 3.0, 7.0]) / epsilon
+    cut = log_density(noise, radii, 0.05)
+    whole = log_density(PureNoise(epsilon, math.inf, 2, 2), radii, 0.05)
+    assert np.isfinite(cut).all() and np.abs(cut - whole)[:3].max() < 0.03
+    assert log_density(noise, np.array([20.0 / epsilon]), 0.05)[0] == pytest.approx(
+        noise.log_peak - epsilon * noise.threshold
+    )
+
+
+def test_far_bessel_functions_are_scipys_where_scipy_has_them():
+    """Both branches meet; beyond 1e9, where scipy has NaN, ours goes on."""
+    for order in (0.0, 0.5, 4.0, 19.5):
+        z = np.array([0.99, 1.01, 20.0]) * 1e7
+        assert np.allclose(
+            _log_scaled_bessel(order, z), np.log(special.ive(order, z)), atol=1e-8
+        )
+        # The twin leaves the order out; it shows where the order still counts.
+        assert order < 4 or abs(-0.5 * math.log(2e3 * math.pi) - math.log(
+            special.ive(order, 1e3))) > 1e-3  # fmt: skip
+        assert np.isfinite(_log_scaled_bessel(order, np.array([1e12, 1e20]))).all()
+
+
+def test_a_floor_that_nobody_falls_on_is_left_out():
+    assert noise_of(BPM(8.0, 3.0, 2)).threshold == 3.0
+    bpm = BPM(100.0, 1.0, 2)
+    assert bpm.uniform_weight < 1e-30
+    assert noise_of(bpm) == PureNoise(100.0, math.inf, 2, 2)
+    radii = np.array([0.0, 0.05, 0.3])
+    exact = [by_noncentral_chi(bpm, float(r), 0.05) for r in radii]
+    assert np.allclose(log_density(noise_of(bpm), radii, 0.05), exact, atol=1e-6)
 
 
 def test_beyond_the_table_the_density_goes_on():

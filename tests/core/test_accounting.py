@@ -21,14 +21,19 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.core import accounting, renyi
+from demur.core import renyi
 from demur.core.accounting import (
     delta_of,
     from_dp_event,
+    mixing,
     price,
+    pricing,
     profile_of,
+    profiles,
     to_dp_event,
+    upper_bounds,
 )
+from demur.core.accounting.totals import total_of
 from demur.core.errors import NotPriced
 from demur.core.events import (
     ApproxDP,
@@ -137,7 +142,7 @@ def step_delta(event, epsilon):
 
 def truth(event, epsilon):
     """The exact delta of any mixture of Gaussians and pure events."""
-    total = accounting._total(event)
+    total = total_of(event)
     assert not total.sampled and not total.approx
     return true_delta(list(total.pure.items()), mp.sqrt(total.mu_squared), epsilon)
 
@@ -298,8 +303,8 @@ def test_tiny_deltas_are_answered_on_the_private_side(event, delta):
     with mp.workdps(400):
         epsilon = price(event, delta)
         assert math.isfinite(epsilon)
-    pure = sum(e * n for e, n in accounting._total(event).pure.items())
-    if not accounting._total(event).mu_squared:
+    pure = sum(e * n for e, n in total_of(event).pure.items())
+    if not total_of(event).mu_squared:
         assert epsilon <= pure * (1 + 1e-14)
     if delta >= 1e-20:
         assert truth(event, epsilon) <= delta
@@ -545,11 +550,11 @@ def test_a_million_equal_events_are_one():
 )
 def test_every_route_agrees_within_its_slack(event):
     delta = 1e-6
-    total = accounting._total(event)
+    total = total_of(event)
     least = price(event, delta)
-    grid = accounting._Mix(total, {}).epsilon(delta)
-    by_renyi = accounting._renyi_epsilon(total, delta)
-    closed = accounting._closed_form(total, delta)
+    grid = mixing.Mix(total, {}).epsilon(delta)
+    by_renyi = upper_bounds.renyi_epsilon(total, delta)
+    closed = upper_bounds.closed_form(total, delta)
     assert least == min(grid, by_renyi, closed)
     if total.sampled:
         assert grid <= by_renyi <= closed
@@ -626,12 +631,12 @@ def test_prices_never_jump_or_turn_as_delta_shrinks(event):
     assert prices == sorted(prices)
     # Leaving the grid at 1e-11 costs the slack of Renyi, never a multiple.
     at, below = prices[3], prices[4]
-    if math.isfinite(below) and below > 0.01 and not accounting._total(event).approx:
+    if math.isfinite(below) and below > 0.01 and not total_of(event).approx:
         assert below <= 2.0 * at + 0.2 or _no_renyi(event)
 
 
 def _no_renyi(event):
-    return any(renyi.divergence(e, 2) is None for e in accounting._total(event).sampled)
+    return any(renyi.divergence(e, 2) is None for e in total_of(event).sampled)
 
 
 @settings(max_examples=100, deadline=None)
@@ -759,9 +764,9 @@ def no_grid(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a grid was built")
 
-    accounting._sampled_profile.cache_clear()
-    monkeypatch.setattr(accounting, "_Mix", refuse)
-    monkeypatch.setattr(accounting, "_sampled_profile", refuse)
+    profiles.sampled_profile.cache_clear()
+    monkeypatch.setattr(pricing, "Mix", refuse)
+    monkeypatch.setattr(profiles, "sampled_profile", refuse)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
 
 
@@ -854,12 +859,12 @@ def test_stored_profiles_make_up_larger_and_mixed_books(monkeypatch):
     book = Composed((Repeated(PLAN, 3), Gaussian(5.0), Repeated(Pure(0.1), 2)))
     fresh = price(book, 1e-6)
     stored = {PLAN: profile_of(PLAN)}
-    accounting._sampled_profile.cache_clear()
+    profiles.sampled_profile.cache_clear()
 
     def refuse(*_, **__):
         raise AssertionError("a stored profile was built again")
 
-    monkeypatch.setattr(accounting, "_sampled_profile", refuse)
+    monkeypatch.setattr(profiles, "sampled_profile", refuse)
     read = price(book, 1e-6, profiles=stored)
     assert fresh - 1e-9 <= read <= fresh + 2e-3
 

@@ -71,6 +71,8 @@ def test_a_truncated_stick_is_between_its_parts():
 @pytest.mark.parametrize(
     ("event", "count", "delta"),
     [
+        (PoissonGaussian(1.0, 2.0), 10, 1e-5),
+        (PoissonGaussian(0.3, 2.25), 3000, 1e-5),  # losses beyond 700
         (PoissonGaussian(128 / 60_000, 0.7), 1000, 1e-6),
         (PoissonGaussian(0.01, 1.0, Neighbours.REPLACE_ONE), 1000, 1e-6),
         (PoissonGaussian(0.25, 4.0), 500, 1e-8),

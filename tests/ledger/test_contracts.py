@@ -126,6 +126,35 @@ def test_unpriced_and_uncovered_charges_leave_no_trace(book):
 # -- idempotency -------------------------------------------------------------------
 
 
+def test_a_charge_is_found_by_its_idempotency_key_alone(book):
+    assert book.find("job-7") is None
+    first = book.charge(COUNT, label="visitors", idempotency_key="job-7")
+    book.charge(COUNT, label="visitors")
+    reserved = book.reserve(COUNT, count=3, label="epochs", idempotency_key="job-8")
+    before = trace(book)
+    assert book.find("job-7") == first and book.find("job-8") == reserved.entry
+    assert book.find("job") is None and book.find("visitors") is None
+    assert trace(book) == before
+    book.commit(first, DIGEST)
+    assert book.find("job-7") == first  # committed, and still what was charged
+
+
+def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch):
+    """fsync of the file, link, fsync of the folder: in this order, by descriptor."""
+    done = []
+    sync, link = os.fsync, os.link
+
+    def synced(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", lambda *a: (done.append("link"), link(*a)))
+    book.charge(COUNT, label="x", idempotency_key="k", input_digest=DIGEST)
+    # The book's secret, then the key of the entry.
+    assert done == ["file", "link", "folder"] * 2
+
+
 def test_the_same_key_is_charged_once(book, book_url, opened):
     first = book.charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST

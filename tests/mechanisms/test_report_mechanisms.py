@@ -16,9 +16,11 @@ from demur.core.events import Gaussian as GaussianEvent
 from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
-from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.gaussian_reports import GaussianReports, _further
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.mechanisms.rounded_gaussian import FURTHER_WORDS
+from demur.mechanisms.row_streams import RowStreams
 
 POINTS = np.array([[0.1, 0.9, 0.4], [0.5, 0.5, 0.5], [0.0, 1.0, 0.25]])
 MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]
@@ -94,6 +96,13 @@ def test_bad_input_charges_nothing(mechanism):
     assert ledger.entries() == []
 
 
+@every
+def test_a_key_without_a_book_is_refused(mechanism):
+    """The second run would draw other noise: two reports of one point, paid once."""
+    with pytest.raises(ValueError, match="needs a ledger"):
+        mechanism.privatize(POINTS, ledger=None, idempotency_key="monday")
+
+
 @pytest.mark.parametrize("kind", [LaplacePerDimension, GaussianReports])
 def test_bad_parameters(kind):
     for epsilon in (0.0, -1.0, math.nan, math.inf):
@@ -159,6 +168,19 @@ def test_gaussian_reports_lie_on_the_grid_of_one_row():
     key = NoiseKey(OsEntropy().new_key(), private=True)
     again = mechanism._draw(np.full((3, 2), 0.5), np.arange(3, dtype=np.uint64), key)
     assert np.isfinite(again).all()
+
+
+def test_further_bits_of_a_coordinate_are_its_rows_own():
+    """What settles a close call comes from the same row's stream, at its own place."""
+    streams = RowStreams(bytes(range(32)))
+    ids = np.array([7, 2**63], dtype=np.uint64)
+    found = {i: _further(streams, ids, 3)(i).read() for i in range(6)}
+    assert len(set(found.values())) == 6
+    for i, bits in found.items():
+        row, word = int(ids[i // 3]), i % 3
+        first = streams.further_bits(row, word, 1)
+        assert bits[:8] == first.to_bytes(8, "little")
+        assert len(bits) == 8 * FURTHER_WORDS
 
 
 def test_reports_that_are_not_finite_are_refused_by_unbounded_mechanisms():

@@ -201,9 +201,14 @@ def test_amplification_is_worth_something():
 NEGATIVE = BandedToeplitz([1.0, -0.3], 20)
 
 
+class OtherBins(BallsInBinsSampling):
+    pass
+
+
 @pytest.mark.parametrize(
     ("selection", "strategy", "message"),
     [
+        (OtherBins(20, 4), BandedToeplitz([1.0], 20), "OtherBins"),
         (BallsInBinsSampling(20, 4), NEGATIVE, "negative"),
         (BMinSepSampling(0.1, 20, 1), BandedToeplitz([1.0, 0.3], 20), "bands"),
         (BMinSepSampling(0.1, 20, 2, True, 5), BandedToeplitz([1.0], 20), "truncated"),

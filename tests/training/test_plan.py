@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import dp_accounting as dpa
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_privacy.experimental import execution_plan as peer
+from scipy.stats import norm
 
 from demur.core import accounting
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
@@ -41,7 +43,11 @@ from demur.training.config import (
     ExecutionPlanConfig,
     dp_sgd,
 )
-from demur.training.participation import PoissonAccount, run_event
+from demur.training.participation import (
+    FixedBatchAccount,
+    PoissonAccount,
+    run_event,
+)
 
 ADD, ZERO, REPLACE = (
     Neighbours.ADD_OR_REMOVE_ONE,
@@ -214,6 +220,83 @@ def test_more_bands_than_the_cycle_would_cost_more_than_that_and_are_refused():
     assert mean - 5 * error > accounting.delta_of(event, 0.7)
     with pytest.raises(NotPriced, match="cycle"):
         PoissonAccount(CyclicPoissonSampling(0.3, 6, cycle_length=2), 4)
+
+
+AXIS = np.linspace(-30.0, 30.0, 30_001)
+
+
+def density(masses, deviation):
+    return sum(w * norm.pdf(AXIS, at, deviation) for at, w in masses.items())
+
+
+def exact_delta(one, other, deviation, epsilon):
+    """delta between two mixtures of normals on the line, the worse direction."""
+    p, q = density(one, deviation), density(other, deviation)
+    ways = (p - math.exp(epsilon) * q, q - math.exp(epsilon) * p)
+    step = AXIS[1] - AXIS[0]
+    return max(float(np.maximum(way, 0.0).sum() * step) for way in ways)
+
+
+def truncated_sums(mine, others, n, q, cap):
+    """The law of one step's sum, by every sample and every way to cut it."""
+    values, law = [mine] + [others] * (n - 1), {}
+    for size in range(n + 1):
+        for sample in itertools.combinations(range(n), size):
+            cuts = list(itertools.combinations(sample, min(size, cap)))
+            for cut in cuts:
+                at = sum(values[i] for i in cut)
+                chance = q**size * (1 - q) ** (n - size) / len(cuts)
+                law[at] = law.get(at, 0.0) + chance
+    return law
+
+
+@pytest.mark.parametrize(("who", "instead"), [(ZERO, 0.0), (REPLACE, -1.0)])
+@pytest.mark.parametrize("epsilon", [0.2, 1.0])
+def test_a_truncated_step_costs_no_more_than_its_price(who, instead, epsilon):
+    n, q, cap, z = 5, 0.5, 2, 2.0
+    exact = max(
+        exact_delta(
+            truncated_sums(1.0, others, n, q, cap),
+            truncated_sums(instead, others, n, q, cap),
+            z,
+            epsilon,
+        )
+        for others in (-1.0, 1.0)
+    )
+    event = TruncatedPoissonGaussian(n, q, cap, z, who)
+    assert exact <= accounting.delta_of(event, epsilon)
+    if epsilon == 1.0:  # where the displaced record shows: no cap would be too cheap
+        assert exact > accounting.delta_of(PoissonGaussian(q, z, who), epsilon)
+
+
+@pytest.mark.parametrize(("n", "z"), [(1, 2.0), (2, 1.0), (20, 1.0)])
+def test_a_fixed_batch_costs_no_more_than_its_price(n, z):
+    """One of n is drawn; the record is 1 or -1, the others are all one value."""
+    delta = 1e-3
+
+    def exact(epsilon):
+        return max(
+            exact_delta(
+                *(
+                    {others: (n - 1) / n, mine: 1 / n}
+                    if mine != others
+                    else {others: 1.0}
+                    for mine in (1.0, -1.0)
+                ),
+                z,
+                epsilon,
+            )
+            for others in (-1.0, 0.0, 1.0)
+        )
+
+    priced = FixedBatchAccount(FixedBatchSampling(1, 1), n, delta)
+    event = priced.draw_event(z, REPLACE)
+    assert isinstance(event, ApproxDP)
+    assert exact(event.epsilon) <= delta
+    # dp_accounting's RDP counts one contribution where two move.
+    theirs = dpa.rdp.RdpAccountant(neighboring_relation=Relation.REPLACE_ONE)
+    theirs.compose(dpa.SampledWithoutReplacementDpEvent(n, 1, dpa.GaussianDpEvent(z)))
+    assert exact(theirs.get_epsilon(delta)) > 5 * delta
 
 
 # -- combinations that have no account -------------------------------------------------
@@ -527,3 +610,38 @@ def test_fixed_batches_where_an_accountant_supports_them():
 def test_other_batches_without_an_account(selection, changes, message):
     with pytest.raises((NotPriced, ValueError, TypeError), match=message):
         general(selection, **changes).make(GRADIENT)
+
+
+class Everybody(CyclicPoissonSampling):
+    def _steps(self, n, key, start):
+        for _ in range(start, self.iterations):
+            yield np.arange(n)
+
+
+@pytest.mark.parametrize("account", ["participation", "amplified"])
+def test_a_subclass_that_draws_other_batches_has_no_account(account):
+    """Its fields say q = 0.01, and everybody takes part."""
+    with pytest.raises(NotPriced, match="Everybody"):
+        general(
+            Everybody(0.01, 20), account=account, neighboring_relation="REPLACE_SPECIAL"
+        ).make(GRADIENT)
+
+
+def test_an_account_is_for_its_own_bands():
+    account = PoissonAccount(CyclicPoissonSampling(0.3, 6, cycle_length=2), 2)
+    assert account.scale(BandedToeplitz([1.0, 0.5], 6)) > 1.1
+    with pytest.raises(NotPriced, match="the strategy has 3"):
+        account.scale(BandedToeplitz([1.0, 0.5, 0.2], 6))
+
+
+def test_a_price_that_rests_on_the_number_of_records_says_so():
+    plan = general(
+        FixedBatchSampling(2, 3),
+        neighboring_relation="REPLACE_ONE",
+        account="amplified",
+        num_examples=77,
+        noise_multiplier=None,
+        epsilon=2.0,
+        delta=1e-5,
+    ).make(GRADIENT)
+    assert any("77 records" in line for line in plan.declaration().assumptions)

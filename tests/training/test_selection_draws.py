@@ -151,26 +151,6 @@ def test_shuffles_are_uniform():
     assert chisquare(found).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("p", [0.375, 0.25 + 2**-12, 1 / 3, 2**-9])
-def test_coins_have_their_probability(p):
-    """Digits decide: 0.25 + 2^-12 differs from 1/4 in its second byte alone."""
-    found = len(subsets.coins(10**6, p, stream(6)))
-    assert binomtest(found, 10**6, p).pvalue > 1e-4
-    heads = subsets.coins(1000, p, stream(7))
-    assert (np.diff(heads) > 0).all() and heads.max(initial=0) < 1000
-
-
-def test_coins_that_forget_the_second_digit_are_found_out():
-    found = int((np.frombuffer(stream(6).read(10**6), np.uint8) < 256 // 3).sum())
-    assert binomtest(found, 10**6, 1 / 3).pvalue < 1e-6
-
-
-def test_certain_coins():
-    assert subsets.coins(5, 1.0, stream(8)).tolist() == [0, 1, 2, 3, 4]
-    assert subsets.coins(5, 0.0, stream(9)).tolist() == []
-    assert subsets.coins(0, 0.5, stream(10)).tolist() == []
-
-
 def test_a_draw_that_runs_out_of_words_starts_again(monkeypatch):
     few = iter([3])
 

@@ -1,8 +1,9 @@
-"""A service to be killed; run as a script: forgetter.py URL KIND OPTIONS(json)
+"""Services to be killed; run as a script.
 
-For each line on its input (the next free number) it forks a child that opens the
-service and learns and forgets for ever, and reports what was acknowledged the moment
-the service has returned, unbuffered. KIND is "honest" or the name of a saboteur.
+For each line on its input, [url, kind, options, next free number] in JSON, it forks a
+child that opens the service and learns and forgets for ever, and reports what was
+acknowledged the moment the service has returned, unbuffered. The kind is "honest" or
+the name of a saboteur.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from demur.unlearning import recovery, tables
 from demur.unlearning.deletion import Deletions, Target
 from demur.unlearning.modes import make_mode
 from demur.unlearning.service import UnlearningService
-from tests.unlearning.service_kit import record
+from tests.unlearning.service_kit import DIM, record
 
 
 def say(*words):
@@ -199,17 +200,17 @@ def acknowledge(service, numbers):
         say("deleted", number, certificate.generation, certificate.head)
 
 
-def main(url, kind, options):
-    options = json.loads(options)
-    warm = make_mode(options["mode"], options["dim"])  # compiled once, before the fork
-    warm.insert(*record(0))
-    if options["mode"] == "ridge":
-        warm.delete(*record(0))
+def main():
+    for mode in ("ogd", "ridge"):  # compiled once, before the fork
+        warm = make_mode(mode, DIM)
+        warm.insert(*record(0))
+        if warm.needs_record:
+            warm.delete(*record(0))
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             try:
-                live_for_ever(url, kind, options, int(line))
+                live_for_ever(*json.loads(line))
             except BaseException as error:
                 say("failed", repr(error).replace("\n", " "))
             finally:
@@ -220,4 +221,4 @@ def main(url, kind, options):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import sqlite3
+from fractions import Fraction
 
 import pytest
 from typer.testing import CliRunner
@@ -13,10 +14,13 @@ from demur.cli import app
 from demur.core.adjacency import Erasure
 from demur.core.gaussian import gaussian_epsilon
 from demur.ledger import Budget, Ledger
+from demur.unlearning import store
 from demur.unlearning.certificate import Certificate
+from demur.unlearning.deletion import Deletions
 from demur.unlearning.refusals import ServiceMismatch
 from demur.unlearning.service import UnlearningService
 from demur.unlearning.tariff import Tariff
+from demur.unlearning.verification import certificate_problems, read_history
 from demur.unlearning.witness import verify_certificate
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
@@ -96,6 +100,11 @@ def test_every_changed_field_is_found(case):
     """Field by field: the verdict is no, and a plain sentence says why."""
     path, certificate = case
     content = json.loads(certificate.to_json())
+    place = store.ServiceStore(str(path))
+    with place.read() as connection:
+        history = read_history(connection)
+    place.close()
+    assert certificate_problems(certificate, history) == []
     for name, value in content.items():
         if name == "head":
             sequence, _, row_hash = value.partition(":")
@@ -105,8 +114,8 @@ def test_every_changed_field_is_found(case):
         else:
             forged = other(value)
         changed = Certificate.from_json(json.dumps(content | {name: forged}))
-        found = verify_certificate(changed, path)
-        assert not found.ok, name
+        assert certificate_problems(changed, history), name
+    assert not verify_certificate(changed, path).ok
 
 
 def test_a_changed_certificate_ends_the_command_with_one(held):
@@ -184,7 +193,7 @@ def test_a_book_elsewhere_has_to_be_named(tmp_path):
     path = tmp_path / "model.db"
     budgets = {Erasure(): Budget(1.0, 1e-6)}
     book = tmp_path / "shared.db"
-    with Ledger.open(book, dataset="d", budgets=budgets, filter="rdp") as ledger:
+    with Ledger.open(book, dataset="d", budgets=budgets) as ledger:
         certificate = made(path, {"ledger": ledger})
     assert run(path, certificate).exit_code == 1
     assert run(path, certificate, "--book", book).exit_code == 0
@@ -241,3 +250,36 @@ def test_half_the_noise_is_found(tmp_path, monkeypatch):
         certificate = made(tmp_path / "model.db", {})
     found = verify_certificate(certificate, tmp_path / "model.db")
     assert "noise is too small" in str(found)
+
+
+def test_a_whole_budget_for_every_request_is_found(tmp_path, monkeypatch):
+    """The sabotaged twin: each request alone is within epsilon, together they are not.
+
+    The first one is, too: it leaves nothing for a second.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(Tariff, "part_of_request", lambda *_: Fraction(1))
+        with open_service(tmp_path / "model.db") as service:
+            for number in range(3):
+                service.insert(*record(number), record_id=number, subject_id="ada")
+            issued = [service.delete(number) for number in range(3)]
+    for certificate in issued:
+        assert certificate.epsilon <= 1.0
+        found = verify_certificate(certificate, tmp_path / "model.db")
+        assert f"request {certificate.requests} of one person" in str(found)
+
+
+def test_terms_that_are_not_the_services_are_found(tmp_path, monkeypatch):
+    """A process that writes nicer terms into journal and certificate alike."""
+    honest = Deletions._certificate
+    nicer = {"delta": 1e-12, "scope": "joint", "theorem": "retrain"}
+    for name, value in nicer.items():
+        path = tmp_path / f"{name}.db"
+
+        def lie(*rest, name=name, value=value):
+            return dataclasses.replace(honest(*rest), **{name: value})
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Deletions, "_certificate", lie)
+            certificate = made(path, {})
+        assert not verify_certificate(certificate, path).ok, name

@@ -44,17 +44,11 @@ def kill(pid):
 class Killed:
     """A launcher of services, and what each said before it was killed."""
 
-    def __init__(self, url, kind, options):
+    def __init__(self):
         environment = subprocess_environment(OMP_NUM_THREADS=1)
         environment["PYTHONPATH"] += os.pathsep + str(ROOT)
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("forgetter.py")),
-                str(url),
-                kind,
-                json.dumps(options),
-            ],
+            [sys.executable, str(Path(__file__).with_name("forgetter.py"))],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,19 +56,24 @@ class Killed:
         assert self.process.stdin and self.process.stdout
         self.input, self.output = self.process.stdin, self.process.stdout
 
-    def once(self, delay, free, since):
-        """Kill a service `delay` seconds after it said `since`; what it had said."""
-        self.input.write(f"{free}\n".encode())
+    def once(self, request, words, part):
+        """Kill a service some time after so many words; what it had said.
+
+        The time is a part of its mean time between two words, so that a busy machine
+        sees as much work as an idle one.
+        """
+        self.input.write(f"{json.dumps(request)}\n".encode())
         self.input.flush()
         lines: list[list[str]] = []
-        killer = None
+        killer, begun = None, time.monotonic()
         while True:
             line = self.output.readline().decode().split()
             assert line, "the launcher died"
             if line[0] == "pid":
-                pid = int(line[1])
-            if line[0] == since:
-                killer = threading.Timer(delay, kill, (pid,))
+                pid, begun = int(line[1]), time.monotonic()
+            if len(lines) == words and line[0] != "dead":
+                pace = (time.monotonic() - begun) / words if words else 0.05
+                killer = threading.Timer(part * pace, kill, (pid,))
                 killer.start()
             if line[0] == "dead":
                 if killer is not None:
@@ -168,35 +167,42 @@ class Witness:
         assert fresh.digest() == service._keeper.mode.digest(), "the model"
 
 
-def kill_many(url, times, options, kind="honest", seed=7, every=1):
+@pytest.fixture(scope="module")
+def launcher():
+    """One for all: it takes seconds to start."""
+    found = Killed()
+    yield found
+    found.close()
+
+
+def kill_many(launcher, url, times, options, kind="honest", seed=7, every=1):
     """Kill services at random points; the witness."""
     with UnlearningService.open(url, **options):
         pass
     draw, witness = random.Random(seed), Witness()
-    launcher = Killed(url, kind, options)
-    try:
-        for number in range(times):
-            # Most die at work, some while they open and recover.
-            since = "opened" if draw.random() < 0.8 else "pid"
-            said = launcher.once(draw.uniform(0.0, 0.5), witness.free, since)
-            witness.listen(said)
-            if number % every == every - 1:
-                witness.check(url)
-    finally:
-        launcher.close()
+    for number in range(times):
+        # Most die at work, some while they open and recover (after word 0).
+        words = draw.randrange(1, 14) if draw.random() < 0.8 else 0
+        request = [str(url), kind, options, witness.free]
+        witness.listen(launcher.once(request, words, draw.uniform(0.0, 2.0)))
+        if number % every == every - 1:
+            witness.check(url)
     return witness
 
 
 @pytest.mark.parametrize("options", [OGD, RIDGE], ids=["ogd", "ridge"])
-def test_nothing_acknowledged_is_lost_and_everything_agrees(tmp_path, options):
-    witness = kill_many(tmp_path / "model.db", 25, options)
+def test_nothing_acknowledged_is_lost_and_everything_agrees(
+    launcher, tmp_path, options
+):
+    witness = kill_many(launcher, tmp_path / "model.db", 25, options)
     assert len(witness.inserted) > 25 and len(witness.deleted) > 5
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("options", [OGD, RIDGE], ids=["ogd", "ridge"])
-def test_two_hundred_crashes(tmp_path, options):
-    witness = kill_many(tmp_path / "model.db", 200, options, seed=int(time.time()))
+def test_two_hundred_crashes(launcher, tmp_path, options):
+    seed = int(time.time())
+    witness = kill_many(launcher, tmp_path / "model.db", 200, options, seed=seed)
     print(
         f"200 kills: {len(witness.inserted)} inserts and {len(witness.deleted)}"
         f" deletions acknowledged, {len(witness.entries)} paid for, none lost"
@@ -227,8 +233,8 @@ def test_saboteurs_pass_while_nobody_dies(tmp_path, kind, monkeypatch):
         ("redraws", "drawn by another process"),
     ],
 )
-def test_the_check_finds_saboteurs(tmp_path, kind, words):
+def test_the_check_finds_saboteurs(launcher, tmp_path, kind, words):
     """The sabotaged twins: the very same check must fail."""
     with pytest.raises((AssertionError, DemurError), match=words):
         # A saboteur recovers from its own crashes, so not every one is checked.
-        kill_many(tmp_path / "model.db", 40, OGD, kind, every=4)
+        kill_many(launcher, tmp_path / "model.db", 40, OGD, kind, every=4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from river import compose, datasets, evaluate, metrics, preprocessing
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+import demur.unlearning
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Ledger
 from demur.unlearning import MemoryPair, PrivacyOdometer
@@ -247,3 +250,16 @@ def test_the_constant_is_a_feature_like_any_other():
     machine = make_mode("ridge", 4)
     machine.insert_many(np.hstack([X, np.ones((200, 1))]), y)
     assert model.model_.mode.digest() == machine.digest()
+
+
+@pytest.mark.slow
+def test_the_package_does_not_load_scikit_learn():
+    code = "import sys, demur.unlearning as u; print('sklearn' in sys.modules);"
+    code += "print(u.UnlearnableRegressor.__name__, 'sklearn' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "UnlearnableRegressor", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'Unlearnabel'"):
+        _ = demur.unlearning.Unlearnabel
+    assert "UnlearnableClassifier" in dir(demur.unlearning)

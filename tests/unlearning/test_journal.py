@@ -269,3 +269,30 @@ def test_snapshots_of_others_and_damaged_ones_are_refused(path, tmp_path):
             with pytest.raises(SnapshotRefused, match="Nothing"):
                 service.restore(tmp_path / "bad")
         assert len(state) and isinstance(service.status().head, Head)
+
+
+def test_an_old_state_cannot_pass_for_a_newer_one(path, tmp_path):
+    """A copy from before a deletion, with another row, tick or epoch in its header."""
+    with open_service(path) as service:
+        fill(service, range(5))
+        old = service.snapshot().read_bytes()
+        service.delete(1)
+        at = service.status().head.sequence
+        before = service.published().tolist()
+        head, _, state = old.partition(b"\n")
+        for changes in ({"sequence": at}, {"sequence": at, "tick": 4}, {"tick": 4}):
+            forged = json.dumps(json.loads(head) | changes).encode() + b"\n" + state
+            (tmp_path / "forged").write_bytes(forged)
+            with pytest.raises(SnapshotRefused, match="Nothing has changed"):
+                service.restore(tmp_path / "forged")
+        assert service.published().tolist() == before
+
+
+def test_whatever_lies_among_the_snapshots_is_burnt(path):
+    with open_service(path) as service:
+        fill(service, range(5))
+        taken = service.snapshot()
+        shutil.copy(taken, taken.with_name("backup.snapshot"))
+        (taken.parent / "folder").mkdir()
+        service.delete(1)
+        assert [p.name for p in taken.parent.iterdir()] == ["folder"]

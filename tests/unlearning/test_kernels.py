@@ -53,6 +53,13 @@ def test_slow_inputs_give_the_same_as_fast_ones(make):
     assert np.isfinite(one.published()).all()
 
 
+def test_huge_rows_are_clipped_alike_on_every_way_in():
+    """Where squares are large but finite, kernels clip the row themselves."""
+    rng = np.random.default_rng(0)
+    for row in rng.normal(size=(200, 6)) * 1e120:
+        assert np.array_equal(clipped(row, 1.0), kernels.clip(row, 1.0))
+
+
 @every_mode
 def test_a_checked_record_is_the_same_record(make):
     X, Y = records(50, 6, seed=2)

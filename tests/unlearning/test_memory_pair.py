@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from demur.compat import memory_pair as compat
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Draw, Ledger
 from demur.unlearning import (
@@ -28,6 +29,7 @@ from demur.unlearning.modes import make_mode
 from demur.unlearning.refusals import (
     CapacityExhausted,
     RecordExists,
+    RecordMismatch,
     RecordNeeded,
     UnknownRecord,
 )
@@ -250,6 +252,12 @@ def test_bad_options():
         MemoryPair(3, odometer, comparator=[1.0, math.nan, 0.0])
     with pytest.raises(ValueError, match="dim"):
         MemoryPair(0, odometer)
+    with pytest.raises(TypeError, match="odometer must be a PrivacyOdometer"):
+        MemoryPair(3, "book.db")
+    with pytest.raises(TypeError, match="calibrator must be a Calibrator"):
+        MemoryPair(3, odometer, compat.Calibrator())
+    with pytest.raises(TypeError, match="calibrator must be a Calibrator"):
+        compat.MemoryPair(3, compat.PrivacyOdometer(1.0, 1e-5, 0.1), Calibrator())
 
 
 # -- ids and subjects --------------------------------------------------------------
@@ -344,6 +352,49 @@ def test_a_subjects_second_request_needs_a_promise_for_two():
     with pytest.raises(UnknownRecord, match="does not belong"):
         model.insert(X[0], Y[0], record_id="q", subject_id="Bob")
         model.delete(record_id="q", subject_id="Ada")
+
+
+def test_a_subject_and_a_record_of_the_same_name_are_two_persons():
+    model = ready()
+    X, Y = of("ogd")
+    model.insert(X[0], Y[0], record_id="7")
+    model.insert(X[1], Y[1], record_id="8", subject_id="7")
+    model.delete(record_id="7")
+    model.delete(subject_id="7")
+    assert model.deletes_seen == 2
+
+
+@pytest.mark.parametrize("mode", ["ridge", "logistic"])
+def test_another_record_than_the_one_learned_is_refused(mode):
+    model = ready(mode, named=True)
+    X, Y = of(mode)
+    model.insert_many(X[300:305], Y[300:305], [f"m{i}" for i in range(5)])
+    for i, name in ((5, "c5"), (60, "r60"), (302, "m2")):
+        digest = model.mode.digest()
+        for x, y in ((X[i + 1], Y[i]), (X[i], 1.0 - Y[i])):
+            with pytest.raises(RecordMismatch, match=f"{name}.*Nothing was spent"):
+                model.delete(x, y, record_id=name)
+            with pytest.raises(RecordMismatch):
+                ids = [name, "r70"]
+                model.delete_many(ids, [x, X[70]], [y, Y[70]])
+        assert model.mode.digest() == digest and model.odometer.deletions_made == 0
+    if mode == "logistic":
+        model.renew(X[:305], Y[:305])
+    model.delete((X[60] + 0.0).tolist(), Y[60], record_id="r60")
+    assert model.deletes_seen == 1
+
+
+def test_several_deletions_keep_what_each_subject_may_ask_for():
+    X, Y = of("ogd")
+    model = ready()
+    for i in range(2):
+        model.insert(X[i], Y[i], record_id=f"p{i}", subject_id="Ada")
+    digest = model.mode.digest()
+    with pytest.raises(CapacityExhausted, match="requests_per_subject"):
+        model.delete_many(["p0", "p1"])
+    assert model.mode.digest() == digest and model.odometer.deletions_made == 0
+    assert "p0" in model.registry
+    model.delete_many(["p0"])
 
 
 def test_several_deletions_or_none():
@@ -465,6 +516,26 @@ def test_a_used_up_certificate_refuses_before_it_spends():
     assert model.odometer.deletions_made == model.deletes_seen
     if model.deletes_seen == 0:
         assert model.mode.digest() == digest
+
+
+@pytest.mark.parametrize("mode", ["ogd", "logistic"])
+def test_weights_that_no_grid_holds_are_refused_before_it_spends(mode, monkeypatch):
+    """Noise so fine that float64 cannot add it to the weights."""
+    model = ready(mode)
+    X, Y = of(mode)
+    digest = model.mode.digest()
+    monkeypatch.setattr(model.odometer, "check_shift", lambda shift, dim: 2.0**-80)
+    with pytest.raises(ValueError, match="too large for this grid"):
+        model.delete(X[200], Y[200])
+    assert model.odometer._reservation.drawn == 0 and model.deletes_seen == 0
+    assert model.mode.digest() == digest
+
+
+def test_a_copy_that_no_grid_holds_is_refused_before_it_spends():
+    model = ready("logistic", tolerance=1e-11)
+    with pytest.raises(ValueError, match="too large for this grid"):
+        model.publish()
+    assert model.odometer._reservation.drawn == 0
 
 
 def test_renewal_makes_room():
@@ -773,8 +844,8 @@ def test_a_copy_would_be_a_second_budget():
         for act in (copy.deepcopy, pickle.dumps, copy.copy):
             with pytest.raises(TypeError, match="second budget"):
                 act(model.odometer)
-        for act in (copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match="second budget"):
+        for act in (copy.deepcopy, pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match="share its budget"):
                 act(model)
 
 
@@ -805,3 +876,34 @@ def test_the_statement_of_joint_scope():
         1.0, 1e-5, 0.1, gamma=2.0, scope="joint", accounting="zcdp"
     )
     assert "all deleted records" in ready(odometer=odometer).statement()
+
+
+@pytest.mark.parametrize("read", [lambda m: m.predict(np.ones(DIM)), lambda m: m.theta])
+def test_nobody_reads_a_model_in_the_middle_of_an_act(read):
+    """`ridge` solves when it is asked: half-way through a deletion it would keep the
+    weights from before.
+    """
+    model = ready("ridge")
+    reader = threading.Thread(target=read, args=(model,))
+    with model._lock:
+        reader.start()
+        reader.join(0.2)
+        assert reader.is_alive()
+    reader.join(10)
+    assert not reader.is_alive()
+
+
+def test_metrics_before_the_first_record():
+    model = pair()
+    stats = model.finalize_calibration(1.0)
+    model.odometer.finalize_with(stats, T_estimate=100_000)
+    assert model.metrics().avg_regret_theory is None
+
+
+def test_deleting_a_calibration_record_renews_what_drift_is_compared_with():
+    quiet = DriftDetector(window=20)
+    model = ready(named=True, drift=quiet)
+    before = quiet._mean
+    model.delete(record_id="c30")
+    rest = model.calibrator.grad_norms
+    assert len(rest) == 30 and quiet._mean == pytest.approx(np.mean(rest)) != before

@@ -1,5 +1,7 @@
 """What is kept of a record: marks that tell nothing, and boxes that can be shredded."""
 
+import traceback
+
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -132,6 +134,8 @@ def test_deleting_erases_key_box_and_old_state_from_every_file(path):
             path, "SELECT body FROM demur_unlearning_boxes WHERE mark = ?", mark
         )
         sums = service._keeper.mode.state()["sums"].tobytes()
+        content = service._keeper.marks.content(*record(3)).encode()
+        assert files_with(path, content) != []
         copy = bytes_of(path)  # a backup from before
         assert any(key in data for data in copy.values())
         assert any(sums in data for data in copy.values())
@@ -145,7 +149,7 @@ def test_deleting_erases_key_box_and_old_state_from_every_file(path):
         )
         service.delete(3)
         assert not service.status().unclean
-        for needle in (key, box, sums):
+        for needle in (key, box, sums, content):
             assert files_with(path, needle) == []
         assert service.delete(4).epsilon == 0.0  # the others are still there
 
@@ -195,3 +199,16 @@ def test_keys_without_boxes_are_swept_away_on_opening(path):
     sql(path, "DELETE FROM demur_unlearning_boxes WHERE mark = ?", mark)
     with UnlearningService.open(path):
         assert files_with(path, key) == []
+
+
+def test_no_error_shows_what_was_written(path):
+    """A statement that fails names its table, not its values."""
+    with open_service(path, record_store="encrypted") as service:
+        fill(service, range(2))
+        mark = service._keeper.marks.record(7)
+        keys = path.parent / "model.db.keys" / "records.db"
+        sql(keys, "INSERT INTO demur_record_keys VALUES (?, 1, x'00')", mark)
+        with pytest.raises(sa.exc.IntegrityError) as error:
+            fill(service, [7])
+        assert "demur_record_keys" in str(error.value)
+        assert mark not in "".join(traceback.format_exception(error.value))

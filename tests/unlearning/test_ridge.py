@@ -236,3 +236,16 @@ def test_a_damaged_state_is_refused():
     ):
         with pytest.raises(ValueError):
             mode.restore({**state, key: value})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"norm_bound": 1e160},
+        {"norm_bound": 1e-170, "Lambda": 1e-300},
+        {"y_bound": 1e300, "Lambda": 1e-9},  # weights that overflow predict NaN
+    ],
+)
+def test_bounds_beyond_float64_are_refused(config):
+    with pytest.raises(ValueError, match="must be|too large"):
+        Ridge(3, **config)

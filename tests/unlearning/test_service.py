@@ -12,6 +12,7 @@ from demur import __version__
 from demur.core.adjacency import AddOrRemoveOne, Erasure
 from demur.core.errors import BookMismatch, DemurError, NoiseReuse
 from demur.ledger import Budget, Ledger
+from demur.unlearning import snapshot
 from demur.unlearning.deletion import Deletions
 from demur.unlearning.modes import make_mode
 from demur.unlearning.refusals import (
@@ -424,7 +425,7 @@ def test_terms_are_kept_and_others_refused(path):
         ({"mode": "seed"}, "no promise"),
         ({"mode": "magic"}, "mode must be"),
         ({"scope": "joint"}, "capacity"),
-        ({"scope": "joint", "capacity": 3, "accounting": "gdp"}, "does not prove"),
+        ({"scope": "joint", "capacity": 3, "accounting": "rdp"}, "not offered"),
         ({"accounting": "basic"}, "accounting must be"),
         ({"epsilon": None}, "epsilon and delta"),
         ({"epsilon": 0.0}, "epsilon"),
@@ -629,10 +630,11 @@ def test_a_shared_book_carries_the_service(tmp_path, path):
             assert certificate.book == book.id
             assert service.verify().ok
         assert book.epsilon(unit=AddOrRemoveOne()) == 0.0
+        zcdp = {"ledger": book, "accounting": "zcdp"}
         with pytest.raises(BookMismatch, match="squares of mu"):
-            open_service(tmp_path / "j.db", ledger=book, scope="joint", capacity=3)
+            open_service(tmp_path / "j.db", scope="joint", capacity=3, **zcdp)
         with pytest.raises(BookMismatch, match="squares of mu"):
-            open_service(tmp_path / "j.db", ledger=book)
+            open_service(tmp_path / "j.db", **zcdp)
     with Ledger.open(
         tmp_path / "other.db",
         dataset="d",
@@ -677,3 +679,147 @@ def test_no_text_of_a_service_shows_its_secret(path):
     assert secret.hex() not in text and repr(secret) not in text
     mode = path.stat().st_mode & 0o777
     assert mode == 0o600
+
+
+def failing(kind=Died):
+    def fail(*_, **__):
+        raise kind
+
+    return fail
+
+
+@pytest.mark.parametrize("step", ["learned", "insert_many"])
+def test_a_model_that_moved_without_its_record_is_never_made_durable(
+    path, monkeypatch, step
+):
+    """Ctrl-C between the model and the tables: a record without an id, else."""
+    with open_service(path) as service:
+        fill(service, range(3))
+        digest = service._keeper.mode.digest()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(service._keeper), "learned", failing())
+            with pytest.raises(Died):
+                if step == "learned":
+                    service.insert(*record(3), record_id=3)
+                else:
+                    x, y = record(3)
+                    service.insert_many([x], [y], record_ids=[3])
+        assert service._keeper.mode.digest() != digest
+        with pytest.raises(DemurError, match="open it again"):
+            service.flush()
+    with UnlearningService.open(path) as again:
+        assert again._keeper.mode.digest() == digest and again.status().live == 3
+
+
+def test_a_deletion_that_memory_missed_stops_the_service(path, monkeypatch):
+    """Ctrl-C right after the commit: the old model must not be written again."""
+    with open_service(path) as service:
+        fill(service, range(4))
+        with monkeypatch.context() as patch:
+            honest = Deletions.commit
+
+            def late(self, *rest):
+                # Only now: the transaction of the intent must still be noticed.
+                patch.setattr(type(self._keeper), "_appended", failing())
+                return honest(self, *rest)
+
+            patch.setattr(Deletions, "commit", late)
+            with pytest.raises(Died):
+                service.delete(1)
+        with pytest.raises(DemurError, match="open it again"):
+            service.insert(*record(9), record_id=9)
+    with UnlearningService.open(path) as again:
+        assert again.certificate(1).requests == 1 and again.verify().ok
+
+
+def test_an_epoch_without_its_book_forgets_nothing(path, monkeypatch):
+    with open_service(path, scope="joint", capacity=3) as service:
+        fill(service, range(4))
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "open", failing(OSError))
+            with pytest.raises(OSError):
+                service.retrain([(n, *record(n)) for n in range(3)])
+        with pytest.raises(DemurError, match="open it again"):
+            service.delete(0)
+    with UnlearningService.open(path) as again:
+        assert again.status().epoch == 2 and again.verify().ok
+
+
+@pytest.mark.parametrize("made_up", ["scrub", "by the next deletion"])
+def test_keys_that_could_not_be_wiped_are_told_and_made_up_for(
+    path, monkeypatch, made_up
+):
+    with open_service(path, record_store="encrypted") as service:
+        fill(service, range(3))
+        mark = service._keeper.marks.record(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(service._keeper.vault), "erase", failing(OSError))
+            with pytest.raises(OSError):
+                service.delete(1)
+        assert service.status().unclean and service.delete(1).generation == 1
+        keys = path.parent / "model.db.keys" / "records.db"
+        kept = "SELECT count(*) FROM demur_record_keys WHERE mark = ?"
+        assert sql(keys, kept, mark) == [(1,)]
+        if made_up == "scrub":
+            service.scrub()
+        else:
+            service.delete(2)
+        assert sql(keys, kept, mark) == [(0,)] and not service.status().unclean
+
+
+def test_a_forked_copy_that_closes_writes_nothing(path):
+    with open_service(path) as service:
+        fill(service, range(2))
+        service.insert(*record(2), record_id=2)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                service.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        rows = "SELECT count(*) FROM demur_unlearning_journal"
+        assert sql(path, rows) == [(2,)]
+        assert service.flush().sequence == 3 and service.verify().ok
+
+
+def test_an_interrupted_batch_is_carried_out_as_one_request(path, monkeypatch):
+    service = open_service(path)
+    for number in range(5):
+        service.insert(*record(number), record_id=number, subject_id="ada")
+    with monkeypatch.context() as patch:
+        patch.setattr(Deletions, "noised", failing())
+        patch.setattr(Deletions, "abandon", lambda *_: None)
+        with pytest.raises(Died):
+            service.delete_many([1, 2, 3])
+    service._resources.close()
+    with UnlearningService.open(path) as again:
+        issued = [again.certificate(number) for number in (1, 2, 3)]
+        assert {(c.requests, c.records) for c in issued} == {(2, 3)}
+        assert len({c.operation for c in issued}) == 1 and again.verify().ok
+
+
+def test_an_interrupted_deletion_whose_key_is_lost_does_not_lock_the_service(
+    path, monkeypatch
+):
+    service = open_service(path, mode="ridge", record_store="encrypted")
+    fill(service, range(3))
+    interrupted(service, monkeypatch, "noised", 1)
+    sql(path.parent / "model.db.keys" / "records.db", "DELETE FROM demur_record_keys")
+    with UnlearningService.open(path) as again:
+        assert [q.reason for q in again.queue()] == ["interrupted"]
+        assert again.delete(1, *record(1)).requests == 2 and again.queue() == []
+
+
+def test_a_state_edited_under_an_open_service_is_found(path):
+    with open_service(path) as service:
+        fill(service, range(3))
+        ((body,),) = sql(path, "SELECT body FROM demur_unlearning_state")
+        state = snapshot.decode(body)
+        state["w"] = state["w"] + 1e-9
+        sql(path, "UPDATE demur_unlearning_state SET body = ?", snapshot.encode(state))
+        assert "not the one that the journal names" in str(service.verify())
+        sql(path, "UPDATE demur_unlearning_state SET body = ?", b"[]\nx")
+        assert not service.verify().ok

@@ -73,7 +73,7 @@ def test_joint_noise_is_that_of_the_capacity_formulas(capacity):
     z = gdp.multiplier(gdp.part_of_units(1))
     # A sampler's share of 2^-20 of delta is set aside here, and not there.
     assert z == pytest.approx(multiplier(capacity, 1.0, 1e-5), rel=1e-6)
-    zcdp = tariff(scope="joint", capacity=capacity)
+    zcdp = tariff(scope="joint", capacity=capacity, accounting="zcdp")
     found = zcdp.multiplier(zcdp.part_of_units(1))
     exact = multiplier(capacity, 1.0, 1e-5, "zcdp")
     assert exact <= found <= exact * 1.02  # one whole order, against the best real one

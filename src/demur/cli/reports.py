@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from demur.cli.report_tables import centre_table, constants_table, sweep_table
 from demur.cli.values import ManyValues, names, numbers, threshold, thresholds
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from demur.cluster.report_metadata import ReportMetadata
-    from demur.cluster.sweep import Sweep
     from demur.ledger import Ledger
     from demur.mechanisms import BPM
 
@@ -155,11 +152,16 @@ def cluster(
     with _plain_errors():
         if output is not None:
             kind_of(output)
+            if output.exists() and reports.exists() and output.samefile(reports):
+                raise ValueError(
+                    "the output must not be the reports: they are paid for, and would"
+                    " be lost"
+                )
         told = None if L is None else threshold("--L", L)
         found, metadata = read_reports(reports, epsilon=epsilon, L=told)
         with console.status("clustering"):
             centres = fit_centres(found, k, algorithm, decoder=decoder, seed=seed)
-        console.print(_centre_table(centres, metadata))
+        console.print(centre_table(centres, metadata))
         console.print(centres.note, highlight=False)
         if output is not None:
             write_centres(output, centres, metadata)
@@ -182,7 +184,7 @@ def inspect(
 
     with _plain_errors():
         bpm = BPM(epsilon, threshold("--L", L), dimension)
-        console.print(_constants(bpm))
+        console.print(constants_table(bpm))
         console.print(bpm.declaration().name, highlight=False)
         if samples == 0:
             if plot is not None:
@@ -255,7 +257,7 @@ def sweep(
                 seed=seed,
                 progress=lambda done, total: progress("trials", done, total),
             )
-        console.print(_sweep_table(found, data.name, trials))
+        console.print(sweep_table(found, data.name, trials))
         console.print(data.note, highlight=False)
         if csv is not None:
             from demur.cli.sweep_data import write_trials
@@ -280,92 +282,6 @@ def _open(book: str, dataset: str, bpm: BPM) -> Ledger:
     except BookMismatch:
         budgets: Any = {ReplaceOne(): whole_budget(bpm)}
         return Ledger.open(book, dataset=dataset, budgets=budgets, filter="pure")
-
-
-def _constants(bpm: BPM) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title=f"BPM, epsilon {bpm.epsilon:g}, L {bpm.L:.6g}, d {bpm.dimension}",
-        title_justify="left",
-    )
-    table.add_column("constant")
-    table.add_column("value", justify="right")
-    table.add_column("what it is")
-    middle = [0.5] * bpm.dimension
-    for name, value, what in (
-        (
-            "lambda_L",
-            bpm.lambda_L,
-            f"density at the point (log {bpm.log_lambda_L:.6g})",
-        ),
-        ("mu_L", bpm.mu_L, "1 / lambda_L"),
-        ("p_L", bpm.p_L, f"probability of a report within L (log {bpm.log_p_L:.6g})"),
-        (
-            "alpha",
-            bpm.alpha,
-            f"share of a report about its point (log {bpm.log_alpha:.6g})",
-        ),
-        ("mse", float(bpm.mse(middle)), "E|x - v|^2 for a point in the middle"),
-        ("grid", bpm.grid, "reports are multiples of it"),
-    ):
-        table.add_row(name, f"{value:.6g}", what)
-    return table
-
-
-def _centre_table(centres: Any, metadata: ReportMetadata) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    original = metadata.low is not None
-    unit = "original units" if original else "unit cube"
-    shown = metadata.in_original_units(centres.cube) if original else centres.cube
-    table = Table(title=f"Centres ({unit})", title_justify="left")
-    table.add_column("no.")
-    table.add_column("share", justify="right")
-    most = 8
-    for name in metadata.columns[:most]:
-        table.add_column(escape(name), justify="right")
-    if len(metadata.columns) > most:
-        table.caption = f"the first {most} of {len(metadata.columns)} columns"
-    for i, (share, row) in enumerate(zip(centres.weights, shown, strict=True)):
-        table.add_row(str(i), f"{share:.3f}", *(f"{x:.4g}" for x in row[:most]))
-    return table
-
-
-def _sweep_table(found: Sweep, name: str, trials: int) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    best = found.baseline
-    table = Table(
-        title=f"{escape(name)}: medians of {trials} draws, SSE with a 10-90% band",
-        title_justify="left",
-        caption="increase: of the SSE over non-private k-means",
-    )
-    for column in ("model", "epsilon", "L", "SSE", "band", "increase", "silhouette"):
-        table.add_column(column, justify="right")
-    for column in ("ARI", "NMI", "centre error", "decoder"):
-        table.add_column(column, justify="right")
-
-    def cells(q: Any) -> list[str]:
-        return [f"{q.silhouette:.3f}", f"{q.ari:.3f}", f"{q.nmi:.3f}",
-                f"{q.centroid_error:.3f}"]  # fmt: skip
-
-    row = ["not private", "", "", f"{best.sse:.4g}", "", "0%", *cells(best), ""]
-    table.add_row(*row)
-    for band in found.bands():
-        table.add_row(
-            band.algorithm,
-            f"{band.epsilon:g}",
-            f"{band.L:g}" if isinstance(band.L, float) else str(band.L),
-            f"{band.median.sse:.4g}",
-            f"{band.low.sse:.3g}-{band.high.sse:.3g}",
-            f"{band.median.increase:.0f}%",
-            *cells(band.median),
-            ", ".join(band.decoders),
-        )
-    return table
 
 
 @contextmanager

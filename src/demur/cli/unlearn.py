@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from demur.ledger import Ledger
     from demur.unlearning.workload import Curve, Played, Stream
 
+_UNLIMITED = 2**39  # a capacity that no stream uses up
+
 unlearn_app = typer.Typer(
     help="Learn and forget a stream, with an account of every deletion.",
     no_args_is_help=True,
@@ -105,6 +107,8 @@ def run(
     from demur.unlearning.workload import read_stream
 
     with _plain_errors():
+        _check_target(plot, ".png", ".svg", ".pdf")
+        _check_target(output, ".npz")
         events = read_stream(stream)
         options = _Options(
             mode=mode.value,
@@ -174,6 +178,7 @@ def simulate(
             gamma_priv=gamma_priv,
             calibration=calibration,
         )
+        _check_target(plot, ".png", ".svg", ".pdf")
         every, per = _ratio(ratio)
         events = simulated(
             inserts,
@@ -270,6 +275,16 @@ class _Options:
         return bound | {"Lambda": self.lambda_ * inserts}
 
 
+def _check_target(path: Path | None, *endings: str) -> None:
+    """Refuse a file that could not be written, before anything is spent."""
+    if path is None:
+        return
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"{path} must end in {' or '.join(endings)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}")
+
+
 def _ratio(text: str) -> tuple[int, int]:
     inserts, colon, deletes = text.partition(":")
     try:
@@ -291,11 +306,8 @@ def _open(book: str | None, dataset: str, options: _Options) -> Ledger | None:
     try:
         return Ledger.open(book)
     except BookMismatch:
-        # Where no Gaussian composition is proved, the promise is an (epsilon, delta).
-        several = options.scope == "joint" or options.requests_per_subject > 1
-        rule = "pure" if options.mode == "ogd" and several else "gaussian"
         budgets = {Erasure(): Budget(options.epsilon, options.delta)}
-        return Ledger.open(book, dataset=dataset, budgets=budgets, filter=rule)
+        return Ledger.open(book, dataset=dataset, budgets=budgets, filter="gaussian")
 
 
 def _play(
@@ -377,7 +389,7 @@ def _show(played: Played, options: _Options) -> None:
 
     m = played.metrics
     table = Table("", "theory", "practice", title=f"mode {m.mode}, {options.scope}")
-    unlimited = m.m_theory is not None and m.m_theory >= 2**40
+    unlimited = m.m_theory is not None and m.m_theory >= _UNLIMITED
     capacity = "unlimited" if unlimited else _number(m.m_theory)
     table.add_row(
         "average regret", _number(m.avg_regret_theory), _number(m.avg_regret_empirical)
@@ -419,7 +431,11 @@ def _draw(curve: Curve, path: Path) -> None:
     above.set_ylabel("regret per round")
     above.set_yscale("symlog", linthresh=1e-2)
     above.legend(frameon=False)
-    below.step(curve.events, curve.capacity, where="post")
+    if max(curve.capacity) < _UNLIMITED:
+        below.step(curve.events, curve.capacity, where="post")
+    else:
+        below.text(0.5, 0.5, "unlimited", ha="center", transform=below.transAxes)
+        below.set_yticks([])
     below.set_ylabel("deletions left")
     below.set_xlabel("events")
     figure.savefig(path)

@@ -62,19 +62,26 @@ def write_centres(path: Path, centres: Centres, metadata: ReportMetadata) -> Non
     """One row for each centre: `cluster`, `share`, the columns in original units.
 
     Coordinates in the cube follow as `cube_<column>`; without bounds they are all there
-    is.
+    is. A name that a column of the points has already gets a `_` behind it.
     """
-    columns: dict[str, Any] = {
-        "cluster": np.arange(len(centres.cube)),
-        "share": centres.weights,
-    }
+    names: list[str] = []
+    columns: list[Any] = []
     if metadata.low is not None:
-        shown = metadata.in_original_units(centres.cube)
-        columns |= dict(zip(metadata.columns, shown.T, strict=True))
-    cube_names = [f"cube_{name}" for name in metadata.columns]
-    columns |= dict(zip(cube_names, centres.cube.T, strict=True))
-    table = pa.table(columns)
+        names += metadata.columns
+        columns += list(metadata.in_original_units(centres.cube).T)
+    for name, column in zip(metadata.columns, centres.cube.T, strict=True):
+        names.append(_free(f"cube_{name}", names))
+        columns.append(column)
+    ours = [_free("cluster", names), _free("share", names)]
+    columns = [np.arange(len(centres.cube)), centres.weights, *columns]
+    table = pa.table(columns, names=ours + names)
     if kind_of(path) == "csv":
         pyarrow.csv.write_csv(table, path)
     else:
         pyarrow.parquet.write_table(table, path)
+
+
+def _free(name: str, taken: list[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

@@ -18,9 +18,9 @@ from demur.cluster.gaussian_em import (
 )
 from demur.cluster.lloyd import quiet
 from demur.cluster.mixture import PrivateMixture
-from demur.cluster.noise import noise_of
+from demur.cluster.noise import Noise, noise_of
 from demur.cluster.scale_mixture import scale_mixture
-from demur.cluster.search import PSEUDO_COUNT, fit_clusters
+from demur.cluster.search import PSEUDO_COUNT, fit_clusters, subsampling
 from demur.cluster.server import LABEL, N_INIT, Decoder, pulled
 from demur.core.entropy import Source
 from demur.ledger import Ledger
@@ -56,6 +56,7 @@ class PrivateGMM(PrivateMixture):
         random_state: Any = None,
         *,
         decoder: str = "noise_aware",
+        fallback: bool = True,
         mechanism: str | ReportMechanism = "bpm",
         n_init: int = N_INIT,
         ledger: Ledger | None = None,
@@ -70,6 +71,7 @@ class PrivateGMM(PrivateMixture):
         self.max_iter = max_iter
         self.random_state = random_state
         self.decoder = decoder
+        self.fallback = fallback
         self.mechanism = mechanism
         self.n_init = n_init
         self.ledger = ledger
@@ -92,6 +94,10 @@ class PrivateGMM(PrivateMixture):
                 " decoder='clip' or 'plain' with per-dimension Laplace, or"
                 " PrivateKMeans. Nothing was spent."
             )
+
+    def _prepare(self, noise: Noise) -> None:
+        super()._prepare(noise)
+        scale_mixture(noise)
 
     def _cluster(self, reports: Reports, decoder: Decoder) -> None:
         rng = self._rng()
@@ -119,6 +125,12 @@ class PrivateGMM(PrivateMixture):
         values = reports.values
         if len(values) > _EM_REPORTS:
             values = values[rng.permutation(len(values))[:_EM_REPORTS]]
+        self._subsampled = subsampling(len(values))
+        if len(values) < len(reports):
+            self._subsampled = (
+                f"{len(values):,} of the {len(reports):,} reports were fitted;"
+                f" of those {self._subsampled}"
+            )
         round_ones = fit_clusters(
             values,
             noise,

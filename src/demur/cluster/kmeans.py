@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.cluster.lloyd import lloyd
 from demur.cluster.noise import noise_of
-from demur.cluster.search import fit_clusters
+from demur.cluster.search import fit_clusters, subsampling
 from demur.cluster.server import LABEL, N_INIT, Decoder, PrivateClusterer, pulled
 from demur.core.entropy import Source
 from demur.ledger import Ledger
@@ -27,7 +27,8 @@ class PrivateKMeans(PrivateClusterer):
     reports leave open (`demur.cluster.posterior`). "clip" is k-means on the reports
     pulled into the cube, "plain" on the reports as they are (its centres may lie
     outside). Below 200 reports at epsilon <= 2 the default falls back to pulling the
-    reports into the cube; `decoder_` and `decoder_reason_` say what was done.
+    reports into the cube, unless `fallback=False`; `decoder_` and `decoder_reason_` say
+    what was done.
 
     Of many reports all starts see 4,000, the best few 40,000, the last one all of them.
 
@@ -53,6 +54,7 @@ class PrivateKMeans(PrivateClusterer):
         random_state: Any = None,
         *,
         decoder: str = "noise_aware",
+        fallback: bool = True,
         mechanism: str | ReportMechanism = "bpm",
         n_init: int = N_INIT,
         ledger: Ledger | None = None,
@@ -66,6 +68,7 @@ class PrivateKMeans(PrivateClusterer):
         self.max_iter = max_iter
         self.random_state = random_state
         self.decoder = decoder
+        self.fallback = fallback
         self.mechanism = mechanism
         self.n_init = n_init
         self.ledger = ledger
@@ -92,6 +95,7 @@ class PrivateKMeans(PrivateClusterer):
                 n_init=self.n_init,
                 max_iter=self.max_iter,
             )
+            self._subsampled = subsampling(len(reports))
             self.cluster_centers_ = found.centers
             self.n_iter_ = found.iterations
             self.width_: float | None = found.width
@@ -112,7 +116,8 @@ class PrivateKMeans(PrivateClusterer):
         self.inertia_ = float(squares.sum())
 
     def _nearest(self, rows: Array) -> tuple[Labels, Array]:
-        labels = np.empty(len(rows), dtype=np.intp)
+        # Not np.empty: rows whose squares overflow are nearer to no centre.
+        labels = np.zeros(len(rows), dtype=np.intp)
         best = np.full(len(rows), np.inf)
         for j, center in enumerate(self.cluster_centers_):
             squares = ((rows - center) ** 2).sum(axis=1)

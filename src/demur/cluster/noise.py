@@ -13,6 +13,8 @@ from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import ReportMechanism
 
+_INVISIBLE = 1e-12  # weight of a uniform floor: below one report of many billions
+
 
 @dataclass(frozen=True)
 class PureNoise:
@@ -93,7 +95,11 @@ def noise_of(mechanism: ReportMechanism) -> Noise:
     match mechanism:
         case BPM():
             d = mechanism.dimension
-            return PureNoise(mechanism.epsilon, mechanism.L, d, d)
+            # A floor that no report falls on is none: multivariate Laplace, whose
+            # density costs nothing to compute at any epsilon.
+            invisible = mechanism.uniform_weight < _INVISIBLE
+            L = math.inf if invisible else mechanism.L
+            return PureNoise(mechanism.epsilon, L, d, d)
         case LaplacePerDimension():
             return PureNoise(mechanism.rate, math.inf, 1, mechanism.dimension)
         case GaussianReports():

@@ -135,14 +135,24 @@ class PointTable:
         self, schema: pa.Schema, columns: Sequence[str] | None
     ) -> tuple[str, ...]:
         names = list(schema.names)
+        if columns is None and not self._parquet and any(map(_reads_as_number, names)):
+            # Its first line is somebody's record, and names of columns are public.
+            raise ValueError(
+                f"the first line of {self.path.name} must name the columns; it holds"
+                " numbers. Add a line of names, or give --columns if these are names."
+                " Nothing was spent."
+            )
         if columns is None:
             columns = [name for name in names if name != self.id_column]
         wanted = list(columns)
         asked = wanted + ([] if self.id_column is None else [self.id_column])
         missing = [name for name in asked if name not in names]
         if missing:
+            shown = f"; it has {names[:12]}"
+            if any(map(_reads_as_number, names)):
+                shown = "; its first line must name the columns, and holds numbers"
             raise ValueError(
-                f"{self.path.name} has no column {missing[0]!r}; it has {names[:12]}."
+                f"{self.path.name} has no column {missing[0]!r}{shown}."
                 " Nothing was spent."
             )
         if not wanted:
@@ -209,6 +219,14 @@ def kind_of(path: Path) -> str:
                 f"{path.name} must be .parquet or .csv; got {other or 'no ending'!r}."
                 " Nothing was spent."
             )
+
+
+def _reads_as_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _csv_reading(columns: int) -> Any:

@@ -38,6 +38,7 @@ from demur.cluster.noise import GaussianNoise, Noise, PureNoise
 
 Array = NDArray[np.float64]
 
+LARGEST_NU = 300.0  # a t with more degrees of freedom is a Gaussian in any noise
 WIDEST = 0.5  # no spread inside [0, 1] has a larger deviation
 _WIDTHS_STEP = 0.12  # of log s
 _PANEL_NODES = 20
@@ -45,6 +46,7 @@ _STUDENT_NODES = 12
 _LOG_TAU_STEP = 0.05
 _REACH = 9.0  # standard deviations of R that are integrated over
 _LARGE_ORDER = 20.0  # from here on the Bessel function by its uniform expansion
+_FAR = 1e7  # from here on by its expansion in 1/z
 _MOST_NODES = 4000
 
 
@@ -118,7 +120,7 @@ def radial_table(noise: Noise, nu: float | None = None) -> RadialTable:
     furthest = noise.furthest(WIDEST)
     nodes = min(_MOST_NODES, max(200, math.ceil(furthest / (narrowest / 1.5))))
     r = np.linspace(0.0, furthest, nodes)
-    if nu is None:
+    if nu is None or nu >= LARGEST_NU:
         table = _rows(noise, r, log_widths)
     else:
         table = _student_rows(noise, r, log_widths, nu)
@@ -190,7 +192,7 @@ def log_excess(noise: PureNoise, r: Array, s: float) -> Array:
     middle = np.sqrt(r * r + (d - 1) * s * s)
     low = np.maximum(middle - k * s * s - _REACH * s, 0.0)
     high = np.minimum(middle + _REACH * s, L)
-    panels = math.ceil(float((high - low).max()) / min(4.0 * s, 10.0 / k))
+    panels = max(1, math.ceil(float((high - low).max()) / min(4.0 * s, 10.0 / k)))
     nodes, weights = special.roots_legendre(_PANEL_NODES)
     inside = (0.5 + 0.5 * nodes + np.arange(panels)[:, None]).reshape(-1) / panels
     share = np.log(np.tile(0.5 * weights / panels, panels))
@@ -203,7 +205,8 @@ def log_excess(noise: PureNoise, r: Array, s: float) -> Array:
         terms = share + np.log(length[rows, None])
         terms = terms - k * rho + _log_chi(rho, r[rows, None], s, d)
         if math.isfinite(L):
-            terms += np.log(-np.expm1(-k * (L - rho)))
+            with np.errstate(divide="ignore"):  # a node that is rounded to L
+                terms += np.log(-np.expm1(-k * (L - rho)))
         found[rows] = special.logsumexp(terms, axis=1)
     return found
 
@@ -243,7 +246,10 @@ def _log_chi(rho: Array, r: Array, s: float, d: int) -> Array:
 def _log_scaled_bessel(order: float, z: Array) -> Array:
     """log(I_v(z) e^-z)."""
     if order < _LARGE_ORDER:
-        return np.log(special.ive(order, z))
+        # scipy gives up on arguments from about 1e9 on; long before, the next term of
+        # Hankel's expansion is below 1e-9.
+        far = np.log1p(-(4 * order**2 - 1) / (8 * z)) - 0.5 * np.log(2 * math.pi * z)
+        return np.where(z > _FAR, far, np.log(special.ive(order, np.minimum(z, _FAR))))
     # Debye's uniform expansion in 1/v; its next term is below 2e-8 from v = 20 on.
     t = z / order
     root = np.sqrt(1.0 + t * t)

@@ -59,7 +59,12 @@ class ReportWriter:
         make: Any = (
             pyarrow.csv.CSVWriter if self._csv else pyarrow.parquet.ParquetWriter
         )
-        self._writer = make(self._file, self._schema)
+        try:
+            self._writer = make(self._file, self._schema)
+        except BaseException:  # a full disk: it writes the header at once
+            self._file.close()
+            self._aside.unlink(missing_ok=True)
+            raise
         return self
 
     def write(self, values: Values, row_ids: RowIds) -> None:

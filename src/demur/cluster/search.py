@@ -37,6 +37,16 @@ _FIRST_WIDTH = 0.1
 _AVERAGED = 1_000_000
 
 
+def subsampling(count: int) -> str | None:
+    """Which of `count` reports the search looks at, if not always at all of them."""
+    if count <= _SCREENED:
+        return None
+    said = f"all starts were tried on {_SCREENED:,} of the {count:,} reports"
+    if count <= _SHORTLISTED:
+        return f"{said}, the best {_SHORTLIST} followed on all"
+    return f"{said}, the best {_SHORTLIST} on {_SHORTLISTED:,}, the last one on all"
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """The peak, the centres made of it, and how they were found."""

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from demur.cluster.noise import noise_of
+from demur.cluster.noise import Noise, noise_of
+from demur.cluster.radial import radial_table
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 from demur.core.entropy import Source
@@ -54,21 +55,27 @@ class Decoder:
     reason: str
 
 
-def choose_decoder(asked: str, count: int, mechanism: ReportMechanism) -> Decoder:
+def choose_decoder(
+    asked: str, count: int, mechanism: ReportMechanism, *, fallback: bool = True
+) -> Decoder:
     """The decoder asked for, or shrinkage where reports are too few to say anything.
 
     Both `clip` and the fallback pull reports into the cube before clustering them.
     """
     if asked != "noise_aware":
         return Decoder(asked, "asked for")
-    if count < FEW_REPORTS and mechanism.epsilon <= SMALL_EPSILON:
+    few = count < FEW_REPORTS and mechanism.epsilon <= SMALL_EPSILON
+    if few and fallback:
         return Decoder(
             "shrinkage",
             f"{count} reports at epsilon {mechanism.epsilon:g} are too few for the"
             f" noise-aware likelihood (fewer than {FEW_REPORTS} at epsilon <="
             f" {SMALL_EPSILON:g}): the reports were pulled into the cube instead",
         )
-    return Decoder("noise_aware", "maximum likelihood under the known noise")
+    reason = "maximum likelihood under the known noise"
+    if few:
+        reason += f"; {count} reports are few for it, and fallback=False"
+    return Decoder("noise_aware", reason)
 
 
 def pulled(reports: Reports, decoder: Decoder) -> Array:
@@ -86,6 +93,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     max_iter: int
     random_state: Any
     decoder: str
+    fallback: bool
     mechanism: str | ReportMechanism
     n_init: int
     ledger: Ledger | BookLeftBehind | None
@@ -94,6 +102,9 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     source: Source | None
     release_: Entry | None
     reports_: Reports
+
+    # What the decoder looked at, where that is not every report; for the summary.
+    _subsampled: str | None = None
 
     @property
     def _count(self) -> int:
@@ -141,9 +152,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         self._check_all(count)
         mechanism = self._mechanism_for(d)
         points = mechanism.check(points)
-        if self.decoder == "noise_aware":
-            _must_inform(mechanism)
-            self._check_noise(mechanism)
+        decoder = self._decoder_for(count, mechanism)
         if isinstance(self.ledger, BookLeftBehind):
             raise NotPrivate(
                 "this estimator was copied to another process or loaded from a file,"
@@ -160,7 +169,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             source=self.source,
         )
         del points
-        return self._fitted(release.value, release.entry)
+        return self._fitted(release.value, release.entry, decoder)
 
     def fit_reports(
         self,
@@ -174,23 +183,35 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         """
         checked = _reports(reports, mechanism)
         self._check_all(len(checked))
+        decoder = self._decoder_for(len(checked), checked.mechanism)
+        return self._fitted(checked, None, decoder)
+
+    def _decoder_for(self, count: int, mechanism: ReportMechanism) -> Decoder:
+        """The decoder of a fit; whatever it cannot take is refused here, unpaid."""
+        decoder = choose_decoder(self.decoder, count, mechanism, fallback=self.fallback)
         if self.decoder == "noise_aware":
-            _must_inform(checked.mechanism)
-            self._check_noise(checked.mechanism)
-        return self._fitted(checked, None)
+            _must_inform(mechanism)
+            self._check_noise(mechanism)
+        if decoder.name == "noise_aware":
+            self._prepare(noise_of(mechanism))
+        return decoder
 
     def _check_noise(self, mechanism: ReportMechanism) -> None:
         """Refuse a noise that the subclass's decoder cannot take."""
         noise_of(mechanism)
 
-    def _fitted(self, reports: Reports, entry: Entry | None) -> Self:
+    def _prepare(self, noise: Noise) -> None:
+        """Tables of public numbers that the decoder needs: made before the charge."""
+        radial_table(noise)
+
+    def _fitted(self, reports: Reports, entry: Entry | None, decoder: Decoder) -> Self:
         for name in [key for key in vars(self) if key.endswith("_")]:
             delattr(self, name)
+        self._subsampled = None
         # Reports first: if the clustering dies, what was paid for is not lost, and
         # `fit_reports(estimator.reports_)` takes it up again.
         self.reports_ = reports
         self.release_ = entry
-        decoder = choose_decoder(self.decoder, len(reports), reports.mechanism)
         self._cluster(reports, decoder)
         self.decoder_ = decoder.name
         self.decoder_reason_ = decoder.reason
@@ -203,6 +224,11 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         if self.decoder not in DECODERS:
             raise ValueError(
                 f"decoder must be one of {DECODERS}; got {self.decoder!r:.40}."
+                " Nothing was spent."
+            )
+        if not isinstance(self.fallback, bool | np.bool_):
+            raise ValueError(
+                f"fallback must be True or False; got {self.fallback!r:.40}."
                 " Nothing was spent."
             )
         if self._count > count:
@@ -278,6 +304,8 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             f"mechanism: {mechanism.declaration(self.space).name}",
             f"decoder: {self.decoder_} ({self.decoder_reason_})",
         ]
+        if self._subsampled is not None:
+            head.append(f"subsampled: {self._subsampled}")
         paid = (
             "reports were given; nothing was charged by this fit"
             if self.release_ is None

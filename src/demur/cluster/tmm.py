@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from demur.cluster.lloyd import lloyd
 from demur.cluster.mixture import PrivateMixture
-from demur.cluster.noise import noise_of
-from demur.cluster.search import fit_clusters
+from demur.cluster.noise import Noise, noise_of
+from demur.cluster.radial import radial_table
+from demur.cluster.search import fit_clusters, subsampling
 from demur.cluster.server import LABEL, N_INIT, Decoder, pulled
 from demur.cluster.student import StudentClusters, fit_students, squared_distances
 from demur.core import validate
@@ -50,6 +51,7 @@ class PrivateTMM(PrivateMixture):
         *,
         fixed_nu: bool = False,
         decoder: str = "noise_aware",
+        fallback: bool = True,
         mechanism: str | ReportMechanism = "bpm",
         n_init: int = N_INIT,
         ledger: Ledger | None = None,
@@ -67,6 +69,7 @@ class PrivateTMM(PrivateMixture):
         self.random_state = random_state
         self.fixed_nu = fixed_nu
         self.decoder = decoder
+        self.fallback = fallback
         self.mechanism = mechanism
         self.n_init = n_init
         self.ledger = ledger
@@ -77,6 +80,9 @@ class PrivateTMM(PrivateMixture):
     def _check(self) -> None:
         validate.positive(nu=self.nu, alpha=self.alpha)
         validate.non_negative(tol=self.tol)
+
+    def _prepare(self, noise: Noise) -> None:
+        radial_table(noise, float(self.nu))
 
     def _cluster(self, reports: Reports, decoder: Decoder) -> None:
         rng = self._rng()
@@ -98,6 +104,7 @@ class PrivateTMM(PrivateMixture):
                 float(self.nu),
             )
             self.n_iter_ = found.iterations
+            self._subsampled = subsampling(len(reports))
             rows = reports.values
         else:
             rows = pulled(reports, decoder)

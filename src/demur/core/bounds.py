@@ -99,11 +99,15 @@ def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
     try:
         given = np.asarray(values)
         if np.iscomplexobj(given):
-            raise ValueError("got complex numbers")
+            raise TypeError("complex numbers")
         # Rows in one piece: sums along them are then pairwise, and nearly exact.
         matrix = np.array(given, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a matrix of real numbers; {error}") from error
+    except (TypeError, ValueError):
+        # numpy's message quotes the cell that it cannot read; ours must not.
+        raise ValueError(
+            f"{name} must be a matrix of real numbers (no words, no complex numbers),"
+            " all rows of one length"
+        ) from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(
             f"{name} must be a matrix with at least one row and one column;"

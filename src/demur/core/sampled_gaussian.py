@@ -66,7 +66,7 @@ def losses(event: Sampled, reach: float, vanishes: bool) -> tuple[float, float]:
     top = math.log1p(q * ratio)
     if both:
         return -top, top
-    least = math.log1p(-q)
+    least = math.log1p(-q) if q < 1.0 else -top
     return (least, top) if vanishes else (-top, -least)
 
 

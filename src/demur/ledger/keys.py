@@ -98,10 +98,13 @@ class Shelf:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
         finally:
             aside.unlink(missing_ok=True)
+        _sync_folder(path.parent)  # The name is durable too, not the key alone.
 
     def _read(self, path: Path) -> bytes:
         key = path.read_bytes()
@@ -111,3 +114,11 @@ class Shelf:
                 " The entry stays spent: charge a new one."
             )
         return key
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -116,6 +116,7 @@ class Store:
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=None if memory else path),
             **_pool(memory),
+            hide_parameters=True,  # An error text must not show what was written.
             connect_args={
                 "timeout": _PATIENCE_SECONDS,
                 "check_same_thread": False,
@@ -271,6 +272,7 @@ def _postgres(url: str) -> Engine:
         engine = sa.create_engine(
             address,
             poolclass=QueuePool,
+            hide_parameters=True,  # as above
             pool_size=4,
             pool_pre_ping=True,
             # Whatever the server's defaults are.

@@ -50,6 +50,7 @@ from demur.mechanisms.reports import (
     Values,
     checked_row_ids,
     coordinates,
+    must_last,
     points_in_cube,
     release_rows,
 )
@@ -329,6 +330,7 @@ class BPM:
         """
         matrix = self.check(points)
         ids = checked_row_ids(row_ids, len(matrix))
+        must_last(ledger, idempotency_key)
         declaration = self.declaration(space)
         # Whatever cannot be drawn is refused before it is paid for.
         make_table(self.epsilon, self.L, self.dimension)

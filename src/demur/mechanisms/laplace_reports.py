@@ -40,6 +40,7 @@ from demur.mechanisms.reports import (
     Values,
     checked_row_ids,
     coordinates,
+    must_last,
     points_in_cube,
     release_rows,
 )
@@ -140,6 +141,7 @@ class LaplacePerDimension:
         """Check, charge, draw, commit: as `BPM.privatize`."""
         matrix = self.check(points)
         ids = checked_row_ids(row_ids, len(matrix))
+        must_last(ledger, idempotency_key)
         make_table(self.rate, math.inf, 1)
         budget = whole_budget(self.declaration(space))
         return release_rows(

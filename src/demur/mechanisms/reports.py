@@ -163,6 +163,15 @@ def release_rows(
     return Release(Reports(values, row_ids, mechanism), entry)
 
 
+def must_last(ledger: Ledger | None, idempotency_key: str | None) -> None:
+    """Refuse a promise that nobody would keep: a repeat that draws other noise."""
+    if ledger is None and idempotency_key is not None:
+        raise ValueError(
+            "an idempotency key needs a ledger: without one a second run cannot know"
+            " of the first, and would draw other noise. Nothing was spent."
+        )
+
+
 def checked_row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
     """The rows' names as uint64, all different."""
     if row_ids is None:

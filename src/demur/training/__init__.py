@@ -28,20 +28,26 @@ if TYPE_CHECKING:
     )
     from demur.training.calibration import Calibration as Calibration
     from demur.training.calibration import calibrate_noise as calibrate_noise
+    from demur.training.checkpoint import Checkpoint as Checkpoint
     from demur.training.clipping import clipped_grad as clipped_grad
     from demur.training.config import (
         BandMFExecutionPlanConfig as BandMFExecutionPlanConfig,
     )
     from demur.training.config import ExecutionPlanConfig as ExecutionPlanConfig
     from demur.training.config import dp_sgd as dp_sgd
+    from demur.training.data import as_data as as_data
+    from demur.training.metrics import StepReport as StepReport
     from demur.training.monte_carlo import MonteCarlo as MonteCarlo
     from demur.training.noise import gaussian_privatizer as gaussian_privatizer
+    from demur.training.noise import noise_stddev as noise_stddev
     from demur.training.noise import privatizer as privatizer
     from demur.training.plan import DPExecutionPlan as DPExecutionPlan
     from demur.training.precompile import Programs as Programs
     from demur.training.shapes import CostModel as CostModel
     from demur.training.shapes import ShapePlan as ShapePlan
     from demur.training.shapes import plan_shapes as plan_shapes
+    from demur.training.trainer import Trained as Trained
+    from demur.training.trainer import Users as Users
     from demur.training.trainer import fit as fit
     from demur.training.truncation import choose_cap as choose_cap
     from demur.training.truncation import nearly_free_cap as nearly_free_cap
@@ -50,6 +56,12 @@ if TYPE_CHECKING:
     from demur.training.types import ClippedSum as ClippedSum
 
 _HOME = {
+    "noise_stddev": "noise",
+    "Users": "trainer",
+    "Trained": "trainer",
+    "StepReport": "metrics",
+    "as_data": "data",
+    "Checkpoint": "checkpoint",
     "BallsInBinsSampling": "batch_selection",
     "BatchSelectionStrategy": "batch_selection",
     "BMinSepSampling": "batch_selection",

@@ -34,7 +34,6 @@ from demur.training.selection_key import Randomness, selection_key
 
 # A step of min-separated sampling draws one table; its warm start draws one more.
 STEP_DISTANCE = 2.0 * LARGEST_DISTANCE
-_OFTEN = 1 / 16  # From here on a coin for each example is cheaper than a subset.
 
 
 class PartitionType(Enum):
@@ -123,17 +122,10 @@ class CyclicPoissonSampling(BatchSelectionStrategy):
         for step in range(start, self.iterations):
             group = groups[step % self.cycle_length]
             stream = key.stream("batch", step)
-            cap = self.truncated_batch_size
-            if self.sampling_prob >= _OFTEN:
-                batch = group[subsets.coins(len(group), self.sampling_prob, stream)]
-                if cap is not None and len(batch) > cap:
-                    batch = subsets.subset(batch, cap, stream)
-                yield batch
-                continue
             count = binomial_table(len(group), probability).draw(stream)
-            yield subsets.subset(
-                group, count if cap is None else min(count, cap), stream
-            )
+            if self.truncated_batch_size is not None:
+                count = min(count, self.truncated_batch_size)
+            yield subsets.subset(group, count, stream)
 
 
 @dataclass(frozen=True)
@@ -291,6 +283,11 @@ class UserSelectionStrategy:
         owners = np.asarray(user_ids)
         if owners.ndim != 1:
             raise ValueError(f"user_ids must be 1-D; got shape {owners.shape}")
+        if len(owners) and owners.dtype.kind not in "iuSU":
+            # A missing owner (None, NaN) would be taken for a person.
+            raise TypeError(
+                f"user_ids must be whole numbers or strings; got {owners.dtype}"
+            )
         check_whole(0, num_examples=len(owners), start=start)
         key = selection_key(rng)
         users, who = np.unique(owners, return_inverse=True)

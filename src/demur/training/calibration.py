@@ -65,21 +65,24 @@ def calibrate_noise(
     if found is None:
         multiplier = calibrate.calibrate(make_event, epsilon, delta, rtol=1e-5)
         found = multiplier, accounting.price(make_event(multiplier), delta)
-    if accountant is not None and not _same_grid(accountant, found[1], epsilon):
+    if accountant is not None and not _same_grid(
+        accountant, make_event(found[0]), epsilon, delta
+    ):
         found = _agreed(make_event, epsilon, delta, accountant, found)
     return Calibration(found[0], found[1], delta)
 
 
-def _same_grid(accountant: Any, price: float, epsilon: float) -> bool:
+def _same_grid(accountant: Any, event: Event, epsilon: float, delta: float) -> bool:
     """Whether an accountant only repeats, as finely, what has been computed.
 
-    dp_accounting's PLD accountant builds the distribution that `price` has built, and
-    from epsilon 0.5 on ours has steps of 1.2e-4 or more. On a grid as fine as that it
-    differs by rounding alone, for which there is room.
+    dp_accounting's PLD accountant builds the distribution that `price` has built. On a
+    grid that is no coarser it differs by rounding alone, for which there is room.
     """
-    step = accounting.grid_of_accountant(accountant)
-    as_fine = step is not None and step <= 1.2e-4 and epsilon >= 0.5
-    return as_fine and price <= epsilon * (1 - 5e-5)
+    theirs = accounting.grid_of_accountant(accountant)
+    ours = accounting.deciding_grid(event, delta)
+    if theirs is None or ours is None or theirs > ours:
+        return False
+    return accounting.price(event, delta) <= epsilon * (1 - 5e-5)
 
 
 def _agreed(
@@ -131,6 +134,7 @@ def _sampled_search(
     if multiplier is None:
         return None
     best: tuple[float, float] | None = None
+    slope, before = rough.slope, (0.0, 0.0)
     for _ in range(_MOST_PRICED):
         cost = accounting.price(make_event(multiplier), delta)
         if cost <= epsilon and (best is None or multiplier < best[0]):
@@ -139,9 +143,17 @@ def _sampled_search(
             break
         if not 0.0 < cost < math.inf:
             break
-        # Along the curve just followed; a hair more noise, so as not to fall short.
+        # Along the rough curve first, then through the prices themselves: where steps
+        # are much smaller than the rough grid, its slope is another one. A hair more
+        # noise, so as not to fall short.
         miss = math.log(cost / epsilon)
-        multiplier *= math.exp(miss / rough.slope) * (1 + (1e-6 if miss > 0 else 1e-5))
+        at = math.log(multiplier)
+        if before[1] and at != before[0]:
+            found = (before[1] - miss) / (at - before[0])
+            slope = found if found > 0.05 else slope
+        before = at, miss
+        step = max(-1.0, min(1.0, miss / slope))
+        multiplier *= math.exp(step) * (1 + (1e-6 if miss > 0 else 1e-5))
     return best
 
 

@@ -38,6 +38,7 @@ from demur.training.batch_selection import (
     BatchSelectionStrategy,
     BMinSepSampling,
 )
+from demur.training.participation import check_known
 
 Losses: TypeAlias = NDArray[np.float64]
 Sampler: TypeAlias = Callable[[int, np.random.Generator], tuple[Losses, Losses]]
@@ -57,6 +58,7 @@ def loss_sampler(
     `deviation` is the noise per unit of contribution.
     """
     validate.positive(deviation=deviation)
+    check_known(selection)
     if not 1 <= selection.iterations <= _MOST_STEPS:
         raise NotPriced(
             f"a verification takes 1 to {_MOST_STEPS} steps; got {selection.iterations}"

@@ -12,13 +12,13 @@ each parameter. A dense strategy with few bands is streamed like a banded one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
-from jax.extend.random import threefry2x32_p
 from numpy.typing import NDArray
 
 from demur.core.entropy import NoiseKey, OsEntropy, Stream
@@ -26,6 +26,7 @@ from demur.mechanisms.correlated import BandedToeplitz, Buffered, Dense, Strateg
 
 _LONGEST_RING = 64  # outputs kept; a dense strategy with more bands keeps keys
 _ROOT_2 = np.float32(np.sqrt(2.0))
+_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))
 Memory = Any
 
 
@@ -75,32 +76,49 @@ def normals(keys: Any, leaves: list[Any]) -> list[Any]:
     ]
 
 
+@partial(jax.jit, static_argnums=1, inline=True)
 def standard_normal(key: Any, shape: tuple[int, ...]) -> Any:
-    """float32 normals from threefry in counter mode, both words of a block used.
+    """float32 normals, each a function of its position and of a threefry key.
 
     A number is sqrt(2) erfinv((m + 1/2) 2^-23), m the upper 24 bits of a word, signed:
     exact in float32 up to erfinv, symmetric, and at most 5.42 in size. Counters are
     element positions, so that shards on different devices draw different numbers and a
-    sharded array is the same as a whole one. (jax.random.normal hashes twice as much.)
+    sharded array is the same as a whole one. Each number has a block of its own: half
+    the words go unused, but nothing is moved, and the whole is one fused loop.
     """
-    *leading, last = shape or (1,)
-    blocks = (*leading, -(-last // 2))
-    high = jnp.zeros(blocks, jnp.uint32)
-    if leading:
-        high = jax.lax.broadcasted_iota(jnp.uint32, blocks, 0)
-    low, stride = jnp.zeros(blocks, jnp.uint32), 1
-    for axis in range(len(blocks) - 1, min(len(leading), 1) - 1, -1):
-        place = jax.lax.broadcasted_iota(jnp.uint32, blocks, axis)
-        low, stride = low + place * np.uint32(stride), stride * blocks[axis]
+    high = low = jnp.zeros(shape, jnp.uint32)
+    split = len(shape) > 1
+    if split:
+        high = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
+    stride = 1
+    for axis in reversed(range(split, len(shape))):
+        place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        low, stride = low + place * np.uint32(stride), stride * shape[axis]
     if stride > 2**32:
         raise ValueError(
             f"a leaf of shape {shape} has more numbers along its later axes than one"
             " counter word can tell apart; split it"
         )
-    words = jnp.stack(threefry2x32_p.bind(key[0], key[1], high, low), axis=-1)
+    words = threefry(key[0], key[1], high, low)[0]
     signed = jax.lax.bitcast_convert_type(words, jnp.int32) >> 8
-    drawn = _ROOT_2 * jax.lax.erf_inv((signed.astype(jnp.float32) + 0.5) * 2.0**-23)
-    return drawn.reshape(*leading, 2 * blocks[-1])[..., :last].reshape(shape)
+    return _ROOT_2 * jax.lax.erf_inv((signed.astype(jnp.float32) + 0.5) * 2.0**-23)
+
+
+def threefry(key0: Any, key1: Any, high: Any, low: Any) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), written out.
+
+    JAX's own primitive is a loop over whole arrays on a CPU: it moves them through
+    memory five times, cannot be fused with what follows, and compiles slowly.
+    """
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
+    x, y = high + keys[0], low + keys[1]
+    for group in range(5):
+        for turn in _TURNS[group % 2]:
+            x = x + y
+            y = x ^ ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn)))
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x, y
 
 
 def wide(leaf: Any) -> Any:
@@ -125,7 +143,7 @@ def _ring(strategy: Strategy) -> Streamed:
         # Slot s holds the output of the last step t - j that is s modulo `past`.
         slots = jnp.arange(past)
         behind = jnp.mod(step - 1 - slots, past)
-        weights = rest[behind]
+        weights, slot = rest[behind], jnp.mod(step, past)
         outputs, rings = [], []
         for z, ring in zip(drawn, memory, strict=True):
             seen = jnp.einsum(
@@ -135,8 +153,11 @@ def _ring(strategy: Strategy) -> Streamed:
                 precision=jax.lax.Precision.HIGHEST,
             )
             x = (z - seen) / first.astype(z.dtype)
-            outputs.append(x)
-            rings.append(ring.at[jnp.mod(step, past)].set(x))
+            ring = ring.at[slot].set(x)
+            rings.append(ring)
+            # Read back: two uses of x itself would be two fused loops, and the
+            # normals would be drawn in both.
+            outputs.append(ring[slot])
         return outputs, rings
 
     return Streamed(remember, advance)

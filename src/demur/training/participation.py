@@ -55,6 +55,12 @@ from demur.training.batch_selection import (
 
 Selection: TypeAlias = BatchSelectionStrategy
 ONE_COLUMN = Participation(max_participations=1)
+_KNOWN = (
+    CyclicPoissonSampling,
+    BallsInBinsSampling,
+    BMinSepSampling,
+    FixedBatchSampling,
+)
 _MOVES = {
     Neighbours.ADD_OR_REMOVE_ONE: 1,
     Neighbours.ZERO_OUT: 1,
@@ -94,28 +100,32 @@ def run_event(account: Account, multiplier: float, neighbours: Neighbours) -> Ev
     return Repeated(account.draw_event(multiplier, neighbours), account.draws)
 
 
+def check_known(strategy: Selection) -> None:
+    """Refuse batches whose law is not written here: a subclass may draw others."""
+    if type(strategy) not in _KNOWN:
+        raise NotPriced(
+            f"{type(strategy).__name__} says nothing about who takes part when: it has"
+            " no account. Nothing was spent."
+        )
+
+
 def participation_of(strategy: Selection) -> Participation:
     """The patterns of steps that one record can take part in.
 
     >>> participation_of(BallsInBinsSampling(iterations=95, cycle_length=10))
     Participation(min_separation=10, max_participations=10)
     """
+    check_known(strategy)
+    apart = 1
     match strategy:
         case CyclicPoissonSampling() | BallsInBinsSampling():
             apart = strategy.cycle_length
         case BMinSepSampling():
             apart = strategy.min_sep
-        case FixedBatchSampling(replace=False):
-            apart = 1
-        case FixedBatchSampling():
+        case FixedBatchSampling() if strategy.replace:
             raise NotPriced(
                 "a batch drawn with replacement may hold a record many times: its"
                 " contribution has no bound but the batch size. Use replace=False."
-            )
-        case _:
-            raise NotPriced(
-                f"{type(strategy).__name__} says nothing about who takes part when:"
-                " it has no account. Nothing was spent."
             )
     most = -(-strategy.iterations // apart)
     return Participation(apart, max(1, most))
@@ -134,6 +144,7 @@ class PoissonAccount:
 
     def __post_init__(self) -> None:
         chosen = self.selection
+        check_known(chosen)
         if chosen.iterations < 1:
             raise ValueError("iterations must be at least 1 for a plan")
         if self.bands > chosen.cycle_length:
@@ -177,6 +188,11 @@ class PoissonAccount:
 
     def scale(self, strategy: Strategy) -> float:
         """The largest column norm of the matrix that is used."""
+        if strategy.bands > self.bands:
+            raise NotPriced(
+                f"the account is for {self.bands} bands; the strategy has"
+                f" {strategy.bands}"
+            )
         return strategy.sensitivity(ONE_COLUMN).value
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
@@ -287,6 +303,11 @@ class FixedBatchAccount:
     def selection_distance(self) -> float:
         """Uniform subsets are drawn exactly."""
         return 0.0
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a reader must believe: the price depends on it, and does not show it."""
+        return (f"batches are drawn from {self.num_examples} records",)
 
     def scale(self, strategy: Strategy) -> float:
         """1: independent noise alone is covered."""

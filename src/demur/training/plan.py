@@ -89,7 +89,9 @@ class DPExecutionPlan:
     def dp_event(self) -> Any:
         """The whole run as a `dp_accounting.DpEvent`.
 
-        A run that was verified by Monte Carlo has no word there but "unsupported".
+        A run that was verified by Monte Carlo has no word there but "unsupported". The
+        Gaussian of a run without amplification is stated per sensitivity: under
+        REPLACE_ONE dp_accounting's PLD halves it once more, and overstates the cost.
         """
         if isinstance(self.account, FixedBatchAccount):
             return self.account.dp_event(self.noise_multiplier)

@@ -4,7 +4,8 @@
     first, more, last                several do: sums are joined, then one draw
 
 The state is donated, so parameters, optimiser and noise memory are updated in place.
-Programs are compiled ahead of time, in the background (`precompile`), from public sizes.
+Programs are compiled ahead of time, in the background (`precompile`), for public
+sizes alone.
 """
 
 from __future__ import annotations

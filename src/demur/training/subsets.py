@@ -8,17 +8,11 @@ number that is accepted later, so a draw that ran out of words may start again.
 A subset of k out of n is the first k steps of a Fisher-Yates shuffle: step i swaps
 place i with a uniform place from i on. The cost is k, not n. Afterwards the swaps are
 undone, last first, so that the next subset does not depend on this one.
-
-A coin of probability p, a float, compares uniform bytes with the digits of p in base
-256, one after the other until they differ: P[U < p] = p exactly, p having finitely many
-digits. One byte for each place is read in order, which for a large share of the places
-is faster than as many swaps.
 """
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -73,27 +67,6 @@ def below(bound: int, count: int, stream: Stream) -> NDArray[np.int32]:
     while True:
         if _below(_words(stream, count, bound), bound, out):
             return out
-
-
-def coins(size: int, probability: float, stream: Stream) -> NDArray[np.intp]:
-    """The places below `size` whose coin of `probability` shows heads, in order."""
-    if probability >= 1.0:
-        return np.arange(size)
-    heads = np.zeros(size, dtype=bool)
-    open_places: NDArray[np.intp] | None = None  # None: all of them
-    rest = Fraction(probability)
-    while rest and (open_places is None or len(open_places)):
-        digit = int(rest * 256)
-        rest = rest * 256 - digit
-        count = size if open_places is None else len(open_places)
-        drawn = np.frombuffer(stream.read(count), dtype=np.uint8)
-        if open_places is None:
-            np.less(drawn, digit, out=heads)
-            open_places = np.flatnonzero(drawn == digit)
-        else:
-            heads[open_places[drawn < digit]] = True
-            open_places = open_places[drawn == digit]
-    return np.flatnonzero(heads)
 
 
 def _words(stream: Stream, count: int, bound: int) -> NDArray[np.uint32]:

@@ -15,9 +15,10 @@ import jax
 
 def _axes(value: Any) -> frozenset[Any]:
     kind = jax.typeof(value)
-    # Releases of JAX keep them in `mat.varying` or in `vma`.
-    held = getattr(kind, "mat", None)
-    return frozenset(getattr(kind, "vma", ()) if held is None else held.varying)
+    if hasattr(kind, "vma"):
+        return frozenset(kind.vma)
+    # Not knowing would bring back the defect in silence: an AttributeError is better.
+    return frozenset(kind.manual_axis_type.varying)
 
 
 def varying_axes(tree: Any) -> frozenset[Any]:

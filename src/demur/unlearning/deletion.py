@@ -127,7 +127,7 @@ class Deletions:
             self.abandon(operation)
             raise
         if issued:
-            self._keeper.tidy(issued)
+            self._keeper.tidy()
         self._till.commit(entry, self._keeper.head.hash)
         return issued
 
@@ -235,7 +235,8 @@ class Deletions:
         keeper = self._keeper
         if keeper.broken:
             return  # Reopening will find the intent, or the commit.
-        keeper.flush(then=abandoned(keeper, self._till, operation))
+        with keeper.step():  # Nothing may follow an intent that was left open.
+            keeper.flush(then=abandoned(keeper, self._till, operation))
 
     def _certificate(
         self,

@@ -21,12 +21,15 @@ from demur.unlearning.refusals import (
     RecordExists,
     RecordMismatch,
     RecordNeeded,
+    ServiceDamaged,
     UnknownRecord,
 )
 from demur.unlearning.requests import Queued
 
 OnExhausted: TypeAlias = Literal["raise", "queue", "retrain"]
 Answer: TypeAlias = Certificate | Queued
+# What lets a request wait; a box that cannot be opened waits for its record, too.
+_NOT_NOW = (CapacityExhausted, RecordNeeded, ServiceDamaged)
 BURIED = 0  # the generation of an id that was asked for and never learned
 
 
@@ -167,12 +170,26 @@ class Desk:
             try:
                 target = self.target(queued.record, queued.generation, None, None)
                 done = self.deletions.carry_out([target], queued.deadline)
-            except (CapacityExhausted, RecordNeeded):
+            except _NOT_NOW:
                 continue
             issued.extend(done.values())
         return issued
 
     def take_up_interrupted(self) -> None:
-        """What a crash cut short is carried out now, where that takes no record."""
-        waiting = self.waiting()
-        self.process(q for q in waiting if q.reason == requests.INTERRUPTED)
+        """What a crash cut short is carried out now, where that takes no record.
+
+        Together if that can be: as many requests of one person would be noised more
+        and more, and they were one.
+        """
+        live = self._keeper.index
+        waiting = [
+            q
+            for q in self.waiting()
+            if q.reason == requests.INTERRUPTED and live.get(q.record) == q.generation
+        ]
+        try:
+            targets = [self.target(q.record, q.generation, None, None) for q in waiting]
+            if targets:
+                self.deletions.carry_out(targets, waiting[0].deadline)
+        except _NOT_NOW:
+            self.process(waiting)

@@ -6,8 +6,9 @@ it is left in the state, and its certificate says so (theorem "retrain", epsilon
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -18,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from demur import __version__
 from demur.ledger.journal import now
-from demur.unlearning import journal, recovery, store
+from demur.unlearning import journal, store
 from demur.unlearning.certificate import VERSION, Certificate
 from demur.unlearning.journal import Body
 from demur.unlearning.keeper import Keeper
@@ -37,7 +38,8 @@ Record: TypeAlias = (
     tuple[str | int, ArrayLike, float]
     | tuple[str | int, ArrayLike, float, str | int | None]
 )
-_STATEMENT = {
+# Theorems of records that the new model never saw, and what they say.
+WITHOUT_NOISE = {
     "retrain": "The model was trained anew without the record.",
     "restore": "The model went back to its state from before the record was learned.",
 }
@@ -112,7 +114,10 @@ def gather(
 def begin(
     keeper: Keeper, tariff: Tariff, found: Sequence[Gathered]
 ) -> dict[str, Certificate]:
-    """A new epoch on these records; the certificates of all others, by mark."""
+    """A new epoch on these records; the certificates of all others, by mark.
+
+    The caller tidies up.
+    """
     mode = keeper.terms.model()
     if found:
         X, Y = np.array([g.x for g in found]), np.array([g.y for g in found])
@@ -124,33 +129,32 @@ def begin(
     lost = [m for m, generation in keeper.index.items() if generation > 0]
     lost = [mark for mark in lost if mark not in stay]
     gone = _certificates(keeper, tariff, lost, mode, "retrain", keeper.epoch + 1)
-    old, keeper.epoch = keeper.epoch, keeper.epoch + 1
-    bodies: list[Body] = [
-        keeper.row("retrain", records=len(found), before=old, time=now()),
-        *(
-            keeper.row(
-                "insert",
-                record=g.record.mark,
-                generation=g.record.generation,
-                subject=g.record.subject,
-            )
-            for g in new
-        ),
-        *_drops(keeper, gone),
-    ]
-    if keeper.vault is not None:
-        for g in new:
-            keeper.vault.seal(g.record.mark, g.record.generation, g.x, g.y)
-    issued = keeper.replace(
-        mode,
-        bodies,
-        gone,
-        learned=[g.record for g in new],
-        tick=len(found),
-        new_epoch=True,
-    )
-    keeper.tidy(issued)
-    return issued
+    with keeper.step():
+        old, keeper.epoch = keeper.epoch, keeper.epoch + 1
+        bodies: list[Body] = [
+            keeper.row("retrain", records=len(found), before=old, time=now()),
+            *(
+                keeper.row(
+                    "insert",
+                    record=g.record.mark,
+                    generation=g.record.generation,
+                    subject=g.record.subject,
+                )
+                for g in new
+            ),
+            *_drops(keeper, gone),
+        ]
+        if keeper.vault is not None:
+            for g in new:
+                keeper.vault.seal(g.record.mark, g.record.generation, g.x, g.y)
+        return keeper.replace(
+            mode,
+            bodies,
+            gone,
+            learned=[g.record for g in new],
+            tick=len(found),
+            new_epoch=True,
+        )
 
 
 def renew(keeper: Keeper, found: Sequence[Gathered]) -> None:
@@ -167,23 +171,27 @@ def renew(keeper: Keeper, found: Sequence[Gathered]) -> None:
 
 def snapshot(keeper: Keeper) -> Path:
     """The state as a file of the service."""
-    return keeper.snapshots.put(
-        Snapshot(
-            service=keeper.id,
-            epoch=keeper.epoch,
-            sequence=keeper.head.sequence,
-            tick=keeper.tick,
-            sealed=keeper.sealed(keeper.mode),
-            state=encode(keeper.mode.state()),
-        )
+    taken = Snapshot(
+        service=keeper.id,
+        epoch=keeper.epoch,
+        sequence=keeper.head.sequence,
+        tick=keeper.tick,
+        sealed="",
+        state=encode(keeper.mode.state()),
     )
+    return keeper.snapshots.put(replace(taken, sealed=_seal(keeper, taken)))
+
+
+def _seal(keeper: Keeper, taken: Snapshot) -> str:
+    """Of the state and of the moment: an old state must not pass for a newer one."""
+    return keeper.marks.snapshot(replace(taken, sealed="").to_bytes())
 
 
 def restore(keeper: Keeper, tariff: Tariff, data: bytes) -> list[Certificate]:
     """Go back to a snapshot that is newer than every deletion."""
     kept = Snapshot.from_bytes(data)
     with keeper.place.read() as connection:
-        forgotten = recovery.last_forgotten(connection)
+        forgotten = journal.last_forgotten(connection)
         lost = [
             body["record"]
             for row, body in journal.walk(connection, kept.sequence)
@@ -198,20 +206,25 @@ def restore(keeper: Keeper, tariff: Tariff, data: bytes) -> list[Certificate]:
             f"this snapshot was taken at row {kept.sequence}; row {forgotten} of the"
             " journal forgot something that it still knows. Nothing has changed."
         )
-    mode = keeper.terms.model()
-    mode.restore(decode(kept.state))
-    if keeper.sealed(mode) != kept.sealed or kept.sequence > keeper.head.sequence:
+    if not hmac.compare_digest(_seal(keeper, kept), kept.sealed):
         raise SnapshotRefused(
-            "this snapshot is not one that the service took: its state was changed."
+            "this snapshot is not one that the service took: it was changed."
             " Nothing has changed."
         )
+    if kept.sequence > keeper.head.sequence:
+        raise SnapshotRefused(
+            "this snapshot is newer than the journal: one of the two comes from"
+            " another copy. Nothing has changed."
+        )
+    mode = keeper.terms.model()
+    mode.restore(decode(kept.state))
     gone = _certificates(keeper, tariff, lost, mode, "restore", keeper.epoch)
     bodies = [
         keeper.row("restore", to=kept.sequence, time=now()),
         *_drops(keeper, gone),
     ]
     issued = keeper.replace(mode, bodies, gone, tick=kept.tick)
-    keeper.tidy(issued)
+    keeper.tidy()
     return list(issued.values())
 
 
@@ -248,7 +261,7 @@ def _certificates(
             tick=keeper.tick,
             mode=keeper.terms.mode,
             theorem=theorem,
-            statement=_STATEMENT[theorem],
+            statement=WITHOUT_NOISE[theorem],
             scope=keeper.terms.scope,
             accounting="none",
             not_covered=after.theorem.not_covered,

@@ -8,7 +8,7 @@ Whatever fails after the draw leaves it spent: the next attempt draws anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -56,8 +56,12 @@ class Forgetting:
         record_id: str | None,
         subject_id: str | None,
         unnamed: int,
+        earlier: Sequence[Request] = (),
     ) -> Order:
-        """Find what is to be deleted, or refuse; `unnamed` live records have no id."""
+        """Find what is to be deleted, or refuse.
+
+        `unnamed` live records have no id; `earlier` requests come before this one.
+        """
         self.odometer.require_ready()
         rows, targets = self.content(x, y)
         given = None if rows is None else len(rows)
@@ -72,9 +76,11 @@ class Forgetting:
                 f"{request.records} record(s) are to be deleted, but {given} were"
                 " handed in. Nothing was spent."
             )
+        if rows is not None and targets is not None:
+            self.registry.check_content(request, rows, targets)
         if self._promised_to_subjects():
             allowed = self.odometer.terms.requests_per_subject
-            self.registry.check_requests(request, allowed)
+            self.registry.check_requests(request, allowed, earlier)
         return Order(request, rows, targets, self._observation(request, rows, targets))
 
     def content(
@@ -121,23 +127,26 @@ class Forgetting:
         mode, records = self.mode, order.request.records
         rows, targets = order.rows, order.targets
         shift = self._shift(records)
+        silent, grid = None, None
         if not mode.exact:
-            self.odometer.check_shift(shift, mode.dim)
-        if mode.needs_record:
-            # The mode may refuse (a certificate that is used up): better now. On a
-            # copy: nobody may see this model without noise.
-            silent = None if mode.exact else np.zeros(mode.dim)
-            with _numeric_refusals():
-                _copy(mode).delete(rows, targets, silent, records=records)
+            silent = np.zeros(mode.dim)
+            grid = self._grid(self.odometer.check_shift(shift, mode.dim))
+        # The mode may refuse (a certificate that is used up, weights too large for the
+        # grid): better now. On a copy: nobody may see this model without noise.
+        with _numeric_refusals():
+            _copy(mode).delete(rows, targets, silent, records=records, grid=grid)
         draw = self.odometer.spend()
         if mode.exact:
             mode.delete(rows, targets, None, records=records)
         else:
             noise = self.odometer.noise(draw, shift, mode.dim)
-            # The seed's weights may outgrow any grid; it promises nothing anyway.
-            grid = noise.grid if mode.theorem.scopes else None
+            grid = self._grid(noise.grid)
             mode.delete(rows, targets, noise.values, records=records, grid=grid)
         self.registry.remove(order.request)
+
+    def _grid(self, grid: float) -> float | None:
+        """The seed's weights may outgrow any grid; it promises nothing anyway."""
+        return grid if self.mode.theorem.scopes else None
 
     def _shift(self, records: int) -> float:
         if self.mode.theorem.scopes:
@@ -149,9 +158,9 @@ class Forgetting:
         """A new published copy, with the noise of one draw."""
         self.odometer.require_ready()
         mode, shift = self.mode, self.mode.shift_bound()
-        self.odometer.check_shift(shift, mode.dim)
+        grid = self.odometer.check_shift(shift, mode.dim)
         with _numeric_refusals():
-            _copy(mode).publish(np.zeros(mode.dim))
+            _copy(mode).publish(np.zeros(mode.dim), grid=grid)
         noise = self.odometer.noise(self.odometer.spend(), shift, mode.dim)
         mode.publish(noise.values, grid=noise.grid)
 

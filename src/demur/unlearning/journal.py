@@ -45,6 +45,8 @@ OPERATIONS = (
     "renew",
 )
 
+_FORGETFUL = ("delete", "drop", "retrain", "restore")
+
 _INSERT = store.journal.insert()
 _MOVE_HEAD = store.service.update().values(
     sequence=sa.bindparam("to"), hash=sa.bindparam("new")
@@ -157,3 +159,25 @@ def open_intent(connection: Connection) -> Body | None:
         return None
     row, body = row_at(connection, last)
     return body if row.op == "intent" else None
+
+
+def last_of(
+    connection: Connection, operations: tuple[str, ...]
+) -> tuple[Row, Body] | None:
+    """The last row of one of these kinds."""
+    table = store.journal
+    sequence = connection.execute(
+        sa.select(table.c.sequence)
+        .where(table.c.op.in_(operations))
+        .order_by(table.c.sequence.desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    if sequence is None:
+        return None
+    return row_at(connection, int(sequence))
+
+
+def last_forgotten(connection: Connection) -> int:
+    """The last row that took something out of the model; 0 if there is none."""
+    found = last_of(connection, _FORGETFUL)
+    return 0 if found is None else found[0].sequence

@@ -4,8 +4,9 @@ Every change is one transaction that holds the journal's rows, the records' rows
 whole state after it. What is on disk is therefore always one moment of the service, and
 what a process knows beyond that is `pending`: inserts that were not acknowledged yet.
 
-A write that fails leaves memory ahead of the disk, so the keeper stops for good
-(`broken`): reopening finds the last durable moment.
+Memory and disk move in one `step`. A step that does not come to its end (a write that
+fails, Ctrl-C between two lines) leaves one ahead of the other, so the keeper stops for
+good (`broken`): reopening finds the last durable moment.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Keeper:
         self.mode: Mode = terms.model()
         self.pending: list[Body] = []
         self._learned: list[Learned] = []
+        self._gone: set[str] = set()  # deleted, their keys not erased yet
         self._process = os.getpid()
         self.broken = self.closed = self.unclean = False
         self._load()
@@ -93,9 +95,15 @@ class Keeper:
         """The keyed digest of a model's state."""
         return self.marks.state(mode.digest())
 
+    def sealed_bytes(self, body: bytes) -> str:
+        """The same of a state as it is stored."""
+        mode = self.terms.model()
+        mode.restore(snapshot.decode(body))
+        return self.sealed(mode)
+
     def usable(self) -> None:
         """Refuse a forked copy, and a keeper whose last write failed."""
-        if os.getpid() != self._process:
+        if self.foreign:
             raise DemurError(
                 "this service belongs to the process that opened it: a forked copy"
                 " would write a second history. Ask that process."
@@ -108,15 +116,30 @@ class Keeper:
                 " this service and open it again. What was acknowledged is there."
             )
 
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a forked copy in another process."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def step(self, *refusals: type[Exception]) -> Iterator[None]:
+        """All of it or none: whatever interrupts it stops the keeper.
+
+        `refusals` are errors that the step raises before it changes anything.
+        """
+        before, self.broken = self.broken, True
+        try:
+            yield
+        except refusals:
+            self.broken = before
+            raise
+        self.broken = before
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One durable transaction; if it fails, the keeper stops."""
-        try:
-            with self.place.write() as connection:
-                yield connection
-        except BaseException:
-            self.broken = True
-            raise
+        """One durable transaction, as a step."""
+        with self.step(), self.place.write() as connection:
+            yield connection
 
     def row(self, op: str, **content: Any) -> Body:
         """The body of a row, with what all rows say."""
@@ -155,26 +178,23 @@ class Keeper:
         rows = journal.linked(self.head, bodies if then is None else [*bodies, then])
         if not rows:
             return
-        self._write_keys()
-        with self.writing() as connection:
-            self._append(connection, rows, self._learned)
-            if bodies:
-                at = rows[len(bodies) - 1].sequence
-                tables.keep_state(connection, self.mode, self.epoch, self.tick, at)
-            if then is not None and then["op"] == "intent":
-                tables.count_intent(connection, then)
-                self.paid += then["units"]
-        self._appended(rows)
-        self.pending, self._learned = [], []
+        with self.step():
+            self._write_keys()
+            with self.writing() as connection:
+                self._append(connection, rows, self._learned)
+                if bodies:
+                    at = rows[len(bodies) - 1].sequence
+                    tables.keep_state(connection, self.mode, self.epoch, self.tick, at)
+                if then is not None and then["op"] == "intent":
+                    tables.count_intent(connection, then)
+                    self.paid += then["units"]
+            self._appended(rows)
+            self.pending, self._learned = [], []
 
     def _write_keys(self) -> None:
         """The vault's keys are on disk before their boxes."""
-        try:
-            if self.vault is not None:
-                self.vault.write_keys()
-        except BaseException:
-            self.broken = True
-            raise
+        if self.vault is not None:
+            self.vault.write_keys()
 
     def _append(
         self, connection: Connection, rows: list[Row], learned: Iterable[Learned]
@@ -210,11 +230,12 @@ class Keeper:
         """Refuse an id that was never learned, from now on."""
         self.flush()
         rows = journal.linked(self.head, [self.row("bury", record=mark, time=now())])
-        with self.writing() as connection:
-            journal.append(connection, rows)
-            tables.keep_buried(connection, mark)
-        self._appended(rows)
-        self.index[mark] = 0
+        with self.step():
+            with self.writing() as connection:
+                journal.append(connection, rows)
+                tables.keep_buried(connection, mark)
+            self._appended(rows)
+            self.index[mark] = 0
 
     def replace(
         self,
@@ -244,27 +265,39 @@ class Keeper:
             mark: Certificate(**certificate.content(), head=heads[mark])
             for mark, certificate in gone.items()
         }
-        self._write_keys()
         at = rows[-1].sequence
-        with self.writing() as connection:
-            self._append(connection, rows, learned)
-            tables.end_records(connection, issued)
-            tables.keep_state(connection, mode, self.epoch, self.tick, at)
-            if new_epoch:
-                connection.execute(store.service.update().values(paid=0))
-        self._appended(rows)
-        self.paid = 0 if new_epoch else self.paid
-        self.index |= {r.mark: r.generation for r in learned}
-        self.index |= {mark: -c.generation for mark, c in issued.items()}
-        self.mode = mode
+        with self.step():
+            self._write_keys()
+            with self.writing() as connection:
+                self._append(connection, rows, learned)
+                tables.end_records(connection, issued)
+                tables.keep_state(connection, mode, self.epoch, self.tick, at)
+                if new_epoch:
+                    connection.execute(store.service.update().values(paid=0))
+            self._appended(rows)
+            self.paid = 0 if new_epoch else self.paid
+            self.index |= {r.mark: r.generation for r in learned}
+            self.index |= {mark: -c.generation for mark, c in issued.items()}
+            self.mode = mode
+            self._gone.update(issued)
+            self.unclean = self.unclean or bool(issued)  # until `tidy` is through
         return issued
 
-    def tidy(self, gone: Iterable[str]) -> None:
+    def tidy(self) -> None:
         """Let nothing outlive a deletion: keys, snapshot files, pages, logs."""
         if self.vault is not None:
-            self.vault.erase(gone)
+            self.vault.erase(self._gone)
+        self._gone.clear()
         self.snapshots.burn(before=self.head.sequence)
         self.scrub()
+
+    def sweep(self) -> None:
+        """Keys and snapshots of whatever was deleted up to now, by any process."""
+        with self.place.read() as connection:
+            if self.vault is not None:
+                self.vault.sweep(connection)
+            self._gone.clear()
+            self.snapshots.burn(before=journal.last_forgotten(connection))
 
     def scrub(self, *, strict: bool = False) -> None:
         """Overwrite freed pages and empty the log; a reader may hold that up."""

@@ -107,6 +107,12 @@ def predict(w: Floats, x: Floats, bound: float, kind: float) -> float:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
+def has_square(x: Floats) -> bool:
+    """Whether a step takes the row as it is."""
+    return math.isfinite(_dot(x, x, x.shape[0]))
+
+
+@njit(cache=True, fastmath=False, nogil=True)
 def clip(x: Floats, bound: float) -> Floats:
     """The row the kernels see: x itself within the bound, a shorter copy beyond."""
     n = x.shape[0]

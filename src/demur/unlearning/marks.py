@@ -38,14 +38,7 @@ class Marks:
     @classmethod
     def create(cls, folder: Path) -> Marks:
         """Marks under a new secret, on disk before this returns."""
-        shelf = Shelf(folder)
-        shelf.put(_NAME, os.urandom(KEY_BYTES), keep=True)
-        for path in (folder / f"{_NAME}.key", folder):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        Shelf(folder).put(_NAME, os.urandom(KEY_BYTES), keep=True)
         return cls.load(folder)
 
     @classmethod
@@ -88,6 +81,10 @@ class Marks:
     def state(self, digest: str) -> str:
         """The sealed digest of a state."""
         return self._mark(b"state", digest.encode())
+
+    def snapshot(self, content: bytes) -> str:
+        """The seal of a snapshot file."""
+        return self._mark(b"snapshot", content)
 
     def __repr__(self) -> str:
         return "Marks(<secret>)"

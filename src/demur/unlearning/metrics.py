@@ -112,7 +112,7 @@ def metrics_of(model: MemoryPair, tally: Tally) -> Metrics:
     made = odometer.plan
     theory = None
     rounds = model.inserts_seen
-    if sized is not None and made is not None and sized.descent is not None:
+    if rounds and sized is not None and made is not None and sized.descent is not None:
         theory = sizing.average_regret(
             sized, odometer.deletions_made, made.z, rounds, odometer.delta_B
         )

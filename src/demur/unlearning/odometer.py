@@ -13,8 +13,8 @@ limits their number. What adds up is for the mode's theorem to say
 (`Theorem.composition`): a mode that noises its published copy pays for every copy.
 
 **In the book.** Where m Gaussians compose, m draws of one Gaussian are reserved. Where
-they do not, or where Gaussian composition is not proved (`ogd` under "joint": zCDP),
-the promise is one entry, and a second one of price nothing counts the deletions.
+they do not, or where a mode's theorem does not prove Gaussian composition, the promise
+is one entry, and a second one of price nothing counts the deletions.
 """
 
 from __future__ import annotations
@@ -117,6 +117,10 @@ class PrivacyOdometer:
 
     def finalize_with(self, stats: Mapping[str, float], T_estimate: int) -> None:
         """Solve for the capacity over `T_estimate` events, and reserve it all."""
+        with self._lock:  # twice at once would be two reservations
+            self._finalize_with(stats, T_estimate)
+
+    def _finalize_with(self, stats: Mapping[str, float], T_estimate: int) -> None:
         if self.finalised:
             raise IllegalTransition(
                 "this odometer is finalised: a second time would be a second budget."
@@ -252,9 +256,11 @@ class PrivacyOdometer:
             mechanism_for(shift, self._made().z, dim), self._key, draw.index
         )
 
-    def check_shift(self, shift: float, dim: int) -> None:
-        """Refuse a deletion whose noise cannot be drawn, before it is paid for."""
-        mechanism_for(shift, self._made().z, dim)
+    def check_shift(self, shift: float, dim: int) -> float:
+        """Refuse a deletion whose noise cannot be drawn, before it is paid for; the
+        grid that the noise will lie on.
+        """
+        return float(mechanism_for(shift, self._made().z, dim).grid)
 
     def _made(self) -> Plan:
         if self.plan is None:

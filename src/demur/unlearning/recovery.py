@@ -27,8 +27,6 @@ from demur.unlearning.refusals import ServiceDamaged, ServiceMismatch
 from demur.unlearning.terms import Terms
 from demur.unlearning.till import Till
 
-_FORGETFUL = ("delete", "drop", "retrain", "restore")
-
 
 def exists(place: store.ServiceStore) -> bool:
     """Whether there is a service at this address; creates nothing."""
@@ -103,17 +101,13 @@ def recover(keeper: Keeper, till: Till) -> None:
     """Finish, or close, what the last process left undone."""
     with keeper.place.read() as connection:
         intent = journal.open_intent(connection)
-        paid = _last(connection, ("delete", "publish"))
-        forgotten = last_forgotten(connection)
+        paid = journal.last_of(connection, ("delete", "publish"))
     if intent is not None:
         close_intent(keeper, till, intent)
     check_copies(keeper, till)
     if paid is not None:
         _commit_in_book(till, *paid)
-    keeper.snapshots.burn(before=forgotten)
-    if keeper.vault is not None:
-        with keeper.place.read() as connection:
-            keeper.vault.sweep(connection)
+    keeper.sweep()
     keeper.scrub()
 
 
@@ -172,24 +166,3 @@ def _commit_in_book(till: Till, row: Row, body: Body) -> None:
             f"the book knows row {row.sequence} of the journal by another hash: the"
             " journal was rewritten, or one of the two comes from another copy"
         ) from error
-
-
-def _last(
-    connection: sa.Connection, operations: tuple[str, ...]
-) -> tuple[Row, Body] | None:
-    table = store.journal
-    sequence = connection.execute(
-        sa.select(table.c.sequence)
-        .where(table.c.op.in_(operations))
-        .order_by(table.c.sequence.desc())
-        .limit(1)
-    ).scalar_one_or_none()
-    if sequence is None:
-        return None
-    return journal.row_at(connection, int(sequence))
-
-
-def last_forgotten(connection: sa.Connection) -> int:
-    """The last row that took something out of the model; 0 if there is none."""
-    found = _last(connection, _FORGETFUL)
-    return 0 if found is None else found[0].sequence

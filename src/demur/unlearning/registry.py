@@ -1,28 +1,39 @@
 """Who is in the model: ids of live records, their subjects, and past requests.
 
-Ids alone, no features. For the records of calibration a keyed digest of (x, y) is kept
-beside them, so that a deletion by content finds out that it concerns one; the key is
-random and lives in this object only.
+Ids alone, no features. Where the record itself will be needed (modes that subtract it,
+and calibration) a keyed digest of (x, y) is kept until it is deleted: a deletion that
+hands in another record is refused, and one by content finds out that it concerns
+calibration. The key is random and lives in this object only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from demur.core import validate
 from demur.unlearning.modes.base import Array
-from demur.unlearning.refusals import CapacityExhausted, RecordExists, UnknownRecord
+from demur.unlearning.refusals import (
+    CapacityExhausted,
+    RecordExists,
+    RecordMismatch,
+    UnknownRecord,
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One deletion request: whose it is, and which live records it names."""
+    """One deletion request: whose it is, and which live records it names.
 
-    subject: str | None
+    A record without a subject is its own: ("record", id).
+    """
+
+    subject: tuple[Literal["subject", "record"], str] | None
     record_ids: tuple[str, ...]
     records: int
 
@@ -33,7 +44,8 @@ class Registry:
     def __init__(self) -> None:
         self._subject_of: dict[str, str | None] = {}
         self._records_of: dict[str, list[str]] = {}
-        self._asked: dict[str, int] = {}
+        self._asked: dict[tuple[str, str], int] = {}
+        self._content: dict[str, bytes] = {}
         self._calibration: dict[str, int] = {}
         self._calibration_digests: dict[bytes, int] = {}
         self._key = secrets.token_bytes(32)
@@ -100,14 +112,16 @@ class Registry:
                     f"record {record_id!r} does not belong to subject {subject_id!r}."
                     " Nothing was spent."
                 )
-            return Request(owner or record_id, (record_id,), 1)
+            if owner is None:
+                return Request(("record", record_id), (record_id,), 1)
+            return Request(("subject", owner), (record_id,), 1)
         if subject_id is not None:
             owned = tuple(self._records_of.get(subject_id, ()))
             if not owned:
                 raise UnknownRecord(
                     f"subject {subject_id!r} has no live record. Nothing was spent."
                 )
-            return Request(subject_id, owned, len(owned))
+            return Request(("subject", subject_id), owned, len(owned))
         if rows is None:
             raise TypeError(
                 "delete needs record_id=, subject_id=, or the record itself (x, y)."
@@ -120,9 +134,31 @@ class Registry:
             )
         return Request(None, (), rows)
 
-    def check_requests(self, request: Request, allowed: int) -> None:
-        """Refuse a subject who has used up the requests its promise was made for."""
-        asked = 0 if request.subject is None else self._asked.get(request.subject, 0)
+    def add_content(self, record_id: str, x: Array, y: float) -> None:
+        """Note what was learned under this id, as a digest."""
+        self._content[record_id] = self._digest(x, y)
+
+    def check_content(self, request: Request, rows: Array, targets: Array) -> None:
+        """Refuse records that are not those learned under the request's ids."""
+        for record_id, x, y in zip(request.record_ids, rows, targets, strict=False):
+            known = self._content.get(record_id)
+            if known is not None and known != self._digest(x, y):
+                raise RecordMismatch(
+                    f"this is not the record that was learned as {record_id!r}:"
+                    " forgetting it would damage the model. Nothing was spent."
+                )
+
+    def check_requests(
+        self, request: Request, allowed: int, earlier: Sequence[Request] = ()
+    ) -> None:
+        """Refuse a subject who has used up the requests its promise was made for.
+
+        `earlier` ones come before this one and are not counted yet.
+        """
+        asked = 0
+        if request.subject is not None:
+            asked = self._asked.get(request.subject, 0)
+            asked += sum(one.subject == request.subject for one in earlier)
         if asked >= allowed:
             raise CapacityExhausted(
                 f"this subject has made {asked} of {allowed} deletion requests that"
@@ -155,6 +191,7 @@ class Registry:
             self._asked[request.subject] = self._asked.get(request.subject, 0) + 1
         for record_id in request.record_ids:
             owner = self._subject_of.pop(record_id)
+            self._content.pop(record_id, None)
             if owner is not None:
                 self._records_of[owner].remove(record_id)
                 if not self._records_of[owner]:
@@ -168,5 +205,7 @@ class Registry:
         }
 
     def _digest(self, x: Array, y: float) -> bytes:
-        content = np.append(np.asarray(x, dtype=np.float64), float(y)).tobytes()
-        return hashlib.blake2b(content, key=self._key, digest_size=16).digest()
+        content = np.append(np.asarray(x, dtype=np.float64), float(y))
+        content += 0.0  # -0.0 is 0.0
+        keyed = hashlib.blake2b(content.tobytes(), key=self._key, digest_size=16)
+        return keyed.digest()

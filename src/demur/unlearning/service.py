@@ -139,9 +139,10 @@ class UnlearningService:
         with keeper.lock:
             keeper.usable()
             newcomer = self._desk.newcomer(record_id, subject_id)
-            prediction = keeper.mode.insert(x, y)  # Nothing changes if it refuses.
-            record = Learned(*newcomer, keeper.marks.content(x, y))
-            keeper.learned(record, np.asarray(x, dtype=np.float64), float(y))
+            with keeper.step(ValueError, TypeError):  # the model's refusals
+                prediction = keeper.mode.insert(x, y)
+                record = Learned(*newcomer, keeper.marks.content(x, y))
+                keeper.learned(record, np.asarray(x, dtype=np.float64), float(y))
             if len(keeper.pending) >= self._batch:
                 keeper.flush()
             return prediction
@@ -170,10 +171,11 @@ class UnlearningService:
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"
                 )
-            predictions = keeper.mode.insert_many(rows, targets)
-            for newcomer, x, y in zip(new, rows, targets.tolist(), strict=True):
-                content = keeper.marks.content(x, y)
-                keeper.learned(Learned(*newcomer, content), x, y)
+            with keeper.step(ValueError, TypeError):  # the model's refusals
+                predictions = keeper.mode.insert_many(rows, targets)
+                for newcomer, x, y in zip(new, rows, targets.tolist(), strict=True):
+                    content = keeper.marks.content(x, y)
+                    keeper.learned(Learned(*newcomer, content), x, y)
             keeper.flush()
             return predictions
 
@@ -307,10 +309,12 @@ class UnlearningService:
         without = without | {queued.record for queued in self._desk.waiting()}
         found = self._gather(records, without)
         issued = epochs.begin(self._keeper, self._opened.tariff, found)
-        if opening.next_epoch(self._opened):
-            self._desk.deletions = self._deletions(
-                self._keeper, self._opened.till, self._opened.tariff
-            )
+        with self._keeper.step():  # No deletion of an epoch without its book.
+            if opening.next_epoch(self._opened):
+                self._desk.deletions = self._deletions(
+                    self._keeper, self._opened.till, self._opened.tariff
+                )
+        self._keeper.tidy()
         return issued
 
     def _gather(
@@ -368,7 +372,8 @@ class UnlearningService:
             self._keeper.usable()
             self._keeper.flush()
             with opening.books(self._opened) as books:
-                return verify_service(self._keeper.place, books)
+                keeper = self._keeper
+                return verify_service(keeper.place, books, keeper.sealed_bytes)
 
     def status(self) -> ServiceStatus:
         """Where the service stands."""
@@ -376,8 +381,10 @@ class UnlearningService:
             return status_of(self._keeper, self.queue())
 
     def scrub(self) -> None:
-        """Empty the log again, if a reader was in the way after a deletion."""
+        """Wipe what a deletion left behind, if a reader or an error was in the way."""
         with self._keeper.lock:
+            self._keeper.usable()
+            self._keeper.sweep()
             self._keeper.scrub(strict=True)
 
     @property
@@ -390,6 +397,9 @@ class UnlearningService:
         keeper = self._keeper
         with keeper.lock:
             if keeper.closed:
+                return
+            if keeper.foreign:  # Pending inserts and connections are the parent's.
+                keeper.closed = True
                 return
             try:
                 if not keeper.broken:

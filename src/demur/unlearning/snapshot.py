@@ -124,11 +124,14 @@ class Shelf:
     def burn(self, before: int) -> int:
         """Overwrite and remove every snapshot before a sequence; how many there were.
 
-        Files that a crash left half-written go too.
+        Files that a crash left half-written, and copies under other names, go too.
         """
         burnt = 0
         for path in sorted(self._folder.glob("*")):
-            if path.suffix == _SUFFIX and int(path.stem) >= before:
+            if not path.is_file():
+                continue
+            named = path.suffix == _SUFFIX and path.stem.isdecimal()
+            if named and int(path.stem) >= before:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 with path.open("r+b") as file:

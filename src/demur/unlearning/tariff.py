@@ -128,7 +128,9 @@ class Tariff:
 
     def epsilon_of_part(self, part: Fraction) -> float:
         """The epsilon that a used part of the budget comes to, composed."""
-        return self._meter.epsilon(self._whole * part, self._delta)
+        found = self._meter.epsilon(self._whole * part, self._delta)
+        # The whole keeps the budget; its reading is rounded up, a bit or two past it.
+        return min(found, self.budget.epsilon) if part <= 1 else found
 
     def epsilon_of_requests(self, number: int) -> float:
         """What a person's first requests come to; 0 where persons do not count."""

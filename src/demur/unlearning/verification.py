@@ -7,13 +7,14 @@ What the check cannot know without more is part of its answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.core.errors import DemurError
 from demur.ledger import Ledger, chain
 from demur.ledger.chain import Head, canonical
 from demur.unlearning import journal, store
@@ -257,11 +258,22 @@ def book_problems(
     return problems, unknown
 
 
-def verify_service(place: store.ServiceStore, books: Sequence[Ledger]) -> Finding:
-    """Check a whole service against itself and its books."""
+def verify_service(
+    place: store.ServiceStore,
+    books: Sequence[Ledger],
+    sealed: Callable[[bytes], str],
+) -> Finding:
+    """Check a whole service against itself and its books; `sealed` has the secret."""
     with place.read() as connection:
         history = read_history(connection)
+        body = connection.execute(sa.select(store.state.c.body)).scalar_one()
     problems, unknown = book_problems(history, books)
+    try:
+        known = history.state is None or sealed(body) == history.state
+    except (DemurError, ValueError, KeyError):
+        known = False
+    if not known:
+        problems.append("the state on disk is not the one that the journal names")
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"
         " head, or any certificate, elsewhere"

@@ -19,8 +19,10 @@ from demur.core.rounding import quotient_up
 from demur.ledger import Ledger
 from demur.unlearning import recovery, store
 from demur.unlearning.certificate import Certificate
+from demur.unlearning.epochs import WITHOUT_NOISE
 from demur.unlearning.refusals import ServiceMismatch
 from demur.unlearning.tariff import Tariff
+from demur.unlearning.terms import Terms
 from demur.unlearning.till import books_beside, entry_name
 from demur.unlearning.verification import (
     Finding,
@@ -47,16 +49,18 @@ def verify_certificate(
         open_things.callback(place.close)
         if not recovery.exists(place):
             raise ServiceMismatch("there is no journal of a deletion service here")
-        tariff = Tariff(recovery.kept_terms(place))
+        terms = recovery.kept_terms(place)
+        tariff = Tariff(terms)
         with place.read() as connection:
             history = read_history(connection)
         problems = history.problems + certificate_problems(certificate, history)
+        problems += _term_problems(certificate, terms)
         unknown: list[str] = []
         if history.generations.get(certificate.record, 0) > certificate.generation:
             unknown.append(
                 "the record was learned again after this deletion, as a new generation"
             )
-        if certificate.entry:
+        if certificate.theorem not in WITHOUT_NOISE:
             ledger = _book(certificate, place.path, os.fspath(url), book, open_things)
             if ledger is None:
                 problems.append(
@@ -91,6 +95,23 @@ def _book(
     return None
 
 
+def _term_problems(certificate: Certificate, terms: Terms) -> list[str]:
+    """It speaks of this service's mode and budget, and of the right theorem."""
+    problems = [
+        f"its {name} is not that of the service"
+        for name in ("mode", "scope", "delta")
+        if getattr(certificate, name) != getattr(terms, name)
+    ]
+    if certificate.theorem in WITHOUT_NOISE:
+        if (certificate.entry, certificate.epsilon) != ("", 0.0):
+            problems.append("a model that never saw the record costs nothing")
+    elif certificate.theorem != terms.model().theorem.id:
+        problems.append("its theorem is not that of the service's mode")
+    if certificate.epsilon_so_far > terms.epsilon * _LOOSE:
+        problems.append("its epsilon so far exceeds the budget of the service")
+    return problems
+
+
 def _cost_problems(
     certificate: Certificate, tariff: Tariff, ledger: Ledger
 ) -> list[str]:
@@ -120,6 +141,13 @@ def _cost_problems(
         limit = tariff.epsilon(event.multiplier)
         if certificate.epsilon > limit * _LOOSE:
             problems.append("the book's entry pays for less than it claims")
+        part = tariff.part_of_request(certificate.requests)
+        least = tariff.multiplier(part) * certificate.shift_bound
+        if certificate.sigma * _LOOSE < least:
+            problems.append(
+                f"its noise is too small for request {certificate.requests} of one"
+                " person: together they would exceed the budget"
+            )
     elif quotient_up(certificate.sigma, certificate.shift_bound) < event.multiplier:
         problems.append("the book's entry is for more noise than it claims")
     return problems

@@ -131,7 +131,7 @@ def test_norms_of_parts(method):
     unit = mine(method, l2_clip_norm=parts, rescale_to_unit_norm=True, normalize_by=5.0)
     assert unit.l2_norm_bound == pytest.approx(2.0 / 5.0)
     with pytest.raises(ValueError, match="prefix of the gradient"):
-        mine(method, l2_clip_norm={"w1": 1.0})(NETWORK.params, *NETWORK.batch)
+        run(mine(method, l2_clip_norm={"w1": 1.0}), NETWORK.params, *NETWORK.batch)
 
 
 def test_two_groups_can_share_a_norm():
@@ -146,8 +146,10 @@ def test_two_groups_can_share_a_norm():
         "last": draw.array(5),
     }
     sums = [
-        clipped_grad(loss, l2_clip_norm={"net": 0.5, "last": 0.1}, method=method)(
-            params, draw.array(1, 5)
+        run(
+            clipped_grad(loss, l2_clip_norm={"net": 0.5, "last": 0.1}, method=method),
+            params,
+            draw.array(1, 5),
         ).value
         for method in METHODS
     ]
@@ -321,7 +323,7 @@ def test_real_neighbours_move_the_sum_by_no_more(method):
         other = run(grad, NETWORK.params, *world).value
         moved = length(jax.tree.map(jnp.subtract, base, other))
         limit = grad.sensitivity(name)
-        # The sums themselves are rounded to float32.
+        # The two sums are rounded to float32.
         assert 0.2 * limit < moved <= limit * (1 + 1e-5)
 
 

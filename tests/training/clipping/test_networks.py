@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from demur.training.bookkeeping import norms, places, routes
+from demur.training.bookkeeping import norms, places, routes, rows
 from tests.training.clipping.kit import (
     EVERY_NETWORK,
     Draw,
@@ -30,13 +30,14 @@ def assert_equal(network, tolerance=SINGLE, **options):
     assert auto.l2_norm_bound == plain.l2_norm_bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY_NETWORK)
 def test_sums_and_norms_agree(name):
     assert_equal(EVERY_NETWORK[name](Draw(1)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["scanned"])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", EVERY_NETWORK)
 def test_sums_and_norms_agree_in_double_precision(name):
     with jax.enable_x64(True):
         assert_equal(EVERY_NETWORK[name](Draw(2, jnp.float64)), DOUBLE)
@@ -59,14 +60,14 @@ def test_users_with_several_examples_agree():
     draw = Draw(4)
     network = EVERY_NETWORK["dense"](draw)
     users = network._replace(batch=(draw.array(5, 3, 7), draw.whole(5, 5, 3)))
-    assert_equal(users, keep_batch_dim=False)
     assert_equal(users, keep_batch_dim=False, microbatch_size=2)
 
 
-def test_clip_norms_of_parts_agree():
-    network = EVERY_NETWORK["dense"](Draw(5))
-    norms_of_parts = {"w1": 0.1, "b1": 0.2, "w2": 0.3, "b2": 4.0}
-    assert_equal(network, l2_clip_norm=norms_of_parts)
+def test_clip_norms_of_parts_agree_in_double_precision():
+    with jax.enable_x64(True):
+        network = EVERY_NETWORK["dense"](Draw(5, jnp.float64))
+        norms_of_parts = {"w1": 0.1, "b1": 0.2, "w2": 0.3, "b2": 4.0}
+        assert_equal(network, DOUBLE, l2_clip_norm=norms_of_parts)
 
 
 @pytest.mark.slow
@@ -75,7 +76,6 @@ def test_clip_norms_of_parts_agree():
     [
         ("dense", jnp.float16),
         ("convolutions", jnp.bfloat16),
-        ("transformer", jnp.bfloat16),
     ],
 )
 def test_half_precision_agrees_to_its_own_tolerance(name, dtype):
@@ -125,7 +125,7 @@ def _diagonal_only(left, right, scale_left):
         return square, square, square * 0
 
 
-def _rows_apart(rows, right):
+def _rows_apart(numbers, right):
     """A look-up in which equal rows are not added before the square."""
     with jax.enable_x64(True):
         square = jnp.sum(right.astype(jnp.float64) ** 2, (1, 2, 3))
@@ -170,7 +170,7 @@ def scaled(draw):
     ("where", "name", "broken", "make"),
     [
         (norms, "_gram", _diagonal_only, gram),
-        (norms, "_paired_lookup", _rows_apart, look_up),
+        (rows, "_paired_lookup", _rows_apart, look_up),
         (places, "swaps", lambda found: [False] * len(found), mirrored),
         (routes, "keeps_norms", lambda eqn: len(eqn.invars) == 1, scaled),
     ],
@@ -185,7 +185,7 @@ def test_broken_rules_are_noticed(monkeypatch, where, name, broken, make):
 
 
 def test_many_look_ups_are_sorted(monkeypatch):
-    monkeypatch.setattr(norms, "_LOOKUP_GRAM", 2)
+    monkeypatch.setattr(rows, "_MOST_PAIRS", 2)
     assert_equal(look_up(Draw(9)))
 
 
@@ -198,8 +198,8 @@ def test_rows_outside_a_table(mode):
         ids = ids % 5
 
     def loss(p, ids):
-        rows = p.at[ids].get(mode=mode, fill_value=0.5)
-        return jnp.sum(jnp.sin(rows + 0.1 * jnp.arange(4)[:, None]))
+        found = p.at[ids].get(mode=mode, fill_value=0.5)
+        return jnp.sum(jnp.sin(found + 0.1 * jnp.arange(4)[:, None]))
 
     assert_equal(Network(draw.array(5, 6), loss, (ids,)), keep_batch_dim=False)
 
@@ -289,7 +289,7 @@ any_network = given(
 
 
 @pytest.mark.slow
-@settings(quietly, max_examples=5)
+@settings(quietly, max_examples=4)
 @any_network
 def test_random_networks_agree(seed, layers, width, tokens):
     assert_equal(random_network(seed, layers, width, tokens), 3e-6)

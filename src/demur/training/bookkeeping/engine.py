@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from demur.training.bookkeeping import inline, places
+from demur.training.bookkeeping.factors import Factors
 from demur.training.bookkeeping.norms import Measured, measure, measure_instantiated
-from demur.training.bookkeeping.places import Factors
 from demur.training.bookkeeping.rearrange import pull_back
 from demur.training.bookkeeping.rounding import sum_of_squares, wide
 from demur.training.bookkeeping.routes import Route, Routes, find_routes
+from demur.training.bookkeeping.rows import measure_rows
 from demur.training.bookkeeping.tapped import Passed, tapped_pass
 from demur.training.per_example import Found, Loss, norms_of
 from demur.training.varying import struct_of, vary
@@ -85,7 +86,9 @@ def _measure(route: Route, number: int, leaf: Any, passed: Passed) -> Measured:
         nothing, _ = sum_of_squares(passed.value[:, None][:, :0], 1)
         return Measured(nothing, nothing, None, zero.dtype, lambda *_: zero)
     if route.sites:
-        found = measure(_factors(route, passed))
+        factors = _factors(route, passed)
+        by_rows = factors.rows is not None
+        found = measure_rows(factors) if by_rows else measure(factors)
     else:
         found = measure_instantiated(passed.gradients[number])
     return Measured(

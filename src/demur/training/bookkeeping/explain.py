@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from demur.training.bookkeeping import places
+from demur.training.bookkeeping.convolution import Convolution
 from demur.training.bookkeeping.engine import Traced
 from demur.training.bookkeeping.norms import way_of
 from demur.training.bookkeeping.routes import Route, Site
@@ -66,7 +67,7 @@ def _form(site: Site) -> tuple[int, int, int]:
             math.prod(size[axis] for axis in place.data_contracted),
             math.prod(place.shape[axis] for axis in place.free),
         )
-    if isinstance(place, places.Convolution):
+    if isinstance(place, Convolution):
         spec = place.params["dimension_numbers"]
         groups = place.params["feature_group_count"]
         outputs = place.output.shape

@@ -45,7 +45,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from demur.training.bookkeeping.places import Factors
+from demur.training.bookkeeping.factors import Factors
 from demur.training.bookkeeping.rounding import (
     U64,
     in_float64,
@@ -54,11 +54,9 @@ from demur.training.bookkeeping.rounding import (
     unit_roundoff,
     wide,
 )
-from demur.training.varying import vary
 
 _LONGEST = 4096
 _STRIP = 256
-_LOOKUP_GRAM = 1024
 _EXACT = jax.lax.Precision.HIGHEST
 
 
@@ -99,13 +97,14 @@ def product_roundoff(dtype: Any, precision: Any) -> float:
     return {"cpu": 0.0, "gpu": 2.0**-11}.get(jax.default_backend(), 2.0**-8)
 
 
-def _leave_out(array: Any, fine: Any) -> Any:
+def leave_out(array: Any, fine: Any) -> Any:
+    """The array with zeros for the examples that are not fine (None: all are)."""
     if fine is None:
         return array
     return jnp.where(fine.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
 
 
-def _weighted(array: Any, weights: Any) -> Any:
+def weighted(array: Any, weights: Any) -> Any:
     """Each example scaled, in the array's own dtype."""
     spread = weights.reshape((-1,) + (1,) * (array.ndim - 1))
     return (array * spread).astype(array.dtype)
@@ -117,7 +116,7 @@ def measure_instantiated(gradients: Any) -> Measured:
     square, upper = sum_of_squares(gradients, 1)
 
     def add_up(weights: Any, fine: Any) -> Any:
-        kept = _leave_out(gradients, fine)
+        kept = leave_out(gradients, fine)
         return jnp.tensordot(weights, kept, axes=1, precision=_EXACT)
 
     return Measured(square, upper, None, gradients.dtype, add_up)
@@ -125,8 +124,6 @@ def measure_instantiated(gradients: Any) -> Measured:
 
 def measure(factors: Factors) -> Measured:
     """For gradients in factored form."""
-    if factors.rows is not None:
-        return _measure_lookup(factors)
     left, right = _one_dtype(factors.left, factors.right)
     positions, inputs = left.shape[2:]
     way = way_of(positions, inputs, right.shape[3])
@@ -142,11 +139,11 @@ def measure(factors: Factors) -> Measured:
     scale_left = inputs <= right.shape[3]
 
     def add_up(weights: Any, fine: Any) -> Any:
-        first, second = _leave_out(left, fine), _leave_out(right, fine)
+        first, second = leave_out(left, fine), leave_out(right, fine)
         if scale_left:
-            first = _weighted(first, weights)
+            first = weighted(first, weights)
         else:
-            second = _weighted(second, weights)
+            second = weighted(second, weights)
         return jnp.einsum(
             "bsti,bsto->sio",
             first,
@@ -188,7 +185,7 @@ def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
 def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any]:
     lefts, lefts_upper = sum_of_squares(left, 2)
     rights, rights_upper = sum_of_squares(right, 2)
-    upper = _over(lefts_upper * rights_upper)
+    upper = over(lefts_upper * rights_upper)
     return total(lefts * rights, 1), upper, upper
 
 
@@ -202,7 +199,7 @@ def _table_dtype(dtype: Any) -> Any:
 
 
 @in_float64
-def _inner(first: Any, second: Any) -> Any:
+def inner(first: Any, second: Any) -> Any:
     """<first_t, second_r> for all t, r; long ones in pieces."""
     length = first.shape[-1]
     dtype = _table_dtype(first.dtype)
@@ -221,7 +218,7 @@ def _inner(first: Any, second: Any) -> Any:
     return reduce(add, pieces)
 
 
-def _inner_roundoff(length: int, dtype: Any) -> float:
+def inner_roundoff(length: int, dtype: Any) -> float:
     """The error of one such inner product, in products of the two norms."""
     additions = min(length, _LONGEST) + -(-length // _LONGEST)
     return additions * unit_roundoff(_table_dtype(dtype))
@@ -239,7 +236,7 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
     for start in range(0, positions, _STRIP):
         own = min(_STRIP, positions - start)
         tables = [
-            _inner(part[:, :, start : start + own], part[:, :, start:])
+            inner(part[:, :, start : start + own], part[:, :, start:])
             for part in (left, right)
         ]
         # Off the diagonal block, each pair stands for two.
@@ -253,7 +250,7 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
             still_squared += times * total(still * still, 2)
         for found, table in zip(diagonals, tables, strict=True):
             found.append(jnp.diagonal(table[..., :own], axis1=2, axis2=3))
-    each = [_inner_roundoff(n, left.dtype) for n in (inputs, right.shape[3])]
+    each = [inner_roundoff(n, left.dtype) for n in (inputs, right.shape[3])]
     grow = 1 + 2 * (each[0] + each[1]) + 8 * (positions**2 + 8) * U64
     sizes = [
         jax.lax.convert_element_type(jnp.concatenate(found, axis=2), jnp.float64) * grow
@@ -261,72 +258,14 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
     ]
     m_squared = (total(jnp.sqrt(sizes[0] * sizes[1]), 2) * grow) ** 2
     slack = 1.01 * (each[0] + each[1]) + 4 * (positions**2 + 8) * U64
-    upper = _over(jnp.minimum(square + slack * m_squared, m_squared))
+    upper = over(jnp.minimum(square + slack * m_squared, m_squared))
     moving, still = sizes if scale_left else sizes[::-1]
     operator = jnp.sqrt(still_squared) + sum(each) * total(still, 2)
-    mass = _over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
+    mass = over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
     return total(square, 1), upper, mass
 
 
 @in_float64
-def _over(per_slice: Any) -> Any:
+def over(per_slice: Any) -> Any:
     """The sum over s of upper bounds, rounded up."""
     return total(per_slice, 1) * (1 + (per_slice.shape[1] + 16) * U64)
-
-
-def _measure_lookup(factors: Factors) -> Measured:
-    """Rows that are looked up twice add up before the square."""
-    right = factors.right.astype(wide(factors.right.dtype))
-    rows, size = factors.rows, factors.table
-    used = (rows >= 0)[..., None]
-    right = jnp.where(used, right, 0)
-
-    def add_up(weights: Any, fine: Any) -> Any:
-        scaled = _weighted(_leave_out(right, fine), weights)
-        slices = rows.shape[1]
-        table = jnp.zeros((slices, size, right.shape[-1]), right.dtype)
-        table = vary(table, like=right)
-        which = jnp.broadcast_to(jnp.arange(slices)[None, :, None], rows.shape)
-        inside = jnp.where(rows >= 0, rows, size)
-        return table.at[which, inside].add(scaled, mode="drop")
-
-    if rows.shape[2] > _LOOKUP_GRAM:
-        square, upper = _sorted_lookup(rows, right)
-    else:
-        square, upper = _paired_lookup(rows, right)
-    return Measured(square, upper, None, right.dtype, add_up)
-
-
-@in_float64
-def _paired_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
-    same = (rows[..., :, None] == rows[..., None, :]) & (rows >= 0)[..., None]
-    inner = _inner(right, right)
-    roundoff = _inner_roundoff(right.shape[-1], right.dtype)
-    sizes = jnp.diagonal(inner, axis1=2, axis2=3)
-    lengths = jnp.sqrt(jax.lax.convert_element_type(sizes, jnp.float64))
-    pairs = jnp.where(same, lengths[..., :, None] * lengths[..., None, :], 0)
-    square = total(jnp.where(same, inner, 0), 2)
-    slack = 1.01 * roundoff + 8 * (rows.shape[2] ** 2 + 8) * U64
-    grow = 1 + 2 * roundoff + 1e-9
-    return total(square, 1), _over(square + slack * grow * total(pairs, 2))
-
-
-@in_float64
-def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
-    """Rows sorted, equal ones added, the sums squared: for many look-ups."""
-
-    def one(numbers: Any, values: Any) -> tuple[Any, Any]:
-        order = jnp.argsort(numbers)
-        numbers, values = numbers[order], values[order]
-        fresh = jnp.concatenate([jnp.zeros(1, bool), numbers[1:] != numbers[:-1]])
-        group = jnp.cumsum(fresh)
-        sums = jnp.zeros_like(values).at[group].add(values)
-        sizes = jnp.zeros_like(values).at[group].add(jnp.abs(values))
-        return sums, sizes
-
-    sums, sizes = jax.vmap(jax.vmap(one))(rows, right)
-    square, _ = sum_of_squares(sums, 1)
-    # A sum of k values errs by at most k u times the sum of their sizes.
-    most = 1.01 * rows.shape[2] * unit_roundoff(right.dtype)
-    _, upper = sum_of_squares(jnp.abs(sums) + most * sizes, 1)
-    return square, upper

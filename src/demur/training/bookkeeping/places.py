@@ -21,51 +21,17 @@ The numbers of a look-up are kept as integers instead of one-hot vectors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from demur.training.bookkeeping.convolution import Convolution
+from demur.training.bookkeeping.factors import Factors, Loop, grouped
 from demur.training.bookkeeping.inline import kind_of
-
-if TYPE_CHECKING:
-    from demur.training.bookkeeping.routes import Loop
-
-
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """left [B, S, T, I] and right [B, S, T, O]; or rows [B, S, T] for a look-up.
-
-    A row number below 0 takes no part.
-    """
-
-    left: Any
-    right: Any
-    precision: Any = None
-    rows: Any = None
-    table: int = 0
-
-
-def _numbers(loops: Sequence[Loop], own: bool) -> list[int]:
-    return [axis for axis, loop in enumerate(loops) if loop.own_slice == own]
-
-
-def _grouped(array: Any, loops: Sequence[Loop], axes: Sequence[Sequence[int]]) -> Any:
-    """`array` [loops..., B, ...] as [B, S, T, rest], from its own axes (s, t, rest)."""
-    base = len(loops) + 1
-    own, shared = _numbers(loops, True), _numbers(loops, False)
-    s, t, rest = ([base + axis for axis in group] for group in axes)
-    order = [base - 1, *own, *s, *shared, *t, *rest]
-    moved = jnp.transpose(array, order)
-    sizes = [
-        math.prod(array.shape[axis] for axis in group)
-        for group in ([*own, *s], [*shared, *t], rest)
-    ]
-    return moved.reshape((moved.shape[0], *sizes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +65,10 @@ class Product:
             kept, position = range(s, s + o), range(s + o, s + o + t)
         else:
             position, kept = range(s, s + t), range(s + t, s + t + o)
-        left = _grouped(
+        left = grouped(
             data, loops, (self.data_batched, self.data_free, self.data_contracted)
         )
-        right = _grouped(cotangent, loops, (batch, position, kept))
+        right = grouped(cotangent, loops, (batch, position, kept))
         if swap:
             left, right = right, left
         return Factors(left, right, self.precision)
@@ -114,101 +80,6 @@ class Product:
         gradient = gradient.reshape((*stack, *(self.shape[axis] for axis in order)))
         back = sorted(range(len(order)), key=order.__getitem__)
         lead = len(stack)
-        return jnp.transpose(gradient, [*range(lead), *(lead + axis for axis in back)])
-
-
-@dataclass(frozen=True, eq=False)
-class Convolution:
-    """`conv_general_dilated` of data with a kernel that is a parameter."""
-
-    params: dict[str, Any]
-    kernel: tuple[int, ...]
-    output: Any
-    other: Any
-    data_position = 0
-
-    @property
-    def precision(self) -> Any:
-        """The precision asked for in the loss."""
-        return self.params["precision"]
-
-    @property
-    def window(self) -> list[int]:
-        """The spatial sizes of the kernel."""
-        return [
-            self.kernel[axis] for axis in self.params["dimension_numbers"].rhs_spec[2:]
-        ]
-
-    def _patches(self, data: Any, lead: int) -> Any:
-        """[lead..., N, C, pixels..., window...] from [lead..., N, C, space...]."""
-        params, first = self.params, lead + 2
-        spare = [(0, 0, 0)] * first + [
-            (low, high, step - 1)
-            for (low, high), step in zip(
-                params["padding"], params["lhs_dilation"], strict=True
-            )
-        ]
-        data = jax.lax.pad(data, jnp.zeros((), data.dtype), spare)
-        for axis, size in enumerate(self.window):
-            stride = params["window_strides"][axis]
-            dilation = params["rhs_dilation"][axis]
-            reach = (size - 1) * dilation + 1
-            pixels = max(0, (data.shape[first + axis] - reach) // stride + 1)
-            offsets = [
-                jax.lax.slice_in_dim(
-                    data,
-                    offset * dilation,
-                    offset * dilation + max(0, (pixels - 1) * stride + 1),
-                    stride=stride,
-                    axis=first + axis,
-                )
-                for offset in range(size)
-            ]
-            data = jnp.stack(offsets, axis=-1)
-        return data
-
-    def factors(
-        self, data: Any, cotangent: Any, loops: Sequence[Loop], swap: bool
-    ) -> Factors:
-        """Patches against channels; groups of channels go with groups of outputs."""
-        lead = len(loops) + 1
-        groups = self.params["feature_group_count"]
-        spec = self.params["dimension_numbers"]
-        space = len(spec.lhs_spec) - 2
-
-        def standard(array: Any, order: Sequence[int]) -> Any:
-            return jnp.transpose(
-                array, [*range(lead), *(lead + axis for axis in order)]
-            )
-
-        def split(array: Any) -> Any:
-            channels = array.shape[lead + 1] // groups
-            return array.reshape(
-                (*array.shape[: lead + 1], groups, channels, *array.shape[lead + 2 :])
-            )
-
-        patches = split(self._patches(standard(data, spec.lhs_spec), lead))
-        outputs = split(standard(cotangent, spec.out_spec))
-        pixels = range(3, 3 + space)
-        left = _grouped(
-            patches, loops, ([1], [0, *pixels], [2, *range(3 + space, 3 + 2 * space)])
-        )
-        right = _grouped(outputs, loops, ([1], [0, *pixels], [2]))
-        return Factors(left, right, self.precision)
-
-    def restore(self, gradient: Any, loops: Sequence[Loop]) -> Any:
-        """G [S, I, O] as a kernel, stacked axes in front."""
-        stack = [loop.length for loop in loops if loop.own_slice]
-        groups = self.params["feature_group_count"]
-        spec = self.params["dimension_numbers"].rhs_spec
-        outputs, inputs = self.kernel[spec[0]], self.kernel[spec[1]]
-        lead = len(stack)
-        gradient = gradient.reshape(
-            (*stack, groups, inputs, *self.window, outputs // groups)
-        )
-        gradient = jnp.moveaxis(gradient, -1, lead + 1)
-        gradient = gradient.reshape((*stack, outputs, inputs, *self.window))
-        back = sorted(range(len(spec)), key=spec.__getitem__)
         return jnp.transpose(gradient, [*range(lead), *(lead + axis for axis in back)])
 
 
@@ -241,8 +112,8 @@ class Lookup:
             numbers = jnp.where(inside, numbers, -1)
         rank = len(self.output.shape)
         looked_up = [axis for axis in range(rank) if axis not in self.offsets]
-        right = _grouped(cotangent, loops, ([], looked_up, list(self.offsets)))
-        rows = _grouped(numbers, loops, ([], range(len(looked_up)), []))
+        right = grouped(cotangent, loops, ([], looked_up, list(self.offsets)))
+        rows = grouped(numbers, loops, ([], range(len(looked_up)), []))
         return Factors(None, right, rows=rows[..., 0], table=size)
 
     def restore(self, gradient: Any, loops: Sequence[Loop]) -> Any:

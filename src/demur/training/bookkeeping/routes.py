@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from demur.training.bookkeeping import places
+from demur.training.bookkeeping.factors import Loop
 from demur.training.bookkeeping.inline import (
     body_of,
     is_remat,
@@ -31,14 +32,6 @@ from demur.training.bookkeeping.inline import (
     scan_layout,
 )
 from demur.training.bookkeeping.rearrange import keeps_norms
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A scan around a place: each turn has its own slice, or all turns share one."""
-
-    length: int
-    own_slice: bool
 
 
 @dataclass(frozen=True, eq=False)

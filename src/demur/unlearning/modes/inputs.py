@@ -3,7 +3,7 @@
 Clipping leaves a row alone whose norm is at most norm_bound (1 + 1e-12). So a row
 that was clipped once is never touched again, and a record that is handed in for its
 deletion becomes the very same numbers as when it was learned. The sensitivities use
-`LOOSE` times the bound.
+`longest`, which has room for that and for the rounding of the norm itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.rounding import up
 from demur.unlearning import kernels
 from demur.unlearning.modes.base import Array
 
 LOOSE = 1.0 + 1e-12
 FLOAT64 = np.dtype(np.float64)  # one object, so `is` tells the common case fast
+
+
+def check_norm_bound(norm_bound: float) -> None:
+    """Squares of rows at the bound must neither vanish nor overflow: none would be
+    clipped then.
+    """
+    validate.positive(norm_bound=norm_bound)
+    if not 1e-100 <= norm_bound <= 1e100:
+        raise ValueError(
+            f"norm_bound must be between 1e-100 and 1e100; got {norm_bound!r}"
+        )
+
+
+def longest(norm_bound: float, dim: int) -> float:
+    """What no clipped row exceeds, all rounding in (`kernels._dot` has its error)."""
+    return up(norm_bound * (LOOSE + (dim / 4.0 + 8.0) * 2.0**-53), 2)
 
 
 def vector(x: ArrayLike, dim: int, what: str = "x") -> Array:
@@ -36,9 +53,8 @@ def vector(x: ArrayLike, dim: int, what: str = "x") -> Array:
 
 def clipped(row: Array, norm_bound: float) -> Array:
     """`row` scaled back to `norm_bound` if it is longer; untouched otherwise."""
-    largest = float(np.max(np.abs(row)))
-    if largest > 1e100:  # its square may overflow
-        row = row / largest * norm_bound * 2.0
+    if not kernels.has_square(row):  # it overflows, and the kernels would decline
+        row = row / float(np.max(np.abs(row))) * norm_bound * 2.0
     return kernels.clip(row, norm_bound)
 
 

@@ -71,9 +71,10 @@ from demur.unlearning.modes.base import (
 )
 from demur.unlearning.modes.inputs import (
     FLOAT64,
-    LOOSE,
+    check_norm_bound,
     clipped,
     label,
+    longest,
     rows,
     vector,
     with_noise,
@@ -132,8 +133,11 @@ class Logistic(Mode):
         tolerance: float = 1e-3,
     ) -> None:
         validate.count(dim=dim)
-        validate.positive(norm_bound=norm_bound, Lambda=Lambda, tolerance=tolerance)
-        if not 1e-100 <= norm_bound <= 1e100 or not Lambda >= 1e-9 * norm_bound**2:
+        check_norm_bound(norm_bound)
+        validate.positive(Lambda=Lambda, tolerance=tolerance)
+        if not tolerance * norm_bound < 1e200:  # scores stay finite, noise included
+            raise ValueError("norm_bound and tolerance are too large together")
+        if not Lambda >= 1e-9 * norm_bound**2:
             raise ValueError(
                 "Lambda must be at least 1e-9 norm_bound^2, or Newton steps drown in"
                 f" rounding; got Lambda={Lambda!r}, norm_bound={norm_bound!r}"
@@ -141,7 +145,7 @@ class Logistic(Mode):
         self.dim, self.norm_bound = int(dim), float(norm_bound)
         self.Lambda, self.tolerance = float(Lambda), float(tolerance)
         # |x| may exceed the bound by 1e-12 of it; the recursion uses the looser one.
-        self._bound = up(self.norm_bound * LOOSE)
+        self._bound = longest(self.norm_bound, self.dim)
         most = self.Lambda * self.tolerance * (1.0 - 1e-12)
         self._constants = np.array([self.norm_bound, self.Lambda, most, self._bound])
         self._matrices = np.zeros((3, self.dim, self.dim))

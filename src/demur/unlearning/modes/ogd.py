@@ -28,14 +28,27 @@ worlds. They had equal noise before, so the noised states are at most as differe
 N(0, 1) and N(1/z, 1), and all that follows (steps, projections, other people's noise,
 predictions) is post-processing. No secret is left in the state.
 
-**Scope "joint"** (the replay lacks *all* deleted records). Couple the worlds by shifted
-noise: where world 1 draws N_j, the replay takes N_j + h_j, h_j a function of the
-earlier noise. While `a` records are still to be deleted the worlds are at most
-a Delta_t apart, as above; at deletion j let h_j be the share 1/a of their difference:
-|h_j| <= Delta_j, and (a - 1) Delta_t is left. After the last deletion the worlds are
-equal. So world 1 is a function of (N_j + h_j) and the replay the same function of
-(N_j): m Gaussian mechanisms with sensitivities Delta_j, composed adaptively, as h_j
-depends on the past. That is sum_j Delta_j^2 / (2 sigma_j^2)-zCDP. []
+**Scope "joint"** (the replay lacks *all* records deleted so far; compared is the state
+after the last of these deletions, and what follows). With sigma_j >= z k_j Delta_j at
+deletion j, of k_j records, m deletions are sqrt(m) / z-GDP, and so m / (2 z^2)-zCDP.
+
+*Proof.* Couple the worlds by shifted noise: where world 1 draws N_j, the replay takes
+N_j + h_j, h_j a function of the earlier noise. While `a` learned records are still to
+be deleted the worlds are at most a Delta_t apart, as above; let h_j be the share k_j/a
+of their difference: |h_j| <= k_j Delta_j, and (a - k_j) Delta_t is left. After the last
+deletion the worlds are equal. So world 1 is a function of N + h and the replay the same
+function of N, and it remains to tell N + h from N. Let s_j be N(1/z, 1) in world 1 and
+N(0, 1) in the replay, all independent: m numbers with means sqrt(m) / z apart. They are
+enough to make the noise of either world without knowing which it is. Draw after draw,
+h_j follows from the draws made so far; with h_j = r (sigma_j / z) e, |e| = 1, r <= 1
+and fresh standard noise Z,
+
+    sigma_j (Z + (r s_j + sqrt(1 - r^2) e.Z - e.Z) e)
+
+is N(h_j, sigma_j^2 I) in world 1 and N(0, sigma_j^2 I) in the replay. Post-processing
+makes nothing easier to tell apart. [] (It is the composition theorem of Dong, Roth and
+Su 2022 for adaptive Gaussian mechanisms. It takes multipliers that are fixed in
+advance: sigma_j follows configuration, clock and grids, never data or noise.)
 
 **In floating point** (u = 2^-53) a step is followed up to a rounding error of norm
 e_s <= u (c R + eta_s (B^2 R (d/4 + 8) + 16 G)): R the largest norm of w, c = 4, or
@@ -45,6 +58,11 @@ else: 2 sum_s e_s (s + t0) / (t + t0) is added to Delta. The rounded factors
 An *earlier* deletion at tick j, somebody else's, rounded both worlds to its grid g and
 may have moved them apart by g sqrt(d) + 2 (d + 20) u R; that too has faded by
 (j + t0) / (t + t0), so the sum of these times (j + t0) is kept (`drift`) and added.
+The coupling stays on the grid: let the worlds be q steps of g apart, p after rounding,
+|p_i - q_i| <= 1. For a share s there is a whole v_i with |p_i - v_i| <= s |q_i| + 1 and
+|v_i| <= (1 - s) |q_i| + 1, as these intervals overlap by at least 1. With h = g (p - v)
+rounded noises differ by h exactly, |h| is at most the share and g sqrt(d), which are
+charged, and what is left is the rest and g sqrt(d), as `drift` has it.
 """
 
 from __future__ import annotations
@@ -62,9 +80,10 @@ from demur.unlearning import kernels
 from demur.unlearning.modes.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.modes.inputs import (
     FLOAT64,
-    LOOSE,
+    check_norm_bound,
     clipped,
     label,
+    longest,
     number,
     rows,
     vector,
@@ -106,7 +125,6 @@ class OGD(Mode):
             *NEVER_COVERED,
             "that some record was learned in that tick is not hidden",
         ),
-        joint_accounting=("basic", "rdp", "zcdp"),
     )
 
     def __init__(
@@ -121,7 +139,8 @@ class OGD(Mode):
         t0: float | None = None,
     ) -> None:
         validate.count(dim=dim)
-        validate.positive(norm_bound=norm_bound, lambda_=lambda_, kappa=kappa)
+        check_norm_bound(norm_bound)
+        validate.positive(lambda_=lambda_, kappa=kappa)
         if loss not in ("huber", "logistic"):
             raise ValueError(f'loss must be "huber" or "logistic"; got {loss!r}')
         self.dim, self.loss = int(dim), loss
@@ -129,14 +148,17 @@ class OGD(Mode):
         self.kappa = float(kappa)
         smooth = 1.0 if loss == "huber" else 0.25
         steepest = self.kappa if loss == "huber" else 1.0
-        self.gradient_bound = up(steepest * self.norm_bound * LOOSE, 2)
+        longest_row = longest(self.norm_bound, self.dim)
+        self.gradient_bound = up(steepest * longest_row, 2)
         reach = up(self.gradient_bound / self.lambda_)
-        least = up(1.0 + smooth * (self.norm_bound * LOOSE) ** 2 / self.lambda_, 4)
+        least = up(1.0 + smooth * longest_row**2 / self.lambda_, 4)
         self.radius = reach if radius is None else float(radius)
         self.t0 = least if t0 is None else float(t0)
         validate.positive(radius=self.radius, t0=self.t0)
-        if not math.isfinite(reach * self.norm_bound * self.t0):
+        if not reach * self.norm_bound * self.t0 < 1e300:
             raise ValueError("norm_bound, kappa and 1 / lambda_ are too large together")
+        if not self.radius * max(self.norm_bound, 1.0) < 1e300:  # scores are finite
+            raise ValueError("norm_bound and radius are too large together")
         if self.t0 < least:
             raise ValueError(
                 f"t0 must be at least beta / lambda = {least:.6g}, where steps begin to"
@@ -145,10 +167,10 @@ class OGD(Mode):
         self._given_radius, self._given_t0 = radius, t0
         # No step leaves the ball of radius G / lambda, so it need not be enforced.
         self._projects = self.radius < reach
-        kind = kernels.LOGISTIC if loss == "logistic" else kernels.HUBER
+        self._kind = kernels.LOGISTIC if loss == "logistic" else kernels.HUBER
         within = self.radius if self._projects else math.inf
         self._constants = np.array(
-            [self.lambda_, self.kappa, self.norm_bound, within, self.t0, kind]
+            [self.lambda_, self.kappa, self.norm_bound, within, self.t0, self._kind]
         )
         self._state = np.zeros(self.dim + 1)
         self._drift = 0.0  # (t + t0) times what earlier grids may have moved
@@ -165,9 +187,14 @@ class OGD(Mode):
 
     def predict(self, x: ArrayLike) -> float:
         """Score, or probability of class 1."""
+        if type(x) is np.ndarray and x.dtype is FLOAT64 and x.shape == (self.dim,):
+            predicted: float = kernels.predict(
+                self._state, x, self.norm_bound, self._kind
+            )
+            if predicted == predicted:
+                return predicted
         row = clipped(vector(x, self.dim), self.norm_bound)
-        c = self._constants
-        return float(kernels.predict(self._state, row, self.norm_bound, c[5]))
+        return float(kernels.predict(self._state, row, self.norm_bound, self._kind))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One step; the prediction from before."""
@@ -219,11 +246,15 @@ class OGD(Mode):
 
     def _rounding(self, t: float) -> float:
         """2 sum_s e_s (s + t0) / (t + t0), see the module's docstring."""
+        each, data = self._step_error()
+        mean = t * (t + 1.0 + 2.0 * self.t0) / (2.0 * (t + self.t0))
+        return 2.0 * _U * (each * mean + data / self.lambda_)
+
+    def _step_error(self) -> tuple[float, float]:
+        """(a, b): a step's rounding error is at most u (a + eta b)."""
         R, B, d = self.radius, self.norm_bound, self.dim
         each = (d + 20.0 if self._projects else 4.0) * R
-        once = (B * B * R * (d / 4.0 + 8.0) + 16.0 * self.gradient_bound) / self.lambda_
-        mean = t * (t + 1.0 + 2.0 * self.t0) / (2.0 * (t + self.t0))
-        return 2.0 * _U * (each * mean + once)
+        return each, B * B * R * (d / 4.0 + 8.0) + 16.0 * self.gradient_bound
 
     def delete(
         self,

@@ -45,7 +45,14 @@ from demur.unlearning.modes.base import (
     Theorem,
     digest_of,
 )
-from demur.unlearning.modes.inputs import FLOAT64, clipped, number, rows, vector
+from demur.unlearning.modes.inputs import (
+    FLOAT64,
+    check_norm_bound,
+    clipped,
+    number,
+    rows,
+    vector,
+)
 
 _SMALL = 32  # up to here the compiled Cholesky beats LAPACK's call overhead
 
@@ -97,7 +104,8 @@ class Ridge(Mode):
         refresh: int | None = None,
     ) -> None:
         validate.count(dim=dim, bits=bits)
-        validate.positive(norm_bound=norm_bound, y_bound=y_bound, Lambda=Lambda)
+        check_norm_bound(norm_bound)
+        validate.positive(y_bound=y_bound, Lambda=Lambda)
         if bits > 30:
             raise ValueError(f"bits must be at most 30; got {bits}")
         if limbs is None:
@@ -117,6 +125,12 @@ class Ridge(Mode):
         ridge = self.Lambda * steps * steps
         weight = self.y_bound / self.norm_bound
         validate.positive(Lambda_in_squared_steps=ridge, y_bound_over_norm_bound=weight)
+        # |w| <= records * y_bound * norm_bound / Lambda: weights and scores are finite.
+        longest_weight = 2.0**63 * self.y_bound * self.norm_bound / self.Lambda
+        if not longest_weight * max(self.norm_bound, 1.0) < 1e300:
+            raise ValueError(
+                "norm_bound, y_bound and 1 / Lambda are too large together"
+            )
         self._constants = np.array(
             [self.norm_bound, self.y_bound, 2.0**bits, ridge, weight]
         )

@@ -26,6 +26,11 @@ class MemoryPair:
         calibrator: Calibrator | None = None,
     ) -> None:
         self.calibrator = calibrator or Calibrator()
+        if not isinstance(self.calibrator, Calibrator):
+            raise TypeError(
+                "calibrator must be a Calibrator of demur.compat.memory_pair; got"
+                f" {type(calibrator).__module__}.{type(calibrator).__qualname__}"
+            )
         self.odometer = odometer
         self._seed = Seed(dim, lambda_=odometer.lambda_)
         self._inner = memory_pair.MemoryPair(

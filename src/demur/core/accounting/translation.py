@@ -1,0 +1,109 @@
+"""Events and relations in dp_accounting's words, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from demur.core.errors import NotPriced
+from demur.core.events import (
+    ApproxDP,
+    Composed,
+    Event,
+    Gaussian,
+    Neighbours,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    TruncatedPoissonGaussian,
+)
+from demur.core.rounding import down
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+
+def to_dp_event(event: Event) -> dp_accounting.DpEvent:
+    """The event in dp_accounting's words, for tools that speak them.
+
+    A subsampled event loses its relation: the accountant it is given to must be made
+    for it. (epsilon, delta) pairs have no word in dp_accounting 0.6.0.
+    """
+    import dp_accounting as dpa
+
+    match event:
+        case Gaussian(multiplier=z):
+            return dpa.GaussianDpEvent(z)
+        case PoissonGaussian(probability=q, multiplier=z):
+            return dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(z))
+        case TruncatedPoissonGaussian():
+            return dpa.dp_event.TruncatedSubsampledGaussianDpEvent(
+                dataset_size=event.dataset_size,
+                sampling_probability=event.probability,
+                truncated_batch_size=event.batch_size,
+                noise_multiplier=event.multiplier,
+            )
+        case Repeated(event=inner, count=count):
+            return dpa.SelfComposedDpEvent(to_dp_event(inner), count)
+        case Composed(events=inners):
+            return dpa.ComposedDpEvent([to_dp_event(inner) for inner in inners])
+        case Pure(epsilon=0.0) | ApproxDP(epsilon=0.0, delta=0.0):
+            return dpa.NoOpDpEvent()
+    raise NotPriced(
+        f"{type(event).__name__} has no counterpart in dp_accounting"
+        f" {dpa.__version__ if hasattr(dpa, '__version__') else '0.6'}."
+    )
+
+
+def from_dp_event(
+    event: dp_accounting.DpEvent,
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE_ONE,
+) -> Event:
+    """The event of dp_accounting in our words; what has none is refused.
+
+    `neighbours` is the relation its accountant was made for. A plain Gaussian's
+    multiplier is read as sigma / (largest norm of a record), dp_accounting's own
+    definition: under REPLACE_ONE the sum moves by twice that.
+    """
+    import dp_accounting as dpa
+
+    match event:
+        case dpa.NoOpDpEvent():
+            return Pure(0.0)
+        case dpa.GaussianDpEvent(noise_multiplier=z):
+            twice = neighbours is Neighbours.REPLACE_ONE
+            return Gaussian(down(z / 2) if twice else z)
+        case dpa.PoissonSampledDpEvent(
+            sampling_probability=q, event=dpa.GaussianDpEvent(noise_multiplier=z)
+        ):
+            return PoissonGaussian(q, z, neighbours)
+        case dpa.dp_event.TruncatedSubsampledGaussianDpEvent():
+            return TruncatedPoissonGaussian(
+                event.dataset_size,
+                event.sampling_probability,
+                event.truncated_batch_size,
+                event.noise_multiplier,
+                neighbours,
+            )
+        case dpa.SelfComposedDpEvent(event=inner, count=count):
+            return Repeated(from_dp_event(inner, neighbours), count)
+        case dpa.ComposedDpEvent(events=inners):
+            return Composed(tuple(from_dp_event(e, neighbours) for e in inners))
+    raise NotPriced(f"{event!r:.200} has no counterpart here; nothing was spent.")
+
+
+def unsupported_dp_event() -> dp_accounting.DpEvent:
+    """The event by which dp_accounting says that it has no word for a thing."""
+    import dp_accounting as dpa
+
+    return dpa.UnsupportedDpEvent()
+
+
+def to_relation(neighbours: Neighbours) -> dp_accounting.NeighboringRelation:
+    """The relation in dp_accounting's words."""
+    from dp_accounting import NeighboringRelation as Relation
+
+    return {
+        Neighbours.ADD_OR_REMOVE_ONE: Relation.ADD_OR_REMOVE_ONE,
+        Neighbours.REPLACE_ONE: Relation.REPLACE_ONE,
+        Neighbours.ZERO_OUT: Relation.REPLACE_SPECIAL,
+    }[neighbours]
