@@ -152,10 +152,13 @@ def test_the_baselines_are_scikit_learns_on_reports(name, decoder):
     ],
 )
 def test_every_mechanism_decodes(mechanism, kind):
-    X = blobs(800)
-    fitted = model("kmeans", mechanism=mechanism, epsilon=30.0).fit(X)
+    # Gaussian noise is the widest: over 6 draws 1.09 to 1.20, the others 1.00 to 1.03.
+    wide = kind == "GaussianReports"
+    X = blobs(2000 if wide else 800)
+    fitted = model("kmeans", mechanism=mechanism, epsilon=30.0, source=Seeded(1))
+    fitted.fit(X)
     assert type(fitted.reports_.mechanism).__name__ == kind
-    assert ratio(X, fitted.cluster_centers_) < 1.5
+    assert ratio(X, fitted.cluster_centers_) < (1.4 if wide else 1.1)
     if mechanism == "laplace":
         assert fitted.reports_.mechanism.L == math.inf
 

@@ -15,7 +15,9 @@ from demur.core.errors import NotPriced
 from demur.core.events import ApproxDP, Neighbours, PoissonGaussian, Repeated
 from demur.core.gaussian import gaussian_delta
 from demur.mechanisms.correlated import BandedToeplitz, optimize_banded_toeplitz
+from demur.training import monte_carlo
 from demur.training.batch_selection import (
+    STEP_DISTANCE,
     BallsInBinsSampling,
     BMinSepSampling,
     CyclicPoissonSampling,
@@ -23,6 +25,7 @@ from demur.training.batch_selection import (
 from demur.training.config import ExecutionPlanConfig
 from demur.training.loss_samples import (
     _expected_over_patterns,
+    _start_law,
     hockey_stick,
     loss_sampler,
 )
@@ -96,6 +99,14 @@ def test_the_recursion_is_the_sum_over_all_patterns(p, blocked):
     assert np.abs(other - wanted).max() > 0.01
 
 
+def test_a_warm_start_is_stationary():
+    """As many are drawn as come back from each of the ways to be blocked."""
+    free, blocked = _start_law(BMinSepSampling(0.3, 5, 4))
+    assert free * 0.3 == pytest.approx(blocked, rel=1e-12)
+    assert free + 3 * blocked == pytest.approx(1.0, rel=1e-12)
+    assert _start_law(BMinSepSampling(0.3, 5, 4, warm_start=False)) == (1.0, 0.0)
+
+
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("positive", [True, False])
 def test_separated_losses_have_the_peers_law(warm, positive):
@@ -162,6 +173,14 @@ def test_a_plan_that_misses_its_target_is_hardly_ever_accepted():
         assert binom.cdf(math.ceil(most * 1.35), samples, missed) > failure / 2
 
 
+def test_each_direction_has_half_of_the_failure():
+    for samples, delta, failure in [(2000, 0.05, 1e-3), (10**6, 1e-4, 1e-6)]:
+        mean = MonteCarlo(1.0, delta, samples, failure).largest_mean()
+        kl = mean * math.log(mean / delta)
+        kl += (1 - mean) * math.log((1 - mean) / (1 - delta))
+        assert math.exp(-samples * kl) == pytest.approx(failure / 2, rel=1e-6)
+
+
 def test_too_few_samples_are_refused_beforehand():
     check = MonteCarlo(1.0, 1e-6, 1000)
     with pytest.raises(NotPriced, match="cannot verify"):
@@ -188,6 +207,35 @@ def test_enough_noise_is_accepted_and_too_little_is_not():
         account.draw_event(1.9, ADD)
     with pytest.raises(NotPriced, match="only noise_multiplier"):
         account.draw_event(2.0, Neighbours.REPLACE_ONE)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_both_directions_must_hold(monkeypatch, bad):
+    def sampler(selection, strategy, deviation):
+        return lambda count, rng: tuple(
+            np.full(count, 5.0 if way == bad else -5.0) for way in (0, 1)
+        )
+
+    monkeypatch.setattr(monte_carlo, "loss_sampler", sampler)
+    with pytest.raises(NotPriced, match="Use more noise"):
+        verified(2.0)
+
+
+def test_noise_is_counted_per_column_and_batches_at_their_distance():
+    check = MonteCarlo(2.0, 1e-2, 20_000, failure=1e-6)
+    selection = BMinSepSampling(0.3, 20, 4)
+
+    def accepted(scale, multiplier):
+        strategy = BandedToeplitz([scale], 20)
+        rng = np.random.default_rng(1)
+        return check.verify(selection, strategy, multiplier, ADD, rng)
+
+    account = accepted(0.1, 2.0)  # a scale of C changes nothing
+    assert accepted(10.0, 2.0).noise_multiplier == 2.0
+    assert account.selection_distance == 20 * STEP_DISTANCE
+    assert account.scale(BandedToeplitz([0.1], 20)) == pytest.approx(0.1)
+    with pytest.raises(NotPriced, match="Use more noise"):
+        accepted(0.1, 0.4)
 
 
 def test_amplification_is_worth_something():

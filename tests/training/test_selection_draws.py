@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest, chisquare
 
 from demur.core.entropy import NoiseKey, Seeded, Stream
-from demur.training import subsets
+from demur.training import binomial, subsets
 from demur.training.binomial import LARGEST_DISTANCE, binomial_table
 
 
@@ -165,3 +165,22 @@ def test_a_draw_that_runs_out_of_words_starts_again(monkeypatch):
     chosen = subsets.subset(places, 20, stream(5))
     assert len(set(chosen.tolist())) == 20
     assert places.tolist() == list(range(50))
+
+
+def test_words_that_would_favour_a_number_are_rejected():
+    """2^32 = 3 * 1431655765 + 1: one word is too many, and it is word 0."""
+    words = np.array([0, 2**32 - 1], dtype=np.uint32)
+    chosen, swaps = np.full(1, -1, np.int32), np.empty(1, np.int32)
+    assert subsets._partial_shuffle(
+        np.arange(3, dtype=np.int32), words, swaps, chosen, True
+    )
+    assert chosen[0] == 2
+    out = np.full(1, -1, np.int32)
+    assert subsets._below(words, 3, out) and out[0] == 2
+    assert not subsets._below(words[:1], 3, out)
+
+
+def test_a_table_that_is_cut_short_is_not_used(monkeypatch):
+    monkeypatch.setattr(binomial, "_MOST_WEIGHTS", 20)
+    with pytest.raises(ValueError, match="spread too far"):
+        binomial.binomial_table.__wrapped__(1001, Fraction(1, 2))

@@ -111,6 +111,13 @@ def test_the_law_of_sizes(n, cap, kind):
     assert cap is None or sizes[-1] <= cap
 
 
+def test_a_cap_takes_all_that_lies_above_it():
+    law = size_law(CyclicPoissonSampling(0.3, 1, 3), 6)
+    chances = [math.comb(6, k) * 0.3**k * 0.7 ** (6 - k) for k in range(7)]
+    np.testing.assert_allclose(law.probabilities, [*chances[:3], sum(chances[3:])])
+    assert law.smallest == 0
+
+
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -256,6 +263,15 @@ def test_costs_are_measured():
 
 
 # -- caps ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_chance_of_a_full_batch_is_that_of_the_others_filling_it():
+    choice = choose_cap(12, 0.3, rounds=3, noise_multiplier=1.0, delta=1e-3, extra=0.5)
+    cap = choice.truncated_batch_size
+    chances = [math.comb(11, k) * 0.3**k * 0.7 ** (11 - k) for k in range(12)]
+    assert 1 < cap < 12
+    assert choice.truncation_probability == pytest.approx(sum(chances[cap:]), rel=1e-9)
 
 
 @pytest.mark.slow

@@ -93,7 +93,12 @@ def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], No
         if within or index < made:
             return
         made = reservation.draw().index + 1
-        assert made == index + 1, "draws are made in the order of the steps"
+        if made != index + 1:
+            raise CheckpointRefused(
+                "somebody else draws from this run: a copy of its checkpoint folder is"
+                " in use. Take the run up again when the other has stopped; no draw"
+                " is lost."
+            )
 
     return pay
 

@@ -146,9 +146,8 @@ class Keeper:
             )
         return Saved(step, _unpack(halves[0], model), _unpack(halves[1], noise))
 
-    def finish(self, step: int, model: Any) -> None:
-        """The run is committed: keep the model, drop what is secret."""
-        _write(self._folder / f"model-{step}.npz", _pack(model), mode=0o644)
+    def finish(self, step: int) -> None:
+        """The run is saved and committed: keep the model, drop what is secret."""
         (self._secret / "latest.json").unlink(missing_ok=True)
         self._drop_others(step, also=True)
 

@@ -7,9 +7,9 @@ adding up moves the contribution by at most w sqrt(wobble). With
     w = scale * min(1, C (1 - margin) / (sqrt(upper) + sqrt(wobble)))
 
 the contribution is at most scale * C: it is at most w (|G| + sqrt(wobble)), and the
-margin of 4 u covers what is rounded outside float64: w itself, and its product with
-an entry of G. An example whose gradient is not finite has w = 0 in all groups and takes
-no part at all.
+margin of 4 u covers what is rounded outside float64: w itself, its product with an
+entry of G, and the result where a narrower dtype was asked for. An example whose
+gradient is not finite has w = 0 in all groups and takes no part at all.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Clip:
     norms: Any
     rescale_to_unit_norm: bool
     normalize_by: float
+    dtype: Any = None  # of the result; None: that of each sum
 
     @property
     def _norms(self) -> list[float]:
@@ -96,10 +97,13 @@ class Clip:
             scale = 1 / self.normalize_by
             if self.rescale_to_unit_norm:
                 scale /= norm
-            margin = 1 - _MARGIN * unit_roundoff(one.dtype)
+            roundoff = max(
+                unit_roundoff(d) for d in (one.dtype, self.dtype or one.dtype)
+            )
+            margin = 1 - _MARGIN * roundoff
             factor = jnp.minimum(1.0, norm * margin / lengths[group]) * scale
             # Below the normal range a factor loses its precision: zero is private.
-            normal = factor >= smallest_normal(one.dtype)
+            normal = factor >= max(smallest_normal(one.dtype), one.least)
             factor = jnp.where(kept & normal, factor, 0.0)
             factors.append(jax.lax.convert_element_type(factor, one.dtype))
         return factors, fine

@@ -94,6 +94,7 @@ def clipped_grad(
         _norm_tree(l2_clip_norm, rescale_to_unit_norm),
         bool(rescale_to_unit_norm),
         float(normalize_by),
+        None if dtype is None else jnp.dtype(dtype),
     )
     by_vmap = method == "vmap" or pre_clipping_transform is not None
     keeps_aux = bool(has_aux or return_values or return_grad_norms)
@@ -103,6 +104,8 @@ def clipped_grad(
         """The parameters, the rows of the batch, and the loss of one row."""
         _check_call(args, differentiated + batched, prng_argnum)
         params = jax.tree.map(_parameter, tuple(args[i] for i in differentiated))
+        if not jax.tree.leaves(params):
+            raise ValueError("the differentiated arguments hold no arrays")
         batch = jax.tree.map(jnp.asarray, ([args[i] for i in batched], named))
         size = microbatches.batch_size(batch)
         keys = None
@@ -126,6 +129,11 @@ def clipped_grad(
             if jnp.shape(value) != ():
                 raise TypeError(
                     f"the loss must be a scalar; got shape {jnp.shape(value)}"
+                )
+            if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+                raise TypeError(
+                    "the loss must be a real floating number;"
+                    f" got {jnp.result_type(value)}"
                 )
             if keep_batch_dim:
                 aux = jax.tree.map(_without_batch_axis, aux)

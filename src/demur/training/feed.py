@@ -26,11 +26,14 @@ _AHEAD = 2  # batches in waiting: one on its way, one ready
 
 @dataclass(frozen=True)
 class Part:
-    """One minibatch: `real` rows of `size`, then zeros."""
+    """One minibatch: `real` rows of `size`, then zeros. Secret."""
 
     size: int
     real: int
     batch: Any
+
+    def __repr__(self) -> str:
+        return "Part(<secret>)"
 
 
 @dataclass(frozen=True)

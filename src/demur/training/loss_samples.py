@@ -124,8 +124,7 @@ def _separated(
     columns = matrix / deviation
     half = (columns**2).sum(axis=0) / 2
     steps, p, apart = len(matrix), selection.sampling_prob, selection.min_sep
-    blocked = p / (1 + (apart - 1) * p) if selection.warm_start else 0.0
-    free = 1.0 - (apart - 1) * blocked
+    free, blocked = _start_law(selection)
     diagonals = [np.diagonal(columns, -j) for j in range(bands)]
 
     def products(noise: NDArray[Any]) -> NDArray[Any]:
@@ -152,6 +151,13 @@ def _separated(
         return losses(noise + shift), -losses(without)
 
     return draw
+
+
+def _start_law(selection: BMinSepSampling) -> tuple[float, float]:
+    """The chance to be free in step 0, and of each of the ways to be blocked there."""
+    p, apart = selection.sampling_prob, selection.min_sep
+    blocked = p / (1 + (apart - 1) * p) if selection.warm_start else 0.0
+    return 1.0 - (apart - 1) * blocked, blocked
 
 
 @njit(cache=True)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from demur.core import validate
@@ -33,10 +35,18 @@ class Model(Protocol):
         ...
 
 
-def _dense(key: Any, inputs: int, outputs: int) -> dict[str, Any]:
-    scale = math.sqrt(1.0 / inputs)
+def _generator(key: Any) -> np.random.Generator:
+    """First weights come from NumPy: jax.random compiles for each of their shapes."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Any:
+    return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
+
+
+def _dense(rng: np.random.Generator, inputs: int, outputs: int) -> dict[str, Any]:
     return {
-        "w": scale * jax.random.normal(key, (inputs, outputs)),
+        "w": _normal(rng, (inputs, outputs), math.sqrt(1.0 / inputs)),
         "b": jnp.zeros(outputs),
     }
 
@@ -68,10 +78,8 @@ class MLP:
     def init(self, key: Any) -> PyTree:
         """Weights of variance 1 / inputs; the last layer starts at zero."""
         widths = (self.inputs, *self.hidden, self.classes)
-        keys = jax.random.split(key, len(widths))
-        layers = [
-            _dense(keys[i], widths[i], widths[i + 1]) for i in range(len(widths) - 1)
-        ]
+        rng = _generator(key)
+        layers = [_dense(rng, *pair) for pair in pairwise(widths)]
         layers[-1] = jax.tree.map(jnp.zeros_like, layers[-1])
         return layers
 
@@ -111,22 +119,19 @@ class CNN:
 
     def init(self, key: Any) -> PyTree:
         """Weights of variance 1 / fan-in."""
-        keys = jax.random.split(key, 4)
+        rng = _generator(key)
         flat = self._rows(self.height) * self._rows(self.width) * 32
 
-        def filters(key: Any, size: int, inputs: int, outputs: int) -> PyTree:
+        def filters(size: int, inputs: int, outputs: int) -> PyTree:
             scale = math.sqrt(1.0 / (size * size * inputs))
             shape = (size, size, inputs, outputs)
-            return {
-                "w": scale * jax.random.normal(key, shape),
-                "b": jnp.zeros(outputs),
-            }
+            return {"w": _normal(rng, shape, scale), "b": jnp.zeros(outputs)}
 
         return {
-            "conv1": filters(keys[0], 8, self.channels, 16),
-            "conv2": filters(keys[1], 4, 16, 32),
-            "dense": _dense(keys[2], flat, 32),
-            "out": _dense(keys[3], 32, self.classes),
+            "conv1": filters(8, self.channels, 16),
+            "conv2": filters(4, 16, 32),
+            "dense": _dense(rng, flat, 32),
+            "out": _dense(rng, 32, self.classes),
         }
 
     def logits(self, params: PyTree, x: Any) -> Any:
@@ -176,25 +181,24 @@ class Transformer:
     def init(self, key: Any) -> PyTree:
         """Weights of variance 1 / fan-in."""
         d = self.width
-        first, second, third, *rest = jax.random.split(key, 3 + self.layers)
+        rng = _generator(key)
 
-        def block(key: Any) -> PyTree:
-            a, b, c, e = jax.random.split(key, 4)
+        def block() -> PyTree:
             return {
                 "norm1": jnp.ones(d),
                 "norm2": jnp.ones(d),
-                "qkv": _dense(a, d, 3 * d),
-                "proj": _dense(b, d, d),
-                "up": _dense(c, d, 4 * d),
-                "down": _dense(e, 4 * d, d),
+                "qkv": _dense(rng, d, 3 * d),
+                "proj": _dense(rng, d, d),
+                "up": _dense(rng, d, 4 * d),
+                "down": _dense(rng, 4 * d, d),
             }
 
         return {
-            "tokens": 0.02 * jax.random.normal(first, (self.vocabulary, d)),
-            "places": 0.02 * jax.random.normal(second, (self.length, d)),
-            "blocks": [block(one) for one in rest],
+            "tokens": _normal(rng, (self.vocabulary, d), 0.02),
+            "places": _normal(rng, (self.length, d), 0.02),
+            "blocks": [block() for _ in range(self.layers)],
             "norm": jnp.ones(d),
-            "out": _dense(third, d, self.classes),
+            "out": _dense(rng, d, self.classes),
         }
 
     def logits(self, params: PyTree, x: Any) -> Any:

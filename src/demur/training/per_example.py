@@ -56,5 +56,11 @@ def measured_by_vmap(
     norms = norms_of(measured)
     if transform is not None:
         leaves, tree = jax.tree.flatten(changed)
+        for leaf in leaves:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise TypeError(
+                    "pre_clipping_transform must return real floating numbers;"
+                    f" got {leaf.dtype}"
+                )
         measured = [measure_instantiated(leaf) for leaf in leaves]
     return Found(measured, tree, values, aux, norms)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 from jax.sharding import Mesh
 
 from demur.core import validate
@@ -16,7 +18,13 @@ from demur.training.batch_selection import (
     FixedBatchSampling,
     PartitionType,
 )
-from demur.training.shapes import CostModel, ShapePlan, plan_shapes, size_law
+from demur.training.shapes import (
+    CostModel,
+    ShapePlan,
+    SizeLaw,
+    plan_shapes,
+    size_law,
+)
 
 # Round numbers of a small model on a laptop. They decide how many sizes are worth
 # compiling (two to four, for a few hundred steps), and nothing about the result.
@@ -64,11 +72,30 @@ def shapes_for(
         most_programs=6,
     )
     # Joining sums takes two more programs for each size. One more size that holds any
-    # batch, where memory allows, is cheaper than that.
-    top = -(-int(size_law(like, people).sizes[-1]) // multiple) * multiple
+    # batch, where memory allows, is cheaper than that; and it may make others needless.
+    law = size_law(like, people)
+    top = -(-int(law.sizes[-1]) // multiple) * multiple
     if found.sizes[-1] < top <= (cost.most_at_once or _MOST_ROWS):
-        found = replace(found, sizes=(*found.sizes, top))
+        found = _with_top(found, top, law, cost)
     return found
+
+
+def _with_top(found: ShapePlan, top: int, law: SizeLaw, cost: CostModel) -> ShapePlan:
+    """The best choice among the sizes found that has `top` as well."""
+    slot = cost.transfer_s + (0.0 if found.microbatch_size else cost.per_example_s)
+    chances = np.asarray(law.probabilities)
+
+    def seconds(sizes: tuple[int, ...]) -> float:
+        held = np.asarray(sizes)[np.searchsorted(sizes, law.sizes)]
+        running = found.iterations * slot * float(chances @ held)
+        return cost.compile_s * len(sizes) + running
+
+    some = [
+        (*chosen, top)
+        for count in range(len(found.sizes) + 1)
+        for chosen in combinations(found.sizes, count)
+    ]
+    return replace(found, sizes=min(some, key=seconds))
 
 
 def may_need_several(

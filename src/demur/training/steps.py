@@ -143,6 +143,8 @@ class Steps:
         like, key, more = _structs(state), self._key_struct(), self._more_struct()
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
+            # Traced here: what is wrong with a loss comes out before anything is paid.
+            function.trace(*arguments(shapes.sizes[-1]))
             self._open.enter_context(made := Programs(function, shapes, arguments))
             self._ahead[function] = made
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -125,7 +126,7 @@ def fit(
     """
     rows = as_data(data)
     clipped = _gradient(plan, loss_fn, microbatch_size, exact_metrics)
-    _check(plan, rows, average, users)
+    _check(plan, params, rows, average, users)
     selection = plan.batch_selection_strategy
     people = len(rows) if users is None else users.count
     physical = shapes_for(
@@ -137,8 +138,6 @@ def fit(
         mesh=mesh,
     )
     width = () if users is None else (users.examples,)
-    if check_mixing:
-        _check_mixing(clipped, params, rows, width)
     book, at = booking.book_for(plan, ledger, delta)
     steps = Steps(
         clipped,
@@ -158,6 +157,11 @@ def fit(
         def batch(size: int) -> Any:
             return rows.structs((size, *width), sharding)
 
+        # Compiling goes on behind the checks, which come before anything is paid.
+        several = may_need_several(selection, people, physical)
+        steps.compile(state, physical, batch, several=several)
+        if check_mixing:
+            _check_mixing(clipped, params, rows, width)
         keeper, digest = None, None
         kept = _checkpoint(checkpoint, book)
         if kept is not None:
@@ -167,6 +171,7 @@ def fit(
                 booking.tree_digest(params),
                 plan.fingerprint(),
                 physical.sizes,
+                None if mesh is None else mesh.shape_tuple,
                 None if users is None else booking.tree_digest(users.ids),
                 steps.text(state, batch(physical.sizes[0])),
             )
@@ -182,8 +187,6 @@ def fit(
         )
         key = book.key(reservation.entry, digest)
         state, start = _resumed(state, keeper, digest, key)
-        several = may_need_several(selection, people, physical)
-        steps.compile(state, physical, batch, several=several)
         shown = bar(plan.iterations, start, progress)
         run = _Run(
             plan,
@@ -212,9 +215,14 @@ def fit(
                     keeper.save(given.step + 1, digest, seal, state[:-1], state.noise)
             if stop:
                 break
+        # Written before it is committed: the key is wiped then, and a run killed
+        # between the two could neither be continued nor be read.
+        if keeper is not None and digest is not None:
+            seal = key.subkey(_SEAL)
+            keeper.save(int(state.steps), digest, seal, state[:-1], state.noise)
         book.commit(reservation.entry, booking.tree_digest(state.params))
         if keeper is not None:
-            keeper.finish(int(state.steps), state[:-1])
+            keeper.finish(int(state.steps))
     return Trained(
         value=state.params,
         entry=reservation.entry,
@@ -281,10 +289,19 @@ class _Run:
             epsilon=epsilon,
             delta=self._delta,
             steps_per_second=rate,
-            params=lambda: jax.device_get(state.params),
+            params=partial(_copied, state.params),
             exact=exact,
         )
         return state, self._callback(report) is True
+
+
+def _copied(params: PyTree) -> PyTree:
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(params)):
+        raise RuntimeError(
+            "the parameters of this step are gone, the next one was written over them:"
+            " call report.params() inside the callback"
+        )
+    return jax.device_get(params)
 
 
 def _gradient(
@@ -311,8 +328,15 @@ def _gradient(
 
 
 def _check(
-    plan: DPExecutionPlan, rows: Data, average: float | None, users: Users | None
+    plan: DPExecutionPlan,
+    params: PyTree,
+    rows: Data,
+    average: float | None,
+    users: Users | None,
 ) -> None:
+    for leaf in jax.tree.leaves(params):
+        if not np.isfinite(np.asarray(leaf)).all():
+            raise ValueError("params must be finite. Nothing was spent.")
     if average is not None and not 0.0 < average < 1.0:
         raise ValueError(f"average must be between 0 and 1; got {average!r}")
     if users is not None and np.shape(users.ids) != (len(rows),):

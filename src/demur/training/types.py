@@ -81,6 +81,8 @@ class ClippedSum:
         for part in parts:
             if not isinstance(part, ClippedSum):
                 raise TypeError(f"join takes ClippedSum parts; got {type(part)}")
+        if len({id(part) for part in parts}) < len(parts):
+            raise ValueError("join was given one part twice")
         bounds = {part.l2_norm_bound for part in parts}
         if len(bounds) > 1:
             raise ValueError(f"parts of one batch have one bound; got {sorted(bounds)}")

@@ -104,6 +104,17 @@ def test_a_transform_before_the_clip_is_the_peers():
     assert distance(aux.grad_norms, other.grad_norms) < TOLERANCE
 
 
+def test_a_transform_to_complex_numbers_is_refused():
+    """The norm of a real part alone would let the rest through."""
+    grad = clipped_grad(
+        lambda p, x: jnp.sum(p * x),
+        l2_clip_norm=1.0,
+        pre_clipping_transform=lambda g: g * 1j,
+    )
+    with pytest.raises(TypeError, match="real floating"):
+        grad(jnp.zeros(3), jnp.ones((2, 3)))
+
+
 @both
 def test_users_are_clipped_as_one(method):
     """The example of the peer's own page: the gradient of each user's mean loss."""
@@ -372,6 +383,8 @@ def test_parts_of_a_batch_join():
         ClippedSum.join([wanted, other])
     with pytest.raises(ValueError, match="at least one"):
         ClippedSum.join([])
+    with pytest.raises(ValueError, match="one part twice"):
+        ClippedSum.join([wanted, wanted])
     with pytest.raises(TypeError, match="ClippedSum parts"):
         ClippedSum.join([wanted.value])
 
@@ -445,6 +458,16 @@ def test_bad_calls_are_refused(method):
         clipped_grad(lambda p, x: p * x, l2_clip_norm=1.0, method=method)(
             jnp.ones(2), jnp.ones((3, 2))
         )
+    with pytest.raises(ValueError, match="hold no arrays"):
+        grad({}, x, y)
+    for kind in (jnp.int32, jnp.complex64):
+        whole = clipped_grad(
+            lambda p, x, kind=kind: jnp.sum(p * x).astype(kind),
+            l2_clip_norm=1.0,
+            method=method,
+        )
+        with pytest.raises(TypeError, match="loss must be a real floating"):
+            whole(jnp.ones(2), jnp.ones((3, 2)))
 
 
 def test_arguments_can_be_changed_and_are_explained():

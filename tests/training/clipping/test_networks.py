@@ -122,7 +122,7 @@ def _diagonal_only(left, right, scale_left):
         a = jnp.sum(left.astype(jnp.float64) ** 2, -1)
         b = jnp.sum(right.astype(jnp.float64) ** 2, -1)
         square = jnp.sum(a * b, (1, 2))
-        return square, square, square * 0
+        return square, square, square * 0, [square * 0] * 2
 
 
 def _rows_apart(numbers, right):
@@ -210,6 +210,19 @@ def test_long_strips_and_pieces(monkeypatch):
     monkeypatch.setattr(norms, "_LONGEST", 3)
     draw = Draw(11)
     assert_equal(gram(draw)._replace(batch=(draw.array(4, 5, 12),)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, x: jnp.sum(jnp.abs(jnp.fft.fft(p["w"]) * x) ** 2),
+        lambda p, x: jnp.sum(jnp.abs((x * (1 + 2j)) @ p["w"]) ** 2 + x @ p["w"]),
+    ],
+)
+def test_parameters_that_become_complex(loss):
+    """On their way to a real loss: no use of a parameter is overlooked."""
+    draw = Draw(13)
+    assert_equal(Network({"w": draw.array(3, 3)}, loss, (draw.array(2, 3),)))
 
 
 def test_no_positions_at_all():

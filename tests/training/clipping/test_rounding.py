@@ -13,6 +13,9 @@ from demur.training.bookkeeping.factors import Factors
 from demur.training.bookkeeping.norms import measure, way_of
 from demur.training.bookkeeping.rounding import sum_of_squares, total
 from demur.training.clip_factors import Clip
+from demur.training.clipping import clipped_grad
+
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def cancelling(rng, positions, width):
@@ -105,6 +108,58 @@ def test_sums_are_float64_whatever_the_session():
     assert jnp.zeros(1).dtype == jnp.float32
     assert total(jnp.ones((2, 3), jnp.float16), 1).dtype == jnp.float64
     assert jnp.zeros(1).dtype == jnp.float32
+
+
+def flushed(clip_norm, left_over):
+    """The longest contribution of two positions that cancel but for `left_over`.
+
+    The scaled left factors lie around the smallest normal number, where a CPU makes
+    one of them zero; the right ones are as large as float32 allows.
+    """
+    grad = jax.jit(
+        clipped_grad(
+            lambda p, row: jnp.sum((row[..., :4] @ p) * row[..., 4:]),
+            l2_clip_norm=clip_norm,
+        )
+    )
+    left = np.asarray([1.0, left_over - 1.0])
+    longest = 0.0
+    for near in (1.01, 2.0, 8.0):
+        right = min(3e38, clip_norm / (2 * left_over * near * TINY)) / 2
+        row = np.repeat(np.stack([left, np.full(2, right)], 1), 4, 1)
+        total = grad(jnp.zeros((4, 4)), jnp.asarray(row[None], jnp.float32))
+        longest = max(longest, float(np.linalg.norm(np.asarray(total.value, float))))
+    return longest / clip_norm
+
+
+@pytest.mark.parametrize(("clip_norm", "left_over"), [(1.0, 0.25), (0.01, 0.03)])
+def test_factors_that_vanish_when_scaled(monkeypatch, clip_norm, left_over):
+    assert flushed(clip_norm, left_over) <= 1.0
+    monkeypatch.setattr(norms, "smallest_normal", lambda _: TINY * 1e-30)
+    assert flushed(clip_norm, left_over) > 3.0
+
+
+def test_a_named_algorithm_is_not_trusted():
+    """Its rounding may be coarser than what is accounted for."""
+    plain = (None, jax.lax.Precision.DEFAULT, (jax.lax.Precision.HIGH,) * 2)
+    assert [norms.known_precision(one) for one in plain] == list(plain)
+    algorithm = jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+    assert norms.known_precision(algorithm) == jax.lax.Precision.HIGHEST
+    with jax.default_matmul_precision("BF16_BF16_F32"):
+        assert norms.known_precision(None) == jax.lax.Precision.HIGHEST
+
+
+def test_a_narrower_result_stays_within_the_norm():
+    """Rounding float64 sums to float32 is paid for as well."""
+    with jax.enable_x64(True):
+        rows = np.random.default_rng(3).normal(size=(64, 1, 1)) * 50 + 100
+        options = {"l2_clip_norm": 0.1, "dtype": jnp.float32}
+        grad = jax.jit(clipped_grad(lambda p, x: jnp.sum(p * x), **options))
+        found = [grad(jnp.zeros(1), jnp.asarray(row)).value for row in rows]
+        assert found[0].dtype == jnp.float32
+        assert max(float(one[0]) for one in found) <= 0.1
+        # The nearest float32 to the clip norm itself is above it.
+        assert float(np.float32(0.1)) > 0.1
 
 
 def test_a_factor_too_small_for_its_dtype_is_zero():

@@ -9,6 +9,7 @@ clip factors, then one contraction  clip_factors, norms
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -91,12 +92,8 @@ def _measure(route: Route, number: int, leaf: Any, passed: Passed) -> Measured:
         found = measure_rows(factors) if by_rows else measure(factors)
     else:
         found = measure_instantiated(passed.gradients[number])
-    return Measured(
-        found.square,
-        found.upper,
-        found.wobble,
-        found.dtype,
-        lambda weights, fine: _back(route, found.add_up(weights, fine)),
+    return replace(
+        found, add_up=lambda weights, fine: _back(route, found.add_up(weights, fine))
     )
 
 

@@ -23,20 +23,30 @@ accumulate like float32.)
 
 The weighted sum multiplies one factor by the clip factor w_b, and rounds it to the
 factor's dtype: each entry by a relative v (2^-8 in bfloat16; on a GPU float32
-products may round both factors to 2^-11). Positions can cancel in G_b but these errors
-need not, so they are not small against |G_b|; with |e_t| <= v |right_t| they make at
-most
+products may cut both factors off at 2^-10). Positions can cancel in G_b but these
+errors need not, so they are not small against |G_b|; with |e_t| <= v |right_t| they
+make at most
 
     |sum left_t (x) e_t| <= v min(m, ||left||_op |right|)
     ||left||_op^2 <= the Frobenius norm of the table <left_t, left_r>
 
-`wobble` is the square of that per unit of w_b. The clip factor is computed from
+Below the smallest normal number h, rounding is no longer relative: an entry may become
+zero. Two positions that cancel would then leave one of them, times a factor right_t of
+up to 1e38. Such errors are at most h per entry, and make at most
+
+    h (T I)^(1/2) |right| / w_b     if left is the scaled factor
+    h (T O)^(1/2) |left|            for the other
+
+per unit of w_b. A clip factor below `least` = h^(2/3) is taken as zero, so that the
+first is at most h^(1/3) (2^-42 in float32) times (T I)^(1/2) |right|.
+
+`wobble` is the square of all that per unit of w_b. The clip factor is computed from
 |G_b| + wobble^(1/2), so that what is added in truth is at most the clip norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -49,6 +59,7 @@ from demur.training.bookkeeping.factors import Factors
 from demur.training.bookkeeping.rounding import (
     U64,
     in_float64,
+    smallest_normal,
     sum_of_squares,
     total,
     unit_roundoff,
@@ -66,7 +77,8 @@ class Measured:
 
     In float64: `square` as computed, `upper` proven, `wobble` as in the module's text
     (None when there is none). `add_up(weights, fine)` is the weighted sum, in `dtype`;
-    `fine` is None, or tells which examples to leave out as if they were zero.
+    `fine` is None, or tells which examples to leave out as if they were zero. Weights
+    are zero or at least `least`.
     """
 
     square: Any
@@ -74,6 +86,7 @@ class Measured:
     wobble: Any
     dtype: Any
     add_up: Callable[[Any, Any], Any]
+    least: float = 0.0
 
 
 def way_of(positions: int, left: int, right: int) -> str:
@@ -87,14 +100,29 @@ def way_of(positions: int, left: int, right: int) -> str:
 def product_roundoff(dtype: Any, precision: Any) -> float:
     """How far a matrix product rounds each factor before multiplying.
 
-    GPUs round float32 to TensorFloat-32 and TPUs to bfloat16 unless told otherwise.
+    GPUs take float32 as TensorFloat-32, whose 10 bits of fraction some products reach
+    by cutting off, and TPUs as bfloat16, unless told otherwise.
     """
     if dtype != jnp.float32 or precision in (_EXACT, (_EXACT, _EXACT)):
         return 0.0
     default = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     if precision is None and str(default) in ("highest", "float32"):
         return 0.0
-    return {"cpu": 0.0, "gpu": 2.0**-11}.get(jax.default_backend(), 2.0**-8)
+    return {"cpu": 0.0, "gpu": 2.0**-10}.get(jax.default_backend(), 2.0**-8)
+
+
+def known_precision(precision: Any) -> Any:
+    """The precision asked for in the loss if its rounding is known, or else the best.
+
+    A named algorithm may round more than is accounted for.
+    """
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        named = str(precision).upper() in jax.lax.DotAlgorithmPreset.__members__
+        return _EXACT if named and str(precision).upper() != "DEFAULT" else None
+    pair = precision if isinstance(precision, tuple) else (precision, precision)
+    plain = all(isinstance(one, jax.lax.Precision) for one in pair)
+    return precision if plain else _EXACT
 
 
 def leave_out(array: Any, fine: Any) -> Any:
@@ -125,6 +153,7 @@ def measure_instantiated(gradients: Any) -> Measured:
 def measure(factors: Factors) -> Measured:
     """For gradients in factored form."""
     left, right = _one_dtype(factors.left, factors.right)
+    precision = known_precision(factors.precision)
     positions, inputs = left.shape[2:]
     way = way_of(positions, inputs, right.shape[3])
     if way == "instantiated":
@@ -132,7 +161,7 @@ def measure(factors: Factors) -> Measured:
             "bsti,bsto->bsio",
             left,
             right,
-            precision=factors.precision,
+            precision=precision,
             preferred_element_type=wide(left.dtype),
         )
         return measure_instantiated(gradients)
@@ -148,25 +177,39 @@ def measure(factors: Factors) -> Measured:
             "bsti,bsto->sio",
             first,
             second,
-            precision=factors.precision,
+            precision=precision,
             preferred_element_type=wide(left.dtype),
         )
 
     rounded = unit_roundoff(left.dtype) + 2.001 * product_roundoff(
-        left.dtype, factors.precision
+        left.dtype, precision
     )
     if way == "one position":
-        square, upper, mass = _one_position(left, right)
+        square, upper, mass, sizes = _one_position(left, right)
     else:
-        square, upper, mass = _gram(left, right, scale_left)
-    return Measured(
-        square, upper, _times(mass, (1.01 * rounded) ** 2), wide(left.dtype), add_up
-    )
+        square, upper, mass, sizes = _gram(left, right, scale_left)
+    tiny = smallest_normal(left.dtype)
+    least = tiny ** (2 / 3)
+    # An entry of the scaled factor may lose `tiny` once scaled, the other's as it is.
+    lost = (tiny / least, tiny) if scale_left else (tiny, tiny / least)
+    entries = [positions * width for width in (inputs, right.shape[3])]
+    errors = _errors(rounded, mass, lost, entries, sizes)
+    return Measured(square, upper, errors, wide(left.dtype), add_up, least)
 
 
 @in_float64
-def _times(value: Any, factor: float) -> Any:
-    return value * factor
+def _errors(
+    rounded: float,
+    mass: Any,
+    lost: Sequence[float],
+    entries: Sequence[int],
+    sizes: Sequence[Any],
+) -> Any:
+    """The wobble: rounding, and what each factor loses against the other's size."""
+    errors = rounded * jnp.sqrt(mass)
+    for each, count, other in zip(lost, entries, reversed(sizes), strict=True):
+        errors += each * jnp.sqrt(count * other)
+    return (1.01 * errors) ** 2
 
 
 def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
@@ -182,11 +225,12 @@ def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 @in_float64
-def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any]:
+def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any, list[Any]]:
     lefts, lefts_upper = sum_of_squares(left, 2)
     rights, rights_upper = sum_of_squares(right, 2)
     upper = over(lefts_upper * rights_upper)
-    return total(lefts * rights, 1), upper, upper
+    sizes = [over(lefts_upper), over(rights_upper)]
+    return total(lefts * rights, 1), upper, upper, sizes
 
 
 def _has_half_products() -> bool:
@@ -225,8 +269,8 @@ def inner_roundoff(length: int, dtype: Any) -> float:
 
 
 @in_float64
-def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
-    """The squared norm, its bound and the mass of the wobble, from the two tables.
+def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[Any]]:
+    """The squared norm, its bound, the mass of the wobble and the factors' sizes.
 
     The tables are symmetric: strips on and above the diagonal are enough.
     """
@@ -262,7 +306,7 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any]:
     moving, still = sizes if scale_left else sizes[::-1]
     operator = jnp.sqrt(still_squared) + sum(each) * total(still, 2)
     mass = over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
-    return total(square, 1), upper, mass
+    return total(square, 1), upper, mass, [over(total(size, 2)) for size in sizes]
 
 
 @in_float64

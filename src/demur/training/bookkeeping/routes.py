@@ -124,7 +124,7 @@ class _Program:
 
 
 def _differentiable(variable: core.Var) -> bool:
-    return bool(jnp.issubdtype(kind_of(variable).dtype, jnp.floating))
+    return bool(jnp.issubdtype(kind_of(variable).dtype, jnp.inexact))
 
 
 class _Fork(Exception):
