@@ -148,8 +148,12 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch)
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         sync(descriptor)
 
+    def linked(*names):
+        done.append("link")
+        link(*names)
+
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "link", lambda *a: (done.append("link"), link(*a)))
+    monkeypatch.setattr(os, "link", linked)
     book.charge(COUNT, label="x", idempotency_key="k", input_digest=DIGEST)
     # The book's secret, then the key of the entry.
     assert done == ["file", "link", "folder"] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from demur.training.checkpoint import CheckpointRefused
 from demur.training.plan import DPExecutionPlan
 from demur.training.types import PyTree
 
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _OS = OsEntropy()
 
 
@@ -103,13 +101,15 @@ def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], No
     return pay
 
 
-def program_text(function: Callable[..., Any], *structs: Any) -> str:
-    """A digest of what a function computes: its jaxpr and every constant in it."""
-    traced = jax.make_jaxpr(function)(*structs)
-    found = hashlib.sha256(_ADDRESS.sub("", str(traced.jaxpr)).encode())
-    for constant in traced.consts:
-        found.update(np.asarray(constant).tobytes())
-    found.update(f"jax {jax.__version__} {jax.default_backend()}".encode())
+def program_digest(*lowered: Any) -> str:
+    """A digest of what programs compute: every operation and every constant.
+
+    Taken from what is handed to the compiler. The text of a jaxpr leaves out the
+    constants of functions that are jitted themselves.
+    """
+    found = hashlib.sha256(f"jax {jax.__version__} {jax.default_backend()}".encode())
+    for program in lowered:
+        found.update(program.as_text().encode())
     return found.hexdigest()
 
 

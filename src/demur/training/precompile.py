@@ -7,6 +7,9 @@ programs runs when does follow the batch sizes, as any running time does.)
 
 from __future__ import annotations
 
+import hashlib
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,6 +17,12 @@ from typing import Any
 import jax
 
 from demur.training.shapes import ShapePlan
+
+# A plan that is run again (other data, another seed, a run taken up) has the same
+# programs. They are known by their text: a loss that changed is compiled again.
+_KEPT: OrderedDict[str, Any] = OrderedDict()
+_MOST_KEPT = 16
+_LOCK = threading.Lock()
 
 
 class Programs:
@@ -71,4 +80,21 @@ class Programs:
 
 
 def _compiled(jitted: Any, arguments: Callable[[int], Sequence[Any]], size: int) -> Any:
-    return jitted.lower(*arguments(size)).compile()
+    given = arguments(size)
+    lowered = jitted.lower(*given)
+    text = lowered.as_text()
+    if "callback" in text:  # names the Python function by its position only
+        return lowered.compile()
+    places = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(given)]
+    told = f"{text} {lowered.in_tree} {lowered.out_tree} {places}"
+    name = hashlib.sha256(told.encode()).hexdigest()
+    with _LOCK:
+        if name in _KEPT:
+            _KEPT.move_to_end(name)
+            return _KEPT[name]
+    made = lowered.compile()
+    with _LOCK:
+        _KEPT[name] = made
+        while len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return made

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 
 from demur.core.entropy import NoiseKey
-from demur.training.booking import program_text
+from demur.training.booking import program_digest
 from demur.training.feed import StepInput
 from demur.training.noise import Privatizer, step_keys
 from demur.training.precompile import Programs
@@ -187,10 +187,18 @@ class Steps:
         return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
 
     def text(self, state: TrainState, batch: Any) -> str:
-        """A digest of what a step computes."""
-        key = None if self._hardened else self._key_struct()
-        return program_text(
-            self.whole, _structs(state), key, batch, _COUNT, self._more_struct()
+        """A digest of what a step computes; after `compile`."""
+        like, more = _structs(state), self._more_struct()
+        if not self._hardened:
+            whole = self._jitted["whole"]
+            return program_digest(
+                whole.lower(like, self._key_struct(), batch, _COUNT, more)
+            )
+        # The noise is drawn on the host: the plan's fingerprint speaks of it.
+        total = jax.eval_shape(self.first, like.params, batch, _COUNT, more)[0]
+        return program_digest(
+            self._jitted["first"].lower(like.params, batch, _COUNT, more),
+            self._jitted["apply"].lower(like, total.value, like.noise),
         )
 
     # -- running -----------------------------------------------------------------------

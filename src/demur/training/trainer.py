@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -171,7 +170,6 @@ def fit(
                 booking.tree_digest(params),
                 plan.fingerprint(),
                 physical.sizes,
-                None if mesh is None else mesh.shape_tuple,
                 None if users is None else booking.tree_digest(users.ids),
                 steps.text(state, batch(physical.sizes[0])),
             )
@@ -283,13 +281,14 @@ class _Run:
         exact = None
         if value is not None:
             exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
+        params = state.params
         report = StepReport(
             step=given.step + 1,
             iterations=self._plan.iterations,
             epsilon=epsilon,
             delta=self._delta,
             steps_per_second=rate,
-            params=partial(_copied, state.params),
+            params=lambda: _copied(params),
             exact=exact,
         )
         return state, self._callback(report) is True

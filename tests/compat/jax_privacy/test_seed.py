@@ -116,6 +116,7 @@ def loss(params, batch):
     return jnp.mean((batch - params) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
 def test_a_config_of_the_release_gives_the_same_plan():
     strategy = np.array([0.8, 0.5, 0.3])

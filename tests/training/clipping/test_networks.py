@@ -225,6 +225,21 @@ def test_parameters_that_become_complex(loss):
     assert_equal(Network({"w": draw.array(3, 3)}, loss, (draw.array(2, 3),)))
 
 
+def test_stacked_layers_that_are_run_twice():
+    """A scan over layers inside one that shares them all."""
+
+    def loss(p, x):
+        def all_layers(h, _):
+            return jax.lax.scan(lambda h, w: (jnp.sin(h @ w), None), h, p["w"])[0], None
+
+        return jnp.sum(jax.lax.scan(all_layers, x, None, length=2)[0] ** 2)
+
+    draw = Draw(14)
+    network = Network({"w": draw.array(3, 4, 4, fan_in=4)}, loss, (draw.array(2, 4),))
+    assert ways(network) == {"w": "Gram"}
+    assert_equal(network)
+
+
 def test_no_positions_at_all():
     """A convolution that leaves no pixel has no gradient."""
     assert_equal(gram(Draw(12))._replace(batch=(Draw(12).array(3, 0, 12),)))

@@ -33,6 +33,7 @@ def price(
     `profiles` may hold privacy profiles of sampled events computed before (an entry of
     the book keeps its own), so that a reading needs no new distribution.
 
+    >>> from demur.core.events import Gaussian, Pure
     >>> round(price(Gaussian(1.0), delta=1e-6), 4)
     4.8866
     >>> price([Pure(0.5), Pure(0.25)], delta=0.0)
@@ -61,6 +62,7 @@ def delta_of(
 ) -> float:
     """The smallest delta, rounded up, at which `work` is (epsilon, delta)-private.
 
+    >>> from demur.core.events import Pure
     >>> delta_of(Pure(0.5), epsilon=0.5)
     0.0
     """

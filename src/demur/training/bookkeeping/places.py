@@ -132,7 +132,8 @@ def recognise(eqn: core.JaxprEqn, position: int) -> Place | None:
     name = eqn.primitive.name
     parameter = kind_of(eqn.invars[position])
     other = kind_of(eqn.invars[1 - position])
-    if jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.complexfloating):
+    out: Any = eqn.outvars[0].aval
+    if jnp.issubdtype(out.dtype, jnp.complexfloating):
         return None  # a real parameter's gradient is but the real part of a product
     if name == "dot_general":
         return _product(eqn, position, parameter, other)
