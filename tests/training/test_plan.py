@@ -275,18 +275,14 @@ def test_a_fixed_batch_costs_no_more_than_its_price(n, z):
     """One of n is drawn; the record is 1 or -1, the others are all one value."""
     delta = 1e-3
 
+    def drawn(mine, others):
+        if mine == others:
+            return {others: 1.0}
+        return {others: (n - 1) / n, mine: 1 / n}
+
     def exact(epsilon):
         return max(
-            exact_delta(
-                *(
-                    {others: (n - 1) / n, mine: 1 / n}
-                    if mine != others
-                    else {others: 1.0}
-                    for mine in (1.0, -1.0)
-                ),
-                z,
-                epsilon,
-            )
+            exact_delta(drawn(1.0, others), drawn(-1.0, others), z, epsilon)
             for others in (-1.0, 0.0, 1.0)
         )
 
