@@ -180,6 +180,15 @@ def test_any_json(name):
 
 
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("value", ["9" * 6000, {"9" * 6000: None}, ["9" * 6000] * 40])
+def test_no_message_repeats_a_long_value(name, value):
+    read, valid = READERS[name]
+    for path in paths(valid):
+        answers(read, with_change(valid, path, "replace", value))
+        answers(read, with_change(valid, path, "add", value))
+
+
+@pytest.mark.parametrize("name", READERS)
 def test_one_change_to_valid_data(name):
     read, valid = READERS[name]
     places = list(paths(valid))

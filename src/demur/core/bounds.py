@@ -46,7 +46,8 @@ class Bound:
     def __post_init__(self) -> None:
         validate.non_negative(value=self.value)
         validate.name(what=self.what)
-        object.__setattr__(self, "source", BoundSource(self.source))
+        source = validate.choice(BoundSource, source=self.source)
+        object.__setattr__(self, "source", source)
 
     def to_json(self) -> dict[str, Any]:
         """The bound as plain data."""
@@ -58,7 +59,7 @@ class Bound:
         if not isinstance(data, dict) or set(data) != {"value", "source", "what"}:
             raise ValueError(f"not a bound: {validate.shorten(data)}")
         try:
-            return cls(data["value"], BoundSource(data["source"]), data["what"])
+            return cls(data["value"], data["source"], data["what"])
         except TypeError as error:
             raise ValueError(str(error)) from error
 

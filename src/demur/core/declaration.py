@@ -85,7 +85,7 @@ class Declaration:
                 fingerprint=data["fingerprint"],
             )
         except TypeError as error:
-            raise ValueError(f"not a declaration: {error}") from error
+            raise ValueError(f"not a declaration: {str(error)[:200]}") from error
 
 
 @runtime_checkable

@@ -91,7 +91,8 @@ class PoissonGaussian:
         validate.positive(multiplier=self.multiplier)
         object.__setattr__(self, "probability", float(self.probability))
         object.__setattr__(self, "multiplier", float(self.multiplier))
-        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
+        relation = validate.choice(Neighbours, neighbours=self.neighbours)
+        object.__setattr__(self, "neighbours", relation)
 
     @property
     def whole_multiplier(self) -> float:
@@ -118,7 +119,8 @@ class TruncatedPoissonGaussian:
         validate.positive(multiplier=self.multiplier)
         object.__setattr__(self, "probability", float(self.probability))
         object.__setattr__(self, "multiplier", float(self.multiplier))
-        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
+        relation = validate.choice(Neighbours, neighbours=self.neighbours)
+        object.__setattr__(self, "neighbours", relation)
         if self.neighbours is Neighbours.ADD_OR_REMOVE_ONE:
             raise ValueError(
                 "neighbours must be zero_out or replace_one for a truncated sample:"
@@ -273,7 +275,7 @@ def from_json(data: object) -> Event:
     try:
         return _parse(data["event"], _DEEPEST, budget)
     except TypeError as error:
-        raise ValueError(f"not an event: {error}") from error
+        raise ValueError(f"not an event: {str(error)[:200]}") from error
 
 
 def _parse(data: object, depth: int, budget: list[int]) -> Event:

@@ -10,9 +10,12 @@ import math
 import numbers
 import reprlib
 from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
 
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 4000
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 def shorten(value: object) -> str:
@@ -87,3 +90,15 @@ def text(**values: object) -> None:
     """Refuse anything but printable, non-empty strings of at most a page."""
     for key, value in values.items():
         _string(key, value, _LONGEST_TEXT)
+
+
+def choice(kind: type[_Choice], **values: object) -> _Choice:
+    """The member of `kind` that the one given value names; anything else is refused."""
+    ((key, value),) = values.items()
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(member.value) for member in kind)
+        raise ValueError(
+            f"{key} must be one of {known}; got {shorten(value)}"
+        ) from None

@@ -117,7 +117,7 @@ class Terms:
                 data["testing"],
             )
         except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"not the terms of a book: {error}") from error
+            raise ValueError(f"not the terms of a book: {str(error)[:200]}") from error
 
     def must_equal(self, asked: Terms) -> None:
         """Refuse to open a book under other terms than its own; show both."""
