@@ -65,6 +65,7 @@ def ratio(X, centers, clusters=3):
 # -- what a fit gives ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every
 def test_a_fit_has_what_scikit_learn_users_expect(name):
     X = blobs()
@@ -92,6 +93,7 @@ def test_a_fit_has_what_scikit_learn_users_expect(name):
         assert fitted.score(X) == pytest.approx(fitted.score_samples(X).mean())
 
 
+@pytest.mark.slow
 @every
 def test_centres_are_near_the_truth(name):
     X = blobs(2000)
@@ -100,6 +102,7 @@ def test_centres_are_near_the_truth(name):
     assert ratio(X, centers) < 1.3
 
 
+@pytest.mark.slow
 @every
 def test_fit_reports_is_the_server_alone(name):
     X = blobs()
@@ -113,6 +116,7 @@ def test_fit_reports_is_the_server_alone(name):
         assert other.release_ is None and "nothing was charged" in other.summary()
 
 
+@pytest.mark.slow
 def test_random_state_seeds_the_clustering_and_never_the_noise():
     X = blobs()
     one, two = (model("kmeans").fit(X) for _ in range(2))
@@ -141,6 +145,7 @@ def test_the_baselines_are_scikit_learns_on_reports(name, decoder):
         assert fitted.nu_ != 15.0 and fitted.alpha_ > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "kind"),
     [
@@ -163,6 +168,7 @@ def test_every_mechanism_decodes(mechanism, kind):
         assert fitted.reports_.mechanism.L == math.inf
 
 
+@pytest.mark.slow
 def test_covariances_have_scikit_learns_shapes():
     X = blobs()
     for kind, shape in (
@@ -191,6 +197,7 @@ def test_covariances_have_scikit_learns_shapes():
 # -- too few reports -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every
 def test_too_few_reports_are_shrunk_and_it_says_so(name):
     X = blobs(150)
@@ -204,6 +211,7 @@ def test_too_few_reports_are_shrunk_and_it_says_so(name):
     assert model(name, epsilon=2.0).fit(blobs(200)).decoder_ == "noise_aware"
 
 
+@pytest.mark.slow
 @every
 def test_without_the_fallback_the_likelihood_is_used_and_it_says_so(name):
     X = blobs(150)
@@ -216,6 +224,7 @@ def test_without_the_fallback_the_likelihood_is_used_and_it_says_so(name):
     assert "fallback" not in model(name).fit(X).summary()
 
 
+@pytest.mark.slow
 @every
 def test_a_summary_says_when_reports_were_subsampled(name, monkeypatch):
     monkeypatch.setattr(search, "_SCREENED", 100)
@@ -273,6 +282,7 @@ def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
     assert b"Seeded" not in pickle.dumps(seeded)
 
 
+@pytest.mark.slow
 @every
 def test_a_fit_that_dies_after_its_charge_keeps_what_was_paid_for(name, monkeypatch):
     ledger = book()
@@ -362,6 +372,7 @@ def test_bad_numbers_of_clusters_and_shapes():
     assert not ledger.entries()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "epsilon", "L"),
     [
@@ -382,6 +393,7 @@ def test_extreme_noise_is_decoded_like_any_other(name, epsilon, L):
         assert time.process_time() - begun < 20.0  # it took minutes by quadrature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nu", [0.01, 299.0, 1e3, 1e300])
 def test_any_degrees_of_freedom_can_be_asked_for(nu):
     fitted = model("tmm", nu=nu, epsilon=30.0).fit(blobs(200))
@@ -418,6 +430,7 @@ def test_rows_too_far_for_a_square_get_a_label_and_not_old_memory():
         assert (fitted.predict(np.full((20_000, 2), 1e200)) == 0).all()
 
 
+@pytest.mark.slow
 @every
 def test_reports_of_another_mechanism_are_refused(name):
     reports = BPM(8.0, 1.0, 2).privatize(GOOD, ledger=None).value
@@ -437,6 +450,7 @@ def test_reports_of_another_mechanism_are_refused(name):
     assert estimator.fit_reports(reports, BPM(8.0, 1.0, 2)).release_ is None
 
 
+@pytest.mark.slow
 @every
 def test_one_report_and_equal_reports(name):
     one = model(name).fit_reports(np.array([[0.4, 0.6]] * 3), BPM(8.0, 1.0, 2))

@@ -85,6 +85,7 @@ def test_the_model_is_a_density():
         assert found == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_truth_is_more_likely_under_the_right_noise_than_under_a_wrong_one():
     """Sabotaged twins: no uniform floor, and an epsilon that is 25% off."""
     bpm = BPM(4.0, 0.7, 2)
@@ -102,6 +103,7 @@ def test_the_truth_is_more_likely_under_the_right_noise_than_under_a_wrong_one()
         assert right > likelihood(noise_of(BPM(wrong, 0.7, 2))) + 0.003
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_a_start_from_the_truth_finds():
     bpm = BPM(4.0, "auto", 2)
     reports = reports_of(bpm, points(6_000), seed=3)
@@ -121,6 +123,7 @@ def test_the_search_finds_what_a_start_from_the_truth_finds():
     assert sorted(gaps.argmin(axis=0)) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_equal_generators_give_equal_centres():
     bpm = BPM(4.0, "auto", 2)
     reports = reports_of(bpm, points(400))
@@ -135,6 +138,7 @@ def test_equal_generators_give_equal_centres():
     assert not np.array_equal(once(1), once(2))
 
 
+@pytest.mark.slow
 def test_posterior_draws_have_the_closed_form_of_one_gaussian_cluster():
     """One cluster, Gaussian noise: mu has mean and deviation sigma / sqrt(n)."""
     rng = np.random.default_rng(2)

@@ -35,6 +35,7 @@ def by_noncentral_chi(bpm: BPM, r: float, s: float) -> float:
     return bpm.log_lambda_L + math.log(inside + floor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "epsilon", "L"), CASES)
 def test_the_table_is_the_density(d, epsilon, L):
     """To 1e-3 in log f where reports are: the stated accuracy of the decoder."""
@@ -103,6 +104,7 @@ def test_noise_by_coordinate_and_gaussian_noise():
     assert np.allclose(table.log_density(radii, 0.1), exact, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_student_cluster_is_the_mixture_over_widths():
     bpm, nu, s = BPM(4.0, "auto", 2), 5.0, 0.1
     table = radial_table(noise_of(bpm), nu)

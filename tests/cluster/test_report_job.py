@@ -125,6 +125,7 @@ def test_both_files_give_the_same_points(tmp_path, monkeypatch):
 # -- killed, repeated, changed -------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["write", "finish", "commit"])
 def test_a_job_that_died_repeats_its_reports(tmp_path, monkeypatch, where):
     source = write(tmp_path / "in.parquet", points())

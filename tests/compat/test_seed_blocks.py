@@ -124,6 +124,7 @@ def test_equinox_svm(binary):
     assert set(np.unique(after["yhat"])) <= {-1, 1}
 
 
+@pytest.mark.slow
 def test_torch_svm(binary, caplog):
     with caplog.at_level(logging.WARNING):
         after = run(

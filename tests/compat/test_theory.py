@@ -132,6 +132,7 @@ def test_aggregate():
         audit.aggregate_closed_form_gaussian_audit([], sigma=1.0, eps=1.0)
 
 
+@pytest.mark.slow
 def test_random_features():
     omega, phase = rff.sample_rff_rbf(jax.random.key(0), d_in=5, m=4000, gamma=0.5)
     X = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
@@ -145,6 +146,7 @@ def test_random_features():
     assert (moved <= tight * np.sqrt(apart) * (1 + 1e-5) + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_clipped_frequencies():
     omega, _ = rff.sample_rff_rbf(jax.random.key(0), d_in=5, m=50, clip_omega_norm=1.0)
     assert np.linalg.norm(np.asarray(omega, dtype=np.float64), axis=1).max() < 1 + 1e-6

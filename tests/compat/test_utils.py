@@ -25,6 +25,7 @@ def test_files(tmp_path: Path):
     assert (tmp_path / "d" / "x.csv").read_text().split() == ["a,b", "1,2"]
 
 
+@pytest.mark.slow
 def test_plots(tmp_path: Path):
     named: dict[str, Any] = {"title": "t", "xlabel": "x", "ylabel": "y"}
     one, two = tmp_path / "p" / "one.png", tmp_path / "p" / "two.png"

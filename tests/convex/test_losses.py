@@ -36,6 +36,7 @@ def test_minimiser_radius_matches_the_vectors(row):
         assert float(value) <= found <= float(value) * (1 + 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "classes"), LOSSES)
 @pytest.mark.parametrize(("lam", "radius"), [(0.01, 0.1), (0.01, 0.5), (1.0, 0.5)])
 def test_an_adversary_never_exceeds_the_bound_and_comes_close(

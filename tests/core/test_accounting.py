@@ -217,6 +217,7 @@ def test_trap_the_count_of_randomised_response_is_ignored():
     assert ours == price([Pure(0.5)] * 20, 1e-6)
 
 
+@pytest.mark.slow
 def test_trap_replace_one_means_two_things():
     relation = dpa.NeighboringRelation.REPLACE_ONE
     prices = []
@@ -251,6 +252,7 @@ def test_trap_a_failed_compose_is_half_applied():
     assert price(Gaussian(1.0), 1e-6) == before
 
 
+@pytest.mark.slow
 def test_trap_a_tiny_delta_is_infinite_on_pld():
     peer = dpa.pld.PLDAccountant()
     peer.compose(dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(1.0)))
@@ -276,6 +278,7 @@ def test_trap_a_composed_event_keeps_the_callers_list():
 # ------------------------------------------------------------------ against truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", MIXTURES, ids=str)
 @pytest.mark.parametrize("delta", [1e-3, 1e-7, 1.1e-11])
 def test_price_is_close_to_the_truth(event, delta):
@@ -331,6 +334,7 @@ def test_the_same_oracle_rejects_sabotaged_accountants():
 EPSILONS = st.sampled_from([0.5, 0.25, 2.0**-7, 0.3, 0.01, 1.0])
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     EPSILONS,
@@ -372,6 +376,7 @@ def test_one_sampled_step_against_quadrature(q, z, who):
         assert delta_of(event, epsilon) >= step_delta(event, epsilon)
 
 
+@pytest.mark.slow
 def test_the_oracle_itself_against_numerical_integration():
     q, z, epsilon = 0.3, 1.5, 0.4
 
@@ -526,6 +531,7 @@ def test_renyi_orders_start_at_two(order):
 # --------------------------------------------------------------------- properties
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-5, 1e-9, 1e-20])
 @pytest.mark.parametrize("atom", [Gaussian(20.0), Pure(0.05), PoissonGaussian(0.01, 1)])
 def test_k_fold_is_k_times_one(atom, delta):
@@ -536,6 +542,7 @@ def test_k_fold_is_k_times_one(atom, delta):
     assert price(Composed((Repeated(Composed((atom, atom)), 25),)), delta) == at_once
 
 
+@pytest.mark.slow
 def test_a_million_equal_events_are_one():
     many = price([Gaussian(1000.0)] * 1_000_000, 1e-6)
     assert many == price(Repeated(Gaussian(1000.0), 1_000_000), 1e-6)
@@ -581,6 +588,7 @@ LADDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=SLOW if n == "truncated" else ()) for n in LADDERS],
@@ -609,6 +617,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ALL, ids=str)
 def test_price_and_delta_are_inverse(event):
     for delta in (1e-3, 1e-9, 1e-15):
@@ -667,6 +676,7 @@ def test_extreme_noise_has_a_price(z, who):
     assert epsilon <= 4.1 * whole + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [5e-324, 1e-300, 1e-20, 1 - 2.0**-53])
 @pytest.mark.parametrize("who", [ADD, REPLACE])
 def test_extreme_sampling_has_a_price(q, who):
@@ -835,6 +845,7 @@ def test_countless_repetitions_have_a_price():
 PLAN = Repeated(PoissonGaussian(0.01, 1.0), 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event",
     [
@@ -855,6 +866,7 @@ def test_stored_profiles_give_the_same_price(event):
     )
 
 
+@pytest.mark.slow
 def test_stored_profiles_make_up_larger_and_mixed_books(monkeypatch):
     book = Composed((Repeated(PLAN, 3), Gaussian(5.0), Repeated(Pure(0.1), 2)))
     fresh = price(book, 1e-6)
@@ -869,12 +881,14 @@ def test_stored_profiles_make_up_larger_and_mixed_books(monkeypatch):
     assert fresh - 1e-9 <= read <= fresh + 2e-3
 
 
+@pytest.mark.slow
 def test_unrelated_profiles_are_left_alone():
     other = Repeated(PoissonGaussian(0.5, 0.7), 2)
     stored = {other: profile_of(other), Gaussian(1.0): profile_of(other)}
     assert price(PLAN, 1e-6, profiles=stored) == price(PLAN, 1e-6)
 
 
+@pytest.mark.slow
 def test_only_sampled_plans_have_a_profile():
     for event in (Gaussian(1.0), Pure(1.0), Composed((PLAN, Gaussian(1.0)))):
         assert profile_of(event) is None

@@ -59,6 +59,7 @@ MATRICES = hnp.arrays(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default::RuntimeWarning")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", ROWS)
@@ -84,6 +85,7 @@ def test_normalised_rows_are_within_one_exactly(name, order):
             assert squared(row) >= Fraction(1) - Fraction(1, 2**30)
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_very_wide_rows_in_either_memory_order():
     """In column order additions are not pairwise: 100,000 of them may all be lost."""
     matrix = np.full((2, 100_000), 1e-8)
@@ -95,6 +97,7 @@ def test_the_bound_holds_for_very_wide_rows_in_either_memory_order():
         assert squared(data[0]) <= 1, order
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(MATRICES, st.floats(1e-100, 1e100))
 @pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -108,6 +111,7 @@ def test_clipping_enforces_its_bound(matrix, max_norm):
         assert squared(row) <= Fraction(max_norm) ** 2
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(MATRICES, st.floats(1e-100, 1e100))
 @pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -215,6 +219,7 @@ def test_one_number_may_stand_for_all_columns():
     assert np.array_equal(to_unit_cube([[0.0, 5.0]], [0.0], [10.0]).data, [[0.0, 0.5]])
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     hnp.arrays(np.float64, (2, 3), elements=st.floats(-1e6, 1e6)),

@@ -68,6 +68,7 @@ def test_mu_vectors(row):
     assert -SLACK < ratio <= 0
 
 
+@pytest.mark.slow
 def test_mu_is_private_and_tight():
     for epsilon, delta in [*CORNERS, *targets(300, seed=1)]:
         mu = gaussian_mu(epsilon, delta)
@@ -119,6 +120,7 @@ def epsilon_slack(epsilon, delta):
     return max(1e-13 * epsilon, 1e-13 * delta)
 
 
+@pytest.mark.slow
 def test_epsilon_is_private_and_tight():
     rng = random.Random(2)
     cases = [(mu, 1e-6) for mu in (1e-12, 1e-6, 1e-3, 1.0, 30.0, 1e3)]
@@ -151,6 +153,7 @@ def test_epsilon_without_noise_or_without_end():
     assert gaussian_epsilon(1e200, 1e-6) == math.inf
 
 
+@pytest.mark.slow
 def test_delta_is_rounded_up_and_tight():
     rng = random.Random(3)
     for _ in range(200):
@@ -171,6 +174,7 @@ EPSILON = st.floats(-6, 4).map(lambda x: 10**x)
 DELTA = st.floats(-300, -0.01).map(lambda x: 10**x)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(epsilon=EPSILON, delta=DELTA)
 def test_round_trips(epsilon, delta):
@@ -183,6 +187,7 @@ def test_round_trips(epsilon, delta):
     assert gaussian_mu(max(back, 1e-300), delta) >= mu * (1 - 2 * SLACK)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(epsilon=EPSILON, delta=DELTA, growth=st.floats(1e-9, 3.0))
 def test_more_budget_allows_more(epsilon, delta, growth):
@@ -199,6 +204,7 @@ def test_more_budget_allows_more(epsilon, delta, growth):
 # sigma
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     epsilon=EPSILON,

@@ -37,6 +37,7 @@ def curves(draw, saturates=EITHER):
     return PiecewiseLinear(tuple(zip(radii, bounds, strict=True)), draw(saturates))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(curves(), st.floats(0.0, 1.0), SIZES)
 def test_a_curve_is_at_least_its_exact_line(curve, part, anywhere):
@@ -59,6 +60,7 @@ def test_a_curve_never_falls(curve, a, b):
     assert curve(low) <= curve(high) * (1 + 1e-14) + 1e-320
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.floats(1e-100, 1e100), st.floats(0.0, 1e30))
 def test_a_line_is_at_least_slope_times_radius(slope, radius):
@@ -223,6 +225,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(JSON)
 def test_any_other_data_is_a_value_error(data):

@@ -68,6 +68,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS, ids=str)
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 @pytest.mark.parametrize("share", [1e-9, 1e-3, 0.05])
@@ -100,6 +101,7 @@ def test_no_distance_is_no_slack():
         assert epsilon_with_slack(event, 1e-6, 0.0) == accounting.price(event, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS, ids=str)
 def test_slack_grows_with_the_distance(event):
     etas = [0.0, 1e-15, 1e-12, 1e-9, 1e-7, 1e-6]

@@ -380,6 +380,7 @@ def test_very_deep_data_is_a_value_error():
             from_json(data)
 
 
+@pytest.mark.slow
 def test_width_is_limited():
     few = wrap({"type": "composed", "events": [GAUSSIAN] * 1000})
     assert atoms(from_json(few)) == {Gaussian(1.0): 1000}
@@ -408,6 +409,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(JSON)
 def test_fuzzed_data_is_an_event_or_a_value_error(data):
@@ -419,6 +421,7 @@ def test_fuzzed_data_is_an_event_or_a_value_error(data):
         assert from_json(to_json(event)) == event
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(EVENTS, st.data())
 def test_mutated_records_are_an_event_or_a_value_error(event, data):

@@ -86,6 +86,7 @@ def test_finer_is_the_profile_itself():
     assert PROFILE.coarser(PROFILE.exponent + 3) is PROFILE
 
 
+@pytest.mark.slow
 def test_bytes_round_trip():
     assert same(Profile.from_bytes(PROFILE.to_bytes()), PROFILE)
     plan = profile_of(Repeated(PoissonGaussian(0.01, 1.0), 10))

@@ -201,6 +201,7 @@ TAMPERS = {
 }
 
 
+@pytest.mark.slow
 def test_an_untouched_book_is_whole(book):
     found = book.verify()
     assert found.ok and found.rows == 8 and found.head == book.head()
@@ -212,6 +213,7 @@ def test_an_untouched_book_is_whole(book):
     assert found.ok and book.verify(str(book.head())) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERS)
 def test_tampering_is_found(book, book_url, opened, tamper):
     head = book.head()
@@ -342,6 +344,7 @@ def test_a_signature_of_another_row_is_found(signed, book_url):
     assert not signed.verify().ok
 
 
+@pytest.mark.slow
 def test_a_rewrite_under_another_signer_is_refused(signed, book_url, signer, opened):
     """Somebody signs the whole book anew, with a key of his own, or with none."""
     own = Ed25519PrivateKey.generate()

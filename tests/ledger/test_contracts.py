@@ -65,6 +65,7 @@ def book(new_book, book_url):
 # -- charging ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_charge_is_there_for_the_next_opener(book, book_url, opened):
     entry = book.charge(COUNT, label="visitors")
     again = opened(book_url)
@@ -701,6 +702,7 @@ def test_a_book_in_memory_is_refused_after_a_fork():
     book.charge(COUNT, label="the parent goes on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "store"])
 def test_threads_share_a_book(where, new_book, request):
     terms = {"budgets": {UNIT: Budget(1.0)}, "filter": "pure"}

@@ -87,6 +87,7 @@ def test_gaussian_dust_counts():
     ) == [{"mu squared": one * 10**6}]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.01, 4.0),
@@ -106,6 +107,7 @@ def test_pure_spends_against_exact_sums(epsilon, spends):
     assert book.verify(book.head()).ok
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.floats(0.05, 8.0),
@@ -128,6 +130,7 @@ def test_gaussian_spends_against_sixty_digits(epsilon, delta, multipliers):
             assert exact_delta(root(total), epsilon) <= delta
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.floats(0.5, 6.0),
@@ -402,6 +405,7 @@ def test_the_best_of_two_meters_without_a_split_overdraws_and_ours_does_not():
         alone.charge(says(event), label="second")
 
 
+@pytest.mark.slow
 def test_moving_unspent_epsilon_to_the_blocks_overdraws_and_ours_does_not():
     """After a first release: either all the rest as Gaussian, or all as one block."""
     full = mu_star(EPSILON, DELTA)

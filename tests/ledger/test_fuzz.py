@@ -167,6 +167,7 @@ def test_what_was_written_is_read(name):
     assert answers(read, valid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_any_json(name):
     read, _ = READERS[name]
@@ -229,6 +230,7 @@ def test_deep_text(read, opening):
     assert not answers(read, opening * 100_000)
 
 
+@pytest.mark.slow
 def test_wide_events_end():
     wide = {"type": "composed", "events": [{"type": "pure", "epsilon": 0.1}] * 100_001}
     assert not answers(events.from_json, {"schema": 1, "event": wide})
@@ -248,6 +250,7 @@ def test_profile_with_changed_bytes(at, change):
     answers(Profile.from_bytes, PROFILE[:at] + change + PROFILE[at + len(change) :])
 
 
+@pytest.mark.slow
 @relaxed
 @given(
     st.dictionaries(
@@ -272,6 +275,7 @@ def test_profile_that_unpacks_to_a_bomb():
     )
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.text(max_size=90) | st.from_regex(r"[0-9]{1,30}:[0-9a-f]{64}"))
 @example("9" * 5000 + ":" + "a" * 64)

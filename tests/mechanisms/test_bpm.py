@@ -146,6 +146,7 @@ def test_density_integrates_to_one_and_gives_p_and_mse(
         assert float(excess + everywhere) == pytest.approx(float(bpm.mse(v)), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_density_integrates_to_one_on_a_fine_grid_of_the_square() -> None:
     bpm, cells = BPM(4, 0.5, 2), 2000
     side = (np.arange(cells) + 0.5) / cells * 2.0 - 0.5

@@ -152,6 +152,7 @@ SETTINGS: list[tuple[float, float | str, int, list[float]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "L", "d", "distances"), SETTINGS)
 def test_bpm_never_loses_more_than_it_claims(
     epsilon: float, L: float | str, d: int, distances: list[float]
@@ -182,6 +183,7 @@ def test_the_audit_sees_most_of_what_is_there(distance: float, share: float) -> 
     assert loss >= share * epsilon * min(distance, L)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "L", "d", "p"), [(2.0, 0.3, 2, 0.2182), (4.0, 0.5, 2, 0.798)]
 )
@@ -197,6 +199,7 @@ def test_the_seeds_sampler_is_rejected_by_the_same_audit(
         assert ours <= epsilon * distance < theirs
 
 
+@pytest.mark.slow
 def test_the_seeds_sampler_has_no_finite_rate() -> None:
     """At distance 0.01 and epsilon 4 it loses more than at rate 60: no epsilon-d_E."""
     (pair,) = pairs(2, [0.01])
@@ -219,6 +222,7 @@ def test_a_support_that_follows_the_data_is_rejected(
     assert measured_loss(sampler, pair, L, 200_000) > 2 * epsilon * distance
 
 
+@pytest.mark.slow
 def test_a_sampler_a_tenth_too_sharp_is_rejected() -> None:
     """BPM at epsilon 4.4 does not pass for 4: the audit is that fine in d = 1."""
     (pair,) = pairs(1, [0.5])

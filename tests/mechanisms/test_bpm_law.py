@@ -165,6 +165,7 @@ def everything_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpm_sampler, "_cube", unsure(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "L", "d"), CASES)
 def test_integers_give_the_same_reports(
     epsilon: float, L: float, d: int, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +197,7 @@ def truth(table: Table, words: list[int], point: list[float], grid: float) -> li
     ]
 
 
+@pytest.mark.slow
 def test_a_report_close_to_the_edge_of_a_cell_is_left_to_integers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,6 +279,7 @@ def test_normal_bounds_enclose_the_quantile(bits: int) -> None:
     assert normal_bounds(0, bits) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "L", "d"), [(4.0, math.inf, 2), (4.0, 30.0, 20), (64.0, 64.7, 784)]
 )

@@ -58,6 +58,7 @@ SHARINGS = [Participation(b, k) for b in (1, 2, 3, 5) for k in (None, 1, 2, 3)]
 # -- sensitivity -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARINGS, ids=str)
 @pytest.mark.parametrize("bands", [1, 2, 3, 4, 9])
 def test_toeplitz_sensitivity_is_that_of_every_pattern(sharing, bands):
@@ -211,7 +212,7 @@ def test_toeplitz_gradient(reduction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size, bands", [(50, 2), (200, 8), (1000, 16)])
+@pytest.mark.parametrize("size, bands", [(50, 2), (1000, 16)])
 def test_toeplitz_loss_is_at_most_the_peers(x64, size, bands):
     ours = optimize_banded_toeplitz(size, bands)
     coefs = peer_toeplitz.optimize_banded_toeplitz(size, bands)
@@ -292,14 +293,27 @@ def test_buffered_search_is_flat_where_it_ends(sharing, reduction):
                 assert there >= here * (1 - 1e-9)
 
 
+# What peer_buffered.optimize(n=200, max_buffers=3) ends with, in a minute.
+PEER_DECAYS = [0.9934643694253033, 0.8287053867131811]
+PEER_SCALES = [0.11506320551687521, 0.3327266349054962]
+
+
+@pytest.mark.deep
+def test_the_peers_buffers_are_those_it_finds(x64):
+    found = peer_buffered.optimize(n=200, max_buffers=3)
+    np.testing.assert_allclose(found.buf_decay, PEER_DECAYS, rtol=1e-6)
+    np.testing.assert_allclose(found.output_scale, PEER_SCALES, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_buffered_loss_is_at_most_the_peers(x64):
     size = 200
     ours = optimize_buffered(size)
-    theirs = peer_buffered.optimize(n=size, max_buffers=3)
-    assert loss(ours, reduction="max") <= 1.001 * float(
-        peer_buffered.max_loss(theirs, size)
-    )
+    theirs = peer_buffered.BufferedToeplitz.build(PEER_DECAYS, PEER_SCALES)
+    bound = float(peer_buffered.max_loss(theirs, size))
+    assert loss(ours, reduction="max") <= 1.001 * bound
+    # With half its buffers ours would not pass: the comparison has power.
+    assert loss(optimize_buffered(size, buffers=1), reduction="max") > 1.001 * bound
     coefs = ours.coefs()
     same = peer_buffered.BufferedToeplitz.build(ours.decays, ours.scales)
     np.testing.assert_allclose(coefs, same.toeplitz_coefs(size), rtol=1e-9)

@@ -73,6 +73,7 @@ def test_zcdp_capacity_is_the_largest(epsilon, z):
     assert 0.98 * m - 1 <= cap.capacity(z, epsilon, 1e-5, "rdp") <= m
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", cap.ACCOUNTINGS)
 @settings(max_examples=40, deadline=None)
 @given(budget=budgets, z=st.floats(1.0, 500.0))
@@ -90,6 +91,7 @@ def test_one_more_than_fits_is_not_private():
         assert gaussian_delta(math.sqrt(m) / z, epsilon) > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", cap.ACCOUNTINGS)
 @settings(max_examples=20, deadline=None)
 @given(budget=budgets, m=st.integers(1, 3000))

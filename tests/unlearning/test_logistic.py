@@ -119,6 +119,7 @@ def fitted(X, Y, cls=Logistic):
     return mode
 
 
+@pytest.mark.slow
 def test_the_bound_is_reached():
     """All rows equal, where |s''| is largest: a bound 3% smaller would be refuted."""
     n, positive = 2000, 1577

@@ -62,6 +62,7 @@ def test_the_seeds_numbers(T, m, sigma):
     assert odometer.delta_step == pytest.approx(1e-5 / m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula", ["seed", "consistent"])
 @settings(max_examples=25, deadline=None)
 @given(gammas=st.tuples(st.floats(0.01, 5.0), st.floats(0.01, 5.0)))

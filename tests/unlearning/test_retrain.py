@@ -53,6 +53,7 @@ def test_sound_modes_pass(mode):
     assert str(report).endswith("passed")
 
 
+@pytest.mark.slow
 def test_the_seed_fails_in_direction_and_in_search():
     # Records that are still among the ten stored pairs when they are deleted.
     report = report_on(Seed(20), {60: 58, 120: 119, 180: 175, 240: 30, 399: 3})

@@ -7,6 +7,7 @@ from demur.ledger.chain import Head as Head
 from demur.ledger.filters import Filter as Filter
 from demur.ledger.filters import GaussianMeter as GaussianMeter
 from demur.ledger.filters import RenyiMeter as RenyiMeter
+from demur.ledger.notes import Note as Note
 from demur.ledger.own import own_book as own_book
 from demur.ledger.reading import Reading as Reading
 from demur.ledger.reservation import Draw as Draw

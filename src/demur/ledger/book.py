@@ -42,6 +42,7 @@ from demur.ledger.budget import Budget
 from demur.ledger.chain import Head, canonical, digest
 from demur.ledger.filters import Amounts, Filter
 from demur.ledger.keys import Shelf
+from demur.ledger.notes import Note, checked
 from demur.ledger.reading import Reading, read
 from demur.ledger.reservation import Draw, Reservation
 from demur.ledger.terms import Terms
@@ -516,6 +517,25 @@ class Ledger:
             self._append(connection, sequence, last, body)
         return Draw(entry, index)
 
+    def annotate(self, entry: Entry, about: str, facts: Mapping[str, Any]) -> None:
+        """Note facts about an entry, such as an audit or a utility; free of charge.
+
+        The facts become part of the chain and are never removed. They must be safe to
+        publish: computed from releases and public data alone.
+        """
+        about, plain = checked(about, facts)
+        with self._store.write() as connection:
+            sequence, last, _ = store.lock_book(connection)
+            self._charge_row(connection, entry)
+            body = {
+                "kind": "note",
+                "id": entry.id,
+                "about": about,
+                "facts": plain,
+                "time": journal.now(),
+            }
+            self._append(connection, sequence, last, body)
+
     # -- reading ---------------------------------------------------------------
 
     def _charge_row(self, connection: Connection, entry: Entry) -> journal.Body:
@@ -551,6 +571,18 @@ class Ledger:
         with self._store.read() as connection:
             found = journal.charges(connection)
         return [self._entry(*row) for row in found]
+
+    def notes(
+        self, entry: Entry | None = None, about: str | None = None
+    ) -> tuple[Note, ...]:
+        """The notes of the book in order: of one entry, about one thing, or all."""
+        with self._store.read() as connection:
+            found = journal.notes(connection, entry.id if entry else None)
+        return tuple(
+            Note(sequence, body["id"], body["about"], body["facts"], body["time"])
+            for sequence, body in found
+            if about in (None, body["about"])
+        )
 
     def find(self, idempotency_key: str) -> Entry | None:
         """The charge that was made with this idempotency key, if there is one."""

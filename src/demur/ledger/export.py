@@ -6,6 +6,7 @@ exact value and no plain digest of an input is in the book to begin with.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from demur.core.adjacency import (
@@ -60,6 +61,7 @@ def export_book(ledger: Ledger) -> dict[str, Any]:
             }
             for entry in ledger.entries()
         ],
+        "notes": [asdict(note) for note in ledger.notes()],
         "head": str(ledger.head()),
     }
 

@@ -105,6 +105,16 @@ def draws(connection: Connection, entry_id: str) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
+def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]]:
+    """The notes of an entry, or of all of them, in order."""
+    rows = store.rows
+    statement = sa.select(rows.c.sequence, rows.c.body).where(rows.c.kind == "note")
+    if entry_id is not None:
+        statement = statement.where(rows.c.entry_id == entry_id)
+    found = connection.execute(statement.order_by(rows.c.sequence))
+    return [(int(row.sequence), json.loads(row.body)) for row in found]
+
+
 def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
     """Every charge, in order, with what it declared."""
     rows = store.rows

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from demur.ledger import amounts, chain, filters, journal, store
 from demur.ledger.chain import Head, digest
 from demur.ledger.filters import Amounts
+from demur.ledger.notes import checked
 from demur.ledger.terms import Terms
 
 _MOST_PROBLEMS = 50
@@ -117,6 +118,8 @@ def verify_rows(
                 if entry in commits:
                     problems.append(f"{where}: committed twice")
                 commits.add(entry)
+            elif kind == "note":
+                checked(body["about"], body["facts"])
             else:
                 problems.append(f"{where}: unknown kind {str(kind)[:20]!r}")
         except (

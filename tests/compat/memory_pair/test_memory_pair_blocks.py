@@ -93,6 +93,7 @@ def test_calibrator_computes_what_the_sketch_computes(quantile, gamma):
     assert ours.grad_norms == sketch.grad_norms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("T", [300, 10_000, 100_000])
 @pytest.mark.parametrize("gamma", [0.05, 0.5, 5.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 6.0])

@@ -1,0 +1,102 @@
+"""Notes: facts about an entry, in the chain, free, and never in the way of a charge."""
+
+import json
+
+import pytest
+
+from demur.core.events import Gaussian
+from demur.ledger import Budget, Ledger
+from demur.ledger.export import export_book
+from tests.ledger.kit import BUDGET, UNIT, edit, says
+
+FACTS = {"verdict": "not refuted", "n": 2000, "bound": 0.25, "steps": [1, 2, None]}
+
+
+@pytest.fixture
+def book(tmp_path):
+    with Ledger.open(
+        tmp_path / "book.db", dataset="people", budgets={UNIT: BUDGET}
+    ) as ledger:
+        yield ledger
+
+
+def charged(ledger, label="a count"):
+    return ledger.charge(says(Gaussian(8.0)), label=label)
+
+
+def test_a_note_is_durable_ordered_and_free(book, tmp_path):
+    entry = charged(book)
+    spent = book.status()
+    book.annotate(entry, "audit", FACTS)
+    book.annotate(entry, "utility", {"name": "accuracy", "value": 0.5})
+    assert book.status() == spent
+    with Ledger.open(tmp_path / "book.db") as again:
+        assert [n.about for n in again.notes()] == ["audit", "utility"]
+        (audit,) = again.notes(entry, "audit")
+        assert (audit.facts, audit.entry_id) == (FACTS, entry.id)
+        assert again.entries() == [entry]
+        assert again.verify().ok
+
+
+def test_notes_are_found_by_entry_and_subject(book):
+    first, second = charged(book, "one"), charged(book, "two")
+    book.annotate(first, "audit", {"n": 1})
+    book.annotate(second, "audit", {"n": 2})
+    book.annotate(second, "utility", {"n": 3})
+    assert [n.facts["n"] for n in book.notes(about="audit")] == [1, 2]
+    assert [n.facts["n"] for n in book.notes(second)] == [2, 3]
+    assert book.notes(first, "utility") == ()
+
+
+def test_an_edited_note_breaks_the_chain(book, tmp_path):
+    book.annotate(charged(book), "audit", {"verdict": "refuted"})
+    assert book.verify().ok
+    edit(
+        tmp_path / "book.db",
+        "UPDATE demur_rows SET body = replace(body, 'refuted', 'not refuted')"
+        " WHERE kind = 'note'",
+    )
+    assert not book.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("about", "facts", "error"),
+    [
+        ("", {"n": 1}, ValueError),
+        ("Audit", {"n": 1}, ValueError),
+        ("a" * 41, {"n": 1}, ValueError),
+        (None, {"n": 1}, ValueError),
+        ("audit", {}, TypeError),
+        ("audit", [1], TypeError),
+        ("audit", {1: 2}, TypeError),
+        ("audit", {"n": float("nan")}, ValueError),
+        ("audit", {"n": float("inf")}, ValueError),
+        ("audit", {"n": object()}, ValueError),
+        ("audit", {"n": "9" * 70_000}, ValueError),
+    ],
+)
+def test_bad_notes_are_refused_and_leave_no_trace(book, about, facts, error):
+    entry, head = charged(book), book.head
+    before = head()
+    with pytest.raises(error):
+        book.annotate(entry, about, facts)
+    assert head() == before
+
+
+def test_facts_that_contain_themselves_are_refused(book):
+    entry, facts = charged(book), {}
+    facts["self"] = facts
+    with pytest.raises(ValueError, match="plain data"):
+        book.annotate(entry, "audit", facts)
+
+
+def test_a_note_needs_an_entry_of_this_book(book):
+    elsewhere = charged(Ledger(Budget(1.0, 1e-6), unit=UNIT))
+    with pytest.raises(Exception, match="not an entry of this book"):
+        book.annotate(elsewhere, "audit", FACTS)
+
+
+def test_notes_are_in_the_export(book):
+    book.annotate(charged(book), "audit", FACTS)
+    (note,) = json.loads(json.dumps(export_book(book)))["notes"]
+    assert (note["about"], note["facts"]) == ("audit", FACTS)
