@@ -20,7 +20,7 @@ export MPLBACKEND ?= Agg
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check deep bench lock peers clean distclean \
+.PHONY: help demo test check deep bench docs lock peers clean distclean \
 	lint wheel examples tests
 
 help: ## list the commands
@@ -29,7 +29,7 @@ help: ## list the commands
 demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 	@$(BIN)/demur tour
 
-test: $(VENV)/.full lint wheel examples tests ## set up everything, run everything that must pass
+test: $(VENV)/.full lint wheel docs examples tests ## set up everything, run everything that must pass
 
 check: $(VENV)/.full lint ## the fast part: lint, types, layers, quick tests
 	$(say) "quick tests"
@@ -42,6 +42,13 @@ deep: $(VENV)/.full ## the long statistical and crash runs
 bench: $(VENV)/.full $(PEERS)/.done ## run benchmarks/*.py against the peers
 	@set -e; for f in benchmarks/[a-z]*.py; do \
 	  [ -e "$$f" ] || continue; echo "==> $$f"; $(BIN)/python "$$f"; done
+
+# Strict: a dead link or a missing name is an error. The pages take nothing from elsewhere.
+docs: $(VENV)/.full ## build the pages and the API reference into out/site
+	$(say) "pages"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@! grep -rnE --include='*.html' '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' \
+	  $(OUT)/site || { echo "a page loads something from another place"; exit 1; }
 
 peers: $(PEERS)/.done ## environment for peers whose pins conflict with ours
 
@@ -145,7 +152,7 @@ lock: ## resolve all dependencies anew
 	$(COMPILE) pyproject.toml --group build --extra jax --extra torch \
 	  --extra postgres --extra dev -c requirements/torch.lock \
 	  --no-emit-package torch -o requirements/dev.lock; \
-	$(COMPILE) pyproject.toml --group build -c requirements/dev.lock \
+	$(COMPILE) pyproject.toml --group build --extra jax -c requirements/dev.lock \
 	  -o requirements/demo.lock; \
 	$(COMPILE) --group peers -o requirements/peers.lock
 	@if grep -nE '://|^-|(^|[ "])/' requirements/*.lock; then \

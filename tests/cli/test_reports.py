@@ -77,7 +77,7 @@ def test_make_charges_a_book_once(folder, tmp_path):
         assert ledger.epsilon(unit=ReplaceOne()) == pytest.approx(2.0)
         assert len(ledger.entries()) == 1
     again = demur("make", folder / "in.parquet", tmp_path / "b.parquet", *common, *book)
-    assert again.exit_code == 1 and "Declined" in words(again)
+    assert again.exit_code == 3 and "Declined" in words(again)
     assert not (tmp_path / "b.parquet").exists()
 
 

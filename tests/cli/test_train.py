@@ -80,7 +80,7 @@ def test_a_model_is_trained_booked_and_written(folder):
     with Ledger.open(folder / "book.db") as ledger:
         assert 7.8 < ledger.epsilon() <= 8.0
     again = run(folder, CONFIG)
-    assert again.exit_code == 1 and "Declined" in words(again)
+    assert again.exit_code == 3 and "Declined" in words(again)
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_run_books_its_deletions(parquet, tmp_path):
         assert ledger.head().sequence == 2 + 50  # one row for each deletion
         assert ledger.epsilon(unit=Erasure()) == pytest.approx(1.0, abs=1e-6)
     again = demur("run", parquet, "--gamma-priv", 50, "--book", book)
-    assert again.exit_code == 1 and "nothing was spent" in again.output
+    assert again.exit_code == 3 and "nothing was spent" in again.output
 
 
 @pytest.mark.parametrize("accounting", ["gdp", "zcdp"])
@@ -96,7 +96,7 @@ def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting
         "run", parquet, "--scope", "joint", "--accounting", accounting, "--gamma-priv",
         100, "--calibration", 50, "--book", book,
     )  # fmt: skip
-    assert result.exit_code == 2 and "(privacy)" in result.output, result.output
+    assert result.exit_code == 3 and "(privacy)" in result.output, result.output
     assert "mode ogd, joint" in result.output
     with Ledger.open(book) as ledger:
         (entry,) = ledger.entries()
@@ -106,13 +106,13 @@ def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting
 def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_path):
     out = tmp_path / "w.npz"
     result = demur("run", parquet, "--gamma-priv", 0.001, "-o", out)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 3, result.output
     assert "50 deletions were refused (regret)" in result.output
     assert not out.exists() and "not written" in result.output
     early = demur(
         "run", parquet, "--gamma-learn", 1e-5, "--calibration", 20, "--gamma-priv", 50
     )
-    assert early.exit_code == 2
+    assert early.exit_code == 3
     assert (
         "N* was not reached" in early.output and "50 deletions waited" in early.output
     )

@@ -276,6 +276,13 @@ def test_seeded_keys_repeat_and_are_stamped():
     assert one == two
 
 
+def test_the_nth_seeded_key_is_known():
+    source = Seeded(7)
+    for n in (1, 2, 3):
+        text = f"demur seeded, not private: 7 {n}"
+        assert source.new_key() == hashlib.sha256(text.encode()).digest()
+
+
 @pytest.mark.parametrize("seed", [True, 1.0, None, "7", b"7"])
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(TypeError, match="seed"):

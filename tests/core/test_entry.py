@@ -290,6 +290,15 @@ def test_a_single_string_is_not_a_list_of_letters():
         Declaration.from_json(data)
 
 
+def test_a_fingerprint_has_at_most_200_characters():
+    longest = "f" * 200
+    declaration = Declaration(name="m", cost=HEAD.cost, fingerprint=longest)
+    assert declaration.fingerprint == longest
+    for bad in (longest + "f", None, b"f"):
+        with pytest.raises(TypeError, match="fingerprint"):
+            Declaration(name="m", cost=HEAD.cost, fingerprint=bad)
+
+
 @pytest.mark.parametrize("eta", [-1e-9, 1.1, math.nan, math.inf])
 def test_bad_distances_are_refused(eta):
     with pytest.raises(ValueError, match="sampler_distance"):

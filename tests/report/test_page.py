@@ -1,56 +1,178 @@
 """The page about a book: its numbers are the ledger's, and it fetches nothing."""
 
 import re
-from html.parser import HTMLParser
+from collections import Counter
+from copy import deepcopy
+from importlib.resources import files
 
-from demur.core.adjacency import AddOrRemoveOne, Ball
-from demur.core.curve import PiecewiseLinear
+import pytest
+
+from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
-from demur.mechanisms import Gaussian
-from demur.report import write_report
-
-UNIT, NEAR = AddOrRemoveOne(), Ball(0.25, space="pixels")
-
-
-class Links(HTMLParser):
-    """Everything a browser would load or run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag, attrs) -> None:
-        if tag in ("script", "link", "iframe", "img"):
-            self.found.append(tag)
-        self.found += [
-            v
-            for k, v in attrs
-            if k in ("src", "href", "xlink:href") and not v.startswith("#")
-        ]
+from demur.report import gather, render, sections, write_report
+from demur.report.text import number, one_line
+from tests.report import books
+from tests.report.check import Page, differences
 
 
-def test_page(tmp_path) -> None:
-    ledger = Ledger({UNIT: Budget(2.0, 1e-6), NEAR: Budget(1.0, 1e-6)})
-    mechanism = Gaussian(
-        8.0, {UNIT: 1.0, "pixels": PiecewiseLinear.linear(1.0, cap=2.0)}, name="<sums>"
+@pytest.fixture(scope="module")
+def ledger():
+    return books.full()
+
+
+@pytest.fixture(scope="module")
+def page(ledger):
+    return render(gather(ledger))
+
+
+def test_the_numbers_are_the_ledgers(ledger, page) -> None:
+    found = Page(page)
+    assert len(found.numbers) > 40
+    assert differences(found.numbers, found.bounds, found.data, ledger) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["budgets.0.spent_epsilon", "budgets.1.tight_epsilon", "entries.2.epsilon.0",
+     "worlds.0.epsilon.6", "deletions.0.epsilon", "audits.0.claimed"],
+)  # fmt: skip
+def test_a_page_with_one_number_changed_fails(ledger, page, place) -> None:
+    mark = rf'(data-number="{re.escape(place)}">)([^<]+)'
+    twin, changed = re.subn(mark, r"\g<1>0.001234", page)
+    assert changed == 1
+    found = Page(twin)
+    assert differences(found.numbers, found.bounds, found.data, ledger) != []
+
+
+def test_json_with_one_number_changed_fails(ledger, page) -> None:
+    found = Page(page)
+    for change in (
+        lambda d: d["budgets"][0].update(spent_epsilon=1.0),
+        lambda d: d["entries"][3]["epsilon"].__setitem__(1, 0.1),
+        lambda d: d["worlds"][0]["epsilon"].__setitem__(12, 0.1),
+        lambda d: d["entries"].pop(),
+    ):
+        data = deepcopy(found.data)
+        change(data)
+        assert differences(found.numbers, found.bounds, data, ledger) != []
+
+
+def test_a_lower_bound_is_rounded_down_and_a_cost_up(page) -> None:
+    found = Page(page)
+    assert found.bounds["audits.0.lower_bound"] == "0.31"
+    assert number(0.42671) == "0.4268" and number(0.0) == "0"
+    assert number(float("inf")) == "unbounded" and number(None) == "not known"
+
+
+def test_nothing_is_fetched_or_run(page) -> None:
+    assert Page(page).loads == []
+    assert not re.search(r"url\((?!#)", page) and "@import" not in page
+    assert "default-src 'none'" in page
+    assert Page(page + "<script src=x></script>").loads, "the check has power"
+
+
+def test_text_from_a_book_is_text(page) -> None:
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp;" in page
+    assert page.count("</title>") == 1
+    assert one_line("a\u202eb\x00c\n\td") == "a\ufffdb\ufffdc  d"
+
+
+def test_every_name_in_the_page_is_its_own(page) -> None:
+    twice = [name for name, n in Counter(Page(page).ids).items() if n > 1]
+    assert twice == []
+
+
+def test_every_picture_and_table_can_be_heard(page) -> None:
+    pictures = re.findall(r"<svg[^>]*>", page)
+    assert len(pictures) == 2 * 4, "distance, time, utility, audits: two widths each"
+    for opening in pictures:
+        assert 'role="img"' in opening
+        (alt,) = re.findall(r'aria-label="([^"]*)"', opening)
+        assert len(alt) > 30
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        assert '<th scope="col"' in table
+    assert page.count('role="meter"') == 3
+
+
+def test_sections_say_what_the_book_holds(ledger, page) -> None:
+    for entry in ledger.entries():
+        assert entry.declaration.name in page
+        assert "on the dataset &#x27;digits&#x27;" in page
+    for text in (
+        "certificate of",
+        "3f9a3f9a",
+        "REFUTED",
+        "not refuted",
+        "no bound",
+        "Notes left out",
+        str(ledger.head()),
+        "Not known: whether rows were cut off",
+    ):
+        assert text in page
+
+
+def test_empty_book() -> None:
+    ledger = books.empty()
+    page = render(gather(ledger))
+    found = Page(page)
+    assert "nothing was released" in page and 'id="time"' not in page
+    assert differences(found.numbers, found.bounds, found.data, ledger) == []
+    flat = Ledger(Budget(1.0), unit=AddOrRemoveOne())
+    assert "<svg" not in render(gather(flat))
+
+
+def test_seeded_noise_is_stamped_and_a_damaged_book_says_so(tmp_path) -> None:
+    with books.full(tmp_path / "seeded.db", testing=True) as ledger:
+        facts = gather(ledger, head="3:" + "0" * 64)
+        assert not facts.private and not facts.chain.ok
+        assert "<strong>NOT PRIVATE</strong>" in sections.top(facts)
+        assert "chain: DAMAGED" in sections.top(facts)
+        assert "is not in this book" in sections.chain(facts)
+        assert "NOT PRIVATE" in sections.entries(facts)
+    testing = Ledger.open(
+        tmp_path / "t.db", dataset="t", budgets={books.UNIT: Budget(1.0)}, testing=True
     )
-    mechanism.release([1.0], ledger, label="a <b>label</b> & more")
-    path = tmp_path / "report.html"
-    write_report(ledger, path)
-    page = path.read_text()
-    for status in ledger.status():
-        assert f"<b>{status.spent_epsilon:.4g}</b>" in page
-        assert f"{ledger.epsilon(unit=status.unit):.4g}" in page
-    assert "a &lt;b&gt;label&lt;/b&gt; &amp; more" in page
-    assert "<b>label</b>" not in page
-    assert page.count("<svg") == 3, "a gauge for each budget and the curve"
-    links = Links()
-    links.feed(page)
-    assert links.found == []
-    assert not re.search(r"url\((?!#)", page)
+    with testing:
+        assert "NOT PRIVATE: a book for testing" in sections.top(gather(testing))
 
 
-def test_empty_book(tmp_path) -> None:
-    path = tmp_path / "report.html"
-    write_report(Ledger(Budget(1.0), unit=UNIT), path)
-    assert "nothing was released" in path.read_text()
+def test_the_page_is_whole_or_not_there(tmp_path) -> None:
+    with pytest.raises(ValueError, match="no folder"):
+        write_report(books.empty(), tmp_path / "none" / "report.html")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        write_report(books.empty(), tmp_path / "taken")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read(scheme) -> None:
+    """WCAG: 4.5 to 1 for text, 3 to 1 for lines and marks."""
+    style = files("demur.report").joinpath("page.css").read_text()
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", light))
+    if scheme == "dark":
+        colours |= dict(re.findall(r"--([\w-]+): (#\w{6})", dark))
+    for ground in ("paper", "panel"):
+        for name in ("ink", "quiet", "good", "bad"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+    assert contrast(colours["bad"], colours["bad-panel"]) >= 4.5
+    for name in ("c1", "c2", "c3", "c4", "c5", "c6"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5, name
+    for name in ("fill", "warn"):
+        assert contrast(colours[name], colours["track"]) >= 3.0, name
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    def linear(part: str) -> float:
+        c = int(part, 16) / 255
+        return c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+
+    r, g, b = (linear(colour[i : i + 2]) for i in (1, 3, 5))
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b

@@ -1,5 +1,7 @@
 """Small runs for the trainer's tests."""
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,10 +32,11 @@ def loss(params, batch):
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
 
 
+@cache
 def make_plan(iterations=12, bands=1, **options):
     said = {
         "sampling_prob": 0.1 * bands,
-        "noise_multiplier": 1.0,
+        "noise_multiplier": 4.0,  # little is quick to price
         "neighboring_relation": "ADD_OR_REMOVE_ONE",
         "l2_clip_norm": 1.0,
         "normalize_by": 20.0,

@@ -52,6 +52,7 @@ def test_one_bin_is_a_gaussian():
         assert error < 0.01 * exact
 
 
+@pytest.mark.slow
 def test_no_separation_is_poisson_sampling():
     steps, p, z = 20, 0.1, 1.0
     (with_record, without) = estimate(
@@ -125,6 +126,7 @@ def test_separated_losses_have_the_peers_law(warm, positive):
     assert ks_2samp(mine, theirs(not warm)).pvalue < 1e-6
 
 
+@pytest.mark.slow
 def test_balls_in_bins_losses_have_the_peers_law():
     best = optimize_banded_toeplitz(20, 4)
     mine, _ = loss_sampler(BallsInBinsSampling(20, 4), best, 1.5)(

@@ -60,9 +60,17 @@ SMALL = CyclicPoissonSampling(0.4, 100)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("micro", [None, 2])
 @pytest.mark.parametrize("most", [None, 1, 2])
-def test_no_set_of_sizes_is_better(cost, micro, most):
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_no_set_of_sizes_is_better(cost, micro, most, accumulate):
     law = size_law(SMALL, 12)
-    plan = plan_shapes(SMALL, 12, cost, microbatch_sizes=[micro], most_programs=most)
+    plan = plan_shapes(
+        SMALL,
+        12,
+        cost,
+        microbatch_sizes=[micro],
+        most_programs=most,
+        accumulate=accumulate,
+    )
     step = micro or 1
     top = 12
     if micro is None and cost.most_at_once is not None:
@@ -72,6 +80,7 @@ def test_no_set_of_sizes_is_better(cost, micro, most):
         seconds(chosen, micro, law, cost, 100)
         for count in range(1, (most or len(sizes)) + 1)
         for chosen in itertools.combinations(sizes, count)
+        if accumulate or chosen[-1] == sizes[-1]
     )
     mine = seconds(plan.sizes, micro, law, cost, 100)
     assert plan.expected_seconds == pytest.approx(mine, rel=1e-12)

@@ -17,16 +17,18 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training import clipped_grad
+from demur.training import clipped_grad, precompile
+from demur.training.batch_selection import CyclicPoissonSampling
 from demur.training.config import dp_sgd
 from demur.training.data import as_data
-from demur.training.feed import Feed
+from demur.training.feed import Feed, Part, StepInput
 from demur.training.metrics import Exact, StepReport, spent_so_far
 from demur.training.mixing import ExamplesMix, check_examples_do_not_mix
 from demur.training.noise import step_keys
 from demur.training.noise_streams import normals
 from demur.training.progress import Bar
 from demur.training.shapes import ShapePlan
+from demur.training.sizes import may_need_several, shapes_for
 from demur.training.trainer import Users
 
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
@@ -83,8 +85,10 @@ def same(a, b, tolerance=2e-4):
     "bands, sizes",
     [
         (1, {}),
-        (3, {"minibatch_size": 8}),
-        (3, {"minibatch_size": 8, "microbatch_size": 4}),
+        pytest.param(3, {"minibatch_size": 8}, marks=pytest.mark.slow),
+        pytest.param(
+            3, {"minibatch_size": 8, "microbatch_size": 4}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_is_what_it_would_be_by_hand(bands, sizes):
@@ -109,10 +113,13 @@ def test_two_runs_of_one_plan_differ_in_batches_and_noise():
     assert all(run.entry.private for run in runs)
 
 
+@pytest.mark.slow
 def test_it_learns():
     plan = make_plan(iterations=60, sampling_prob=0.5, normalize_by=100.0)
     data = make_data()
-    done = train(plan, data, average=0.9)
+    done = train(
+        plan, data, average=0.9, shapes=ShapePlan((200,), None, 60, 0.0, 0.0, 0.0)
+    )
     for params in (done.value, done.average):
         found = (data["x"] @ params["w"] + params["b"]).argmax(1)
         assert (found == data["y"]).mean() > 0.85
@@ -137,8 +144,7 @@ def test_empty_batches_are_ordinary_steps():
 def test_an_example_that_is_not_finite_counts_for_nothing():
     data = make_data()
     data["x"][::3] = np.nan
-    plan = make_plan(sampling_prob=1.0)
-    done = train(plan, data)
+    done = train(make_plan(), data)
     assert np.isfinite(np.asarray(done.value["w"])).all()
 
 
@@ -157,6 +163,7 @@ def test_lattice_noise_for_every_step():
     same(runs[0].value, runs[1].value, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_of_people():
     """40 people with 5 examples each; a batch row is two examples of one of them."""
     data, ids = make_data(), np.repeat(np.arange(40), 5)
@@ -172,9 +179,10 @@ def test_a_batch_of_people():
         train(plan, data, users=Users(ids[:3]), loss=None)
 
 
+@pytest.mark.slow
 def test_a_loss_with_a_key_of_its_own():
     def dropout(params, batch, key):
-        kept = jax.random.bernoulli(key, 0.5, batch["x"].shape)
+        kept = jax.random.key_data(key)[0] % 2
         return loss(params, {"x": batch["x"] * kept, "y": batch["y"]})
 
     plan = dp_sgd(
@@ -187,6 +195,7 @@ def test_a_loss_with_a_key_of_its_own():
     assert done.steps == 4
 
 
+@pytest.mark.slow
 def test_a_batch_in_several_arguments():
     plan = dp_sgd(
         iterations=4,
@@ -233,11 +242,11 @@ def test_every_step_is_drawn_before_its_batch_is_handed_on():
 
 
 def test_rounds_of_a_banded_plan():
-    ledger, plan = book(), make_plan(bands=5)
+    ledger, plan = book(), make_plan(bands=3)
     train(plan, ledger=ledger)
     (entry,) = ledger.entries()
-    assert entry.count == plan.draws == 3
-    assert ledger._drawn(entry) == 3
+    assert entry.count == plan.draws == 4
+    assert ledger._drawn(entry) == 4
 
 
 def test_a_declined_run_draws_nothing():
@@ -247,6 +256,7 @@ def test_a_declined_run_draws_nothing():
     assert ledger.entries() == [] and ledger.epsilon() == 0.0
 
 
+@pytest.mark.slow
 def test_a_plan_calibrated_to_a_budget_fits_it_exactly():
     ledger = book(epsilon=2.0, delta=1e-6)
     plan = (
@@ -260,18 +270,21 @@ def test_a_plan_calibrated_to_a_budget_fits_it_exactly():
         train(plan, ledger=ledger, delta=None)
 
 
-def test_a_book_that_the_plan_says_nothing_about():
-    ledger = book(unit=ReplaceOne())
+@pytest.mark.slow
+def test_the_book_decides_whom_a_run_is_priced_for():
     plan = make_plan(
         neighboring_relation="REPLACE_SPECIAL", truncated_batch_size=40, num_examples=N
     )
     assert isinstance(plan.unit, ZeroOut)
-    try:
+    ledger = book(unit=ReplaceOne())
+    train(plan, ledger=ledger)
+    # A replaced record moves a sum by two contributions.
+    assert ledger.epsilon() > 1.5 * plan.price(1e-5)
+    # Truncation is priced by the number of records, here the secret.
+    ledger = book(unit=AddOrRemoveOne())
+    with pytest.raises((NotCovered, NotPriced)):
         train(plan, ledger=ledger)
-    except (NotCovered, NotPriced, BudgetExceeded):
-        assert ledger.entries() == []
-    else:  # it may be priced at that unit, and then it is booked there
-        assert ledger.entries()[0].declaration.cost.at(ReplaceOne())
+    assert ledger.entries() == []
 
 
 def test_the_book_is_committed_and_the_key_is_gone():
@@ -284,11 +297,15 @@ def test_the_book_is_committed_and_the_key_is_gone():
 def test_without_a_ledger_delta_must_come_from_somewhere():
     with pytest.raises(TypeError, match="delta must be given"):
         train(make_plan(), delta=None)
+    with pytest.raises(TypeError, match="Ledger"):
+        train(make_plan(), ledger="book.db")
+
+
+@pytest.mark.slow
+def test_without_a_ledger_the_plans_own_target_is_the_budget():
     plan = make_plan(noise_multiplier=None, epsilon=3.0, delta=1e-5)
     done = train(plan, delta=None)
     assert "Not booked" in done.statement() and "epsilon 3" in done.statement()
-    with pytest.raises(TypeError, match="Ledger"):
-        train(plan, ledger="book.db")
 
 
 # -- what it tells ---------------------------------------------------------------------
@@ -321,8 +338,6 @@ def test_exact_metrics_only_for_whoever_asks():
         make_plan(),
         callback=lambda report: seen.append(report),
         exact_metrics=True,
-        shapes=None,
-        minibatch_size=8,
     )
     exact = seen[0].exact
     assert isinstance(exact, Exact)
@@ -332,12 +347,66 @@ def test_exact_metrics_only_for_whoever_asks():
         exact.__reduce__()
 
 
+def test_a_reports_parameters_are_those_of_its_step_or_none():
+    kept = []
+    train(make_plan(), callback=kept.append)
+    with pytest.raises(RuntimeError, match="inside the callback"):
+        kept[0].params()
+    assert "Array" not in repr(kept[-1]) and "0." not in repr(kept[-1].params)
+
+
+def test_a_batch_says_nothing_by_itself():
+    part = Part(64, 17, {"x": np.full(3, 0.5)})
+    assert "17" not in repr(part) and "0.5" not in repr(StepInput(3, (part,)))
+
+
 def test_waste_is_exact_and_says_nothing_by_itself():
     plan = make_plan(sampling_prob=0.2)
     shapes = ShapePlan((64,), None, 12, 0.0, 0.0, 0.0)
     done = train(plan, shapes=shapes)
     assert 0.2 < done.waste.reveal() < 0.55
     assert "0." not in repr(done.waste)
+
+
+# -- what it compiles ------------------------------------------------------------------
+
+
+def test_a_short_run_compiles_one_program_and_a_long_one_several():
+    def sizes(iterations, flops=None):
+        poisson = CyclicPoissonSampling(256 / 60_000, iterations)
+        found = shapes_for(
+            poisson,
+            60_000,
+            asked=None,
+            flops=lambda: flops,
+            minibatch_size=None,
+            microbatch_size=None,
+            mesh=None,
+        )
+        assert not may_need_several(poisson, 60_000, found)
+        return len(found.sizes)
+
+    assert 1 == sizes(20) < sizes(1000) < sizes(20_000)
+    # What an example costs decides as well: softmax regression, and a network.
+    assert 1 == sizes(1000, 2e4) < sizes(1000, 1e7)
+
+
+@pytest.mark.slow
+def test_a_plan_run_again_is_not_compiled_again_unless_its_loss_has_changed():
+    weight = [1.0]
+
+    def scaled(params, batch):
+        return weight[0] * loss(params, batch)
+
+    plan = make_plan()
+    first = train(plan, loss=scaled, source=Seeded(1))
+    kept = list(precompile._KEPT)
+    train(plan, loss=scaled, source=Seeded(2))
+    assert list(precompile._KEPT) == kept
+    weight[0] = 0.0
+    other = train(plan, loss=scaled, source=Seeded(1))
+    assert list(precompile._KEPT) != kept
+    assert not np.allclose(first.value["w"], other.value["w"], atol=1e-4)
 
 
 def test_a_callback_may_end_the_run():
@@ -385,20 +454,74 @@ def contrastive(params, batch):
     return loss(params, batch) + 0.1 * jnp.sum(scores @ scores.T) / len(scores)
 
 
-@pytest.mark.parametrize("wrong", [mixing, contrastive])
+@pytest.mark.parametrize(
+    "wrong", [mixing, pytest.param(contrastive, marks=pytest.mark.slow)]
+)
 def test_a_loss_in_which_examples_mix_is_refused(wrong):
     ledger = book()
     params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
     with pytest.raises(ExamplesMix, match="examples mix"):
         train(make_plan(), ledger=ledger, loss=wrong, params=params, check_mixing=True)
     assert ledger.entries() == []
-    train(
-        make_plan(iterations=2),
-        ledger=ledger,
-        check_mixing=False,
-        loss=wrong,
-        params=params,
-    )
+
+
+def test_who_skips_the_check_may_train_anything():
+    assert train(make_plan(), check_mixing=False, loss=mixing).steps == 12
+
+
+def test_weights_of_zero_do_not_hide_what_mixes():
+    """At zero weights the scores vanish, and with them the term that mixes."""
+    ledger = book()
+    with pytest.raises(ExamplesMix):
+        train(make_plan(), ledger=ledger, loss=contrastive, check_mixing=True)
+    assert ledger.entries() == []
+
+
+def broken(params, batch):
+    return (batch["x"] @ params["w"].T).mean()
+
+
+@pytest.mark.parametrize(
+    "options, error, match",
+    [
+        (
+            {"params": {"w": jnp.full((D, 2), np.nan), "b": jnp.zeros(2)}},
+            ValueError,
+            "fin",
+        ),
+        ({"loss": broken}, TypeError, "dot_general"),
+        ({"shapes": None, "minibatch_size": -1}, ValueError, "minibatch_size"),
+    ],
+    ids=["parameters that are not finite", "a broken loss", "a size"],
+)
+def test_what_cannot_run_is_not_paid_for(options, error, match):
+    ledger = book()
+    with pytest.raises(error, match=match):
+        train(make_plan(), ledger=ledger, **options)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([1.0, np.nan]),
+        [1, None],
+        ["ann", float("nan")],
+        np.array(["ann", None], dtype=object),
+        np.array(["2026-11-15", "NaT"], dtype="datetime64[D]"),
+    ],
+)
+def test_a_missing_owner_is_not_a_person(ids):
+    with pytest.raises(TypeError, match="whole numbers or strings"):
+        Users(ids)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[3, 1, 3], ["b", "a", "b"], np.array(["b", "a", "b"], dtype=object), [b"x", b"y"]],
+)
+def test_owners_are_whole_numbers_or_strings(ids):
+    assert Users(ids).count == 2
 
 
 def test_means_and_sums_pass_the_check():
@@ -409,9 +532,8 @@ def test_means_and_sums_pass_the_check():
     }
     params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
     check_examples_do_not_mix(loss, params, (structs,))
-    check_examples_do_not_mix(lambda p, b: loss(p, b) * len(b["y"]), params, (structs,))
     check_examples_do_not_mix(
-        lambda p, b: (loss(p, b), "aux"), params, (structs,), has_aux=True
+        lambda p, b: (loss(p, b) * len(b["y"]), "aux"), params, (structs,), has_aux=True
     )
 
 
@@ -463,23 +585,18 @@ def test_an_error_in_the_feed_comes_out_in_the_loop():
 @pytest.mark.slow
 def test_eight_devices_give_the_result_of_one():
     program = """
-        import jax, numpy as np, optax
+        import jax, numpy as np
         from jax.sharding import Mesh
         from demur.core.entropy import Seeded
-        from demur.training.trainer import fit
-        from tests.training.kit import loss, make_data, make_params, make_plan
+        from tests.training.kit import make_plan, train
 
         assert len(jax.devices()) == 8
         mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
-        runs = [
-            fit(make_plan(bands=bands), loss, make_params(), make_data(),
-                optimizer=optax.sgd(0.5), source=Seeded(3), delta=1e-5, mesh=m)
-            for bands in (1, 3)
-            for m in (None, mesh)
-        ]
-        for one, eight in (runs[:2], runs[2:]):
-            assert len(eight.value["w"].sharding.device_set) == 8
-            np.testing.assert_allclose(one.value["w"], eight.value["w"], atol=1e-5)
+        one, eight = (
+            train(make_plan(bands=3), source=Seeded(3), mesh=m) for m in (None, mesh)
+        )
+        assert len(eight.value["w"].sharding.device_set) == 8
+        np.testing.assert_allclose(one.value["w"], eight.value["w"], atol=1e-5)
         print("fine")
     """
     found = subprocess.run(

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from demur.cli.shell import (
+    App,
+    AsJson,
+    console,
+    entry_facts,
+    print_json,
+    progress_console,
+    written,
+)
+
 if TYPE_CHECKING:
+    from demur.cli.spending import Hold
+    from demur.core.entry import Entry
     from demur.ledger import Ledger
 
-head_app = typer.Typer(
+head_app = App(
     help="Train a private head on a table, and use it.", no_args_is_help=True
 )
+
+
+class MechanismName(StrEnum):
+    """Where the noise goes: on the finished head, or on every gradient."""
+
+    OUTPUT = "output"
+    NOISY_GD = "noisy_gd"
 
 
 class Kind(StrEnum):
@@ -47,7 +66,9 @@ def fit(
         float | None, typer.Option(help="Regularisation (default 0 or 0.01).")
     ] = None,
     norm_bound: Annotated[float, typer.Option(help="Rows are clipped to it.")] = 1.0,
-    mechanism: Annotated[str, typer.Option(help="output or noisy_gd.")] = "output",
+    mechanism: Annotated[
+        MechanismName, typer.Option(help="Noise on the head, or on every gradient.")
+    ] = MechanismName.OUTPUT,
     classes: Annotated[
         str | None, typer.Option(help="Public classes, separated by commas.")
     ] = None,
@@ -58,18 +79,42 @@ def fit(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file.")] = Path(
         "head.npz"
     ),
+    as_json: AsJson = False,
 ) -> None:
-    """Train a head on DATA, release it once with noise, and write one safe file."""
-    from demur.cli.main import _plain_errors, console
+    """Train a head on DATA, release it once with noise, and write one safe file.
+
+    Ctrl-C before the charge stops at once and spends nothing; after it the file is
+    written first.
+    """
+    from demur.cli.spending import Hold, told_on_interrupt
     from demur.convex.files import save_head
     from demur.convex.tables import read_rows
+    from demur.core import validate
+    from demur.ledger import Ledger
 
-    with _plain_errors():
+    if not output.parent.is_dir():
+        raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
+    # All that can be refused is refused before a book is made.
+    validate.positive(epsilon=epsilon, radius=radius, norm_bound=norm_bound)
+    if lam is not None:
+        validate.non_negative(lam=lam)
+
+    def go_on(new: list[Entry]) -> str:
+        if not new:
+            return "Run the same command again."
+        if hold.asked and output.exists():
+            return f"The head is finished and written: {output}."
+        return "Its head is lost; another fit is another entry."
+
+    again = None if book is None else lambda: Ledger.open(book)
+    with Hold() as hold, told_on_interrupt(again, go_on), ExitStack() as closing:
         rows = read_rows(data, label=label)
         assert rows.y is not None
-        ledger = _open(book, data.stem, radius, space, epsilon, delta)
+        ledger = _open(book, data.stem, radius, space, epsilon, delta, hold)
+        if ledger is not None:
+            closing.enter_context(ledger)
         with _bar() as progress:
-            head = _estimator(kind, lam, mechanism, progress)
+            head = _estimator(kind, lam, mechanism.value, progress)
             head.set_params(
                 epsilon=epsilon,
                 delta=delta,
@@ -82,10 +127,13 @@ def fit(
             )
             head.fit(rows.X, rows.y)
         save_head(head, output, columns=rows.columns)
-        console.print(head.privacy_.statement(), highlight=False)
-        console.print(f"written: {output}")
-        if ledger is not None:
-            ledger.close()
+        if hold.asked:
+            raise KeyboardInterrupt
+    if as_json:
+        print_json({"written": str(output), "entry": entry_facts(head.privacy_.entry)})
+        return
+    console.print(head.privacy_.statement(), highlight=False, markup=False)
+    written(output)
 
 
 @head_app.command("predict")
@@ -97,21 +145,25 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A CSV; default: print.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """The predicted class of each row of DATA, one to a line."""
-    from demur.cli.main import _plain_errors, console
     from demur.convex.files import head_columns, load_head
     from demur.convex.tables import read_rows
 
-    with _plain_errors():
-        head = load_head(head_file)
-        rows = read_rows(data, label=None, columns=head_columns(head_file))
-        text = "\n".join(["prediction", *(str(c) for c in head.predict(rows.X))])
-        if output is None:
-            print(text)
+    head = load_head(head_file)
+    rows = read_rows(data, label=None, columns=head_columns(head_file))
+    predicted = [str(c) for c in head.predict(rows.X)]
+    if output is not None:
+        output.write_text("\n".join(["prediction", *predicted]) + "\n")
+        if as_json:
+            print_json({"written": str(output), "rows": len(predicted)})
         else:
-            output.write_text(text + "\n")
-            console.print(f"written: {output}")
+            written(output)
+    elif as_json:
+        print_json({"predictions": predicted})
+    else:
+        print("\n".join(["prediction", *predicted]))
 
 
 def _estimator(
@@ -141,20 +193,22 @@ def _open(
     space: str,
     epsilon: float,
     delta: float,
+    hold: Hold,
 ) -> Ledger | None:
     if book is None:
         return None
+    from demur.cli.spending import HeldLedger, held
     from demur.core.adjacency import Ball, Unit
     from demur.core.errors import BookMismatch
-    from demur.ledger import Budget, Ledger
+    from demur.ledger import Budget
 
     try:
-        return Ledger.open(book)
+        return held(HeldLedger.open(book), hold)
     except BookMismatch:
         budgets: dict[Unit, Budget] = {
             Ball(radius, space=space): Budget(epsilon, delta)
         }
-        return Ledger.open(book, dataset=dataset, budgets=budgets)
+        return held(HeldLedger.open(book, dataset=dataset, budgets=budgets), hold)
 
 
 def _parse(classes: str, dtype: Any) -> list[Any]:
@@ -166,11 +220,10 @@ def _parse(classes: str, dtype: Any) -> list[Any]:
 @contextmanager
 def _bar() -> Iterator[Callable[[int, float], None]]:
     """A bar that fills as the gradient falls, or as steps are taken."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
         task = progress.add_task("fitting", total=1.0)
 
         yield lambda step, share: progress.update(task, completed=share)

@@ -2,97 +2,130 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from demur import __version__
+from demur.cli.audit import audit
 from demur.cli.head import head_app
 from demur.cli.reports import reports_app
+from demur.cli.shell import (
+    App,
+    AsJson,
+    Code,
+    Contents,
+    Interrupted,
+    console,
+    errors,
+    json_text,
+    print_json,
+    written,
+)
 from demur.cli.train import train
 from demur.cli.unlearn import unlearn_app
-from demur.core.errors import DemurError
 
 if TYPE_CHECKING:
     from demur.ledger import Ledger
 
-app = typer.Typer(
+START, ENGINES, BOOK, TRUST = "Start here", "Engines", "The book", "Trust"
+
+app = App(
     help="Learning from people's data under a privacy promise that can be checked.",
+    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 declined by a budget,"
+    " 130 interrupted. Every command has --help and --json.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    cls=Contents,
 )
-ledger_app = typer.Typer(
-    help="Look at a book of privacy charges.", no_args_is_help=True
+ledger_app = App(
+    help="Look into a book of privacy charges: show, verify, export.",
+    no_args_is_help=True,
 )
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(head_app, name="head")
-app.add_typer(unlearn_app, name="unlearn")
-app.add_typer(reports_app, name="reports")
-app.command()(train)
-
-console = Console(soft_wrap=False)
-errors = Console(stderr=True)
+app.add_typer(head_app, name="head", rich_help_panel=ENGINES)
+app.add_typer(reports_app, name="reports", rich_help_panel=ENGINES)
+app.add_typer(unlearn_app, name="unlearn", rich_help_panel=ENGINES)
+app.command(rich_help_panel=ENGINES)(train)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=BOOK)
+app.command(rich_help_panel=TRUST)(audit)
 
 Book = Annotated[
     str,
     typer.Argument(help="A file, sqlite:///... or postgresql://...", metavar="BOOK"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """An error of ours is a line on stderr and exit code 1, not a traceback."""
-    try:
-        yield
-    except (DemurError, ValueError, TypeError, OSError) as error:
-        errors.print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
-        )
-        raise typer.Exit(1) from error
-
-
-@app.command()
-def version() -> None:
+@app.command(rich_help_panel=START)
+def version(as_json: AsJson = False) -> None:
     """Print the version."""
-    console.print(f"demur {__version__}")
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        console.print(f"demur {__version__}")
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def tour(
     out: Annotated[Path, typer.Option(help="Where the book and report go.")] = Path(
         "out/tour"
     ),
+    as_json: AsJson = False,
 ) -> None:
     """One dataset, one book: private releases, a refusal, a check and a report."""
     from demur.cli.tour import run
 
-    with _plain_errors():
-        run(out, console)
+    try:
+        run(out, errors if as_json else console)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            f"The tour spends from a book of its own, under {out}, and begins anew"
+            " each time: run it again."
+        ) from stop
+    if as_json:
+        made = ("book.db", "head.txt", "report.html")
+        print_json({name.split(".")[0]: str(out / name) for name in made})
 
 
-@app.command()
+@app.command(rich_help_panel=BOOK)
 def report(
     book: Book,
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = (
         Path("report.html")
     ),
+    charts: Annotated[
+        Path | None,
+        typer.Option(help="Also write the charts into this folder (PNG and SVG)."),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="An exported head, SEQUENCE:HASH, or a file that holds one."),
+    ] = None,
+    signer: Annotated[
+        str | None, typer.Option(help="The signer's public key, in hexadecimal.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write one self-contained HTML page about a book."""
+    """Write one self-contained HTML page about a book, charts and all."""
     from demur.ledger import Ledger
     from demur.report import write_report
 
-    with _plain_errors(), Ledger.open(book) as ledger:
-        write_report(ledger, output)
-        console.print(f"written: {output}")
+    with Ledger.open(book) as ledger, errors.status("drawing the report"):
+        facts = write_report(
+            ledger, output, charts=charts, head=_head(head), signer=signer
+        )
+    if as_json:
+        made = [] if charts is None else sorted(str(p) for p in charts.iterdir())
+        chain = {"ok": facts.chain.ok, "problems": facts.chain.problems}
+        print_json({"written": str(output), "charts": made, "chain": chain})
+        return
+    written(output)
+    if charts is not None:
+        written(charts)
+    if not facts.chain.ok:
+        console.print("[bold red]The chain is DAMAGED:[/] see the page, or verify.")
 
 
 @ledger_app.command("show")
@@ -105,9 +138,9 @@ def show(
     from demur.ledger import Ledger
     from demur.ledger.export import export_book
 
-    with _plain_errors(), Ledger.open(book) as ledger:
+    with Ledger.open(book) as ledger:
         if as_json:
-            print(json.dumps(export_book(ledger), indent=2))
+            print_json(export_book(ledger))
             return
         for table in book_tables(ledger, limit):
             console.print(table)
@@ -128,27 +161,22 @@ def verify(
     """Check every row, link, signature and total; exit code 1 if anything is wrong."""
     from demur.ledger import Ledger
 
-    with _plain_errors(), Ledger.open(book) as ledger:
-        if head is not None and Path(head).is_file():
-            head = Path(head).read_text()
-        found = ledger.verify(head, signer=signer)
+    with Ledger.open(book) as ledger:
+        found = ledger.verify(_head(head), signer=signer)
         if as_json:
-            print(
-                json.dumps(
-                    {
-                        "ok": found.ok,
-                        "rows": found.rows,
-                        "head": str(found.head),
-                        "problems": found.problems,
-                        "unknown": found.unknown,
-                    },
-                    indent=2,
-                )
+            print_json(
+                {
+                    "ok": found.ok,
+                    "rows": found.rows,
+                    "head": str(found.head),
+                    "problems": found.problems,
+                    "unknown": found.unknown,
+                }
             )
         else:
             console.print(str(found), highlight=False, soft_wrap=True)
         if not found.ok:
-            raise typer.Exit(1)
+            raise typer.Exit(int(Code.ERROR))
 
 
 @ledger_app.command("export")
@@ -165,38 +193,57 @@ def export(
     ] = False,
     product: Annotated[str, typer.Option(help="For the registry.")] = "",
     organisation: Annotated[str, typer.Option(help="For the registry.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """The book as JSON, its head, or records for the public registry."""
+    """The book as JSON, its head, or records for the public registry.
+
+    What is exported is JSON in any case; with --json the head is, too, and so is the
+    note of the file that was written.
+    """
     from demur.ledger import Ledger
     from demur.ledger.export import export_book, registry_records
 
-    with _plain_errors(), Ledger.open(book) as ledger:
+    with Ledger.open(book) as ledger:
         if head_only:
             text = str(ledger.head())
+            if as_json:
+                text = json_text({"head": text})
         elif registry:
             records = registry_records(
                 ledger,
                 product=product or ledger.terms.dataset,
                 organisation=organisation,
             )
-            text = json.dumps(records, indent=2)
+            text = json_text(records)
         else:
-            text = json.dumps(export_book(ledger), indent=2)
+            text = json_text(export_book(ledger))
         if output is None:
             print(text)
         else:
             output.write_text(text + "\n")
-            console.print(f"written: {output}")
+            if as_json:
+                print_json({"written": str(output)})
+            else:
+                written(output)
+
+
+def _head(given: str | None) -> str | None:
+    """A head as it is written, or the one that a file holds."""
+    if given is not None and Path(given).is_file():
+        return Path(given).read_text()
+    return given
 
 
 def book_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
     """Tables of a book's budgets and newest entries, for the terminal."""
-    budgets = Table(title=f"Book of {ledger.terms.dataset!r}", title_justify="left")
+    budgets = Table(
+        title=f"Book of {escape(repr(ledger.terms.dataset))}", title_justify="left"
+    )
     for column in ("unit", "spent", "of", "delta", "tight reading"):
         budgets.add_column(column, justify="left" if column == "unit" else "right")
     for status in ledger.status():
         budgets.add_row(
-            str(status.unit),
+            escape(str(status.unit)),
             f"{status.spent_epsilon:.4g}",
             f"{status.budget.epsilon:g}",
             f"{status.budget.delta:g}",
@@ -213,8 +260,8 @@ def book_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
         entries.add_row(
             str(entry.sequence),
             entry.time[:10],
-            entry.label,
-            entry.declaration.name,
+            escape(entry.label),
+            escape(entry.declaration.name),
             str(entry.count),
             "OS entropy" if entry.private else "[bold red]seeded: NOT PRIVATE[/]",
         )

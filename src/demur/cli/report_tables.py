@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from demur.cluster.centre_tables import Centres
+    from demur.cluster.inspection import Inspection
     from demur.cluster.metrics import Quality
     from demur.cluster.report_metadata import ReportMetadata
     from demur.cluster.sweep import Sweep
     from demur.mechanisms import BPM
 
 
+def constants(bpm: BPM) -> dict[str, float]:
+    """What follows from epsilon, L and the dimension, by name."""
+    return {
+        "epsilon": bpm.epsilon,
+        "L": bpm.L,
+        "dimension": bpm.dimension,
+        "lambda_L": bpm.lambda_L,
+        "log_lambda_L": bpm.log_lambda_L,
+        "mu_L": bpm.mu_L,
+        "p_L": bpm.p_L,
+        "log_p_L": bpm.log_p_L,
+        "alpha": bpm.alpha,
+        "log_alpha": bpm.log_alpha,
+        "mse": float(bpm.mse([0.5] * bpm.dimension)),
+        "grid": bpm.grid,
+    }
+
+
+def counted(found: Inspection, plot: Path | None) -> dict[str, Any]:
+    """Whether reports fell where they should, for JSON."""
+    share = found.share
+    return {
+        "samples": share.samples,
+        "inside": share.inside,
+        "observed": share.observed,
+        "interval": list(share.interval),
+        "expected": share.expected,
+        "agrees": bool(share.agrees),
+        "written": None if plot is None else str(plot),
+    }
+
+
 def constants_table(bpm: BPM) -> Table:
-    """What follows from epsilon, L and the dimension."""
+    """The constants with what they mean, for the terminal."""
     table = Table(
         title=f"BPM, epsilon {bpm.epsilon:g}, L {bpm.L:.6g}, d {bpm.dimension}",
         title_justify="left",
@@ -24,24 +58,16 @@ def constants_table(bpm: BPM) -> Table:
     table.add_column("constant")
     table.add_column("value", justify="right")
     table.add_column("what it is")
-    middle = [0.5] * bpm.dimension
-    for name, value, what in (
-        (
-            "lambda_L",
-            bpm.lambda_L,
-            f"density at the point (log {bpm.log_lambda_L:.6g})",
-        ),
-        ("mu_L", bpm.mu_L, "1 / lambda_L"),
-        ("p_L", bpm.p_L, f"probability of a report within L (log {bpm.log_p_L:.6g})"),
-        (
-            "alpha",
-            bpm.alpha,
-            f"share of a report about its point (log {bpm.log_alpha:.6g})",
-        ),
-        ("mse", float(bpm.mse(middle)), "E|x - v|^2 for a point in the middle"),
-        ("grid", bpm.grid, "reports are multiples of it"),
+    found = constants(bpm)
+    for name, what in (
+        ("lambda_L", f"density at the point (log {bpm.log_lambda_L:.6g})"),
+        ("mu_L", "1 / lambda_L"),
+        ("p_L", f"probability of a report within L (log {bpm.log_p_L:.6g})"),
+        ("alpha", f"share of a report about its point (log {bpm.log_alpha:.6g})"),
+        ("mse", "E|x - v|^2 for a point in the middle"),
+        ("grid", "reports are multiples of it"),
     ):
-        table.add_row(name, f"{value:.6g}", what)
+        table.add_row(name, f"{found[name]:.6g}", what)
     return table
 
 

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demur.cli.report_tables import centre_table, constants_table, sweep_table
+from demur.cli.report_tables import (
+    centre_table,
+    constants,
+    constants_table,
+    counted,
+    sweep_table,
+)
+from demur.cli.shell import (
+    App,
+    AsJson,
+    console,
+    entry_facts,
+    errors,
+    print_json,
+    progress_console,
+    written,
+)
 from demur.cli.values import ManyValues, names, numbers, threshold, thresholds
 
 if TYPE_CHECKING:
+    from demur.core.entry import Entry
     from demur.ledger import Ledger
     from demur.mechanisms import BPM
 
-reports_app = typer.Typer(
+reports_app = App(
     help="Perturb points where they are (BPM), and cluster the reports.",
     no_args_is_help=True,
 )
@@ -80,18 +98,36 @@ def make(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn the points of IN into reports that may be handed to anyone.
 
     Columns that are not named are not read. The file is read twice: once to check and
-    to take a digest, once to perturb; one entry is charged in between.
+    to take a digest, once to perturb; one entry is charged in between. A job with a
+    book that was interrupted is taken up by the same command, and pays once.
     """
-    from demur.cli.main import _plain_errors, console
+    from demur.cli.resuming import Job
+    from demur.cli.spending import told_on_interrupt
     from demur.cluster.point_tables import PointTable
     from demur.cluster.report_job import ReportJob
+    from demur.ledger import Ledger
     from demur.mechanisms import BPM
 
-    with _plain_errors():
+    def go_on(new: list[Entry]) -> str:
+        if book is None:
+            return "Nothing was booked. Run the same command again."
+        if not new and not kept.begun:
+            return "Run the same command again."
+        return (
+            "The same command makes the reports it has paid for, and pays nothing more:"
+            f" run it again (its job is {kept.path.name})."
+            if idempotency_key is None
+            else "The same command with the same key goes on and pays nothing more."
+        )
+
+    kept = Job(output, wanted=book is not None and idempotency_key is None)
+    again = None if book is None else lambda: Ledger.open(book)
+    with told_on_interrupt(again, go_on):
         table = PointTable(
             source,
             low=numbers("--low", low),
@@ -113,11 +149,24 @@ def make(
             ledger = None
             if book is not None:  # made only now, when there is something to charge
                 ledger = closing.enter_context(_open(book, source.stem, bpm))
-            made = job.run(ledger, label=label, idempotency_key=idempotency_key)
-        console.print(made.entry.statement(), highlight=False)
-        if clip:
-            console.print("Values outside the bounds were moved to them (--clip).")
-        console.print(f"written: {made.path}")
+            key = closing.enter_context(kept).key(idempotency_key)
+            made = job.run(ledger, label=label, idempotency_key=key)
+    if as_json:
+        print_json(
+            {
+                "written": str(made.path),
+                "epsilon": bpm.epsilon,
+                "L": bpm.L,
+                "dimension": bpm.dimension,
+                "clipped": clip,
+                "entry": entry_facts(made.entry),
+            }
+        )
+        return
+    console.print(made.entry.statement(), highlight=False, markup=False)
+    if clip:
+        console.print("Values outside the bounds were moved to them (--clip).")
+    written(made.path)
 
 
 @reports_app.command("cluster")
@@ -142,30 +191,45 @@ def cluster(
     L: Annotated[
         str | None, typer.Option("--L", help="Where the file does not say.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Cluster REPORTS as if they had not been perturbed. Costs no privacy."""
-    from demur.cli.main import _plain_errors, console
     from demur.cluster.centre_tables import fit_centres, write_centres
     from demur.cluster.point_tables import kind_of
     from demur.cluster.report_files import read_reports
 
-    with _plain_errors():
-        if output is not None:
-            kind_of(output)
-            if output.exists() and reports.exists() and output.samefile(reports):
-                raise ValueError(
-                    "the output must not be the reports: they are paid for, and would"
-                    " be lost"
-                )
-        told = None if L is None else threshold("--L", L)
-        found, metadata = read_reports(reports, epsilon=epsilon, L=told)
-        with console.status("clustering"):
-            centres = fit_centres(found, k, algorithm, decoder=decoder, seed=seed)
-        console.print(centre_table(centres, metadata))
-        console.print(centres.note, highlight=False)
-        if output is not None:
-            write_centres(output, centres, metadata)
-            console.print(f"written: {output}")
+    if output is not None:
+        kind_of(output)
+        if output.exists() and reports.exists() and output.samefile(reports):
+            raise ValueError(
+                "the output must not be the reports: they are paid for, and would be"
+                " lost"
+            )
+    told = None if L is None else threshold("--L", L)
+    found, metadata = read_reports(reports, epsilon=epsilon, L=told)
+    with errors.status("clustering"):
+        centres = fit_centres(found, k, algorithm, decoder=decoder, seed=seed)
+    if output is not None:
+        write_centres(output, centres, metadata)
+    if as_json:
+        original = metadata.low is not None
+        print_json(
+            {
+                "written": None if output is None else str(output),
+                "columns": list(metadata.columns),
+                "shares": centres.weights.tolist(),
+                "cube": centres.cube.tolist(),
+                "centres": metadata.in_original_units(centres.cube).tolist()
+                if original
+                else None,
+                "note": centres.note,
+            }
+        )
+        return
+    console.print(centre_table(centres, metadata))
+    console.print(centres.note, highlight=False, markup=False)
+    if output is not None:
+        written(output)
 
 
 @reports_app.command("inspect")
@@ -176,34 +240,37 @@ def inspect(
     samples: Annotated[int, typer.Option(help="Reports to draw; 0: none.")] = 2000,
     plot: Annotated[Path | None, typer.Option(help="A picture (.png, .svg).")] = None,
     seed: Annotated[int | None, typer.Option(help="To repeat the picture.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """The mechanism's constants, and whether its reports fall where they should."""
-    from demur.cli.main import _plain_errors, console
     from demur.cluster.inspection import inspect as draw_and_count
     from demur.mechanisms import BPM
 
-    with _plain_errors():
-        bpm = BPM(epsilon, threshold("--L", L), dimension)
-        console.print(constants_table(bpm))
-        console.print(bpm.declaration().name, highlight=False)
-        if samples == 0:
-            if plot is not None:
-                raise ValueError("--plot needs --samples")
-            return
-        found = draw_and_count(bpm, samples, seed=seed)
-        low, high = found.share.interval
-        verdict = "agrees" if found.share.agrees else "does NOT agree"
-        console.print(
-            f"\nWithin L of the point: {found.share.inside} of {samples} reports,"
-            f" {found.share.observed:.4f} (99% interval {low:.4f} to {high:.4f});"
-            f" expected p_L = {found.share.expected:.4f}: {verdict}.",
-            highlight=False,
-        )
-        if plot is not None:
-            from demur.cli.report_plots import plot_inspection
+    bpm = BPM(epsilon, threshold("--L", L), dimension)
+    if samples == 0 and plot is not None:
+        raise ValueError("--plot needs --samples")
+    found = draw_and_count(bpm, samples, seed=seed) if samples else None
+    if found is not None and plot is not None:
+        from demur.cli.report_plots import plot_inspection
 
-            plot_inspection(found, plot)
-            console.print(f"written: {plot}")
+        plot_inspection(found, plot)
+    if as_json:
+        print_json(constants(bpm) | ({} if found is None else counted(found, plot)))
+        return
+    console.print(constants_table(bpm))
+    console.print(bpm.declaration().name, highlight=False)
+    if found is None:
+        return
+    low, high = found.share.interval
+    verdict = "agrees" if found.share.agrees else "does NOT agree"
+    console.print(
+        f"\nWithin L of the point: {found.share.inside} of {samples} reports,"
+        f" {found.share.observed:.4f} (99% interval {low:.4f} to {high:.4f});"
+        f" expected p_L = {found.share.expected:.4f}: {verdict}.",
+        highlight=False,
+    )
+    if plot is not None:
+        written(plot)
 
 
 @reports_app.command("sweep", cls=ManyValues)
@@ -228,47 +295,57 @@ def sweep(
     seed: Annotated[int, typer.Option(help="Of blobs and of the clustering.")] = 42,
     csv: Annotated[Path | None, typer.Option(help="Every trial.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A picture (.png, .svg).")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Try epsilons and Ls on PUBLIC data: every number is computed from raw points."""
-    from demur.cli.main import _plain_errors, console
-    from demur.cli.sweep_data import load_public
+    from demur.cli.sweep_data import load_public, write_trials
     from demur.cluster.sweep import sweep as run
 
-    with _plain_errors():
-        data = load_public(dataset, label=label, samples=samples, seed=seed)
-        k = clusters or data.classes
-        if k is None:
-            raise ValueError(f"-k must say how many clusters {dataset} has")
-        console.print(
-            "[bold red]A sweep compares with the raw data[/]: its numbers are not"
-            " private, and choosing epsilon or L by them on private data is a leak."
-            " Use it on public or test data."
+    data = load_public(dataset, label=label, samples=samples, seed=seed)
+    k = data.classes if clusters is None else clusters
+    if k is None:
+        raise ValueError(f"-k must say how many clusters {dataset} has")
+    errors.print(
+        "[bold red]A sweep compares with the raw data[/]: its numbers are not private,"
+        " and choosing epsilon or L by them on private data is a leak. Use it on public"
+        " or test data."
+    )
+    with _bar() as progress:
+        found = run(
+            data.points,
+            data.labels,
+            n_clusters=k,
+            epsilons=numbers("--epsilons", epsilons),
+            Ls=thresholds("--Ls", Ls),
+            trials=trials,
+            algorithms=algorithms,
+            decoder=decoder,
+            seed=seed,
+            progress=lambda done, total: progress("trials", done, total),
         )
-        with _bar() as progress:
-            found = run(
-                data.points,
-                data.labels,
-                n_clusters=k,
-                epsilons=numbers("--epsilons", epsilons),
-                Ls=thresholds("--Ls", Ls),
-                trials=trials,
-                algorithms=algorithms,
-                decoder=decoder,
-                seed=seed,
-                progress=lambda done, total: progress("trials", done, total),
-            )
-        console.print(sweep_table(found, data.name, trials))
-        console.print(data.note, highlight=False)
-        if csv is not None:
-            from demur.cli.sweep_data import write_trials
+    files = [path for path in (csv, plot) if path is not None]
+    if csv is not None:
+        write_trials(found, csv)
+    if plot is not None:
+        from demur.cli.report_plots import plot_sweep
 
-            write_trials(found, csv)
-            console.print(f"written: {csv}")
-        if plot is not None:
-            from demur.cli.report_plots import plot_sweep
-
-            plot_sweep(found, plot, data.name)
-            console.print(f"written: {plot}")
+        plot_sweep(found, plot, data.name)
+    if as_json:
+        print_json(
+            {
+                "dataset": data.name,
+                "trials": trials,
+                "not_private": asdict(found.baseline),
+                "settings": [asdict(band) for band in found.bands()],
+                "note": data.note,
+                "written": [str(path) for path in files],
+            }
+        )
+        return
+    console.print(sweep_table(found, data.name, trials))
+    console.print(data.note, highlight=False, markup=False)
+    for path in files:
+        written(path)
 
 
 def _open(book: str, dataset: str, bpm: BPM) -> Ledger:
@@ -287,7 +364,6 @@ def _open(book: str, dataset: str, bpm: BPM) -> Ledger:
 @contextmanager
 def _bar() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar for each stage of the work."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -306,7 +382,7 @@ def _bar() -> Iterator[Callable[[str, int, int | None], None]]:
         TimeRemainingColumn(),
     )
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
 
         def tell(what: str, done: int, total: int | None) -> None:
             if what not in tasks:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer.core
+from demur.cli.shell import Command
 
 _WORDS = {"auto", "kmeans", "gmm", "tmm"}
 
 
-class ManyValues(typer.core.TyperCommand):
+class ManyValues(Command):
     """A command whose list options take all the values that follow them.
 
     click takes one value for each time an option is named; here the option is named

@@ -28,7 +28,7 @@ from demur.cluster.point_tables import Batch, PointTable, RowIds, Values, kind_o
 from demur.cluster.report_files import ReportWriter, sidecar
 from demur.cluster.report_metadata import ReportMetadata
 from demur.core.adjacency import ReplaceOne
-from demur.core.entropy import NoiseKey, OsEntropy
+from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import DemurError
 from demur.core.events import Pure
@@ -81,12 +81,14 @@ def make_reports(
     idempotency_key: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    noise: Source | None = None,
 ) -> MadeReports:
     """Perturb every row of `source` with BPM and write the reports to `output`.
 
     `low` and `high` are public bounds, one number or one for each column; a value
     outside is an error, or moved to the bound with `clip`. `progress` is told (pass,
-    rows done, rows in all if known).
+    rows done, rows in all if known). `noise` is where it comes from: the operating
+    system, or for tests a `Seeded` source.
     """
     table = PointTable(
         source, low=low, high=high, columns=columns, id_column=id_column, clip=clip
@@ -95,7 +97,7 @@ def make_reports(
     job = ReportJob.prepare(
         table, output, bpm, space=space, overwrite=overwrite, progress=progress
     )
-    return job.run(ledger, label=label, idempotency_key=idempotency_key)
+    return job.run(ledger, label=label, idempotency_key=idempotency_key, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class ReportJob:
         *,
         label: str | None = None,
         idempotency_key: str | None = None,
+        noise: Source | None = None,
     ) -> MadeReports:
         """Charge, then perturb: the second pass."""
         if idempotency_key is not None and (ledger is None or not ledger.durable):
@@ -157,7 +160,7 @@ class ReportJob:
                 label=label or f"reports of {self.table.path.stem}"[:200],
                 input_digest=digest,
                 idempotency_key=idempotency_key,
-                source=OsEntropy(),
+                source=noise or OsEntropy(),
             )
             released = self._perturb(bpm, book.key(entry, digest), entry, writer)
             writer.finish()
@@ -174,7 +177,9 @@ class ReportJob:
         for batch in self.table.batches():
             if next(expected, None) != _digest_of(batch):
                 raise _changed(self.table.path, entry)
-            values = bpm.apply(batch.points, key, batch.row_ids)
+            values = bpm.apply(
+                batch.points, key, batch.row_ids, space=self.metadata.space
+            )
             writer.write(values, batch.row_ids)
             released.add(values, batch.row_ids)
             self._tell("perturbing", released.rows, self._survey.rows)

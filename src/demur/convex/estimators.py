@@ -196,6 +196,10 @@ class BallPrototypeClassifier(_PrivateHead):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Release the prototypes of (X, y) once; the charge comes before the noise."""
+        with inputs.as_it_was(self):
+            return self._fit(X, y)
+
+    def _fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         radius = self._checked()
         with inputs.nothing_spent():
             validate.non_negative(lam=self.lam)
@@ -263,6 +267,10 @@ class _LinearHead(_PrivateHead):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on (X, y) and release once; the charge comes before the noise."""
+        with inputs.as_it_was(self):
+            return self._fit(X, y)
+
+    def _fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         radius = self._checked()
         loss, width = self._loss()
         with inputs.nothing_spent():

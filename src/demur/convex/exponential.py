@@ -15,7 +15,9 @@ import math
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal, localcontext
 
-from demur.core import validate
+import numpy as np
+
+from demur.core import recording, validate
 from demur.core.entropy import Stream
 
 _BITS = 32
@@ -29,6 +31,18 @@ def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:
     `scores` are whole numbers from 0 that one record changes by at most 1 each.
     """
     validate.positive(epsilon=epsilon)
+    tape = recording.active()
+    if tape is None:
+        return _drawn(scores, epsilon, stream)
+    return tape.passed(
+        "the exponential mechanism",
+        recording.Scores(epsilon),
+        (np.array(scores, dtype=np.int64),),
+        lambda: _drawn(scores, epsilon, stream),
+    )
+
+
+def _drawn(scores: Sequence[int], epsilon: float, stream: Stream) -> int:
     weights = integer_weights(scores, epsilon)
     left = _below(sum(weights), stream)
     for index, weight in enumerate(weights):

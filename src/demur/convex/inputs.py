@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,6 +16,12 @@ from demur.core import validate
 from demur.core.bounds import Bound, clip_rows
 
 Array = NDArray[np.float64]
+
+_QUOTED_ARRAY = re.compile(r"\n?array=.*?\.\n(?=Reshape)", re.DOTALL)
+_QUOTED_REST = re.compile(
+    r"(Complex data not supported|could not convert string to float).*", re.DOTALL
+)
+_NAMED = re.compile(r"\b[Xy]\b")
 
 
 class Prepared(NamedTuple):
@@ -36,7 +43,40 @@ def nothing_spent() -> Iterator[None]:
         message = str(error)
         if "othing was" in message:
             raise
-        raise type(error)(f"{message}\nNothing was charged or released.") from error
+        raise type(error)(f"{message}\nNothing was charged or released.") from None
+
+
+@contextmanager
+def as_it_was(estimator: Any) -> Iterator[None]:
+    """A fit that is refused or declined leaves the estimator as it was before.
+
+    scikit-learn notes the number of features when it looks at X. Kept after a refusal,
+    it would make an unfitted head look fitted, and a fitted one refuse its own rows.
+    """
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def no_records_quoted() -> Iterator[None]:
+    """scikit-learn's and numpy's errors show what they cannot take: records, that is.
+
+    Those parts are cut, and the error names its argument.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        message = _QUOTED_ARRAY.sub(" ", str(error))
+        message = _QUOTED_REST.sub(r"\1", message)
+        if not _NAMED.search(message):
+            message = f"X and y: {message}"
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(message) from None
 
 
 def prepare(
@@ -52,10 +92,12 @@ def prepare(
 ) -> Prepared:
     """The data an estimator may fit, or a clear error with nothing charged."""
     with nothing_spent():
-        rows, labels = validate_data(
-            estimator, X, y, dtype=np.float64, ensure_min_samples=2
-        )
-        check_classification_targets(labels)
+        _refuse_masked(X=X, y=y)
+        with no_records_quoted():
+            rows, labels = validate_data(
+                estimator, X, y, dtype=np.float64, ensure_min_samples=2
+            )
+            check_classification_targets(labels)
         known = _classes(labels, classes)
         if two_classes and len(known) > 2:
             raise ValueError(
@@ -72,8 +114,22 @@ def prepare(
 
 def clipped(estimator: Any, X: ArrayLike, norm_bound: float) -> Array:
     """Rows to predict on, treated as the rows of the fit were."""
-    rows = validate_data(estimator, X, dtype=np.float64, reset=False)
+    _refuse_masked(X=X)
+    with no_records_quoted():
+        rows = validate_data(estimator, X, dtype=np.float64, reset=False)
     return clip_rows(rows, norm_bound).data
+
+
+def _refuse_masked(**given: object) -> None:
+    for name, values in given.items():
+        if np.ma.is_masked(values):
+            raise ValueError(
+                f"{name} holds masked entries, and what a mask hides would be used:"
+                " drop or fill them by a rule that does not look at other rows"
+            )
+        kind = getattr(getattr(values, "dtype", None), "kind", None)
+        if name == "X" and kind in ("m", "M"):
+            raise TypeError("X must be numbers; got dates")
 
 
 def _classes(labels: NDArray[Any], classes: Sequence[Any] | None) -> NDArray[Any]:

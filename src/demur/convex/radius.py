@@ -8,7 +8,6 @@ differ between neighbours, and the unit itself would depend on the data.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +22,7 @@ from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, clip_rows, finite_matrix
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
-from demur.core.entropy import OsEntropy, Source
+from demur.core.entropy import OsEntropy, Source, Stream
 from demur.core.errors import NotPrivate
 from demur.core.events import Pure
 from demur.core.release import Release
@@ -189,11 +188,12 @@ def private_radius(
     """
     validate.positive(epsilon=epsilon)
     validate.open_probability(quantile=quantile)
+    validate.positive(norm_bound=norm_bound)
     bounded = clip_rows(X, norm_bound, space=space)
-    rows, labels = bounded.data, np.asarray(y)
+    rows, labels = bounded.data, np.asanyarray(y)
     _same_length(rows, labels)
     candidates = _grid(grid, norm_bound)
-    distances = _disjoint_pairs(rows, labels)
+    _must_have_pairs(labels)
     unit = Ball(2.0 * norm_bound, space=space)
     declaration = Declaration(
         "a within-class distance by the exponential mechanism",
@@ -210,21 +210,32 @@ def private_radius(
     entry = book.charge(
         declaration, label=label, input_digest=bound, source=source or OsEntropy()
     )
+    key = book.key(entry, bound)
+    distances = _disjoint_pairs(rows, labels, key.stream("pairs"))
     aim = round(quantile * len(distances))
     ranks = np.searchsorted(np.sort(distances), candidates, side="right")
-    stream = book.key(entry, bound).stream("exponential mechanism")
+    stream = key.stream("exponential mechanism")
     chosen = draw_index([abs(int(rank) - aim) for rank in ranks], epsilon, stream)
     value = float(candidates[chosen])
     book.commit(entry, digest_of(np.array([value])))
     return Release(value, entry)
 
 
-def _disjoint_pairs(rows: Array, labels: NDArray[np.generic]) -> Array:
+def _must_have_pairs(labels: NDArray[np.generic]) -> None:
+    """Refuse, before anything is charged, what has no within-class distance."""
+    if np.unique(labels, return_counts=True)[1].max(initial=0) < 2:
+        raise ValueError(
+            "no class has two records: there is no within-class distance."
+            " Nothing was spent."
+        )
+
+
+def _disjoint_pairs(rows: Array, labels: NDArray[np.generic], stream: Stream) -> Array:
     """Distances of random within-class pairs, each record in one pair at most.
 
     Which records are paired depends on labels and chance alone, never on the rows.
     """
-    rng = np.random.default_rng(secrets.randbits(128))
+    rng = np.random.default_rng(int.from_bytes(stream.read(16), "little"))
     found: list[Array] = []
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
@@ -232,13 +243,7 @@ def _disjoint_pairs(rows: Array, labels: NDArray[np.generic]) -> Array:
         found.append(
             np.linalg.norm(rows[index[:half]] - rows[index[half : 2 * half]], axis=1)
         )
-    distances = np.concatenate(found)
-    if not len(distances):
-        raise ValueError(
-            "no class has two records: there is no within-class distance."
-            " Nothing was spent."
-        )
-    return distances
+    return np.concatenate(found)
 
 
 def _grid(grid: Sequence[float] | None, norm_bound: float) -> Array:
@@ -259,4 +264,10 @@ def _same_length(rows: Array, labels: NDArray[np.generic]) -> None:
         raise ValueError(
             f"y must have one label for each of {len(rows)} rows; got shape"
             f" {labels.shape}. Nothing was spent."
+        )
+    missing = labels.dtype.kind == "f" and not np.isfinite(labels).all()
+    if missing or labels.dtype.kind == "c" or np.ma.is_masked(labels):
+        raise ValueError(
+            "y must be labels; it holds NaN, infinity, complex or masked entries."
+            " Nothing was spent."
         )

@@ -17,7 +17,7 @@ from demur.convex.sensitivity import (
 from demur.convex.solver import TAU
 from demur.core import validate
 from demur.core.adjacency import Ball
-from demur.core.bounds import Bound, BoundSource
+from demur.core.bounds import Bound, BoundSource, real_array
 from demur.core.entropy import Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
@@ -145,7 +145,10 @@ def release_head(
     >>> "Not booked" in private.statement()
     True
     """
-    value = np.array(theta, dtype=np.float64)
+    value = real_array("theta", theta)
+    if not value.size:
+        raise ValueError("theta must not be empty. Nothing was spent.")
+    validate.positive(tau=tau)
     if gradient_norm is not None:
         validate.non_negative(gradient_norm=gradient_norm)
         if gradient_norm > tau:

@@ -95,20 +95,30 @@ class Bounded(NamedTuple):
     space: Space
 
 
-def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """`values` as a new float64 matrix, at least one row and column, all finite."""
+def real_array(
+    name: str, values: ArrayLike, what: str = "an array"
+) -> NDArray[np.float64]:
+    """`values` as a new float64 array, or a ValueError that quotes none of them."""
     try:
+        # A mask would be dropped in silence, and what it hides be used.
+        if np.ma.is_masked(values):
+            raise TypeError("masked entries")
         given = np.asarray(values)
-        if np.iscomplexobj(given):
-            raise TypeError("complex numbers")
+        if given.dtype.kind in "cmM":
+            raise TypeError("complex numbers or dates")
         # Rows in one piece: sums along them are then pairwise, and nearly exact.
-        matrix = np.array(given, dtype=np.float64, order="C")
-    except (TypeError, ValueError):
+        return np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError):
         # numpy's message quotes the cell that it cannot read; ours must not.
         raise ValueError(
-            f"{name} must be a matrix of real numbers (no words, no complex numbers),"
-            " all rows of one length"
+            f"{name} must be {what} of real numbers (no words, dates or complex"
+            " numbers, nothing masked), all rows of one length"
         ) from None
+
+
+def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """`values` as a new float64 matrix, at least one row and column, all finite."""
+    matrix = real_array(name, values, "a matrix")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(
             f"{name} must be a matrix with at least one row and one column;"

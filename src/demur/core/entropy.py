@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.errors import NoiseReuse
 
 KEY_BYTES = 32
@@ -144,6 +144,7 @@ class NoiseKey(_OwnedByProcess):
 
     def _derive(self, info: str) -> bytes:
         self._check_owner()
+        recording.refuse_private(self.private)
         if self._wiped:
             raise NoiseReuse(
                 "this entry was committed and its key wiped: its noise cannot be"

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.adjacency import AnyUnit, Erasure, LipschitzMap, Unit
 from demur.core.declaration import Declaration, Mechanism
 from demur.core.entropy import NoiseKey, OsEntropy, Source, source_name
@@ -293,6 +293,7 @@ class Ledger:
                 "mechanism must return a Declaration; got"
                 f" {type(declaration).__name__}. Nothing was spent."
             )
+        asked = recording.asked(declaration, count, label, private=source.private)
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
         ways = self._ways(declaration, count, block_delta)
@@ -322,6 +323,8 @@ class Ledger:
             raise
         if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
             self._shelf.wipe(entry_id)
+        elif asked is not None:
+            asked.paid = True
         return entry
 
     def _book_charge(

@@ -22,6 +22,7 @@ delta = 0 takes it. As everywhere, ChaCha20's bits stand for ideal ones.
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -50,6 +51,7 @@ from demur.mechanisms.reports import (
     Values,
     checked_row_ids,
     coordinates,
+    drawn_rows,
     must_last,
     points_in_cube,
     release_rows,
@@ -96,7 +98,7 @@ class BPM:
             L = bpm_constants.threshold_for(
                 float(epsilon), int(dimension), bpm_constants.ALPHA_OF_AUTO
             )
-        elif isinstance(L, bool) or L != math.inf:
+        elif not isinstance(L, numbers.Real) or L != math.inf:
             validate.non_negative(L=L)
         object.__setattr__(self, "epsilon", float(epsilon))
         object.__setattr__(self, "L", float(L))
@@ -265,7 +267,12 @@ class BPM:
         return points_in_cube(points, self.dimension)
 
     def apply(
-        self, points: ArrayLike, entropy: NoiseKey, row_ids: ArrayLike | None = None
+        self,
+        points: ArrayLike,
+        entropy: NoiseKey,
+        row_ids: ArrayLike | None = None,
+        *,
+        space: str = "cube",
     ) -> Values:
         """One report for each row, a function of (entry key, row id, point) alone.
 
@@ -273,7 +280,14 @@ class BPM:
         entry's key, gives the same reports. Prefer `privatize`, which charges first.
         """
         matrix = self.check(points)
-        return self._draw(matrix, checked_row_ids(row_ids, len(matrix)), entropy)
+        ids = checked_row_ids(row_ids, len(matrix))
+        return drawn_rows(
+            self.declaration(space),
+            matrix,
+            ids,
+            entropy,
+            lambda: self._draw(matrix, ids, entropy),
+        )
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
         return self.draw_rows(matrix, ids, RowStreams(entropy.subkey(_STREAM)))

@@ -38,9 +38,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core import accounting, calibrate, events, validate
+from demur.core import accounting, calibrate, events, recording, validate
 from demur.core.adjacency import Unit
-from demur.core.bounds import Bound
+from demur.core.bounds import Bound, real_array
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.errors import NotPrivate
@@ -189,10 +189,7 @@ class Gaussian:
 
         `release` asks before it charges, so that nothing is spent when it raises.
         """
-        try:
-            vector = np.array(value, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"value must be an array of numbers; {error}") from error
+        vector = real_array("value", value)
         if vector.size != self.dimension:
             raise ValueError(
                 f"value must have {self.dimension} coordinates, as declared; got"
@@ -218,6 +215,19 @@ class Gaussian:
         the number of the draw where one entry pays for several: equal numbers are equal
         noise. Prefer `release`, which charges first.
         """
+        tape = recording.active()
+        if tape is None:
+            return self._apply(value, entropy, draw)
+        assert isinstance(self.sensitivity, Sensitivity)
+        return tape.passed(
+            self.name,
+            recording.Shift(self.sensitivity, self.sigma),
+            (np.asarray(value, dtype=np.float64),),
+            lambda: self._apply(value, entropy, draw),
+            key=entropy,
+        )
+
+    def _apply(self, value: ArrayLike, entropy: NoiseKey, draw: int) -> Values:
         vector = self.check(value)
         index = np.rint(vector.reshape(-1) / self.grid).astype(np.int64)
         noise = rounded_gaussian(

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.core import recording
 from demur.core.bounds import finite_matrix
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
@@ -158,9 +159,31 @@ def release_rows(
         idempotency_key=idempotency_key,
         source=source or OsEntropy(),
     )
-    values = draw(matrix, row_ids, ledger.key(entry, bound))
+    key = ledger.key(entry, bound)
+    values = drawn_rows(
+        entry.declaration,
+        matrix,
+        row_ids,
+        key,
+        lambda: draw(matrix, row_ids, key),
+    )
     ledger.commit(entry, digest_of_rows("reports", values, row_ids))
     return Release(Reports(values, row_ids, mechanism), entry)
+
+
+def drawn_rows(
+    declaration: Declaration,
+    matrix: Values,
+    row_ids: RowIds,
+    key: NoiseKey,
+    draw: Callable[[], Values],
+) -> Values:
+    """`draw()`: the point at which rows get their noise, and can be watched."""
+    tape = recording.active()
+    if tape is None:
+        return draw()
+    declared = recording.Rows(declaration.cost)
+    return tape.passed(declaration.name, declared, (row_ids, matrix), draw, key=key)
 
 
 def must_last(ledger: Ledger | None, idempotency_key: str | None) -> None:

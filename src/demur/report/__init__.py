@@ -1,3 +1,7 @@
-"""The report: one self-contained page about a book."""
+"""The report: one self-contained page about a book, and its charts as files."""
 
+from demur.report.facts import BookFacts as BookFacts
+from demur.report.facts import gather as gather
+from demur.report.page import render as render
+from demur.report.page import write_charts as write_charts
 from demur.report.page import write_report as write_report

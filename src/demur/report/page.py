@@ -1,107 +1,234 @@
-"""One HTML page about a book: budgets, entries, the cost at a distance, the chain."""
+"""One HTML page about a book: it fetches nothing and runs nothing."""
 
 from __future__ import annotations
 
-from html import escape
+import json
+import os
+import secrets
+from importlib.resources import files
 from pathlib import Path
 
-from demur.ledger import Ledger
-from demur.report.charts import epsilon_by_distance, gauge, spaces_of
+from demur.ledger import Head, Ledger
+from demur.report import sections
+from demur.report.distance import World
+from demur.report.distance_chart import distance_chart, units_chart
+from demur.report.facts import BookFacts, gather
+from demur.report.figure import Chart, inline, save
+from demur.report.noted_charts import audit_chart, utility_chart
+from demur.report.text import safe
+from demur.report.time_chart import MOST_PANELS, time_chart
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff;
-  max-width: 56rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-.quiet { color: #5d6b7a; } .bad { color: #b3412f; font-weight: 600; }
-.budget { border: 1px solid #dde3ea; border-radius: 8px; padding: .8rem 1rem;
-  margin: .7rem 0; } .budget b { font-size: 1.25rem; }
-svg { max-width: 100%; height: auto; display: block; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; vertical-align: top;
-  border-bottom: 1px solid #e3e8ee; }
-details { margin: .3rem 0 .8rem; } code { overflow-wrap: anywhere; }
-@media print { details > * { display: block; } .budget { break-inside: avoid; } }
-"""
+_UNFOLD = 60  # a printed page shows statements of books up to this long
+# Nothing may be fetched and nothing may run, even if some text slipped through.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
+)
 
 
-def write_report(ledger: Ledger, path: Path) -> None:
-    """Write the page about `ledger` to `path`: one file that fetches nothing."""
-    Path(path).write_text(_page(ledger), encoding="utf-8")
+def write_report(
+    ledger: Ledger,
+    path: str | os.PathLike[str],
+    *,
+    charts: str | os.PathLike[str] | None = None,
+    head: Head | str | None = None,
+    signer: str | None = None,
+) -> BookFacts:
+    """Write the page about `ledger` to `path`, and its charts as files into `charts`.
+
+    `head` and `signer` go to the check of the chain. The page is whole or not there:
+    it is moved to its place when it is finished.
+    """
+    facts = gather(ledger, head=head, signer=signer)
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent}")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_text(render(facts), encoding="utf-8")
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    if charts is not None:
+        write_charts(facts, charts)
+    return facts
 
 
-def _page(ledger: Ledger) -> str:
-    entries = ledger.entries()
-    parts = [
-        f"<h1>Book of {escape(ledger.terms.dataset)}</h1>",
-        f'<p class="quiet">{len(entries)} entries. Filter:'
-        f" {escape(str(ledger.terms.filter))}.</p>",
-    ]
-    if not all(entry.private for entry in entries):
-        parts.append(
-            '<p class="bad">NOT PRIVATE: some noise came from a seeded source.</p>'
+def write_charts(facts: BookFacts, folder: str | os.PathLike[str]) -> list[Path]:
+    """Every chart of the page as NAME.svg and NAME.png in `folder`."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return [made for chart in all_charts(facts) for made in save(chart, place)]
+
+
+def all_charts(facts: BookFacts) -> list[Chart]:
+    """The charts of the page in its order."""
+    found = _distance_charts(facts)
+    if facts.moments:
+        found.append(time_chart(facts))
+    if facts.utilities:
+        found.append(utility_chart(facts.utilities))
+    audits = audit_chart(facts.audits)
+    return found if audits is None else [*found, audits]
+
+
+def render(facts: BookFacts) -> str:
+    """The page as text."""
+    parts = {
+        "budgets": sections.budgets(facts),
+        "distance": _distance(facts),
+        "time": _time(facts),
+        "utility": _utility(facts),
+        "deletions": sections.deletions(facts),
+        "audits": _audits(facts),
+        "entries": sections.entries(facts),
+        "chain": sections.chain(facts),
+        "words": sections.reading_guide(),
+    }
+    links = "".join(
+        f'<li><a href="#{name}">{name}</a></li>' for name, part in parts.items() if part
+    )
+    title = f"Book of {safe(facts.dataset)}"
+    style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
+    # "<" must not end the script element; JSON has another way to write it.
+    data = json.dumps(facts.to_json(), allow_nan=False).replace("<", "\\u003c")
+    css = "unfold" if len(facts.entries) <= _UNFOLD else ""
+    unread = ""
+    if facts.unread_notes:
+        unread = (
+            '<p class="quiet small">Notes left out, because they do not have the form'
+            f" of an audit or a utility: {facts.unread_notes}.</p>"
         )
-    parts += _budgets(ledger)
-    parts += _distance(ledger)
-    parts.append("<h2>Entries</h2>")
-    for entry in entries:
-        parts.append(
-            f"<details><summary>{entry.sequence}. <b>{escape(entry.label)}</b>"
-            f' <span class="quiet">{escape(entry.declaration.name)},'
-            f" {entry.time[:10]}</span></summary>"
-            f"<p>{escape(entry.statement())}</p></details>"
-        )
-    if not entries:
-        parts.append("<p>No entry yet: nothing was released.</p>")
-    parts += _chain(ledger)
-    body = "\n".join(parts)
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Book of {escape(ledger.terms.dataset)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<title>{title}</title><link rel="icon" href="data:,">'
+        f"<style>\n{style}</style></head>\n"
+        f'<body class="{css}">\n<header>{sections.top(facts)}'
+        f'<nav aria-label="sections"><ul>{links}</ul></nav></header>\n<main>\n'
+        + "\n".join(part for part in parts.values() if part)
+        + f"\n{unread}</main>\n<footer class='small quiet'>This page is one file. The"
+        " numbers behind it are inside it, as JSON, in the element"
+        " <code>book</code>.</footer>\n"
+        f'<script type="application/json" id="book">{data}</script>\n</body></html>\n'
     )
 
 
-def _budgets(ledger: Ledger) -> list[str]:
-    parts = ["<h2>Budgets</h2>"]
-    for status in ledger.status():
-        reading = ledger.reading(status.unit)
-        parts.append(
-            f'<div class="budget"><b>{status.spent_epsilon:.4g}</b> of'
-            f" {status.budget.epsilon:g} epsilon at delta {status.budget.delta:g}"
-            f"<br>protects {escape(status.unit.describe())}"
-            f"{gauge(status)}"
-            '<span class="quiet">Enforced by the filter. Read tightly, all entries at'
-            f" once: {reading.epsilon:.4g}.</span></div>"
+def _figure(chart: Chart, caption: str, numbers: str = "") -> str:
+    return (
+        f"<figure>{inline(chart)}<figcaption>{caption}</figcaption>{numbers}</figure>"
+    )
+
+
+def _distance_charts(facts: BookFacts) -> list[Chart]:
+    several = len(facts.worlds) > 1
+    found = [
+        distance_chart(
+            world, facts.units, f"distance-{i + 1}" if several else "distance"
         )
-    return parts
-
-
-def _distance(ledger: Ledger) -> list[str]:
-    deltas = {b.delta for _, b in ledger.terms.budgets if b.delta}
-    parts: list[str] = []
-    for space in spaces_of(ledger):
-        chart = epsilon_by_distance(ledger, space, max(deltas, default=0.0))
-        if chart is not None:
-            parts += [
-                "<h2>A cost is a function of the distance</h2>",
-                f'<div class="wide">{chart}</div>',
-            ]
-    return parts
-
-
-def _chain(ledger: Ledger) -> list[str]:
-    found = ledger.verify()
-    state = "no problem found" if found.ok else "DAMAGED"
-    css = "quiet" if found.ok else "bad"
-    parts = [
-        "<h2>The chain</h2>",
-        f'<p class="{css}">{found.rows} rows checked: {state}.</p>',
+        for i, world in enumerate(facts.worlds)
     ]
-    parts += [f'<p class="bad">{escape(problem)}</p>' for problem in found.problems]
-    parts += [f"<p>Not known: {escape(text)}.</p>" for text in found.unknown]
-    parts.append(
-        f"<p>Head, to keep elsewhere:<br><code>{escape(str(found.head))}</code></p>"
+    if not found and facts.units and facts.entries:
+        found.append(units_chart(facts.units))
+    return found
+
+
+def _distance(facts: BookFacts) -> str:
+    drawn = _distance_charts(facts)
+    if not drawn:
+        return ""
+    parts = [
+        '<h2 id="distance">A cost is a function of distance</h2><p>The same noise hides'
+        " a small change to a record better than a large one. So the book keeps, for"
+        " every entry, what it costs at each distance between two worlds, and can be"
+        " read at any of them.</p>"
+    ]
+    for i, chart in enumerate(drawn):
+        if facts.worlds:
+            world = facts.worlds[i]
+            caption = _caption(world, facts)
+            parts.append(_figure(chart, caption, _radius_table(i, world)))
+        else:
+            caption = "No entry of this book speaks of a distance: units alone."
+            parts.append(_figure(chart, caption))
+    return "".join(parts)
+
+
+def _caption(world: World, facts: BookFacts) -> str:
+    said = (
+        f"Tight epsilon of the whole book when one record moves by r in the space"
+        f" {safe(repr(world.space))}, at delta {world.delta:g}."
     )
-    return parts
+    if world.alone:
+        drawn = len(world.alone)
+        said += f" Thin lines: {drawn} of {world.groups} kinds of entries, alone."
+    if world.budgets:
+        said += " Diamonds are budgets; the grey field is what they allow."
+    if any(e is None for e in world.epsilon):
+        said += " Where the line ends, some entry says nothing about larger balls."
+    if any(u.name.startswith("erasure") for u in facts.units):
+        said += " Erasure stands on its own: it is never added to a privacy cost."
+    return said
+
+
+def _radius_table(i: int, world: World) -> str:
+    step = max(1, len(world.radii) // 12)
+    rows = "".join(
+        f'<tr><th scope="row" class="n">{world.radii[k]:.4g}</th><td class="n">'
+        f"{sections.shown(f'worlds.{i}.epsilon.{k}', world.epsilon[k])}</td></tr>"
+        for k in range(0, len(world.radii), step)
+    )
+    return (
+        '<details class="numbers"><summary>the numbers</summary><table><thead><tr>'
+        '<th scope="col" class="n">distance r</th><th scope="col" class="n">epsilon'
+        f"</th></tr></thead><tbody>{rows}</tbody></table></details>"
+    )
+
+
+def _time(facts: BookFacts) -> str:
+    if not facts.moments:
+        return ""
+    caption = (
+        "What each budget's filter had counted after each entry. Grey: what is left."
+    )
+    more = len(facts.budgets) - MOST_PANELS
+    if more > 0:
+        caption += f" {more} more budgets are not drawn."
+    return '<h2 id="time">Epsilon over time</h2>' + _figure(time_chart(facts), caption)
+
+
+def _utility(facts: BookFacts) -> str:
+    if not facts.utilities:
+        return ""
+    rows = "".join(
+        f'<tr><td>{safe(u.name)}</td><td><bdi>{safe(u.label)}</bdi></td><td class="n">'
+        f"{sections.shown(f'utilities.{i}.epsilon', u.epsilon)}</td>"
+        f'<td class="n">{u.value:.4g}</td><td class="n">'
+        f"{'' if u.non_private is None else f'{u.non_private:.4g}'}</td></tr>"
+        for i, u in enumerate(facts.utilities[:200])
+    )
+    numbers = (
+        '<details class="numbers"><summary>the numbers</summary><table><thead><tr>'
+        '<th scope="col">measured</th><th scope="col">run</th>'
+        '<th scope="col" class="n">epsilon</th><th scope="col" class="n">value</th>'
+        '<th scope="col" class="n">not private</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></details>"
+    )
+    caption = (
+        "What each run was good for, as noted in the book by whoever ran it, against"
+        " what that run alone cost. Bands are as noted; dashed: the same without noise."
+    )
+    chart = _figure(utility_chart(facts.utilities), caption, numbers)
+    return f'<h2 id="utility">Utility against epsilon</h2>{chart}'
+
+
+def _audits(facts: BookFacts) -> str:
+    if not facts.audits:
+        return ""
+    chart = audit_chart(facts.audits)
+    caption = (
+        "An audit attacks a claim. A lower bound above the claim refutes it; one below"
+        " shows only that this attack, with this many runs, did not succeed."
+    )
+    drawn = f"<p>{caption}</p>" if chart is None else _figure(chart, caption)
+    return f'<h2 id="audits">Audits</h2>{drawn}{sections.audit_table(facts)}'

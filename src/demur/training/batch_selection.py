@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.entropy import NoiseKey
 from demur.training import subsets
 from demur.training.binomial import LARGEST_DISTANCE, binomial_table
@@ -62,6 +62,11 @@ class BatchSelectionStrategy(abc.ABC):
 
     iterations: int
 
+    @property
+    def independent(self) -> bool:
+        """Whether no record's selection depends on who else is there, or how many."""
+        return False
+
     @abc.abstractmethod
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
         """The batches from step `start` on."""
@@ -77,6 +82,11 @@ class BatchSelectionStrategy(abc.ABC):
         key = selection_key(rng)
         dtype = np.min_scalar_type(-int(num_examples))
         steps = self._steps(int(num_examples), key, int(start))
+        tape = recording.active()
+        if tape is not None:
+            steps = tape.selected(
+                int(num_examples), steps, independent=self.independent
+            )
         return Batches(key, (batch.astype(dtype, copy=False) for batch in steps))
 
 
@@ -116,6 +126,12 @@ class CyclicPoissonSampling(BatchSelectionStrategy):
         # A float64: the table of sizes and the event must mean the same number.
         object.__setattr__(self, "sampling_prob", float(self.sampling_prob))
 
+    @property
+    def independent(self) -> bool:
+        """One group, or groups that each example joins by itself; nothing cut off."""
+        alone = self.partition_type is PartitionType.INDEPENDENT
+        return self.truncated_batch_size is None and (alone or self.cycle_length == 1)
+
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
         groups = _partition(n, self.cycle_length, self.partition_type, key)
         probability = Fraction(self.sampling_prob)
@@ -142,6 +158,11 @@ class BallsInBinsSampling(BatchSelectionStrategy):
     def __post_init__(self) -> None:
         check_whole(0, iterations=self.iterations)
         check_whole(1, cycle_length=self.cycle_length)
+
+    @property
+    def independent(self) -> bool:
+        """Each example falls by itself."""
+        return True
 
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
         bins = _partition(n, self.cycle_length, PartitionType.INDEPENDENT, key)
@@ -214,6 +235,11 @@ class BMinSepSampling(BatchSelectionStrategy):
         if self.truncated_batch_size is not None:
             check_whole(1, truncated_batch_size=self.truncated_batch_size)
         object.__setattr__(self, "sampling_prob", float(self.sampling_prob))
+
+    @property
+    def independent(self) -> bool:
+        """Nothing is cut off, which would push others out."""
+        return self.truncated_batch_size is None
 
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
         pool = Pool(n)
@@ -298,17 +324,18 @@ class UserSelectionStrategy:
             subsets.shuffle(order, key.stream("user shuffle"))
         order = order[np.argsort(who[order], kind="stable")]
         owned = np.bincount(who, minlength=len(users))
-        steps = self._rows(order, owned, key, int(start))
+        # Made here, in the caller's thread; drawn where the batches are asked for.
+        chosen = self.base_strategy.batch_iterator(len(owned), key)
+        steps = self._rows(order, owned, chosen, int(start))
         dtype = np.min_scalar_type(-len(owners))
         return Batches(key, (batch.astype(dtype, copy=False) for batch in steps))
 
     def _rows(
-        self, order: Indices, owned: Indices, key: NoiseKey, start: int
+        self, order: Indices, owned: Indices, chosen: Batches, start: int
     ) -> Iterator[Indices]:
         first = np.cumsum(owned) - owned
         cursor = np.zeros(len(owned), dtype=np.int64)
         offsets = np.arange(self.examples_per_user_per_batch)
-        chosen = self.base_strategy.batch_iterator(len(owned), key)
         for step, users in enumerate(chosen):
             within = (cursor[users][:, None] + offsets) % owned[users][:, None]
             batch = order[first[users][:, None] + within]

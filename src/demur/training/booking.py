@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from demur.core import accounting, calibrate
+from demur.core import accounting, calibrate, validate
 from demur.core.entropy import OsEntropy, Source
 from demur.core.errors import IdempotencyConflict
 from demur.core.rounding import up
@@ -33,14 +33,19 @@ def book_for(
     if ledger is not None:
         checked = own_book(ledger, Budget(1.0), unit=plan.unit)
         budgets = dict(checked.terms.budgets)
-        own = budgets.get(plan.unit) or next(iter(budgets.values()))
-        return checked, delta or plan.delta or own.delta
+        own = budgets.get(plan.unit, next(iter(budgets.values())))
+        if delta is not None:
+            # 0 is a delta as well, and one that Gaussian noise has no epsilon at.
+            validate.open_probability(delta=delta)
+            return checked, delta
+        return checked, own.delta if plan.delta is None else plan.delta
     at = plan.delta if delta is None else delta
     if at is None:
         raise TypeError(
             "delta must be given: neither a ledger nor a target of the plan says it."
             " Nothing was spent."
         )
+    validate.open_probability(delta=at)
     ideal = calibrate.ideal_delta(at)
     epsilon = plan.epsilon
     if epsilon is None or plan.delta != at:

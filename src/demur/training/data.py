@@ -111,6 +111,11 @@ def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
 def _array(value: Any) -> NDArray[Any]:
     # Memory maps stay what they are: only the rows of a batch are read.
     array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if np.ma.is_masked(array):
+        raise ValueError(
+            "data must hold no masked entries, as what a mask hides would be trained"
+            " on: drop or fill them by a rule that does not look at other rows"
+        )
     if array.ndim == 0:
         raise ValueError("data must have one row for each example; got a single number")
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":

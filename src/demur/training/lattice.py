@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import NoiseKey
 from demur.core.rounding import product_up, quotient_up, sum_up
@@ -58,6 +58,7 @@ class Lattice:
     stddev: float
     l2_norm_bound: float
     dimension: int
+    participation: Participation | None = None
     mechanism: Gaussian = field(init=False)
     reach: float = field(init=False)
 
@@ -108,6 +109,26 @@ class Lattice:
             return coefs / self.strategy.output_scales()[columns]
         return np.asarray(self.strategy.matrix()[step, step::-1][:reached])
 
+    def _released(self, step: int, combined: Values, key: NoiseKey) -> Values:
+        tape = recording.active()
+        if tape is None:
+            return self.mechanism.apply(combined, key, draw=step)
+        declared = recording.Step(
+            step=step,
+            strategy=self.strategy,
+            stddev=float(self.mechanism.sigma),
+            bound=self.l2_norm_bound,
+            participation=self.participation,
+            mixed=True,
+        )
+        return tape.passed(
+            "a step with lattice noise",
+            declared,
+            (combined,),
+            lambda: self.mechanism.apply(combined, key, draw=step),
+            key=key,
+        )
+
     def step(
         self, step: int, sums: Floats, memory: Floats, key: NoiseKey
     ) -> tuple[Floats, Floats]:
@@ -122,7 +143,7 @@ class Lattice:
         combined = row[0] * bounded.astype(np.float64)
         for j in range(1, len(row)):
             combined += row[j] * memory[0, (step - j) % past].astype(np.float64)
-        released = self.mechanism.apply(combined, key, draw=step)
+        released = self._released(step, combined, key)
         for j in range(1, len(row)):
             released -= row[j] * memory[1, (step - j) % past].astype(np.float64)
         released /= row[0]

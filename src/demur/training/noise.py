@@ -33,8 +33,9 @@ import numpy as np
 import optax
 from jax.experimental import io_callback
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.entropy import NoiseKey, OsEntropy
+from demur.core.errors import NotPrivate
 from demur.core.rounding import product_up
 from demur.mechanisms.correlated import (
     BandedToeplitz,
@@ -47,6 +48,7 @@ from demur.training.noise_streams import own_keys, streamed
 from demur.training.noise_streams import step_keys as step_keys
 from demur.training.types import ClippedSum, PyTree
 from demur.training.varying import varying_axes
+from demur.training.watched_steps import watched
 
 KINDS = ("threefry", "lattice")
 NOT_HARDENED = "float32 threefry, not hardened"
@@ -62,12 +64,17 @@ class NoiseState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NoiseSpec:
-    """What a privatizer adds: public, and enough for a declaration."""
+    """What a privatizer adds: public, and enough for a declaration.
+
+    `participation` are the patterns of steps that one record can take part in; a plan
+    knows them, and an audit holds the run to them.
+    """
 
     strategy: Strategy
     stddev: float
     noise: str
     l2_norm_bound: float | None
+    participation: Participation | None = None
 
     @property
     def hardened(self) -> bool:
@@ -93,7 +100,13 @@ class NoiseSpec:
         """The hardened mechanism for so many parameters."""
         if self.l2_norm_bound is None:
             raise ValueError("l2_norm_bound must be given for noise='lattice'")
-        return Lattice(self.strategy, self.stddev, self.l2_norm_bound, dimension)
+        return Lattice(
+            self.strategy,
+            self.stddev,
+            self.l2_norm_bound,
+            dimension,
+            self.participation,
+        )
 
     def fingerprint(self) -> str:
         """A digest of all that shapes the noise."""
@@ -149,6 +162,7 @@ def privatizer(
     stddev: float,
     noise: str = "threefry",
     l2_norm_bound: float | None = None,
+    participation: Participation | None = None,
 ) -> Privatizer:
     """The transformation that adds stddev C^-1 Z to the sums of a run.
 
@@ -174,7 +188,7 @@ def privatizer(
         raise ValueError(f"noise must be one of {KINDS}; got {noise!r}")
     if l2_norm_bound is not None:
         validate.positive(l2_norm_bound=l2_norm_bound)
-    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound)
+    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation)
     if noise == "lattice":
         init, add = _lattice(spec)
     else:
@@ -243,6 +257,12 @@ def _threefry(spec: NoiseSpec) -> tuple[Init, Add]:
         updates: ClippedSum, state: NoiseState, key: Any
     ) -> tuple[PyTree, NoiseState]:
         leaves, treedef = jax.tree.flatten(updates.value)
+        tape = recording.active()
+        if tape is not None and key is None:
+            raise NotPrivate(
+                "a recorded step takes keys of a seeded stream: without any, they come"
+                " from the operating system, and are private. Nothing was drawn."
+            )
         keys = own_keys(len(leaves)) if key is None else jnp.asarray(key)
         if keys.shape != (len(leaves), 2) or keys.dtype != jnp.uint32:
             raise TypeError(
@@ -256,6 +276,10 @@ def _threefry(spec: NoiseSpec) -> tuple[Init, Add]:
             leaf.astype(one.dtype) + (scale * one).astype(one.dtype)
             for leaf, one in zip(leaves, noise, strict=True)
         ]
+        if tape is not None:
+            noisy = watched(
+                tape, spec, updates.l2_norm_bound, state.step, leaves, noisy
+            )
         return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)
 
     return init, add
@@ -288,6 +312,7 @@ def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
             [leaf.astype(jnp.float32).reshape(-1) for leaf in leaves]
         )
         mechanism = spec.lattice(flat.size)
+        tape = recording.active()
 
         def run(step: Any, sums: Any, memory: Any) -> tuple[Any, Any]:
             # The key of an entry and the step's number, or a key for this call alone.
@@ -296,9 +321,10 @@ def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
                 if key is not None
                 else NoiseKey(OsEntropy().new_key(), private=True)
             )
-            return mechanism.step(
-                int(step), np.asarray(sums), np.asarray(memory), noise
-            )
+            with recording.watching(tape):  # in a thread of JAX's, under jit
+                return mechanism.step(
+                    int(step), np.asarray(sums), np.asarray(memory), noise
+                )
 
         if isinstance(flat, jax.core.Tracer) or isinstance(state.step, jax.core.Tracer):
             shapes = (

@@ -37,7 +37,12 @@ from demur.ledger.reservation import Reservation
 from demur.mechanisms.correlated import Strategy
 from demur.training.batch_selection import BatchSelectionStrategy
 from demur.training.noise import Privatizer, privatizer
-from demur.training.participation import Account, FixedBatchAccount, run_event
+from demur.training.participation import (
+    Account,
+    FixedBatchAccount,
+    participation_of,
+    run_event,
+)
 from demur.training.relations import neighbours_of, unit_of
 from demur.training.types import ClippedGrad
 
@@ -279,7 +284,11 @@ def assemble(
         clipped_grad=clipped_grad,
         batch_selection_strategy=selection,
         noise_addition_transform=privatizer(
-            strategy, stddev=stddev, noise=noise, l2_norm_bound=l2_norm_bound
+            strategy,
+            stddev=stddev,
+            noise=noise,
+            l2_norm_bound=l2_norm_bound,
+            participation=participation_of(selection),
         ),
         neighbours=neighbours,
         account=account,

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import jax
@@ -51,7 +52,10 @@ class Programs:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="demur-compile")
         # The largest first: it is the one that may not fit, and a full run needs it.
         self._waiting: dict[int, Future[Any]] = {
-            size: self._pool.submit(_compiled, jitted, arguments, size)
+            # An audit watches what is traced in that thread too (`core.recording`).
+            size: self._pool.submit(
+                copy_context().run, _compiled, jitted, arguments, size
+            )
             for size in sorted(plan.sizes, reverse=True)
         }
 

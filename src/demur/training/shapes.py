@@ -95,12 +95,14 @@ def plan_shapes(
     microbatch_sizes: Sequence[int | None] | None = None,
     multiple_of: int = 1,
     most_programs: int | None = None,
+    accumulate: bool = True,
 ) -> ShapePlan:
     """The program sizes and the microbatch with the least expected total time.
 
     Everything it looks at is public: the strategy, the number of examples (or a bound
     on it) and the costs. `multiple_of` restricts sizes (to the number of devices);
-    `microbatch_sizes` restricts what is tried (None: no microbatches).
+    `microbatch_sizes` restricts what is tried (None: no microbatches). Without
+    `accumulate` the largest program holds any batch, or as much as memory does.
 
     >>> from demur.training import CyclicPoissonSampling
     >>> poisson = CyclicPoissonSampling(sampling_prob=0.01, iterations=1000)
@@ -117,7 +119,8 @@ def plan_shapes(
     found: list[ShapePlan] = []
     for micro in _microbatches(law, cost, microbatch_sizes, multiple_of):
         step = math.lcm(multiple_of, micro or 1)
-        for largest in _largest_sizes(law, cost, micro, step):
+        largest_sizes = _largest_sizes(law, cost, micro, step)
+        for largest in largest_sizes if accumulate else largest_sizes[-1:]:
             found.append(
                 _best(
                     law, cost, micro, step, largest, strategy.iterations, most_programs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from itertools import combinations
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
+import jax
 from jax.sharding import Mesh
 
 from demur.core import validate
@@ -21,14 +21,15 @@ from demur.training.batch_selection import (
 from demur.training.shapes import (
     CostModel,
     ShapePlan,
-    SizeLaw,
     plan_shapes,
     size_law,
 )
 
-# Round numbers of a small model on a laptop. They decide how many sizes are worth
-# compiling (two to four, for a few hundred steps), and nothing about the result.
-_USUAL = CostModel(compile_s=1.0, per_example_s=2e-5, fixed_s=1e-3)
+# Round numbers. They decide how many sizes are worth compiling (one to three, for a few
+# hundred steps), and nothing about the result.
+_USUAL = CostModel(compile_s=2.0, per_example_s=5e-5, fixed_s=1e-3)
+_FLOPS = 2e10  # a second, of a small model on a CPU; small matrices are slow
+_ACCELERATED_EXAMPLE_S = 5e-6
 _MOST_ROWS = 8192  # on the device at once, when nobody says otherwise
 
 
@@ -37,11 +38,15 @@ def shapes_for(
     num_examples: int,
     *,
     asked: ShapePlan | CostModel | None,
+    flops: Callable[[], float | None] | None = None,
     minibatch_size: int | None,
     microbatch_size: int | None,
     mesh: Mesh | None,
 ) -> ShapePlan:
-    """The sizes to compile, from public numbers alone."""
+    """The sizes to compile, from public numbers alone.
+
+    `flops()` is what the loss of one example takes, if it is known.
+    """
     multiple = math.lcm(microbatch_size or 1, 1 if mesh is None else mesh.size)
     if isinstance(asked, ShapePlan):
         wrong = [size for size in asked.sizes if size % multiple]
@@ -61,41 +66,21 @@ def shapes_for(
         return _one_size(size, microbatch_size, selection.iterations)
     cost = asked
     if cost is None:
-        cost = CostModel(**vars(_USUAL) | _rows_at_once(multiple))
+        known = None if flops is None else flops()
+        cost = CostModel(**vars(_USUAL) | _rows_at_once(multiple) | _per_example(known))
     like, people = _like_poisson(selection), max(1, num_examples)
-    found = plan_shapes(
+    top = -(-int(size_law(like, people).sizes[-1]) // multiple) * multiple
+    return plan_shapes(
         like,
         people,
         cost,
         microbatch_sizes=[microbatch_size],
         multiple_of=multiple,
         most_programs=6,
+        # Joining sums takes two more programs for each size: where a size that holds
+        # any batch fits in memory, nothing is joined.
+        accumulate=top > (cost.most_at_once or _MOST_ROWS),
     )
-    # Joining sums takes two more programs for each size. One more size that holds any
-    # batch, where memory allows, is cheaper than that; and it may make others needless.
-    law = size_law(like, people)
-    top = -(-int(law.sizes[-1]) // multiple) * multiple
-    if found.sizes[-1] < top <= (cost.most_at_once or _MOST_ROWS):
-        found = _with_top(found, top, law, cost)
-    return found
-
-
-def _with_top(found: ShapePlan, top: int, law: SizeLaw, cost: CostModel) -> ShapePlan:
-    """The best choice among the sizes found that has `top` as well."""
-    slot = cost.transfer_s + (0.0 if found.microbatch_size else cost.per_example_s)
-    chances = np.asarray(law.probabilities)
-
-    def seconds(sizes: tuple[int, ...]) -> float:
-        held = np.asarray(sizes)[np.searchsorted(sizes, law.sizes)]
-        running = found.iterations * slot * float(chances @ held)
-        return cost.compile_s * len(sizes) + running
-
-    some = [
-        (*chosen, top)
-        for count in range(len(found.sizes) + 1)
-        for chosen in combinations(found.sizes, count)
-    ]
-    return replace(found, sizes=min(some, key=seconds))
 
 
 def may_need_several(
@@ -110,6 +95,20 @@ def may_need_several(
 
 def _one_size(size: int, micro: int | None, iterations: int) -> ShapePlan:
     return ShapePlan((size,), micro, iterations, 0.0, 0.0, 0.0)
+
+
+def loss_flops(loss: Callable[..., Any], *structs: Any) -> float | None:
+    """What XLA counts for one call; None where it does not (accelerators)."""
+    told = jax.jit(loss).lower(*structs).cost_analysis() or {}
+    return told.get("flops")
+
+
+def _per_example(flops: float | None) -> dict[str, float]:
+    if jax.default_backend() != "cpu":
+        return {"per_example_s": _ACCELERATED_EXAMPLE_S}
+    if not flops or flops < 0:
+        return {}
+    return {"per_example_s": 3.0 * flops / _FLOPS}  # forward, and twice that backward
 
 
 def _rows_at_once(multiple: int) -> dict[str, float]:

@@ -62,6 +62,8 @@ class Steps:
         self._random = clipped.arguments["prng_argnum"] is not None
         self._hardened = privatizer.spec.hardened
         self._leaves = 0
+        self._waiting: list[tuple[Any, ShapePlan, Callable[[int], Any]]] = []
+        self._ahead: dict[Any, Programs] = {}
         self._open = ExitStack()
 
     def init(self, params: PyTree) -> TrainState:
@@ -131,7 +133,7 @@ class Steps:
 
     # -- compiling ---------------------------------------------------------------------
 
-    def compile(
+    def prepare(
         self,
         state: TrainState,
         shapes: ShapePlan,
@@ -139,14 +141,13 @@ class Steps:
         *,
         several: bool,
     ) -> None:
-        """Start compiling for each physical size; `batch(size)` tells its shapes."""
+        """Trace for each physical size; `batch(size)` tells its shapes."""
         like, key, more = _structs(state), self._key_struct(), self._more_struct()
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
             # Traced here: what is wrong with a loss comes out before anything is paid.
             function.trace(*arguments(shapes.sizes[-1]))
-            self._open.enter_context(made := Programs(function, shapes, arguments))
-            self._ahead[function] = made
+            self._waiting.append((function, shapes, arguments))
 
         self._jitted = {
             "whole": jax.jit(self.whole, donate_argnums=0),
@@ -155,7 +156,6 @@ class Steps:
             "last": jax.jit(self.last, donate_argnums=0),
             "apply": jax.jit(self.apply, donate_argnums=0),
         }
-        self._ahead: dict[Any, Programs] = {}
         if not self._hardened:
             ahead(
                 self._jitted["whole"],
@@ -174,6 +174,13 @@ class Steps:
                 lambda size: (like.params, total, batch(size), _COUNT, more),
             )
 
+    def compile(self) -> None:
+        """Start compiling what is prepared, in the background."""
+        while self._waiting:
+            function, shapes, arguments = self._waiting.pop(0)
+            made = Programs(function, shapes, arguments)
+            self._ahead[function] = self._open.enter_context(made)
+
     def _program(self, name: str, size: int | None = None) -> Callable[..., Any]:
         jitted = self._jitted[name]
         if size is None or jitted not in self._ahead:
@@ -187,7 +194,7 @@ class Steps:
         return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
 
     def text(self, state: TrainState, batch: Any) -> str:
-        """A digest of what a step computes; after `compile`."""
+        """A digest of what a step computes; after `prepare`."""
         like, more = _structs(state), self._more_struct()
         if not self._hardened:
             whole = self._jitted["whole"]

@@ -55,6 +55,8 @@ class Target:
                 )
         if self.noise_multiplier is not None:
             validate.positive(noise_multiplier=self.noise_multiplier)
+        if self.l2_clip_norm is not None:
+            validate.positive(l2_clip_norm=self.l2_clip_norm)
         if self.num_examples is not None:
             validate.count(num_examples=self.num_examples)
         self._relation(required=False)

@@ -41,7 +41,7 @@ from demur.training.mixing import check_examples_do_not_mix
 from demur.training.plan import DPExecutionPlan
 from demur.training.progress import Bar, bar
 from demur.training.shapes import CostModel, ShapePlan
-from demur.training.sizes import may_need_several, shapes_for
+from demur.training.sizes import loss_flops, may_need_several, shapes_for
 from demur.training.steps import Steps, TrainState, call_arguments
 from demur.training.types import ClippedGrad, PyTree
 
@@ -58,12 +58,29 @@ class Users:
 
     def __post_init__(self) -> None:
         validate.count(examples=self.examples)
-        object.__setattr__(self, "ids", np.asarray(self.ids))
+        object.__setattr__(self, "ids", _owners(self.ids))
 
     @property
     def count(self) -> int:
         """How many people there are."""
         return len(np.unique(self.ids))
+
+
+def _owners(ids: ArrayLike) -> NDArray[Any]:
+    """Names as an array. A missing one (None, NaN) would be taken for a person."""
+    # Through objects: an array of strings would have made "nan" of a missing one.
+    given = ids if isinstance(ids, np.ndarray) else np.array(ids, dtype=object)
+    if given.dtype.kind == "O":
+        kinds = (str, bytes, int, np.integer)
+        wrong = [name for name in given.ravel() if not isinstance(name, kinds)]
+        found = np.array(given.tolist())
+    else:
+        found = given
+        wrong = [] if given.dtype.kind in "iuSUT" or not given.size else [given.flat[0]]
+    if wrong:
+        kind = type(wrong[0]).__name__
+        raise TypeError(f"ids must be whole numbers or strings; got {kind}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -128,15 +145,16 @@ def fit(
     _check(plan, params, rows, average, users)
     selection = plan.batch_selection_strategy
     people = len(rows) if users is None else users.count
+    width = () if users is None else (users.examples,)
     physical = shapes_for(
         selection,
         people,
         asked=shapes,
+        flops=lambda: _flops(clipped, params, rows, width),
         minibatch_size=minibatch_size,
         microbatch_size=clipped.arguments["microbatch_size"],
         mesh=mesh,
     )
-    width = () if users is None else (users.examples,)
     book, at = booking.book_for(plan, ledger, delta)
     steps = Steps(
         clipped,
@@ -156,10 +174,10 @@ def fit(
         def batch(size: int) -> Any:
             return rows.structs((size, *width), sharding)
 
-        # Compiling goes on behind the checks, which come before anything is paid.
         several = may_need_several(selection, people, physical)
-        steps.compile(state, physical, batch, several=several)
+        steps.prepare(state, physical, batch, several=several)
         if check_mixing:
+            steps.compile()  # behind the check, which takes its time as well
             _check_mixing(clipped, params, rows, width)
         keeper, digest = None, None
         kept = _checkpoint(checkpoint, book)
@@ -183,6 +201,7 @@ def fit(
             run=None if keeper is None else keeper.run,
             source=source,
         )
+        steps.compile()
         key = book.key(reservation.entry, digest)
         state, start = _resumed(state, keeper, digest, key)
         shown = bar(plan.iterations, start, progress)
@@ -364,6 +383,21 @@ def _check_mixing(
     check_examples_do_not_mix(
         said["fun"], params, tuple(arguments), has_aux=said["has_aux"]
     )
+
+
+def _flops(
+    clipped: ClippedGrad, params: PyTree, rows: Data, width: tuple[int, ...]
+) -> float | None:
+    said = clipped.arguments
+    if not said["keep_batch_dim"] or said["prng_argnum"] is not None:
+        return None
+
+    def value(*arguments: Any) -> Any:
+        found = said["fun"](*arguments)
+        return found[0] if said["has_aux"] else found
+
+    batch = rows.structs((1, *width))
+    return loss_flops(value, *call_arguments(clipped, params, batch, None))
 
 
 def _checkpoint(

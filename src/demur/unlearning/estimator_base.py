@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from demur.core import validate
+from demur.core.bounds import real_array
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.unlearning.memory_pair import MemoryPair
@@ -112,8 +113,9 @@ class Unlearnable(BaseEstimator):
             values = (*values, 1.0)
         try:
             return np.array(values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the features of x must be numbers; {error}") from None
+        except (TypeError, ValueError, OverflowError):
+            # numpy's message quotes the value that it cannot read; ours must not.
+            raise ValueError("the features of x must be numbers") from None
 
     def _fix(self, names: list[Hashable]) -> None:
         if not names:
@@ -130,6 +132,11 @@ class Unlearnable(BaseEstimator):
     ) -> Self:
         with self._beginning():
             rows, targets = self._rows(X, begin=True), self._targets(y)
+            if targets.shape != (len(rows),):
+                raise ValueError(
+                    f"y must hold one target for each of {len(rows)} rows; got shape"
+                    f" {targets.shape}. Nothing was learned."
+                )
             self._model(rows.shape[1]).insert_many(rows, targets, record_ids)
         return self
 
@@ -174,9 +181,12 @@ class Unlearnable(BaseEstimator):
 
     def _rows(self, X: ArrayLike, *, begin: bool = False) -> Array:
         names = getattr(X, "columns", None)
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2:
-            raise ValueError(f"X must have two dimensions; got shape {rows.shape}")
+        rows = real_array("X", X, "a matrix")
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise ValueError(
+                "X must have two dimensions, a row and a column at least; got shape"
+                f" {rows.shape}"
+            )
         if not hasattr(self, "features_"):
             if not begin:
                 raise NotFittedError("nothing was learned yet")
@@ -199,7 +209,7 @@ class Unlearnable(BaseEstimator):
         return float(y)
 
     def _targets(self, y: ArrayLike) -> Array:
-        return np.asarray(y, dtype=np.float64)
+        return real_array("y", y)
 
     def _extra(self) -> dict[str, Any]:
         return {}

@@ -172,7 +172,13 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         )
 
     def _targets(self, y: ArrayLike) -> Array:
-        return np.array([self._target(label) for label in np.asarray(y)])
+        labels = np.asarray(y)
+        if labels.ndim != 1 or np.ma.is_masked(y):
+            raise ValueError(
+                f"y must be a vector of labels, none masked; got shape {labels.shape}."
+                " Nothing was learned."
+            )
+        return np.array([self._target(label) for label in labels])
 
     def predict_proba_one(self, x: Mapping[Hashable, float]) -> dict[Any, float]:
         """The probability of each class; one half before anything was learned."""

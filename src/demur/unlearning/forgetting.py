@@ -169,6 +169,8 @@ def statement_of(mode: Mode, odometer: PrivacyOdometer) -> str:
     """Theorem, scope, budget and fine print of a model's deletions, in plain words."""
     theorem, terms = mode.theorem, odometer.terms
     lines = [f"Mode {mode.name!r}, theorem {theorem.id!r}: {theorem.statement}"]
+    if not odometer.private:
+        lines.insert(0, "NOT PRIVATE: the noise came from a seeded source, for tests")
     if not theorem.scopes and not mode.exact:
         lines.append("Nothing is certified about any deletion.")
     elif mode.exact:

@@ -271,6 +271,11 @@ class PrivacyOdometer:
         return self.plan
 
     @property
+    def private(self) -> bool:
+        """Whether its noise comes from the operating system."""
+        return self._source.private
+
+    @property
     def eps_spent(self) -> float:
         """The epsilon, at delta_total, of what was deleted so far.
 

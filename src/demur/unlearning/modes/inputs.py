@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from demur.core import validate
+from demur.core import recording, validate
 from demur.core.rounding import up
 from demur.unlearning import kernels
 from demur.unlearning.modes.base import Array
@@ -94,7 +94,8 @@ def rows(X: ArrayLike, Y: ArrayLike, dim: int) -> tuple[Array, Array]:
     good = np.isfinite(matrix).all(axis=1) & np.isfinite(targets)
     if not good.all():
         raise ValueError(
-            f"row {int(np.argmin(good))} holds NaN or infinity; nothing was learned"
+            f"X and Y must be finite: row {int(np.argmin(good))} holds NaN or infinity;"
+            " nothing was learned"
         )
     return matrix, targets
 
@@ -103,6 +104,14 @@ def with_noise(
     value: Array, noise: Array | None, grid: float | None, dim: int
 ) -> Array:
     """`value`, rounded to the grid if there is one, plus the noise."""
+    tape = recording.active()
+    if tape is None:
+        return sum_with(value, noise, grid, dim)
+    return tape.added(value, noise, lambda: sum_with(value, noise, grid, dim))
+
+
+def sum_with(value: Array, noise: Array | None, grid: float | None, dim: int) -> Array:
+    """`with_noise` for a trial whose sum is thrown away: nothing is released."""
     if noise is None:
         raise ValueError("this mode's deletions need noise; nothing has changed")
     drawn = vector(noise, dim, "noise")

@@ -76,6 +76,7 @@ from demur.unlearning.modes.inputs import (
     label,
     longest,
     rows,
+    sum_with,
     vector,
     with_noise,
 )
@@ -324,7 +325,7 @@ class Logistic(Mode):
             )
         # Refused before anything changes; a step is at most B / Lambda long.
         reach = np.abs(self._vectors[0]) + 2.0 * records * self._bound / self.Lambda
-        with_noise(reach, noise, grid, self.dim)
+        sum_with(reach, noise, grid, self.dim)
         before = self._copy() if records > 1 else None
         for row, target in zip(matrix, targets, strict=True):
             certified = self._event(row, target, -1.0) != -1.0

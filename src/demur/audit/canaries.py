@@ -1,0 +1,131 @@
+"""Canaries: gradients that the auditor owns, chosen to be found again.
+
+A canary is a gradient along one coordinate, longer than the clip norm, so that a
+correct clip brings it to exactly that norm and a missing clip lets it stand out. The
+coordinates are all different: under noise that is independent over coordinates, the
+inner products of a release with different canaries are independent, and one run shows
+as much as many.
+
+- *One step*: the inner product of the noisy clipped sum with a canary is N(C, s^2) if
+  the canary is in and N(0, s^2) if not: `audit` with the canary as its score.
+- *A short run*: every canary is in or out by a fair coin; the score is the sum over
+  the steps of weighted inner products; `audit_one_run` compares scores and coins.
+
+**What may be published.** Scores are functions of releases and of canaries that were
+fixed beforehand; coins are the auditor's own. So is every number computed from them:
+post-processing, whatever private records trained in the same run. Exact sums, batches
+and the noise never enter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.audit.claim import Claim, Shape
+from demur.audit.one_run import Form, audit_one_run
+from demur.audit.result import AuditResult
+from demur.core import validate
+from demur.core.events import Event
+
+Values: TypeAlias = NDArray[np.float64]
+_ROOM = 4.0  # how many clip norms a canary is long
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """`length` times a signed unit vector at each of `places`, all different."""
+
+    places: NDArray[np.int64]
+    signs: Values
+    length: float
+    dimension: int
+
+    @classmethod
+    def draw(
+        cls, count: int, dimension: int, *, clip_norm: float, seed: int = 0
+    ) -> Canaries:
+        """`count` canaries among `dimension` coordinates; public, so seeded."""
+        validate.count(count=count, dimension=dimension)
+        validate.positive(clip_norm=clip_norm)
+        if count > dimension:
+            raise ValueError(
+                f"count must be at most the dimension {dimension}, so that canaries"
+                f" do not disturb each other; got {count}"
+            )
+        rng = np.random.default_rng(seed)
+        places = rng.permutation(dimension)[:count]
+        signs = rng.choice([-1.0, 1.0], size=count)
+        return cls(places, signs, _ROOM * float(clip_norm), int(dimension))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def rows(self, which: ArrayLike | None = None) -> NDArray[np.float32]:
+        """The gradients as a matrix: all, or those where `which` is true."""
+        kept = np.flatnonzero(np.ones(len(self)) if which is None else which)
+        rows = np.zeros((kept.size, self.dimension), np.float32)
+        rows[np.arange(kept.size), self.places[kept]] = self.signs[kept] * self.length
+        return rows
+
+    def scores(
+        self, releases: Iterable[ArrayLike], weights: ArrayLike | None = None
+    ) -> Values:
+        """For each canary the weighted sum over steps of its inner products."""
+        found = np.zeros(len(self))
+        listed = [np.asarray(one, dtype=np.float64).reshape(-1) for one in releases]
+        if not listed or any(one.size != self.dimension for one in listed):
+            raise ValueError(f"releases must be vectors of {self.dimension} numbers")
+        each = np.ones(len(listed)) if weights is None else np.asarray(weights)
+        if each.shape != (len(listed),):
+            raise ValueError(f"{len(listed)} releases need as many weights")
+        for weight, one in zip(each, listed, strict=True):
+            found += weight * self.signs * one[self.places]
+        return found
+
+
+def flip_coins(count: int, *, seed: int | None = None) -> NDArray[np.bool_]:
+    """Fair coins from the operating system; from a seed where a test must repeat."""
+    validate.count(count=count)
+    if seed is not None:
+        return np.random.default_rng(seed).random(count) < 0.5
+    bits = np.frombuffer(os.urandom((count + 7) // 8), dtype=np.uint8)
+    return np.unpackbits(bits)[:count].astype(np.bool_)
+
+
+def audit_canaries(
+    score_of: ArrayLike,
+    coins: ArrayLike,
+    claim: Claim | Event | tuple[float, float],
+    *,
+    forms: Sequence[Form] | None = None,
+    alpha: float = 1e-6,
+    subject: str = "a training run",
+) -> tuple[AuditResult, ...]:
+    """The one-run audit in several forms, alpha shared among them.
+
+    By default the classical and the f-DP form, and the GDP form for Gaussian claims.
+    The claim is refuted if any of them refutes it.
+    """
+    stated = Claim.of(claim)
+    if forms is None:
+        gaussian = stated.shape is Shape.GAUSSIAN
+        forms = ("classical", "f-DP", "GDP") if gaussian else ("classical", "f-DP")
+    if not forms:
+        raise ValueError("forms must name at least one form of the audit")
+    return tuple(
+        audit_one_run(
+            score_of,
+            coins,
+            stated,
+            form=form,
+            alpha=alpha / len(forms),
+            subject=subject,
+        )
+        for form in forms
+    )

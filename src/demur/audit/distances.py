@@ -1,0 +1,171 @@
+r"""How far a mechanism's inputs lie apart in two worlds, and how far they may.
+
+Each noise point says what it declares (`core.recording`). Its two inputs are compared
+in the geometry of its promise; NaN and other shapes are infinitely far.
+
+- `Shift`: |x - x'|, in units of sigma where each coordinate has its own. Allowed is the
+  declared sensitivity at the unit. It costs mu = distance / sigma.
+- `Rows`: every row has its own noise, so n reports cost one person no more than one *if
+  one record is one row*. Rows are matched by id, over all passages of one key: at most
+  `records_per_person` of them may differ, each by at most the radius of the unit. A
+  row that moves by r costs what the declaration says of Ball(r).
+- `Scores`: the largest |s - s'|; 1 is allowed, and costs epsilon times it.
+- `Step`: the whole run is one Gaussian on C G; see `step_distances`.
+
+A distance may exceed what is declared by 1e-9 of it, for its own rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from demur.audit.measured import Loss, Measured, Pair, between, norm
+from demur.audit.step_distances import measure_steps
+from demur.core.adjacency import Ball, Unit
+from demur.core.cost import Cost, GaussianOverBalls, PureOverBalls
+from demur.core.errors import NotCovered, NotPriced
+from demur.core.events import (
+    Event,
+    Gaussian,
+    Neighbours,
+    PoissonGaussian,
+    Pure,
+    TruncatedPoissonGaussian,
+    atoms,
+)
+from demur.core.recording import Arrays, Rows, Scores, Shift, Step
+
+ROUNDING = 1e-9  # of distances, which are themselves computed in float64
+
+
+def measure(pairs: Sequence[Pair], unit: Unit) -> list[Measured]:
+    """All comparisons of the passages of two runs, matched one by one."""
+    found: list[Measured] = []
+    steps: list[Pair] = []
+    rows: dict[int | None, list[Pair]] = {}
+    for pair in pairs:
+        declared = pair[0].declared
+        match declared:
+            case Shift():
+                found.append(_shift(pair, declared, unit))
+            case Scores():
+                found.append(_scores(pair, declared))
+            case Rows():
+                rows.setdefault(pair[0].key, []).append(pair)
+            case Step():
+                steps.append(pair)
+    for same_key in rows.values():
+        found += _rows(same_key, unit)
+    return [*found, *measure_steps(steps, unit)]
+
+
+def charged_loss(event: Event) -> Loss | None:
+    """What an event allows, its coins of sampling being known; None if it is not said.
+
+    Batches are the same in both worlds here, so a sampled event counts as if its
+    record took part.
+    """
+    total = Loss()
+    for atom, count in atoms(event).items():
+        match atom:
+            case Gaussian(multiplier=z):
+                total += Loss(squared_mu=count / z**2)
+            case Pure(epsilon=epsilon):
+                total += Loss(epsilon=count * epsilon)
+            case PoissonGaussian() | TruncatedPoissonGaussian():
+                # The multiplier is per contribution; a replacement moves two.
+                moves = 2 if atom.neighbours is Neighbours.REPLACE_ONE else 1
+                total += Loss(squared_mu=count * (moves / atom.multiplier) ** 2)
+            case _:
+                return None
+    return total
+
+
+# -- one passage by itself -------------------------------------------------------------
+
+
+def _shift(pair: Pair, declared: Shift, unit: Unit) -> Measured:
+    moved, sigma = between(pair), declared.sigma
+    in_sigmas = isinstance(sigma, np.ndarray)
+    distance = math.inf
+    if moved is not None:
+        distance = norm(moved / sigma if in_sigmas else moved)
+    try:
+        allowed = declared.sensitivity.at(unit) * (1.0 + ROUNDING)
+    except NotCovered:
+        # Nothing is promised at this unit, so nothing may move.
+        allowed = 0.0
+    mu = distance if in_sigmas else distance / float(sigma)
+    return Measured(
+        f"the input of {pair[0].name!r}", distance, allowed, Loss(squared_mu=mu * mu)
+    )
+
+
+def _scores(pair: Pair, declared: Scores) -> Measured:
+    moved = between(pair)
+    distance = math.inf
+    if moved is not None and np.isfinite(moved).all():
+        distance = float(np.max(np.abs(moved), initial=0.0))
+    return Measured(
+        f"the scores of {pair[0].name!r}",
+        distance,
+        1.0,
+        Loss(epsilon=declared.epsilon * distance),
+    )
+
+
+# -- reports ---------------------------------------------------------------------------
+
+
+def _rows(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
+    """All passages of one key: which rows differ, and by how much."""
+    name, declared = pairs[0][0].name, pairs[0][0].declared
+    assert isinstance(declared, Rows)
+    cost = declared.cost
+    moved: list[float] = []
+    for before, after in pairs:
+        moved += _moved_rows(before.value, after.value)
+    yield Measured(
+        f"the number of rows of {name!r} that differ",
+        float(len(moved)),
+        float(unit.records_per_person) if _speaks(cost, unit) else 0.0,
+        counted=True,
+    )
+    allowed = unit.radius * (1.0 + ROUNDING) if isinstance(unit, Ball) else math.inf
+    for distance in moved:
+        loss = _row_loss(cost, distance)
+        yield Measured(f"a row of {name!r}", distance, allowed, loss)
+
+
+def _speaks(cost: Cost, unit: Unit) -> bool:
+    try:
+        cost.at(unit)
+    except (NotCovered, NotPriced):
+        return False
+    return True
+
+
+def _moved_rows(one: Arrays, two: Arrays) -> list[float]:
+    (ids, rows), (other_ids, other_rows) = one, two
+    first, second = np.argsort(ids), np.argsort(other_ids)
+    if rows.shape != other_rows.shape or (ids[first] != other_ids[second]).any():
+        return [math.inf]
+    rows, other_rows = rows[first], other_rows[second]
+    with np.errstate(invalid="ignore"):
+        apart = rows - other_rows
+    return [norm(row) for row in apart[(apart != 0.0).any(axis=1)]]
+
+
+def _row_loss(cost: Cost, distance: float) -> Loss:
+    """What the declaration says of one row that moves so far."""
+    if not math.isfinite(distance):
+        return Loss(math.inf, math.inf)
+    curves = (PureOverBalls, GaussianOverBalls)
+    spaces = [term.space for term in cost.terms if isinstance(term, curves)]
+    if not spaces:
+        return Loss()
+    found = charged_loss(cost.at(Ball(distance, space=spaces[0])))
+    return Loss() if found is None else found

@@ -1,0 +1,147 @@
+"""What an audit found: refuted, or not refuted at this size, and never proved.
+
+A lower bound above the claim refutes it, up to the designed false-alarm rate `alpha`.
+A lower bound below the claim shows nothing but that this adversary, with this many
+runs, did not succeed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from demur.core import validate
+from demur.core.rounding import printed_up
+
+
+class Level(StrEnum):
+    """Where the adversary stands, from inside the code to outside of it."""
+
+    REPLAY = "replay"
+    NOISE = "noise"
+    BLACK_BOX = "black box"
+    CANARIES = "canaries"
+    DELETION = "deletion"
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """One audit of one claim.
+
+    `claimed` and `lower_bound` are epsilons at `delta`; None where the level does not
+    bound epsilon. `alpha` is the designed false-alarm rate, 0 where nothing is random.
+    """
+
+    subject: str
+    level: Level
+    method: str
+    unit: str
+    claimed: float | None
+    delta: float
+    lower_bound: float | None
+    runs: int
+    alpha: float
+    refuted: bool
+    evidence: str
+
+    def __post_init__(self) -> None:
+        validate.text(
+            subject=self.subject,
+            method=self.method,
+            unit=self.unit,
+            evidence=self.evidence,
+        )
+        object.__setattr__(self, "level", validate.choice(Level, level=self.level))
+        for name in ("claimed", "lower_bound"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if value != math.inf:
+                validate.non_negative(**{name: value})
+            object.__setattr__(self, name, float(value))
+        validate.probability(delta=self.delta, alpha=self.alpha)
+        object.__setattr__(self, "delta", float(self.delta))
+        object.__setattr__(self, "alpha", float(self.alpha))
+        validate.count(runs=self.runs)
+        object.__setattr__(self, "runs", int(self.runs))
+        if not isinstance(self.refuted, bool):
+            raise TypeError(f"refuted must be True or False; got {self.refuted!r}")
+        if self._beyond_claim and not self.refuted:
+            raise ValueError(
+                "refuted must be True: the lower bound"
+                f" {self.lower_bound} is above the claim {self.claimed}"
+            )
+
+    @property
+    def _beyond_claim(self) -> bool:
+        return (
+            self.claimed is not None
+            and self.lower_bound is not None
+            and self.lower_bound > self.claimed
+        )
+
+    def statement(self) -> str:
+        """The verdict in a sentence or two, with its size and false-alarm rate.
+
+        >>> AuditResult("a mean", "black box", "GDP mu test", "ReplaceOne()", 1.0,
+        ...     1e-6, 0.4, 1000, 1e-6, False, "The two sides lie close.").statement()
+        'not refuted at n = 1000: a mean at ReplaceOne() claims epsilon 1 at delta
+        1e-06; the GDP mu test shows at least 0.4. The two sides lie close. Designed
+        false-alarm rate 1e-06.'
+        """
+        verdict = "refuted" if self.refuted else f"not refuted at n = {self.runs}"
+        said = f"{verdict}: {self.subject} at {self.unit}"
+        at_delta = f" at delta {printed_up(self.delta)}" if self.delta > 0 else ""
+        if self.claimed is not None:
+            said += f" claims epsilon {printed_up(self.claimed)}{at_delta}"
+        said += f"; the {self.method}"
+        if self.lower_bound is None:
+            said += " broke it." if self.refuted else " found nothing against it."
+        else:
+            said += f" shows at least {_printed_down(self.lower_bound)}."
+        said += f" {self.evidence}"
+        if self.refuted:
+            said += f" n = {self.runs}."
+        if self.alpha > 0:
+            said += f" Designed false-alarm rate {self.alpha:g}."
+        return said
+
+    def __str__(self) -> str:
+        return self.statement()
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain data; an infinite epsilon is the word "inf"."""
+        data = asdict(self)
+        data["level"] = str(self.level)
+        for name in ("claimed", "lower_bound"):
+            if data[name] == math.inf:
+                data[name] = "inf"
+        return data
+
+    @classmethod
+    def from_json(cls, data: object) -> AuditResult:
+        """The result that `to_json` wrote; anything else is a ValueError."""
+        names = {field.name for field in fields(cls)}
+        if not isinstance(data, dict) or set(data) != names:
+            raise ValueError(f"not an audit result: {validate.shorten(data)}")
+        given = dict(data)
+        for name in ("claimed", "lower_bound"):
+            if given[name] == "inf":
+                given[name] = math.inf
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise ValueError(f"not an audit result: {error}") from error
+
+
+def _printed_down(value: float) -> str:
+    """A short decimal that is not above `value`: no more is said than was shown."""
+    if not math.isfinite(value):
+        return str(value)
+    short = f"{value:.4g}"
+    if float(short) <= value:
+        return short
+    lower = value * (1.0 - 1e-3)
+    return f"{lower:.4g}" if float(f"{lower:.4g}") <= value else f"{value:.17g}"

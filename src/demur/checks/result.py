@@ -1,0 +1,97 @@
+"""A contract, what it is asked of, and what came out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_LONGEST_REASON = 3000
+
+
+class ContractBroken(AssertionError):
+    """A contract does not hold; the message says what was seen."""
+
+
+def require(holds: object, why: str) -> None:
+    """Raise `ContractBroken` with the reason unless `holds`."""
+    if not holds:
+        raise ContractBroken(why)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One contract on one subject: whether it holds, and if not, what was seen."""
+
+    name: str
+    subject: str
+    ok: bool
+    why: str = ""
+
+    def __str__(self) -> str:
+        said = "ok" if self.ok else f"BROKEN: {self.why}"
+        return f"{self.subject}: {self.name}: {said}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A contract waiting to be run; calling it raises where it is broken."""
+
+    name: str
+    subject: str
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Run the contract; nothing happens where it holds."""
+        self.run()
+
+    def result(self) -> CheckResult:
+        """Run the contract; whatever it raises becomes the reason."""
+        try:
+            self.run()
+        except ContractBroken as broken:
+            return CheckResult(self.name, self.subject, False, _short(str(broken)))
+        except Exception as error:  # a subject may fail in any way at all
+            why = f"{type(error).__name__}: {error}"
+            return CheckResult(self.name, self.subject, False, _short(why))
+        return CheckResult(self.name, self.subject, True)
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.name}"
+
+
+def checks_of(
+    subject: str, contracts: Iterable[Callable[[Any], None]], asked: Any
+) -> list[Check]:
+    """Each contract, named after its function, with `asked` as its argument."""
+    return [
+        Check(_words(one.__name__), subject, functools.partial(one, asked))
+        for one in contracts
+    ]
+
+
+def run_checks(
+    checks: Iterable[Check], *, raise_on_failure: bool = False
+) -> tuple[CheckResult, ...]:
+    """The results, in order; with `raise_on_failure` all that broke in one error."""
+    results = tuple(check.result() for check in checks)
+    if raise_on_failure:
+        raise_broken(results)
+    return results
+
+
+def raise_broken(results: Iterable[CheckResult]) -> None:
+    """Raise all that broke as one `ContractBroken`, if anything did."""
+    broken = [str(result) for result in results if not result.ok]
+    if broken:
+        raise ContractBroken("\n".join(broken))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 3] + "..."

@@ -1,0 +1,123 @@
+"""Ctrl-C and the book: what is paid for is not lost, and nothing is paid for twice.
+
+Before anything is charged an interrupt stops at once. Afterwards it depends on whether
+the work can be taken up again. If it can (its noise key is kept until it is committed),
+it stops at once and says how. If it cannot, stopping would lose what was paid: the
+first Ctrl-C is noted and the work goes on to its end; a second one stops it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from demur.cli.shell import Interrupted, errors
+from demur.core.entry import Entry
+from demur.core.errors import DemurError
+from demur.ledger import Ledger
+
+
+class Hold:
+    """Handles SIGINT for one command; `begin` when something is about to be paid."""
+
+    def __init__(self) -> None:
+        self._holding = False
+        self.asked = False
+        self._before: Any = None
+
+    def begin(self) -> None:
+        """From here on the first interrupt waits."""
+        self._holding = True
+
+    def cancel(self) -> None:
+        """Nothing was paid after all; an interrupt that waited counts now."""
+        self._holding = False
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Hold:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            return self  # a job in the background: it is not to be interrupted
+        try:
+            self._before = signal.signal(signal.SIGINT, self._hear)
+        except ValueError:  # not the main thread: whoever runs us has the signals
+            self._before = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, _: int, __: FrameType | None) -> None:
+        if not self._holding or self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        errors.print(
+            "[bold]interrupt noted:[/] this is paid for already, and would be lost."
+            " Going on to the end; press Ctrl-C again to stop now.",
+            highlight=False,
+        )
+
+
+class HeldLedger(Ledger):
+    """A book that holds interrupts back from the first charge on."""
+
+    hold: Hold | None = None
+
+    def _write_charge(self, *given: Any) -> Entry:
+        hold, self.hold = self.hold, None  # the first charge alone
+        if hold is None:
+            return super()._write_charge(*given)
+        hold.begin()
+        try:
+            return super()._write_charge(*given)
+        except BaseException:
+            self.hold = hold
+            hold.cancel()
+            raise
+
+
+def held(ledger: Ledger, hold: Hold) -> Ledger:
+    """The same book, with `hold` told of its first charge."""
+    assert isinstance(ledger, HeldLedger)
+    ledger.hold = hold
+    return ledger
+
+
+@contextmanager
+def told_on_interrupt(
+    open_book: Callable[[], Ledger] | None, go_on: Callable[[list[Entry]], str]
+) -> Iterator[None]:
+    """An interrupt inside says which entries were charged since, and how to go on.
+
+    `open_book` opens the book again, if there is one: the interrupted one may be in
+    the middle of something. `go_on` is told the new entries.
+    """
+    before = _entries(open_book)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        known = {entry.id for entry in before}
+        new = [entry for entry in _entries(open_book) if entry.id not in known]
+        raise Interrupted(f"{spent_words(new)} {go_on(new)}".strip()) from stop
+
+
+def _entries(open_book: Callable[[], Ledger] | None) -> list[Entry]:
+    if open_book is None:
+        return []
+    try:
+        with open_book() as ledger:
+            return ledger.entries()
+    except (DemurError, ValueError, OSError):  # no book yet
+        return []
+
+
+def spent_words(new: list[Entry]) -> str:
+    """What new entries mean, in a sentence."""
+    if not new:
+        return "Nothing was spent."
+    named = ", ".join(f"entry {entry.sequence} ({entry.label!r})" for entry in new)
+    return f"Spent, and it stays spent: {named}."

@@ -1,0 +1,176 @@
+"""Playing a stream for `demur unlearn`: its options, its book, its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demur.cli.shell import console, print_json, progress_console, written
+
+if TYPE_CHECKING:
+    from demur.cli.spending import Hold
+    from demur.ledger import Ledger
+    from demur.unlearning.workload import Played, Stream
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """The command line's numbers, and what they make."""
+
+    mode: str
+    loss: str
+    epsilon: float
+    delta: float
+    scope: Any
+    accounting: Any
+    requests_per_subject: int
+    lambda_: float
+    norm_bound: float
+    gamma_learn: float
+    gamma_priv: float
+    calibration: int
+
+    @property
+    def labels(self) -> bool:
+        """Whether y is a class."""
+        learns_loss = self.mode == "ogd" and self.loss == "logistic"
+        return self.mode == "logistic" or learns_loss
+
+    def mode_config(self, inserts: int) -> dict[str, Any]:
+        """What the mode is made with; --lambda counts for each record."""
+        if self.mode == "seed":
+            return {"lambda_": self.lambda_}
+        bound = {"norm_bound": self.norm_bound}
+        if self.mode == "ogd":
+            return bound | {"loss": self.loss, "lambda_": self.lambda_}
+        return bound | {"Lambda": self.lambda_ * inserts}
+
+
+def open_book(
+    book: str | None, dataset: str, options: StreamOptions, hold: Hold
+) -> Ledger | None:
+    """The book, made if it is not there; interrupts wait from its first charge on."""
+    if book is None:
+        return None
+    from demur.cli.spending import HeldLedger, held
+    from demur.core.adjacency import Erasure
+    from demur.core.errors import BookMismatch
+    from demur.ledger import Budget
+
+    try:
+        found = HeldLedger.open(book)
+    except BookMismatch:
+        budgets = {Erasure(): Budget(options.epsilon, options.delta)}
+        found = HeldLedger.open(
+            book, dataset=dataset, budgets=budgets, filter="gaussian"
+        )
+    return held(found, hold)
+
+
+def write_files(
+    played: Played,
+    plot: Path | None,
+    output: Path | None,
+    weights: Any,
+    features: list[str],
+) -> list[Path]:
+    """The files that were asked for; weights that know refused records are not."""
+    from demur.cli.stream_views import draw_stream, save_weights
+
+    files = []
+    if plot is not None:
+        draw_stream(played.curve, plot)
+        files.append(plot)
+    if output is not None and not played.refused:
+        save_weights(output, weights, features)
+        files.append(output)
+    return files
+
+
+def tell(
+    played: Played, options: StreamOptions, files: list[Path], as_json: bool
+) -> None:
+    """The answer: JSON, or a table and a few lines."""
+    from demur.cli.stream_views import stream_facts, stream_lines, stream_table
+
+    if as_json:
+        print_json(stream_facts(played, files))
+        return
+    console.print(stream_table(played, options.scope, options.epsilon))
+    for line in stream_lines(played, options.mode):
+        console.print(line, highlight=False, markup=False)
+    for path in files:
+        written(path)
+
+
+def play_stream(
+    events: Stream, options: StreamOptions, ledger: Ledger | None
+) -> tuple[Played, Any]:
+    """Play the stream through a model of the options; what it came to, and weights."""
+    import numpy as np
+
+    from demur.unlearning import Calibrator, MemoryPair, PrivacyOdometer
+    from demur.unlearning.losses import best_in_hindsight, loss_of
+    from demur.unlearning.modes import make_mode
+    from demur.unlearning.workload import Player
+
+    formula: Any = "seed" if options.mode == "seed" else "consistent"
+    odometer = PrivacyOdometer(
+        options.epsilon,
+        options.delta,
+        options.lambda_,
+        gamma=options.gamma_priv,
+        accounting=options.accounting,
+        formula=formula,
+        scope=options.scope,
+        requests_per_subject=options.requests_per_subject,
+        ledger=ledger,
+    )
+    records, dim = events.X.shape
+    made = make_mode(options.mode, dim, **options.mode_config(records))
+    # The command holds the whole stream, so it may know the best u in hindsight.
+    checked = [made.check(x, y) for x, y in zip(events.X, events.Y, strict=True)]
+    rows, targets = zip(*checked, strict=True)
+    best = best_in_hindsight(
+        loss_of(made),
+        np.array(rows, dtype=np.float64),
+        np.array(targets, dtype=np.float64),
+    )
+    model = MemoryPair(
+        made.dim,
+        odometer,
+        Calibrator(formula=formula),
+        mode=made,
+        metrics=True,
+        comparator=best,
+    )
+    with _bar(len(events)) as tick:
+        played = Player(
+            model,
+            events,
+            calibration=options.calibration,
+            gamma_learn=options.gamma_learn,
+            tick=tick,
+        ).play()
+    return played, model.theta
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+        task = progress.add_task("events", total=total)
+        done = 0
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            if done % 256 == 0 or done == total:  # drawing costs more than learning
+                progress.update(task, completed=done)
+
+        yield tick

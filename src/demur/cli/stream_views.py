@@ -1,0 +1,95 @@
+"""Tables, JSON and pictures of a played stream, for `demur unlearn`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from demur.unlearning.workload import Curve, Played
+
+_UNLIMITED = 2**39  # a capacity that no stream uses up
+
+
+def stream_table(played: Played, scope: str, epsilon: float) -> Table:
+    """Theory against practice."""
+    m = played.metrics
+    table = Table("", "theory", "practice", title=f"mode {m.mode}, {scope}")
+    unlimited = m.m_theory is not None and m.m_theory >= _UNLIMITED
+    capacity = "unlimited" if unlimited else _number(m.m_theory)
+    table.add_row(
+        "average regret", _number(m.avg_regret_theory), _number(m.avg_regret_empirical)
+    )
+    table.add_row("N*, inserts", _number(m.N_star_theory), _number(m.inserts_seen))
+    table.add_row("deletions", capacity, _number(played.deleted))
+    table.add_row("epsilon", _number(epsilon), _number(m.eps_spent))
+    table.add_row("epsilon of one deletion", _number(m.eps_step_theory), "")
+    table.add_row("noise of one deletion", _number(m.sigma_step_theory), "")
+    for name in ("G", "D", "c", "C"):
+        table.add_row(f"{name} (estimated)", "", _number(getattr(m, f"{name}_hat")))
+    return table
+
+
+def stream_lines(played: Played, mode: str) -> list[str]:
+    """What is promised, and what became of the deletions."""
+    from demur.unlearning.modes import MODES
+
+    lines = [f"Theorem: {MODES[mode].theorem.statement}"]
+    if played.renewed:
+        lines.append(f"{played.renewed} times the certificate was renewed.")
+    if played.waited:
+        lines.append(f"{played.waited} deletions waited for N*.")
+    if played.refused:
+        lines.append(
+            f"{played.refused} deletions were refused ({played.reason}): retrain"
+            " without these records."
+        )
+    return lines
+
+
+def stream_facts(played: Played, files: list[Path]) -> dict[str, Any]:
+    """The same for JSON."""
+    return {
+        "metrics": asdict(played.metrics),
+        "deleted": played.deleted,
+        "waited": played.waited,
+        "renewed": played.renewed,
+        "refused": played.refused,
+        "reason": played.reason,
+        "written": [str(path) for path in files],
+    }
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def draw_stream(curve: Curve, path: Path) -> None:
+    """Average regret with its bound, and what is left of the capacity."""
+    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    above.plot(curve.events, curve.regret, label="average regret")
+    above.plot(curve.events, curve.bound, "--", label="its bound")
+    above.set_ylabel("regret per round")
+    above.set_yscale("symlog", linthresh=1e-2)
+    above.legend(frameon=False)
+    if max(curve.capacity) < _UNLIMITED:
+        below.step(curve.events, curve.capacity, where="post")
+    else:
+        below.text(0.5, 0.5, "unlimited", ha="center", transform=below.transAxes)
+        below.set_yticks([])
+    below.set_ylabel("deletions left")
+    below.set_xlabel("events")
+    figure.savefig(path)
+
+
+def save_weights(path: Path, weights: Any, features: list[str]) -> None:
+    """The weights and the names of their features."""
+    np.savez(path, weights=weights, features=np.array(features))

@@ -1,0 +1,46 @@
+"""The tour: one dataset, one book, four engines, a refusal, an audit and a report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+
+from demur.cli.tour import closing, forgetting, head, network, reports
+from demur.cli.tour.stage import Stage
+
+_CHAPTERS = (
+    ("A private head on embeddings", head.play),
+    ("Reports from their owners, clustered", reports.play),
+    ("A live model that forgets on request", forgetting.play),
+    ("A small network, trained by a plan", network.play),
+    ("One request too many", closing.decline),
+    ("An audit: does the noise keep its promise?", closing.audit_the_reports),
+    ("The book, read and checked", closing.read_the_book),
+)
+
+
+def run(out: Path, console: Console) -> None:
+    """Take the tour; leaves book.db, head.txt and report.html under `out`."""
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    console.print(
+        Panel.fit(
+            "[bold]demur[/]: learning from people's data under a promise that can be"
+            " checked.\nOne dataset, one book, four engines; every release is paid for"
+            " before its noise is drawn."
+        )
+    )
+    with Stage.open(out, console) as stage:
+        for number, (title, play) in enumerate(_CHAPTERS, 1):
+            console.print()
+            console.rule(f"[bold]{number}. {title}[/]", align="left")
+            play(stage)
+    console.print(
+        f"\nReport: [bold]{out / 'report.html'}[/]   Book: {out / 'book.db'}\n"
+        f"Next:   demur report {out / 'book.db'} -o report.html,"
+        f" demur ledger show {out / 'book.db'}, demur audit --quick"
+    )

@@ -1,0 +1,90 @@
+"""A book as series, for charts: what was spent over time, and its cost over many units.
+
+Both are what the book itself says (`status`, `reading`), for many points at once: the
+rows are read once and not once for each point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from demur.core.adjacency import Unit
+from demur.core.errors import NotCovered, NotPriced
+from demur.ledger import amounts, filters, journal, store
+from demur.ledger.book import Ledger
+from demur.ledger.filters import Amounts
+from demur.ledger.reading import Group, read
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What each budget's filter counted as spent right after one charge."""
+
+    sequence: int
+    time: str
+    spent_epsilon: tuple[float, ...]
+
+
+def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
+    """The book after each charge; of a long book `most` moments, the last among them.
+
+    The last moment is `ledger.status()`.
+    """
+    statement = (
+        sa.select(store.rows.c.sequence, store.rows.c.body)
+        .where(store.rows.c.kind == "charge")
+        .order_by(store.rows.c.sequence)
+    )
+    with ledger._store.read() as connection:
+        rows = [(int(r.sequence), r.body) for r in connection.execute(statement)]
+    terms = ledger.terms
+    totals: list[Amounts] = [{} for _ in terms.budgets]
+    step = max(1, -(-len(rows) // most))
+    found = []
+    for i, (sequence, text) in enumerate(rows):
+        body = json.loads(text)
+        for position, spent in enumerate(body["spent"]):
+            if spent is not None:
+                spend = amounts.from_data(spent)
+                totals[position] = filters.add(totals[position], spend)
+        if (len(rows) - 1 - i) % step == 0:
+            spent_now = tuple(
+                filters.spent_epsilon(terms.filter, budget, total)
+                for (_, budget), total in zip(terms.budgets, totals, strict=True)
+            )
+            found.append(Moment(sequence, body["time"], spent_now))
+    return tuple(found)
+
+
+def groups_of(ledger: Ledger) -> list[Group]:
+    """Equal declarations of the book, with how often they were charged."""
+    with ledger._store.read() as connection:
+        return journal.groups(connection)
+
+
+def over_units(
+    ledger: Ledger,
+    units: Iterable[Unit],
+    delta: float,
+    groups: Sequence[Group] | None = None,
+) -> list[float | None]:
+    """The tight epsilon at each unit; None where an entry says nothing about it.
+
+    With `groups` only those entries of the book are read.
+    """
+    with ledger._store.read() as connection:
+        chosen = journal.groups(connection) if groups is None else list(groups)
+        kept = journal.profiles(connection)
+    found: list[float | None] = []
+    for unit in units:
+        try:
+            reading = read(chosen, unit, delta, ledger.terms.maps, kept)
+        except (NotCovered, NotPriced):
+            found.append(None)
+        else:
+            found.append(reading.epsilon)
+    return found

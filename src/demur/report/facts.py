@@ -1,0 +1,196 @@
+"""Everything the report says about a book, as plain frozen data.
+
+The page, the charts and the JSON inside the page are all made from one `BookFacts`, so
+they cannot disagree; the numbers are the ledger's own, not rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from demur.core.adjacency import Erasure
+from demur.core.entry import Entry
+from demur.core.errors import NotCovered, NotPriced
+from demur.ledger import Head, Ledger, Note
+from demur.ledger.series import Moment, over_time
+from demur.report.distance import UnitCost, World, unit_costs, unit_name, worlds
+from demur.report.noted import (
+    Audit,
+    Deletion,
+    Utility,
+    audits,
+    deletions,
+    utilities,
+)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BudgetFacts:
+    """One budget: what the filter has counted, and what a tight reading says."""
+
+    name: str
+    unit: str
+    phrase: str
+    erasure: bool
+    epsilon: float
+    delta: float
+    spent_epsilon: float
+    tight_epsilon: float | None
+
+
+@dataclass(frozen=True)
+class EntryFacts:
+    """One charge; `epsilon` is its own cost at each budget, None where it has none."""
+
+    sequence: int
+    id: str
+    time: str
+    label: str
+    mechanism: str
+    count: int
+    private: bool
+    deletion: bool
+    epsilon: tuple[float | None, ...]
+    statement: str
+
+
+@dataclass(frozen=True)
+class ChainFacts:
+    """What checking every row came to."""
+
+    ok: bool
+    rows: int
+    head: str
+    compared_with: str | None
+    problems: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BookFacts:
+    """The whole report, before it is drawn."""
+
+    format: int
+    dataset: str
+    filter: str
+    private: bool
+    testing: bool
+    durable: bool
+    budgets: tuple[BudgetFacts, ...]
+    units: tuple[UnitCost, ...]
+    worlds: tuple[World, ...]
+    moments: tuple[Moment, ...]
+    utilities: tuple[Utility, ...]
+    deletions: tuple[Deletion, ...]
+    audits: tuple[Audit, ...]
+    unread_notes: int
+    entries: tuple[EntryFacts, ...]
+    chain: ChainFacts
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON; an infinite number is the word "inf"."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def gather(
+    ledger: Ledger, *, head: Head | str | None = None, signer: str | None = None
+) -> BookFacts:
+    """Read the book once; `head` and `signer` go to the check of the chain."""
+    found = ledger.verify(head, signer=signer)
+    entries = ledger.entries()
+    notes = ledger.notes()
+    by_id = {entry.id: entry for entry in entries}
+    audited, strange = audits(notes, by_id)
+    useful, odd = utilities(notes, by_id)
+    return BookFacts(
+        format=FORMAT,
+        dataset=ledger.terms.dataset,
+        filter=str(ledger.terms.filter),
+        private=all(entry.private for entry in entries),
+        testing=ledger.terms.testing,
+        durable=ledger.durable,
+        budgets=_budgets(ledger),
+        units=unit_costs(ledger, entries),
+        worlds=worlds(ledger, entries),
+        moments=over_time(ledger),
+        utilities=useful,
+        deletions=deletions(_deletion_entries(entries), _about(notes, "deletion")),
+        audits=audited,
+        unread_notes=strange + odd,
+        entries=tuple(_entry(entry) for entry in entries),
+        chain=ChainFacts(
+            found.ok,
+            found.rows,
+            str(found.head),
+            None if head is None else str(head).strip(),
+            found.problems,
+            found.unknown,
+        ),
+    )
+
+
+def _budgets(ledger: Ledger) -> tuple[BudgetFacts, ...]:
+    found = []
+    for status in ledger.status():
+        try:
+            tight = ledger.epsilon(unit=status.unit)
+        except (NotCovered, NotPriced):
+            tight = None
+        found.append(
+            BudgetFacts(
+                name=unit_name(status.unit),
+                unit=str(status.unit),
+                phrase=status.unit.describe(),
+                erasure=isinstance(status.unit, Erasure),
+                epsilon=status.budget.epsilon,
+                delta=status.budget.delta,
+                spent_epsilon=status.spent_epsilon,
+                tight_epsilon=tight,
+            )
+        )
+    return tuple(found)
+
+
+def _entry(entry: Entry) -> EntryFacts:
+    own: list[float | None] = []
+    for promise in entry.promises:
+        try:
+            own.append(entry.epsilon(promise.unit, promise.delta))
+        except (NotCovered, NotPriced):
+            own.append(None)
+    return EntryFacts(
+        sequence=entry.sequence,
+        id=entry.id,
+        time=entry.time,
+        label=entry.label,
+        mechanism=entry.declaration.name,
+        count=entry.count,
+        private=entry.private,
+        deletion=entry.declaration.cost.only_erasure(),
+        epsilon=tuple(own),
+        statement=entry.statement(),
+    )
+
+
+def _deletion_entries(entries: list[Entry]) -> list[Entry]:
+    return [e for e in entries if e.declaration.cost.speaks_of_erasure()]
+
+
+def _about(notes: tuple[Note, ...], subject: str) -> list[Note]:
+    return [note for note in notes if note.about == subject]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

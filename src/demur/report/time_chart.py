@@ -1,0 +1,82 @@
+"""Epsilon over time: what each budget's filter had counted after each entry."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from matplotlib import dates
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from demur.ledger.series import Moment
+from demur.report.facts import BookFacts, BudgetFacts
+from demur.report.figure import INK, QUIET, SERIES, Chart, Frame, ceiling, short
+from demur.report.text import number
+
+MOST_PANELS = 6
+_MARGIN = 0.2 / 86_400  # days: room beside a book that was charged in one moment
+
+
+def time_chart(facts: BookFacts) -> Chart:
+    """One panel for each budget: they have scales of their own."""
+    shown = facts.budgets[:MOST_PANELS]
+    first, last = facts.moments[0].time, facts.moments[-1].time
+    alt = f"Epsilon spent from {first[:16]} to {last[:16]} UTC."
+    alt += "".join(
+        f" {b.name}: {number(b.spent_epsilon)} of {number(b.epsilon)}." for b in shown
+    )
+
+    def draw(frame: Frame) -> Figure:
+        columns = 1 if frame.narrow or len(shown) == 1 else 2
+        rows = -(-len(shown) // columns)
+        figure = Figure(figsize=(frame.width, 0.2 + 2.25 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        for i, axes in enumerate(panels):
+            if i < len(shown):
+                _panel(axes, facts.moments, i, shown[i], frame)
+            else:
+                axes.set_axis_off()
+        return figure
+
+    return Chart("over-time", "Epsilon over time", alt, draw)
+
+
+def _panel(
+    axes: Axes,
+    moments: tuple[Moment, ...],
+    position: int,
+    budget: BudgetFacts,
+    frame: Frame,
+) -> None:
+    colour = SERIES[1] if budget.erasure else SERIES[0]
+    times = [_days(m.time) for m in moments]
+    spent = [m.spent_epsilon[position] for m in moments]
+    margin = max((times[-1] - times[0]) * 0.04, _MARGIN)
+    x = [times[0] - margin, *times, times[-1] + margin]
+    y = [0.0, *spent, spent[-1]]
+    level = [budget.epsilon] * len(x)
+    axes.fill_between(x, y, level, step="post", color=QUIET, alpha=0.10, linewidth=0)
+    axes.step(x, y, where="post", color=colour, linewidth=2.0)
+    if len(times) <= 60:
+        axes.plot(times, spent, "o", color=colour, markersize=3.5)
+    axes.axhline(budget.epsilon, color=INK, linewidth=1.1, linestyle=(0, (5, 3)))
+    axes.text(
+        0.01, budget.epsilon, f" budget {number(budget.epsilon)}", va="bottom",
+        transform=axes.get_yaxis_transform(), color=INK,
+    )  # fmt: skip
+    axes.set_ylim(0.0, ceiling([budget.epsilon, *spent]))
+    axes.set_xlim(x[0], x[-1])
+    kinds: Any = dates  # it has no types
+    locator = kinds.AutoDateLocator(minticks=2, maxticks=4 if frame.narrow else 5)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(kinds.ConciseDateFormatter(locator))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("time (UTC)", loc="left")
+    axes.set_ylabel("epsilon")
+    axes.set_title(short(budget.name, 44), loc="left")
+
+
+def _days(time: str) -> float:
+    """A row's time as the axis counts it: days."""
+    return datetime.fromisoformat(time).timestamp() / 86_400

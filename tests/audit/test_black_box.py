@@ -1,0 +1,343 @@
+"""The black box audit passes correct mechanisms and refutes their broken twins."""
+
+import math
+
+import numpy as np
+import pytest
+
+from demur.audit import Claim, Level, audit, audit_scores, audits_of
+from demur.core.adjacency import Ball
+from demur.core.entropy import Seeded
+from demur.core.events import Gaussian as GaussianEvent
+from demur.core.events import PoissonGaussian, Pure
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import BPM, GaussianReports, LaplacePerDimension
+from tests.audit.power import gaussian_audit, laplace_audit
+from tests.audit.twins import (
+    SIGMA,
+    UNIT,
+    bpm_reports,
+    crescent,
+    gaussian,
+    key_of,
+    likelihood_ratio,
+    pair,
+    released,
+    released_many,
+    seed_reports,
+)
+
+RUNS = 2000
+
+
+# -- the Gaussian mechanism ------------------------------------------------------------
+
+
+def gaussian_result(run, worlds=None, **options):
+    one, two = worlds or pair()
+    said = {"unit": UNIT, "runs": RUNS, "score": one - two} | options
+    return audit(run, (one, two), gaussian(), **said)
+
+
+def test_a_correct_gaussian_is_not_refuted():
+    result = gaussian_result(released(gaussian()))
+    assert not result.refuted and result.level is Level.BLACK_BOX
+    assert result.method == "GDP mu test" and result.unit == str(UNIT)
+    # Most of the loss is seen: the bound is no empty one.
+    assert 0.5 * result.claimed < result.lower_bound < result.claimed
+
+
+def test_without_a_score_the_direction_is_learned():
+    run = released(gaussian())
+    result = gaussian_result(run, score=None, runs=2 * RUNS)
+    assert not result.refuted
+    assert result.lower_bound > 0.5 * result.claimed
+
+
+TWINS = {
+    "half the noise": (released(gaussian(sigma=SIGMA / 2)), 1.0),
+    "sensitivity off by 2": (released(gaussian()), 2.0),
+    "noise reused": (released(gaussian(), reuse=True), 1.0),
+}
+
+
+@pytest.mark.parametrize("score", ["given", "learned"])
+@pytest.mark.parametrize("name", TWINS)
+def test_broken_gaussians_are_refuted(name, score):
+    run, distance = TWINS[name]
+    worlds = pair(distance=distance)
+    options = {} if score == "given" else {"score": None}
+    result = gaussian_result(run, worlds, **options)
+    assert result.refuted and result.lower_bound > result.claimed
+
+
+COUNTED = {
+    "sound": (released_many(), 1.0),
+    "half the noise": (released_many(SIGMA / 2), 1.0),
+    "sensitivity off by 2": (released_many(), 2.0),
+    "noise reused": (released_many(reuse=True), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counting_refutes_them_for_any_law(name):
+    run, distance = COUNTED[name]
+    result = audit(
+        run,
+        (distance, 0.0),
+        gaussian(),
+        unit=UNIT,
+        runs=20_000,
+        many=True,
+        method="counts",
+        score=float,
+    )
+    assert result.method == "GDP mu test by counts"
+    assert result.refuted is (name != "sound")
+    assert result.lower_bound > 0.5 * result.claimed
+
+
+def test_a_wrong_sign_of_the_score_makes_it_weak_and_not_wrong():
+    one, two = pair()
+    result = gaussian_result(TWINS["half the noise"][0], score=two - one)
+    assert not result.refuted and result.lower_bound == 0.0
+
+
+# -- pure claims -----------------------------------------------------------------------
+
+POINTS = np.array([0.3, 0.4]), np.array([0.3, 0.5])
+BALL = Ball(0.1, space="cube")
+
+
+@pytest.mark.parametrize(
+    ("score", "runs"), [(crescent, 40_000), (likelihood_ratio, 8_000)]
+)
+def test_bpm_is_not_refuted(score, runs):
+    bpm = BPM(4.0, 0.5, 2)
+    result = audit(
+        bpm_reports(bpm),
+        POINTS,
+        bpm,
+        unit=BALL,
+        runs=runs,
+        many=True,
+        score=score(bpm, *POINTS),
+    )
+    assert not result.refuted and result.claimed == pytest.approx(0.4)
+    assert result.method == "Clopper-Pearson bound" and result.delta == 0.0
+
+
+def test_the_first_bpm_sampler_is_refuted():
+    bpm = BPM(4.0, 0.5, 2)
+    result = audit(
+        seed_reports(bpm),
+        POINTS,
+        bpm,
+        unit=BALL,
+        runs=40_000,
+        many=True,
+        score=crescent(bpm, *POINTS),
+        threshold=0.5,
+    )
+    assert result.refuted and result.lower_bound > 2 * result.claimed
+
+
+def test_a_bpm_that_is_twice_too_sharp_is_refuted():
+    claimed, sharp = BPM(4.0, 0.5, 1), BPM(8.0, 0.5, 1)
+    worlds = np.array([0.2]), np.array([0.6])
+    for mechanism, refuted in ((claimed, False), (sharp, True)):
+        result = audit(
+            bpm_reports(mechanism),
+            worlds,
+            claimed,
+            unit=Ball(0.4, space="cube"),
+            runs=8000,
+            many=True,
+            score=likelihood_ratio(claimed, *worlds),
+        )
+        assert result.refuted is refuted
+
+
+def laplace_reports(mechanism):
+    def run(point, source, count):
+        points = np.tile(point, (count, 1))
+        return mechanism._draw(
+            points, np.arange(count, dtype=np.uint64), key_of(source)
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "sharper"), [(LaplacePerDimension, 2), (GaussianReports, 3)]
+)
+def test_other_reports_and_their_sharper_twins(kind, sharper):
+    claimed = kind(2.0, 2)
+    worlds = np.array([1.0, 1.0]), np.array([0.0, 0.0])
+    for mechanism, refuted in ((claimed, False), (kind(2.0 * sharper, 2), True)):
+        result = audit(
+            laplace_reports(mechanism),
+            worlds,
+            claimed,
+            unit=Ball(math.sqrt(2), space="cube"),
+            runs=4000,
+            many=True,
+            score=lambda x: float(
+                claimed.log_density(worlds[0], x) - claimed.log_density(worlds[1], x)
+            ),
+        )
+        assert result.refuted is refuted
+
+
+# -- general claims --------------------------------------------------------------------
+
+
+def sampled_sum(probability, sigma):
+    """One Poisson-sampled Gaussian step on a single record of size x."""
+
+    def run(x, source, count):
+        rng = np.random.default_rng(source.seed)
+        return rng.normal(0, sigma, count) + x * (rng.random(count) < probability)
+
+    return run
+
+
+def test_a_sampled_gaussian_is_counted_at_delta():
+    claim = PoissonGaussian(0.5, 1.0)
+    options = {"delta": 1e-3, "runs": 20_000, "many": True, "score": float}
+    sound = audit(sampled_sum(0.5, 1.0), (1.0, 0.0), claim, **options)
+    assert not sound.refuted and sound.lower_bound > 0.2 * sound.claimed
+    for twin in (sampled_sum(1.0, 0.4), sampled_sum(0.5, 0.2)):
+        assert audit(twin, (1.0, 0.0), claim, **options).refuted
+
+
+def test_randomised_response_is_tight():
+    """The loss is epsilon exactly: the bound comes close and stays below."""
+
+    def run(bit, source, count):
+        rng = np.random.default_rng(source.seed)
+        p = 1 / (1 + math.exp(-1.0))
+        return np.where(rng.random(count) < p, bit, 1 - bit).astype(float)
+
+    options = {"runs": 40_000, "many": True, "score": float, "threshold": 0.5}
+    sound = audit(run, (1, 0), Pure(1.0), **options)
+    assert not sound.refuted and sound.lower_bound > 0.93
+    assert audit(run, (1, 0), Pure(0.9), **options).refuted
+    assert audit(run, (1, 0), (0.9, 1e-3), **options).refuted
+    assert not audit(run, (1, 0), (0.9, 0.06), **options).refuted
+
+
+# -- the power that the docs state -----------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("audit_of", "claimed", "runs"),
+    [
+        (laplace_audit, 0.5, 3000),
+        (laplace_audit, 1.0, 2000),
+        (laplace_audit, 2.0, 1000),
+        (gaussian_audit, 0.5, 6000),
+        (gaussian_audit, 1.0, 2000),
+        (gaussian_audit, 4.0, 200),
+    ],
+)
+def test_twice_the_claim_is_caught_at_the_stated_size(audit_of, claimed, runs):
+    trials = 30
+    caught = sum(
+        audit_of(claimed, 2 * claimed, runs, seed).refuted for seed in range(trials)
+    )
+    assert caught >= 0.8 * trials
+    assert not any(audit_of(claimed, claimed, runs, s).refuted for s in range(trials))
+    # A tenth of the runs would not do: the size is no habit.
+    few = [audit_of(claimed, 2 * claimed, runs // 10, s).refuted for s in range(trials)]
+    assert sum(few) < 0.5 * trials
+
+
+# -- the interface ---------------------------------------------------------------------
+
+
+def test_the_result_is_noted_with_the_entry():
+    with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=UNIT) as ledger:
+        entry = gaussian().release(np.zeros(3), ledger, label="x").entry
+        result = audit(
+            released(gaussian()), pair(), entry, ledger=ledger, runs=200, subject="x"
+        )
+        assert audits_of(ledger, entry) == (result,)
+        assert result.subject == "x" and result.delta == 1e-5
+
+        def never(value, source):
+            raise AssertionError("run before the place was checked")
+
+        with pytest.raises(TypeError, match="belong together"):
+            audit(never, pair(), (1.0, 0.0), ledger=ledger)
+        with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=UNIT) as other:
+            with pytest.raises(ValueError, match="not an entry"):
+                audit(never, pair(), entry, ledger=other)
+
+
+def test_every_run_has_a_source_of_its_own_and_progress_is_told():
+    seeds, told = [], []
+
+    def run(value, source):
+        assert isinstance(source, Seeded)
+        seeds.append(source.seed)
+        return value + np.random.default_rng(source.seed).normal()
+
+    audit(
+        run, (1.0, 0.0), GaussianEvent(1.0), runs=20, progress=lambda *a: told.append(a)
+    )
+    assert len(seeds) == len(set(seeds)) == 40
+    assert told[-1] == (40, 40) and [done for done, _ in told] == list(range(1, 41))
+    first = audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200)
+    assert first == audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200)
+    assert first != audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200, seed=1)
+
+
+def test_the_pilot_is_never_counted():
+    """An event chosen and counted on the same runs would refute the honest."""
+    rng = np.random.default_rng(5)
+    one, two = rng.normal(size=(2, 200))
+    honest = audit_scores(one[100:], two[100:], Pure(0.0), pilot=(one[:100], two[:100]))
+    assert honest.runs == 100 and not honest.refuted
+    with pytest.raises(TypeError, match="before the runs are counted"):
+        audit_scores(one, two, Pure(0.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"runs": 7}, "at least 8"),
+        ({"runs": 10.5}, "whole number"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": math.nan}, "alpha"),
+        ({"method": "guess"}, "method"),
+        ({"threshold": 1.0}, "threshold"),
+        ({"pair": (1.0,)}, "two datasets"),
+        ({"run": 3}, "callable"),
+        ({"seed": 1.5}, "seed"),
+        ({"claim": "eps"}, "claim"),
+        ({"claim": Pure(1.0), "method": "shift"}, "shift"),
+        ({"run": lambda x, s: math.nan}, "finite"),
+        ({"run": lambda x, s: "text"}, "numbers"),
+        ({"run": lambda x, s: np.zeros(1 + int(x))}, "shapes"),
+        ({"many": True, "run": lambda x, s, n: np.zeros(3)}, "outputs"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, error):
+    said = {
+        "run": lambda x, source: x + source.seed % 7,
+        "pair": (1.0, 0.0),
+        "claim": GaussianEvent(1.0),
+        "runs": 16,
+    } | changes
+    with pytest.raises((TypeError, ValueError), match=error):
+        audit(said.pop("run"), said.pop("pair"), said.pop("claim"), **said)
+
+
+def test_nan_in_one_world_is_reported():
+    def run(x, source):
+        return math.nan if x else source.seed % 5
+
+    with pytest.raises(ValueError, match="tells the worlds apart"):
+        audit(run, (1.0, 0.0), Claim.of(Pure(1.0)).scored_by(float), runs=16)

@@ -1,0 +1,109 @@
+"""Two results are equal in every bit, or the place where they differ is named."""
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from demur.audit.equality import differences
+from demur.core.adjacency import ReplaceOne
+from demur.core.entropy import Seeded
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import Gaussian
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    value: object
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+def places(one, two):
+    return list(differences(one, two))
+
+
+def made():
+    """Of every kind something, all of it new."""
+    ring = [1]
+    ring.append(ring)
+    return {
+        "array": np.arange(3.0),
+        "nan": float("nan"),
+        "text": "x",
+        "held": Held(Plain([None, b"y", (1, 2.5, True)])),
+        "device": jnp.ones(2),
+        "scalar": np.float32(2.0),
+        "objects": np.array(["a", None], dtype=object),
+        "enum": Colour.RED,
+        "path": Path("a/b"),
+        "type": int,
+        "set": {1, 2},
+        "ring": ring,
+        "unit": ReplaceOne(),
+        "function": np.sum,
+    }
+
+
+def test_equal_things_are_equal():
+    assert places(made(), made()) == []
+
+
+@pytest.mark.parametrize(
+    "one, two, where",
+    [
+        (np.zeros(2), -np.zeros(2), "result"),  # the sign of a zero is a bit
+        (0.0, -0.0, "result"),
+        (np.nextafter(1.0, 2.0), np.float64(1.0), "result"),
+        (np.zeros(2), np.zeros(3), "result (shape)"),
+        (np.zeros(2), np.zeros(2, np.float32), "result (dtype)"),
+        (1, 1.0, "result (type)"),
+        (True, 1, "result (type)"),
+        ([1, 2], [1, 2, 3], "result (length)"),
+        ((1, 2), [1, 2], "result (type)"),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "result (keys, or their order)"),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, "result['a']['b'][1]"),
+        (Held(np.ones(2)), Held(np.zeros(2)), "result.value"),
+        (Plain("a"), Plain("b"), "result.value"),
+        (Colour.RED, Colour.BLUE, "result"),
+        ({1, 2}, {1, 3}, "result"),
+        (np.array([None, "a"]), np.array([None, "b"]), "result[1]"),
+        (jnp.ones(2), jnp.zeros(2), "result"),
+        ({12345.678: 1.0}, {12345.678: 2.0}, "result[...]"),
+        (lambda: 1, lambda: 1, "result"),
+        (ReplaceOne(), ReplaceOne(2), "result.records_per_person"),
+    ],
+)
+def test_a_difference_is_found_and_its_place_is_named(one, two, where):
+    assert places(one, two) == [where]
+
+
+def test_attributes_that_one_world_alone_has():
+    more = Plain(1)
+    more.extra = 2
+    assert places(Plain(1), more) == ["result (attributes)"]
+
+
+def test_entries_and_books_are_compared_by_what_they_say():
+    def booked(sigma=5.0):
+        book = Ledger(Budget(10.0, 1e-6), unit=ReplaceOne())
+        noise = Gaussian(sigma, {ReplaceOne(): 1.0})
+        return noise.release([0.0], book, label="x", source=Seeded(1)), book
+
+    (one, first), (two, second) = booked(), booked()
+    assert one.entry.id != two.entry.id
+    assert places([one, first], [two, second]) == []
+    other, third = booked(6.0)
+    assert any("entry.declaration" in place for place in places(one, other))
+    assert places(first, third)

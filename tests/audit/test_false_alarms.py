@@ -1,0 +1,185 @@
+"""False alarms: the statistical audits on correct mechanisms, 200 times over.
+
+Every audit is designed to alarm falsely with probability at most 1e-6, so 200 repeats
+of all of them expect 200 * len(AUDITS) * 1e-6 = 0.003 alarms: 0 is asked for.
+That alone would also be met by audits that never alarm. So each is repeated at a
+designed rate of 20%, where the alarms must be no more than a binomial count allows and,
+for the audits whose level is exact, not far fewer either.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from demur.audit import Claim, audit, audit_one_run, audit_scores, independence_test
+from demur.audit.laws import bpm_radius, laplace, law_of, normal
+from demur.audit.noise_tests import failures, noise_test
+from demur.core.adjacency import Ball
+from demur.core.entropy import Seeded
+from demur.core.events import Gaussian as GaussianEvent
+from demur.core.events import Pure
+from demur.core.gaussian import gaussian_mu
+from demur.mechanisms import BPM, Gaussian
+from tests.audit.power import (
+    DELTA,
+    canary_scores,
+    gaussian_audit,
+    gaussian_claim,
+    laplace_audit,
+)
+from tests.audit.twins import (
+    SIGMA,
+    UNIT,
+    bpm_reports,
+    gaussian,
+    key_of,
+    released_many,
+)
+
+pytestmark = pytest.mark.deep
+
+REPEATS = 200
+LOOSE = 0.2  # the rate at which alarms are counted
+
+
+def black_box_gaussian(seed, alpha):
+    return audit(
+        released_many(),
+        (1.0, 0.0),
+        gaussian(),
+        unit=UNIT,
+        runs=4000,
+        many=True,
+        score=float,
+        alpha=alpha,
+        seed=seed,
+    ).refuted
+
+
+def black_box_gaussian_counts(seed, alpha):
+    return gaussian_audit(1.0, 1.0, 4000, seed, how="counts", alpha=alpha).refuted
+
+
+def black_box_laplace(seed, alpha):
+    return laplace_audit(1.0, 1.0, 4000, seed, alpha=alpha).refuted
+
+
+def black_box_bpm(seed, alpha):
+    bpm = BPM(4.0, 0.5, 1)
+    worlds = np.array([0.2]), np.array([0.6])
+    sides = []
+    for i, point in enumerate(worlds):
+        reports = bpm_reports(bpm)(point, Seeded(2 * seed + i), 4000)
+        ratio = bpm.log_density(worlds[0], reports) - bpm.log_density(
+            worlds[1], reports
+        )
+        sides.append(ratio)
+    claim = Claim.of(bpm, unit=Ball(0.4, space="cube"))
+    pilot = sides[0][:2000], sides[1][:2000]
+    return audit_scores(
+        sides[0][2000:], sides[1][2000:], claim, pilot=pilot, alpha=alpha
+    ).refuted
+
+
+def randomised_response(seed, alpha):
+    """The loss is the claim exactly: the hardest honest case."""
+    rng = np.random.default_rng(seed)
+    p = 1 / (1 + math.exp(-1.0))
+    one, two = ((rng.random(4000) < q).astype(float) for q in (p, 1 - p))
+    claim = Claim.of(Pure(1.0)).scored_by(float, 0.5)
+    return audit_scores(one, two, claim, alpha=alpha).refuted
+
+
+def one_run(form):
+    def alarm(seed, alpha):
+        found = canary_scores(gaussian_mu(1.0, DELTA), 1000, seed)
+        return audit_one_run(
+            *found, gaussian_claim(1.0), form=form, alpha=alpha
+        ).refuted
+
+    return alarm
+
+
+NOISY = Gaussian(SIGMA, {UNIT: 1.0}, dimension=40_000)
+LAW = law_of(NOISY)
+
+
+def gaussian_noise(seed, alpha):
+    draws = NOISY.apply(np.zeros(NOISY.dimension), key_of(Seeded(seed)))
+    law = LAW
+    # At a loose alpha the controls are beside the point: count the failures alone.
+    if alpha > 1e-3:
+        return bool(failures(draws, law, alpha))
+    return noise_test(draws, law, alpha=alpha).refuted
+
+
+def laplace_noise(seed, alpha):
+    law = laplace(2.0)
+    draws = law.quantile(np.random.default_rng(seed).random(80_000))
+    return bool(failures(draws, law, alpha))
+
+
+def bpm_noise(seed, alpha):
+    bpm = BPM(8.0, 1.0, 2)
+    point = np.full((60_000, 2), 0.5)
+    radii = np.linalg.norm(bpm.apply(point, key_of(Seeded(seed))) - 0.5, axis=1)
+    return bool(failures(radii[radii <= bpm.L], bpm_radius(bpm), alpha))
+
+
+def independence(seed, alpha):
+    draws = np.random.default_rng(seed).normal(size=(21_000, 3))
+    return independence_test(draws, normal(1.0), alpha=alpha).refuted
+
+
+# Whether the level is exact, so that loose alarms must come about as often as designed.
+AUDITS = {
+    "black box, Gaussian by shift": (black_box_gaussian, True),
+    "black box, Gaussian by counts": (black_box_gaussian_counts, False),
+    "black box, Laplace": (black_box_laplace, False),
+    "black box, BPM": (black_box_bpm, False),
+    "black box, randomised response": (randomised_response, False),
+    "one run, classical": (one_run("classical"), False),
+    "one run, f-DP": (one_run("f-DP"), False),
+    "one run, GDP": (one_run("GDP"), True),
+    "noise of the Gaussian": (gaussian_noise, False),
+    "noise of Laplace": (laplace_noise, False),
+    "radius of BPM": (bpm_noise, False),
+    "independence": (independence, False),
+}
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_no_false_alarm_in_200_repeats(name):
+    alarm, exact = AUDITS[name]
+    assert sum(alarm(seed, 1e-6) for seed in range(REPEATS)) == 0
+    loose = sum(alarm(seed, LOOSE) for seed in range(REPEATS))
+    least, most = stats.binom.interval(1 - 2e-6, REPEATS, LOOSE)
+    assert loose <= most
+    if exact:
+        assert loose >= least
+    print(f"{name}: 0 of {REPEATS} at 1e-6, {loose} of {REPEATS} at {LOOSE:g}")
+
+
+def test_the_count_sees_a_level_that_is_not_kept():
+    """Twice the designed rate is far outside what the loose count allows."""
+    most = stats.binom.interval(1 - 2e-6, REPEATS, LOOSE)[1]
+    assert sum(black_box_gaussian(seed, 2.2 * LOOSE) for seed in range(REPEATS)) > most
+
+
+def test_a_claim_a_fifth_too_small_alarms():
+    claim = GaussianEvent(SIGMA * 1.25)
+    found = [
+        audit(
+            released_many(),
+            (1.0, 0.0),
+            claim,
+            runs=40_000,
+            many=True,
+            score=float,
+            seed=seed,
+        ).refuted
+        for seed in range(20)
+    ]
+    assert sum(found) >= 15

@@ -1,0 +1,355 @@
+"""Replay of training runs, and of runs with one thing wrong each."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from demur.audit.replay import Breach, replay
+from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
+from demur.core.entropy import NoiseKey
+from demur.core.errors import NotPrivate
+from demur.core.recording import Tape, watching
+from demur.mechanisms.correlated import BandedToeplitz
+from demur.training.batch_selection import CyclicPoissonSampling, PartitionType
+from demur.training.config import BandMFExecutionPlanConfig, dp_sgd
+from demur.training.noise import privatizer, step_keys
+from demur.training.shapes import ShapePlan
+from demur.training.trainer import Users, fit
+from demur.training.types import ClippedSum
+
+N, D, CLIP = 24, 3, 1.0
+UNITS = {
+    "ADD_OR_REMOVE_ONE": AddOrRemoveOne(),
+    "REPLACE_ONE": ReplaceOne(),
+    "REPLACE_SPECIAL": ZeroOut(),
+}
+
+
+def make_data(n=N):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, D)).astype(np.float32)
+    return {"x": x, "y": (x @ np.arange(1, D + 1) > 0).astype(np.int32)}
+
+
+def loss(params, batch):
+    logits = batch["x"] @ params["w"] + params["b"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
+
+
+def worlds(relation):
+    """The last record: of two classes and far away, gone, or blank."""
+    data = make_data()
+    data["x"][-1], data["y"][-1] = [40.0, -30.0, 20.0], 0
+    other = {name: column.copy() for name, column in data.items()}
+    if relation == "ADD_OR_REMOVE_ONE":
+        other = {name: column[:-1] for name, column in data.items()}
+    elif relation == "REPLACE_ONE":
+        other["y"][-1] = 1
+    return data, other
+
+
+def make_plan(iterations=2, bands=1, relation="REPLACE_ONE", **options):
+    said = {
+        "sampling_prob": 0.9,
+        "noise_multiplier": 1.0,
+        "neighboring_relation": relation,
+        "l2_clip_norm": CLIP,
+        "normalize_by": 20.0,
+        "noise": "lattice",  # half the compiling of threefry
+    } | options
+    if bands == 1:
+        return dp_sgd(iterations=iterations, **said).make()
+    config = BandMFExecutionPlanConfig(iterations=iterations, num_bands=bands, **said)
+    return config.make()
+
+
+def trained(make=make_plan, loss_fn=loss, shapes=None, **options):
+    def run(data, source):
+        plan = make(data) if make is not make_plan else make()
+        params = {"w": jnp.zeros((D, 2)), "b": jnp.zeros(2)}
+        done = fit(
+            plan,
+            loss_fn,
+            options.get("params", lambda data: params)(data),
+            data,
+            optimizer=optax.sgd(0.5),
+            shapes=shapes or ShapePlan((32,), None, 12, 0.0, 0.0, 0.0),
+            check_mixing=False,
+            delta=1e-5,
+            average=0.9,
+            source=source,
+            **{k: v for k, v in options.items() if k != "params"},
+        )
+        return {"params": done.value, "average": done.average, "entry": done.entry}
+
+    return run
+
+
+def audit(run, relation="REPLACE_ONE", pair=None):
+    return replay(
+        run,
+        pair or worlds(relation),
+        unit=UNITS[relation],
+        subject=f"training at {relation}",
+    )
+
+
+# -- what holds ------------------------------------------------------------------------
+
+
+SLOW = pytest.mark.slow
+KINDS = [pytest.param("threefry", marks=SLOW), "lattice"]
+COMBINED = [
+    ("REPLACE_ONE", "lattice"),
+    ("ADD_OR_REMOVE_ONE", "lattice"),
+    pytest.param("ADD_OR_REMOVE_ONE", "threefry", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize("relation, noise", COMBINED)
+def test_two_steps_of_dp_sgd(relation, noise):
+    found = audit(
+        trained(lambda _: make_plan(relation=relation, noise=noise)), relation
+    )
+    assert found.violations == ()
+    assert (found.passages, found.charges) == (2, 1)
+    # A far record's gradient is clipped: it contributes all it may, and turned around
+    # (the other label) the sum moves by two such contributions.
+    assert found.closest > 0.99
+
+
+@pytest.mark.parametrize("relation, noise", COMBINED)
+def test_a_banded_run(relation, noise):
+    groups = PartitionType.INDEPENDENT
+
+    def make(_):
+        return make_plan(7, 3, relation=relation, noise=noise, partition_type=groups)
+
+    found = audit(trained(make), relation)
+    assert found.violations == () and found.passages == 7 and found.closest > 0.7
+
+
+@SLOW
+def test_batches_that_take_several_goes():
+    run = trained(lambda _: make_plan(noise="threefry"), minibatch_size=8, shapes=None)
+    found = audit(run)
+    assert found.violations == () and found.passages == 2 and found.closest > 0.99
+
+
+def test_people_who_come_and_go():
+    relation = "ADD_OR_REMOVE_ONE"
+    data, fewer = worlds(relation)
+    data["x"][-2:], data["y"][-2:] = data["x"][-1], data["y"][-1]
+    fewer = {name: column[:-1] for name, column in fewer.items()}
+
+    def run(given, source):
+        users = Users(np.arange(len(given["y"])) // 2, examples=2)
+        return trained(lambda _: make_plan(relation=relation), users=users)(
+            given, source
+        )
+
+    found = audit(run, relation, (data, fewer))
+    assert found.violations == () and found.closest > 0.99
+
+
+# -- what does not ---------------------------------------------------------------------
+
+
+def with_gradient(change, **options):
+    """A plan whose clipped gradient is not what it says."""
+
+    def make(_):
+        plan = make_plan(**options)
+        right = plan.gradient(loss)
+
+        def run(params, batch, *, is_padding_example=None, num_real=None):
+            return change(right, params, batch, num_real)
+
+        return replace(plan, clipped_grad=replace(right, run=run))
+
+    return trained(make, loss_fn=None)
+
+
+def not_clipped(right, params, batch, real):
+    """Norms are clipped without the leaf b, which is then taken as it is."""
+    total = right(params, batch, num_real=real)
+    rows = jax.tree.map(lambda column: column[:, None], batch)
+    each = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, rows)["b"]
+    there = jnp.arange(len(each)) < real
+    whole = jnp.where(there[:, None], each, 0.0).sum(0)
+    return ClippedSum({"w": total.value["w"], "b": whole / 20.0}, total.l2_norm_bound)
+
+
+def doubled(right, params, batch, real):
+    total = right(params, batch, num_real=real)
+    return ClippedSum(
+        jax.tree.map(lambda leaf: 2.0 * leaf, total.value), total.l2_norm_bound
+    )
+
+
+def not_a_number(right, params, batch, real):
+    """A far record (|x| > 30) makes its sum a NaN."""
+    total = right(params, batch, num_real=real)
+    far = (jnp.abs(batch["x"]).max() > 30.0) & (batch["y"].sum() % 2 == 0)
+    return ClippedSum(
+        jax.tree.map(lambda leaf: jnp.where(far, jnp.nan, leaf), total.value),
+        total.l2_norm_bound,
+    )
+
+
+@pytest.mark.parametrize(
+    "change, noise",
+    [
+        (doubled, "lattice"),
+        (not_clipped, "lattice"),
+        (not_a_number, "lattice"),
+        pytest.param(not_a_number, "threefry", marks=SLOW),
+    ],
+)
+def test_a_gradient_that_is_not_clipped_to_its_bound(change, noise):
+    found = audit(with_gradient(change, noise=noise))
+    assert Breach.INPUT in found.breaches()
+    # The lattice takes NaN for 0, so that the sum moves by all of it.
+    lost = change is not_a_number and noise == "threefry"
+    assert (found.closest == np.inf) == lost
+
+
+def test_the_same_wrapping_around_the_right_gradient_passes():
+    found = audit(with_gradient(lambda right, p, b, r: right(p, b, num_real=r)))
+    assert found.violations == ()
+
+
+def test_noise_and_scale_that_follow_n():
+    """opacus#571: the expected batch size from len(data), n being a secret."""
+    relation = "ADD_OR_REMOVE_ONE"
+
+    def make(data):
+        return make_plan(relation=relation, normalize_by=0.9 * len(data["y"]))
+
+    found = audit(trained(make), relation)
+    assert {Breach.CHARGE, Breach.NOISE} <= found.breaches()
+
+
+def test_first_parameters_that_come_from_the_data():
+    def params(data):
+        return {"w": jnp.zeros((D, 2)), "b": jnp.full(2, data["y"].mean())}
+
+    found = audit(trained(lambda _: make_plan(), params=params))
+    assert Breach.RESULT in found.breaches()
+
+
+def test_half_the_noise_for_the_whole_price():
+    def make(_):
+        plan = make_plan()
+        spec = plan.noise_addition_transform.spec
+        half = privatizer(
+            spec.strategy,
+            stddev=spec.stddev / 2,
+            noise=spec.noise,
+            l2_norm_bound=spec.l2_norm_bound,
+            participation=spec.participation,
+        )
+        return replace(plan, noise_addition_transform=half)
+
+    assert audit(trained(make)).breaches() == {Breach.PRICE}
+
+
+def test_a_record_in_more_steps_than_its_pattern_allows():
+    """Three bands, and batches that know nothing of the cycle."""
+
+    def make(_):
+        plan = make_plan(6, 3)
+        everyone = CyclicPoissonSampling(sampling_prob=1.0, iterations=6)
+        return replace(plan, batch_selection_strategy=everyone)
+
+    found = audit(trained(make))
+    assert Breach.INPUT in found.breaches()
+    assert any("too close" in violation.said for violation in found.violations)
+
+
+def test_batches_that_depend_on_how_many_there_are():
+    """A cut sample has no account at add-or-remove; taken all the same, it shows."""
+    relation = "ADD_OR_REMOVE_ONE"
+
+    def make(_):
+        plan = make_plan(relation=relation)
+        cut = CyclicPoissonSampling(
+            sampling_prob=0.9, iterations=2, truncated_batch_size=5
+        )
+        return replace(plan, batch_selection_strategy=cut)
+
+    found = audit(trained(make), relation)
+    assert {Breach.BATCHES, Breach.INPUT} <= found.breaches()
+
+
+# -- loops of one's own ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("noise", KINDS)
+def test_a_loop_of_ones_own(jit, noise):
+    """The tape is found when a step is traced, and in JAX's own threads."""
+    transform = privatizer(
+        BandedToeplitz([0.8, 0.6], 4), stddev=2.0, noise=noise, l2_norm_bound=1.0
+    )
+    step = transform.update
+    tapes = [Tape()]
+    tapes.append(Tape(tapes[0]))
+    released = []
+    for tape, value in zip(tapes, (0.0, 0.5), strict=True):
+        key = NoiseKey(bytes(32), private=False)
+        tree = {"a": jnp.full(3, value), "b": jnp.full((2, 2), value)}
+        with watching(tape):
+            state, rows = transform.init(tree), []
+            for t in range(3):
+                keys = (
+                    key
+                    if noise == "lattice"
+                    else step_keys(key.stream("noise", t), len(tree))
+                )
+                once = (
+                    jax.jit(lambda u, s, k=keys: step(u, s, key=k))
+                    if jit
+                    else (lambda u, s, k=keys: step(u, s, key=k))
+                )
+                noisy, state = once(ClippedSum(tree, 1.0), state)
+                rows.append(jax.device_get(noisy))
+        released.append(rows)
+    assert [p.declared.step for p in tapes[1].passages] == [0, 1, 2]
+    for one, two in zip(*released, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, two)
+    row = 0.6 if noise == "lattice" else 0.0  # lattice tells rows of C G
+    seen = tapes[1].passages[1].value[0]
+    np.testing.assert_allclose(seen, 0.5 * (0.8 + row if row else 1.0), rtol=1e-6)
+
+
+def test_a_step_without_a_tape_has_no_callback_in_it():
+    transform = privatizer(BandedToeplitz([1.0], 4), stddev=2.0)
+    tree = {"a": jnp.zeros(3)}
+
+    def step(total, state, key):
+        return transform.update(total, state, key=key)
+
+    arguments = (
+        ClippedSum(tree, 1.0),
+        transform.init(tree),
+        jnp.zeros((1, 2), "uint32"),
+    )
+    assert "callback" not in jax.jit(step).lower(*arguments).as_text()
+    with watching(Tape()):
+        # A new function: a program that was traced without a tape stays without it.
+        watched = jax.jit(lambda *given: step(*given)).lower(*arguments)
+    assert "callback" in watched.as_text()
+
+
+def test_private_runs_are_refused():
+    with pytest.raises(NotPrivate, match="Nothing was spent"):
+        audit(lambda data, source: trained(lambda _: make_plan())(data, None))
+    transform = privatizer(BandedToeplitz([1.0], 4), stddev=2.0)
+    tree = {"a": jnp.zeros(3)}
+    with watching(Tape()), pytest.raises(NotPrivate, match="Nothing was drawn"):
+        transform.update(ClippedSum(tree, 1.0), transform.init(tree))

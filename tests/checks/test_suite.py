@@ -1,0 +1,134 @@
+"""The suite that `demur audit` runs: promises hold, and every twin is refuted."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from demur.audit import Level
+from demur.checks.suite import ENGINES, Case, Size, all_cases, run_suite
+from demur.checks.suite.case import broken
+from demur.checks.suite.counting import binomial_test, counts_test
+from demur.cli import app
+from demur.convex import prototypes
+
+CASES = all_cases()
+QUICK = {"ledger", "convex", "unlearning"}
+PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=str(case), marks=[] if case.engine in QUICK else pytest.mark.slow
+        )
+        for case in CASES
+    ],
+)
+def test_promises_hold_and_twins_are_refuted(case):
+    found = case.audit(Size.QUICK)
+    assert found.as_it_should, found.result.statement()
+    assert found.result.level is case.level
+    assert json.loads(json.dumps(found.to_json()))["as_it_should"]
+
+
+def test_every_engine_has_three_twins_and_two_levels():
+    for engine in ENGINES:
+        twins = {c.broken for c in CASES if c.engine == engine and c.broken}
+        assert len(twins) >= 3, engine
+    for engine in set(ENGINES) - {"ledger"}:
+        assert len({c.level for c in CASES if c.engine == engine}) >= 2, engine
+    assert {c.level for c in CASES} == set(Level)
+
+
+def test_the_page_names_every_twin_and_the_level_that_catches_it():
+    rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.M)
+    said = {(engine, what): levels for engine, what, levels in rows}
+    caught = {}
+    for case in CASES:
+        if case.broken:
+            caught.setdefault((case.engine, case.broken), []).append(str(case.level))
+    assert {k: ", ".join(v) for k, v in caught.items()} == {
+        k: v for k, v in said.items() if k[0] in ENGINES
+    }
+
+
+def test_sound_builds_come_first_and_twins_can_be_left_out():
+    order = [case.broken is not None for case in CASES]
+    assert order == sorted(order)
+    assert not any(case.broken for case in all_cases(["ledger"], twins=False))
+    with pytest.raises(ValueError, match="engines must be among"):
+        all_cases(["everything"])
+
+
+def test_what_begins_is_told():
+    told = []
+    found = list(run_suite(engines=["ledger"], started=told.append))
+    assert [one.case for one in found] == told
+
+
+def test_a_twin_is_mended_afterwards_whatever_happens():
+    right = prototypes.plan_prototypes
+    with pytest.raises(ZeroDivisionError), broken(prototypes, "plan_prototypes", len):
+        raise ZeroDivisionError
+    assert prototypes.plan_prototypes is right
+
+
+def test_counts_of_the_right_law_pass_and_of_a_wrong_one_do_not():
+    rng = np.random.default_rng(0)
+    law = stats.binom.pmf(np.arange(9), 8, 0.25)
+    for share, refuted in ((0.25, False), (0.27, True)):
+        times = np.bincount(rng.binomial(8, share, 20_000), minlength=9)
+        assert counts_test(times, law, subject="x").refuted is refuted
+        hits = int(rng.binomial(60_000, share))
+        assert binomial_test(hits, 60_000, 0.25, subject="x").refuted is refuted
+
+
+def audited(monkeypatch, cases, *arguments):
+    monkeypatch.setattr("demur.checks.suite.run.all_cases", lambda *a, **k: cases)
+    return CliRunner().invoke(app, ["audit", "--engine", "ledger", *arguments])
+
+
+def test_the_command_tells_a_table_and_draws(tmp_path):
+    found = CliRunner().invoke(
+        app,
+        ["audit", "--quick", "--engine", "convex", "--plot", str(tmp_path / "plots")],
+    )
+    assert found.exit_code == 0, found.output
+    assert "half the noise" in found.output and "not refuted" in found.output
+    assert (tmp_path / "plots" / "audits.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "plots" / "audits.png").stat().st_size > 10_000
+
+
+def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monkeypatch):
+    sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)
+    twin = next(c for c in CASES if c.engine == "ledger" and c.broken)
+    bad = Case("ledger", "releases", twin.level, twin.run)
+    blind = Case("ledger", "releases", sound.level, sound.run, "nothing at all")
+    assert audited(monkeypatch, [sound, twin]).exit_code == 0
+    for cases in ([bad], [blind]):
+        found = audited(monkeypatch, cases, "--json")
+        assert found.exit_code == 1
+        assert json.loads(found.stdout)["ok"] is False
+
+
+def test_quick_and_deep_exclude_each_other():
+    assert CliRunner().invoke(app, ["audit", "--quick", "--deep"]).exit_code == 2
+
+
+@pytest.mark.deep
+def test_no_false_alarms_in_200_repeats_of_the_statistical_part():
+    """Designed: at most 1e-6 for each case; a seed is a sample."""
+    random = [c for c in all_cases(twins=False) if c.level is not Level.REPLAY]
+    alarms = [
+        (str(case), seed)
+        for seed in range(200)
+        for case in random
+        if not case.audit(Size.QUICK, seed).as_it_should
+    ]
+    assert alarms == []

@@ -1,0 +1,140 @@
+"""Every command of `demur`, found in the tree, and how each is run rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import typer.main
+from typer.testing import CliRunner
+
+from demur.cli import app
+from demur.core.adjacency import AddOrRemoveOne
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import Gaussian
+from demur.unlearning.workload import simulated
+
+CONFIG = """
+[data]
+train = "train.npz"
+features = "x"
+label = "y"
+examples = 200
+classes = 2
+[model]
+kind = "mlp"
+hidden = [4]
+[privacy]
+epsilon = 4.0
+delta = 1e-4
+unit = "add_or_remove_one"
+[training]
+steps = 6
+batch_size = 40
+learning_rate = 0.5
+[output]
+model = "model.npz"
+book = "out/book.db"
+"""
+
+
+def commands() -> dict[str, Any]:
+    """The leaves of the tree: "ledger show" and so on."""
+    return dict(_walk(typer.main.get_command(app), ""))
+
+
+def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from _walk(child, f"{path} {name}".strip())
+
+
+def run(*arguments: object) -> Any:
+    """One run inside this process."""
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def words(result: Any) -> str:
+    """The output with line breaks taken out."""
+    return " ".join(result.output.split())
+
+
+def right(home: Path) -> dict[str, list[str]]:
+    """Arguments with which each command succeeds; files are made under `home`."""
+    out = home / "out"
+    table = home / "table.parquet"
+    return {
+        "head fit": [f"{table}", "--label", "y", "--epsilon", "1", "--radius", "0.3",
+                     "--book", f"{out}/book.db", "-o", f"{out}/head.npz"],
+        "head predict": [f"{home}/head.npz", f"{home}/rows.parquet"],
+        "reports make": [f"{home}/rows.parquet", f"{out}/reports.parquet", "--epsilon",
+                         "4", "--low", "-9", "--high", "9", "--book", f"{out}/book.db"],
+        "reports cluster": [f"{home}/reports.parquet", "-k", "2", "--decoder", "clip"],
+        "reports inspect": ["--epsilon", "2", "--dimension", "2", "--samples", "50"],
+        "reports sweep": ["--trials", "1", "--epsilons", "4"],
+        "unlearn run": [f"{home}/stream.parquet", "--book", f"{out}/book.db",
+                        "--calibration", "20", "--gamma-priv", "50",
+                        "-o", f"{out}/w.npz"],
+        "unlearn simulate": ["--inserts", "60", "--calibration", "20", "--dim", "2",
+                             "--gamma-priv", "50"],
+        "unlearn verify": [f"{home}/certificate.json", f"{home}/service.db"],
+        "train": [f"{home}/config.toml"],
+        "ledger show": [f"{home}/book.db"],
+        "ledger verify": [f"{home}/book.db"],
+        "ledger export": [f"{home}/book.db"],
+        "report": [f"{home}/book.db", "-o", f"{out}/report.html"],
+        "version": [],
+    }  # fmt: skip
+
+
+def make_files(home: Path) -> None:
+    """What the commands above read."""
+    (home / "out").mkdir()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)) * 0.4
+    y = (x[:, 0] > 0).astype(np.int64)
+    rows = {"a": x[:, 0], "b": x[:, 1]}
+    pa.parquet.write_table(pa.table(rows | {"y": y}), home / "table.parquet")
+    pa.parquet.write_table(pa.table(rows), home / "rows.parquet")
+    np.savez(home / "train.npz", x=x.astype(np.float32), y=y)
+    (home / "config.toml").write_text(CONFIG)
+    made = simulated(120, 10, 1, dim=2, warm_up=20)
+    stream: dict[str, list[Any]] = {"op": [], "id": [], "y": [], "x0": [], "x1": []}
+    for delete, row in zip(made.deletes, made.row, strict=True):
+        stream["op"].append("delete" if delete else "insert")
+        stream["id"].append(made.ids[row])
+        stream["y"].append(None if delete else float(made.Y[row]))
+        for j in range(2):
+            stream[f"x{j}"].append(None if delete else float(made.X[row, j]))
+    pa.parquet.write_table(pa.table(stream), home / "stream.parquet")
+    unit = AddOrRemoveOne()
+    with Ledger.open(
+        home / "book.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}
+    ) as ledger:
+        Gaussian(20.0, {unit: 1.0}, name="a count").release([3.0], ledger, label="May")
+    fitted = run("head", "fit", home / "table.parquet", "--label", "y", "--epsilon", 1,
+                 "--radius", 0.3, "-o", home / "head.npz")  # fmt: skip
+    assert fitted.exit_code == 0, fitted.output
+    reports = run("reports", "make", home / "rows.parquet", home / "reports.parquet",
+                  "--epsilon", 4, "--low", -9, "--high", 9)  # fmt: skip
+    assert reports.exit_code == 0, reports.output
+
+
+def takes_float(param: Any) -> bool:
+    """Whether an option is a number; typer says so in ways that depend on its age."""
+    told = getattr(param, "type_descriptor", None)
+    if told is not None:
+        return told.annotation is float
+    return bool(param.type.name == "float")
+
+
+def is_argument(param: Any) -> bool:
+    """Whether a parameter has no name on the command line."""
+    return not param.opts[0].startswith("-")

@@ -1,0 +1,112 @@
+"""The pages' picture and the reference keep up with the library."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+PACKAGES = {
+    "demur": "index",
+    "demur.ledger": "ledger",
+    "demur.mechanisms": "mechanisms",
+    "demur.convex": "convex",
+    "demur.cluster": "cluster",
+    "demur.unlearning": "unlearning",
+    "demur.training": "training",
+    "demur.audit": "audit",
+    "demur.checks": "checks",
+}
+_NAMED = re.compile(r"(?m)^::: ([\w.]+)$")
+
+
+def described(page: str) -> list[str]:
+    return _NAMED.findall((ROOT / "docs" / "api" / f"{page}.md").read_text())
+
+
+def offered(package: str) -> set[str]:
+    """The names that a package offers: what its __init__ takes in as itself.
+
+    That a described name exists is what the strict build looks at.
+    """
+    source = (ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text()
+    flat = re.sub(r"import \(\s*(.*?),?\s*\)", r"import \1", source, flags=re.DOTALL)
+    return {name for name, again in re.findall(r"import (\w+) as (\w+)", flat)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_reference_describes_every_public_name(package):
+    shared = offered("demur") if package != "demur" else set()
+    there = {name.removeprefix(f"{package}.") for name in described(PACKAGES[package])}
+    assert there >= offered(package) - shared, f"add to docs/api/{PACKAGES[package]}.md"
+
+
+def test_examples_become_blocks():
+    """In docstrings and on pages; what is fenced or indented is left where it is."""
+    tool = runpy.run_path(str(ROOT / "tools" / "fence_examples.py"))
+    text = "Adds.\n\n>>> 1 + (\n...     1)\n2\n\nMore.\n\n    >>> 3\n"
+    shown = "Adds.\n\n```pycon\n>>> 1 + (\n...     1)\n2\n```\n\nMore.\n\n    >>> 3\n"
+    assert tool["fenced"](text) == shown
+    page = "```python\n>>> 4\n4\n\n```\n"
+    session = "```pycon\n>>> 4\n4\n\n```\n"
+    assert tool["on_page_markdown"](text + page) == shown + session
+
+
+def numbers_in(picture: str) -> str:
+    found = re.search(r"epsilon [\d.]+ at distance [\d.]+, [\d.]+ anywhere", picture)
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.slow
+def test_the_picture_is_what_the_library_draws(tmp_path):
+    subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "examples/epsilon_by_distance.py",
+            tmp_path / "x.svg",
+        ],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    fresh = (tmp_path / "x.svg").read_text()
+    kept = (ROOT / "docs" / "images" / "epsilon_by_distance.svg").read_text()
+    assert numbers_in(fresh) == numbers_in(kept)
+    assert "text/css" in fresh and fresh.count("<path") == kept.count("<path")
+
+
+def dead_links(text: str, folder: Path) -> list[str]:
+    """Relative links to a file or a heading that is not there."""
+    dead = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        page = folder / name
+        if not page.exists() or (anchor and anchor not in headings(page.read_text())):
+            dead.append(target)
+    return dead
+
+
+def headings(text: str) -> set[str]:
+    """Anchors of a page, as GitHub and mkdocs make them."""
+    lines = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_outside_of_the_site_lead_somewhere(name):
+    """Those inside of docs/ are what the strict build looks at."""
+    assert dead_links((ROOT / name).read_text(), ROOT) == []
+
+
+def test_dead_links_are_found():
+    text = (
+        "[a](docs/nowhere.md), [b](docs/concepts.md#the-book), [c](docs/concepts.md#x)"
+    )
+    assert dead_links(text, ROOT) == ["docs/nowhere.md", "docs/concepts.md#x"]

@@ -1,0 +1,126 @@
+"""A book as plain data: every number is the book's, and the register's words fit."""
+
+import json
+
+import pytest
+
+from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.entropy import Seeded
+from demur.core.events import Gaussian, Pure
+from demur.ledger import Budget, Ledger
+from demur.ledger.export import export_book, registry_records
+from tests.ledger.kit import UNIT, says
+
+WORDS = {"product": "P", "organisation": "O"}
+
+
+def book_of(*units):
+    return Ledger(dict.fromkeys(units, Budget(2.0, 1e-6)), dataset="people")
+
+
+@pytest.fixture
+def book():
+    made = book_of(UNIT)
+    made.charge(says(Gaussian(12.0), unprotected=("labels",)), label="one")
+    made.charge(says(Gaussian(9.0), name="another"), label="two")
+    return made
+
+
+def test_an_export_holds_the_books_own_numbers(book):
+    data = export_book(book)
+    assert json.loads(json.dumps(data)) == data
+    assert (data["format"], data["dataset"]) == (1, "people")
+    assert data["filter"] == str(book.terms.filter)
+    assert data["private"] is True
+    (budget,) = data["budgets"]
+    (status,) = book.status()
+    assert budget["unit"] == UNIT.to_json()
+    assert (budget["epsilon"], budget["delta"]) == (2.0, 1e-6)
+    assert budget["spent_epsilon"] == status.spent_epsilon > 0
+    assert budget["tight_epsilon"] == book.epsilon() > 0
+    said = [(e["sequence"], e["label"], e["count"]) for e in data["entries"]]
+    assert said == [(1, "one", 1), (2, "two", 1)]
+    assert [e["id"] for e in data["entries"]] == [e.id for e in book.entries()]
+    assert data["head"] == str(book.head())
+
+
+def test_an_export_with_one_seeded_entry_is_not_private():
+    made = book_of(UNIT)
+    made.charge(says(Gaussian(12.0)), label="one")
+    assert export_book(made)["private"] is True
+    made.charge(says(Gaussian(12.0)), label="two", source=Seeded(1))
+    assert export_book(made)["private"] is False
+    (record,) = registry_records(made, **WORDS)
+    assert record["implementation"] == {"library": "demur", "private": False}
+
+
+def test_a_registry_record_says_what_the_book_says(book):
+    (record,) = registry_records(book, **WORDS)
+    reading = book.reading(UNIT)
+    assert record["product"] == {"name": "P", "organisation": "O"}
+    assert record["description"] == "Releases about people"
+    assert record["year"] == book.entries()[-1].time[:4]
+    assert record["flavour"] == "Approximate DP"
+    assert record["privacy_loss"] == {
+        "privacy_unit": "record-level",
+        "neighbouring_relation": "unbounded (add or remove)",
+        "unit": UNIT.to_json(),
+        "epsilon": reading.epsilon,
+        "delta": 1e-6,
+        "budget_epsilon": 2.0,
+    }
+    assert record["accounting"] == {
+        "enforced_by": str(book.terms.filter),
+        "releases": reading.entries,
+        "mechanisms": ["a noisy count", "another"],
+        "not_protected": ["labels"],
+    }
+    assert record["implementation"]["private"] is True
+    (worded,) = registry_records(book, **WORDS, description="Counts")
+    assert worded["description"] == "Counts"
+
+
+def test_words_for_the_register_go_by_name(book):
+    with pytest.raises(TypeError):
+        registry_records(book, "P", "O")
+
+
+def test_an_empty_book_of_pure_epsilons():
+    made = Ledger(Budget(1.0), unit=UNIT, dataset="people", filter="pure")
+    (record,) = registry_records(made, **WORDS)
+    assert record["year"] is None
+    assert record["flavour"] == "Pure DP"
+    made.charge(says(Pure(0.5)), label="x")
+    (record,) = registry_records(made, **WORDS)
+    assert record["privacy_loss"]["epsilon"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("unit", "relation"),
+    [
+        (AddOrRemoveOne(), "unbounded (add or remove)"),
+        (ReplaceOne(), "bounded (replace)"),
+        (ZeroOut(), "zero out"),
+        (Ball(0.5, space="rows"), "metric (a ball around the record)"),
+    ],
+)
+def test_the_register_has_a_word_for_every_unit(unit, relation):
+    (record,) = registry_records(book_of(unit), **WORDS)
+    assert record["privacy_loss"]["neighbouring_relation"] == relation
+
+
+def test_a_person_with_several_records_is_the_unit_of_the_register():
+    (record,) = registry_records(book_of(AddOrRemoveOne(3)), **WORDS)
+    level = record["privacy_loss"]["privacy_unit"]
+    assert level == "person-level (up to 3 records)"
+
+
+def test_a_promise_to_forget_is_no_privacy_loss():
+    made = book_of(UNIT, Erasure())
+    deletion = Declaration("a deletion", Cost((Fixed(Erasure(), Gaussian(9.0)),)))
+    made.charge(deletion, label="forget")
+    assert len(export_book(made)["budgets"]) == 2
+    (record,) = registry_records(made, **WORDS)
+    assert record["privacy_loss"]["unit"] == UNIT.to_json()

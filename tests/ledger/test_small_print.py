@@ -1,0 +1,156 @@
+"""Details of a book that nothing else would miss: what is refused, wiped and shown."""
+
+import json
+import math
+import sqlite3
+from fractions import Fraction
+
+import pytest
+
+from demur.core.accounting import profile_of
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.errors import NoiseReuse, NotPriced
+from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.gaussian import gaussian_epsilon
+from demur.ledger import Budget, Ledger, journal
+from demur.ledger.book import _shown
+from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
+from tests.ledger.kit import UNIT, edit, says
+
+COUNT = says(Gaussian(10.0))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "book.db")
+
+
+# -- filters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, 0, -3, 1025, 2.5, True, "3", None])
+def test_a_renyi_order_is_a_whole_number_from_2_to_1024(order):
+    with pytest.raises((TypeError, ValueError), match="order"):
+        RenyiMeter(order)
+
+
+@pytest.mark.parametrize("order", [2, 1024])
+def test_the_first_and_the_last_order_are_allowed(order):
+    assert RenyiMeter(order).account == f"renyi {order}"
+    assert Filter.rdp(order).to_json()["meters"] == [f"renyi {order}"]
+
+
+@pytest.mark.parametrize("blocks", [-0.1, 1.0, 1.5, math.nan, math.inf, "0.5", None])
+def test_a_share_kept_for_blocks_is_below_one(blocks):
+    with pytest.raises((TypeError, ValueError), match="blocks"):
+        Filter.gaussian(blocks=blocks)
+
+
+def test_a_filter_does_not_keep_the_callers_list():
+    meters = [GaussianMeter(), RenyiMeter(8)]
+    rule = Filter(meters, 0.25)
+    meters.clear()
+    assert rule.meters == (GaussianMeter(), RenyiMeter(8))
+    assert hash(rule) == hash(Filter.from_json(rule.to_json()))
+
+
+def test_a_gaussian_has_no_price_at_delta_zero():
+    assert GaussianMeter().epsilon(Fraction(1, 4), 0.0) == math.inf
+    assert GaussianMeter().epsilon(Fraction(0), 0.0) == 0.0
+    priced = GaussianMeter().epsilon(Fraction(1, 4), 1e-6)
+    assert priced == pytest.approx(gaussian_epsilon(0.5, 1e-6), rel=1e-12)
+    book = Ledger(Budget(2.0), unit=UNIT, filter="pure")
+    with pytest.raises(NotPriced, match="the budget needs a delta"):
+        book.charge(COUNT, label="x")
+    assert book.entries() == []
+
+
+# -- the book ----------------------------------------------------------------------
+
+
+def test_a_book_says_whether_it_is_durable(path):
+    assert Ledger(Budget(1.0, 1e-6), unit=UNIT).durable is False
+    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as book:
+        assert book.durable is True
+
+
+def test_noise_handed_out_is_wiped_by_the_commit():
+    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    entry = book.charge(COUNT, label="x")
+    noise = book.key(entry)
+    noise.stream("before", 0)
+    book.commit(entry, "artefact")
+    with pytest.raises(NoiseReuse, match="committed"):
+        noise.stream("after", 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://...host/db"),
+        ("postgresql://host/db", "'postgresql://host/db'"),
+        ("me@home.db", "'me@home.db'"),
+        ("book.db", "'book.db'"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url, shown):
+    assert _shown(url) == shown
+
+
+def test_a_reading_at_a_budgets_unit_says_what_is_enforced():
+    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    book.charge(COUNT, label="x")
+    (status,) = book.status()
+    assert book.reading().enforced_epsilon == status.spent_epsilon > 0
+    assert book.reading(AddOrRemoveOne(2)).enforced_epsilon is None
+
+
+# -- the file ----------------------------------------------------------------------
+
+
+def test_a_sequence_number_is_there_once(path):
+    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as book:
+        book.charge(COUNT, label="x")
+    copy = "INSERT INTO demur_rows SELECT sequence, kind, entry_id, NULL, declaration,"
+    copy += " count, noise, body, hash, signature FROM demur_rows"
+    with pytest.raises(sqlite3.IntegrityError, match="sequence"):
+        edit(path, copy)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0])
+def test_an_account_missing_from_the_totals_is_found(path, epsilon):
+    with Ledger.open(
+        path, dataset="d", budgets={UNIT: Budget(2.0)}, filter="pure"
+    ) as book:
+        book.charge(says(Pure(epsilon)), label="x")
+        assert book.verify().ok
+        edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps({}))
+        assert any("not the sum" in problem for problem in book.verify().problems)
+
+
+def test_an_account_of_nothing_is_the_same_as_none(path):
+    """Totals may list an account that no entry has touched, at zero."""
+    with Ledger.open(
+        path, dataset="d", budgets={UNIT: Budget(2.0)}, filter="pure"
+    ) as book:
+        book.charge(says(Pure(0.5)), label="x")
+        text = {"block epsilon": "1/2", "block delta": "0", "samplers": "0"}
+        edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps(text))
+        assert book.verify().ok
+
+
+def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path):
+    event = Repeated(PoissonGaussian(0.01, 2.0), 50)
+    with Ledger.open(
+        path, dataset="d", budgets={UNIT: Budget(4.0, 1e-5)}, filter="pure"
+    ) as book:
+        book.charge(says(event), label="a plan")
+        with book._store.read() as connection:
+            ((kept, profile),) = journal.profiles(connection).items()
+        assert kept == event
+        assert profile.to_bytes() == profile_of(event).to_bytes()
+        before = book.epsilon()
+        edit(path, "UPDATE demur_profiles SET body = :x", x=b"spoiled")
+        with book._store.read() as connection:
+            assert journal.profiles(connection) == {}
+        assert book.epsilon() == before  # built anew

@@ -1,0 +1,159 @@
+"""The page in a real Chromium, at the width of a phone and of a desk.
+
+It loads without a word on the console, fetches nothing, is not wider than the screen,
+its letters can be read, and its numbers are the ledger's. Each check also meets a page
+that was spoilt on purpose, and must refuse it.
+"""
+
+import re
+
+import pytest
+
+from demur.report import write_report
+from tests.report import books
+from tests.report.browser import Browser
+from tests.report.check import differences
+
+pytestmark = pytest.mark.slow
+
+WIDTHS = (390, 1280)
+NUMBERS = """
+  [...document.querySelectorAll('[data-%s]')].map(e => [e.dataset.%s, e.textContent])
+"""
+# Of every drawing that is shown: letters that are too small, and letters cut off.
+LETTERS = """
+  (() => {
+    const found = {seen: 0, small: [], cut: []};
+    for (const svg of document.querySelectorAll('figure svg')) {
+      const frame = svg.getBoundingClientRect();
+      if (frame.width === 0) continue;
+      for (const text of svg.querySelectorAll('text')) {
+        const box = text.getBoundingClientRect();
+        const size = parseFloat(getComputedStyle(text).fontSize)
+          * frame.width / svg.viewBox.baseVal.width;
+        found.seen += 1;
+        if (size < 9.5) found.small.push([text.textContent, size]);
+        if (box.left < frame.left - 1 || box.right > frame.right + 1)
+          found.cut.push(text.textContent);
+      }
+    }
+    return found;
+  })()
+"""
+OVERFLOW = (
+    "document.scrollingElement.scrollWidth - document.documentElement.clientWidth"
+)
+BEYOND = """
+  [...document.querySelectorAll('main *, header *')].filter(e => {
+    if (!e.checkVisibility()) return false;  // asking for a folded box is slow
+    const box = e.getBoundingClientRect();
+    return box.width > 0 && box.right > innerWidth + 1
+      && !e.closest('svg') && !e.closest('.sr, .cards thead');
+  }).map(e => e.outerHTML.slice(0, 80))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return books.full()
+
+
+@pytest.fixture(scope="module")
+def page(ledger, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(ledger, path)
+    return path
+
+
+def problems(browser, path, ledger, width, dark=False) -> list[str]:
+    """Everything that is wrong with a page at a width."""
+    browser.open(path, width=width, dark=dark)
+    found = list(browser.messages)
+    if browser.evaluate(OVERFLOW) > 0:
+        found.append("wider than the screen")
+    found += [f"beyond the edge: {text}" for text in browser.evaluate(BEYOND)]
+    letters = browser.evaluate(LETTERS)
+    found += [f"small: {text}" for text in letters["small"]]
+    found += [f"cut: {text}" for text in letters["cut"]]
+    if ledger.entries() and not letters["seen"]:
+        found.append("no drawing is shown")
+    numbers, bounds = (
+        dict(browser.evaluate(NUMBERS % (kind, kind))) for kind in ("number", "lower")
+    )
+    data = browser.evaluate("JSON.parse(document.getElementById('book').textContent)")
+    return found + differences(numbers, bounds, data, ledger)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_full_book(browser, page, ledger, width, dark) -> None:
+    assert problems(browser, page, ledger, width, dark) == []
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(16, 22, 29)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("kind", ["empty", "seeded"])
+def test_other_books(browser, tmp_path, kind) -> None:
+    if kind == "empty":
+        ledger = books.empty()
+    else:
+        ledger = books.full(tmp_path / "book.db", testing=True)
+    with ledger:
+        write_report(ledger, tmp_path / "report.html")
+        for width in WIDTHS:
+            assert problems(browser, tmp_path / "report.html", ledger, width) == []
+        banner = browser.evaluate("document.querySelector('.banner')?.innerText ?? ''")
+        assert ("NOT PRIVATE" in banner) == (kind == "seeded")
+
+
+def test_a_book_of_many_entries(browser, tmp_path) -> None:
+    ledger = books.long(2000)
+    write_report(ledger, tmp_path / "report.html")
+    for width in WIDTHS:
+        assert problems(browser, tmp_path / "report.html", ledger, width) == []
+    shown = (
+        "[...document.querySelectorAll('tr')].filter(e => e.checkVisibility()).length"
+    )
+    assert 200 < browser.evaluate(shown) < 260, "older entries are folded away"
+
+
+SPOILT = {
+    "a number": (r'(data-number="budgets.0.spent_epsilon">)[^<]+', r"\g<1>0.5"),
+    "a number of the JSON": (r'("spent_epsilon": )[0-9.]+', r"\g<1>0.5"),
+    "something to fetch": ("</main>", "<img src='http://127.0.0.1:9/x.png'></main>"),
+    "a script": ("</main>", "<script>console.log(1)</script></main>"),
+    "something wide": ("</main>", "<div style='width: 2000px'>wide</div></main>"),
+    "letters too small": (r"svg\.wide \{ display: none !important; \}", ""),
+    "a drawing cut off": (r'viewBox="0 0 2\d\d\.\d* ', 'viewBox="0 0 150 '),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_spoilt_page_is_refused(browser, page, ledger, tmp_path, what) -> None:
+    pattern, replacement = SPOILT[what]
+    twin, changed = re.subn(pattern, replacement, page.read_text(), count=1)
+    assert changed == 1
+    (tmp_path / "twin.html").write_text(twin)
+    assert problems(browser, tmp_path / "twin.html", ledger, 390) != []
+
+
+def test_it_prints_light_and_unfolded(browser, page, tmp_path) -> None:
+    browser.open(page, width=1280, dark=True)
+    browser.print(tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    paper = browser.evaluate("getComputedStyle(document.body).color")
+    assert paper == "rgb(29, 39, 51)", "dark ink on white paper"
+    tall = (
+        "document.querySelector('details.statement p').getBoundingClientRect().height"
+    )
+    assert browser.evaluate(tall) > 20, "statements are printed"
+    drawn = "getComputedStyle(document.querySelector('svg.wide')).display"
+    assert browser.evaluate(drawn) == "block"

@@ -1,0 +1,106 @@
+"""Charts: what is drawn is what the facts say, and the files can be opened."""
+
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from demur.report import gather, write_charts
+from demur.report.figure import NARROW, WIDE, drawing, short
+from demur.report.page import all_charts
+from tests.report import books
+
+
+@pytest.fixture(scope="module")
+def facts():
+    return gather(books.full())
+
+
+@pytest.fixture(scope="module")
+def drawn(facts):
+    """Every figure at both widths, by name."""
+    made = {}
+    for chart in all_charts(facts):
+        for frame in (WIDE, NARROW):
+            with drawing(frame):
+                made[chart.name, frame.name] = chart.draw(frame)
+    return made
+
+
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
+    (world,) = facts.worlds
+    axes, bars = drawn["distance", width].axes
+    lines = {line.get_label(): line for line in axes.lines}
+    total = lines["the whole book"]
+    np.testing.assert_array_equal(total.get_xdata(), world.radii)
+    np.testing.assert_array_equal(total.get_ydata(), world.epsilon)
+    assert axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > max(world.epsilon)
+    assert "'pixels'" in axes.get_xlabel() and axes.get_ylabel() == "epsilon"
+    widths = [bar.get_width() for bar in bars.patches]
+    assert widths == [unit.epsilon for unit in facts.units]
+
+
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_time_is_drawn_as_it_is(facts, drawn, width) -> None:
+    figure = drawn["over-time", width]
+    assert sum(axes.axison for axes in figure.axes) == len(facts.budgets)
+    for position, axes in enumerate(figure.axes[: len(facts.budgets)]):
+        steps = axes.lines[0].get_ydata()
+        spent = [moment.spent_epsilon[position] for moment in facts.moments]
+        np.testing.assert_array_equal(steps, [0.0, *spent, spent[-1]])
+        assert axes.get_ylim()[1] > facts.budgets[position].epsilon
+
+
+def test_audits_and_utilities_are_drawn_as_they_are(facts, drawn) -> None:
+    axes = drawn["audits", "wide"].axes[0]
+    drawn_at = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) < 2]
+    for audit in facts.audits[:2]:
+        assert audit.claimed in drawn_at and audit.lower_bound in drawn_at
+    assert any("REFUTED" in text.get_text() for text in axes.texts)
+    useful = drawn["utility", "narrow"].axes[0]
+    runs = [u for u in facts.utilities if u.name.startswith("accuracy")]
+    np.testing.assert_array_equal(
+        useful.lines[0].get_ydata(), [u.value for u in sorted(runs, key=_epsilon)]
+    )
+
+
+def _epsilon(one) -> float:
+    return one.epsilon
+
+
+@pytest.mark.slow
+def test_files(facts, tmp_path) -> None:
+    made = write_charts(facts, tmp_path / "a" / "charts")
+    names = {path.name for path in made}
+    assert names == {
+        f"{name}.{kind}"
+        for name in ("distance", "over-time", "utility", "audits")
+        for kind in ("svg", "png")
+    }
+    for path in made:
+        if path.suffix == ".svg":
+            assert ET.parse(path).getroot().tag.endswith("svg")
+        else:
+            picture = Image.open(path)
+            assert picture.width > 1600
+            ink = np.asarray(picture.convert("L"))
+            assert ink[0, 0] == 255 and 0.005 < (ink < 200).mean() < 0.5
+
+
+def test_a_chart_of_infinite_and_unknown_values_is_drawn(facts) -> None:
+    (world,) = facts.worlds
+    cut = tuple(
+        None if i > 12 else math.inf if i > 10 else e
+        for i, e in enumerate(world.epsilon)
+    )
+    strange = vars(facts) | {"worlds": (type(world)(**vars(world) | {"epsilon": cut}),)}
+    for chart in all_charts(type(facts)(**strange)):
+        with drawing(NARROW):
+            chart.draw(NARROW).draw_without_rendering()
+
+
+def test_labels_are_shortened() -> None:
+    assert short("x" * 50, 10) == "xxxxxxx..." and short("abc", 10) == "abc"

@@ -1,0 +1,33 @@
+"""What a mode is when nothing is said: a change of these changes everyone's model."""
+
+import pytest
+
+from demur.unlearning.modes import make_mode
+
+DEFAULTS = {
+    "seed": {"step": 0.5, "m_max": 10, "L": 1.0, "lambda_": 1.0},
+    "ridge": {
+        "norm_bound": 1.0,
+        "y_bound": 1.0,
+        "Lambda": 1.0,
+        "bits": 21,
+        "limbs": 1,
+        "refresh": None,
+    },
+    "logistic": {"norm_bound": 1.0, "Lambda": 1.0, "tolerance": 1e-3},
+    "ogd": {
+        "loss": "huber",
+        "norm_bound": 1.0,
+        "lambda_": 0.1,
+        "kappa": 1.0,
+        "radius": None,
+        "t0": None,
+    },
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults(name):
+    mode = make_mode(name, 3)
+    assert mode.config() == DEFAULTS[name]
+    assert make_mode(name, 3, **DEFAULTS[name]).digest() == mode.digest()
