@@ -20,7 +20,7 @@ export MPLBACKEND ?= Agg
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check deep bench docs lock peers clean distclean \
+.PHONY: help demo test check deep bench docs lock mutants peers clean distclean \
 	lint wheel examples tests
 
 help: ## list the commands
@@ -49,6 +49,11 @@ docs: $(VENV)/.full ## build the pages and the API reference into out/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@! grep -rnE --include='*.html' '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' \
 	  $(OUT)/site || { echo "a page loads something from another place"; exit 1; }
+
+mutants: $(VENV)/.full ## change the code at random, see what the tests miss (hours)
+	@$(BIN)/python $(LOCKED) -r requirements/mutants.lock
+	@set -e; for step in map run report; do \
+	  $(BIN)/python -m tools.mutate $$step; done
 
 peers: $(PEERS)/.done ## environment for peers whose pins conflict with ours
 
@@ -154,6 +159,7 @@ lock: ## resolve all dependencies anew
 	  --no-emit-package torch -o requirements/dev.lock; \
 	$(COMPILE) pyproject.toml --group build --extra jax -c requirements/dev.lock \
 	  -o requirements/demo.lock; \
+	$(COMPILE) --group mutants -c requirements/dev.lock -o requirements/mutants.lock; \
 	$(COMPILE) --group peers -o requirements/peers.lock
 	@if grep -nE '://|^-|(^|[ "])/' requirements/*.lock; then \
 	  echo "a lock names an address or a path"; exit 1; fi

@@ -149,8 +149,9 @@ def _silent(tree: ast.Module) -> Positions:
                 yield span(node)
             case ast.FunctionDef(returns=ast.expr() as type_):
                 yield span(type_)
-            case ast.arg(annotation=ast.expr() as type_) | ast.AnnAssign(
-                annotation=type_
+            case (
+                ast.arg(annotation=ast.expr() as type_)
+                | ast.AnnAssign(annotation=type_)
             ):
                 yield span(type_)
             case ast.Raise(exc=ast.expr() as text):
@@ -185,7 +186,7 @@ def sites(path: Path, name: str) -> list[list[Mutant]]:
                     continue
                 kind = operator_name.partition("_")[0]
                 found[start, kind].append(
-                    Mutant(name, operator_name, occurrence, *start, end[0])
+                    Mutant(name, operator_name, occurrence, start[0], start[1], end[0])
                 )
     return [found[site] for site in sorted(found)]
 

@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from demur.cli import app
+from demur.cli.tour import _make_room
 from demur.cli.tour.stage import ERASED, NEAR, REPLACED
 from demur.ledger import Ledger
 
@@ -17,9 +18,27 @@ def tour(tmp_path_factory):
         yield out, result.output, ledger
 
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
 
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "book.db").write_text("")
+    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path)])
+    assert result.exit_code == 1 and "thesis.tex" in result.output
+    assert {p.name for p in tmp_path.iterdir()} == {"thesis.tex", "book.db"}
+    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path / "book.db")])
+    assert result.exit_code == 1 and "not a folder" in result.output
+
+
+def test_an_earlier_tour_is_cleared_away(tmp_path):
+    (tmp_path / "book.db-keys").mkdir()
+    (tmp_path / "report.html").write_text("")
+    _make_room(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@slow
 def test_every_engine_charges_the_one_book(tour):
     _, _, ledger = tour
     assert ledger.verify(ledger.head()).ok
@@ -33,6 +52,7 @@ def test_every_engine_charges_the_one_book(tour):
     assert all(entry.private for entry in ledger.entries())
 
 
+@slow
 def test_one_request_is_declined_and_leaves_no_entry(tour):
     _, said, ledger = tour
     assert "declined" in said and "the book is the same as before" in said
@@ -40,6 +60,7 @@ def test_one_request_is_declined_and_leaves_no_entry(tour):
     assert len(heads) == 1
 
 
+@slow
 def test_figures_audit_and_deletions_are_noted_with_their_entries(tour):
     _, said, ledger = tour
     figures = {note.facts["name"] for note in ledger.notes(about="utility")}
@@ -51,6 +72,7 @@ def test_figures_audit_and_deletions_are_noted_with_their_entries(tour):
     assert "not refuted at n" in said and "refuted at n" in said.replace("not ref", "")
 
 
+@slow
 def test_learning_is_worth_it(tour):
     """Well above chance: 0.1 for ten classes, 5 times the error for plain k-means."""
     _, _, ledger = tour
@@ -62,6 +84,7 @@ def test_learning_is_worth_it(tour):
             assert plain <= value < 3 * plain
 
 
+@slow
 def test_the_page_and_the_certificate_are_there(tour):
     out, _, ledger = tour
     page = (out / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""Delta(r) of a loss with a declared constant, number by number; the seed's constants."""
+"""Delta(r) of a loss with a declared constant, by hand; the seed's constants."""
 
 import math
 

@@ -1,5 +1,7 @@
-"""What is set aside or rounded up is so by the amount stated, and not below the truth."""
+"""What is set aside or rounded up is so by the amount stated."""
 
+import hashlib
+import json
 from fractions import Fraction
 
 import mpmath as mp
@@ -10,6 +12,7 @@ from demur.core import gaussian, renyi
 from demur.core.accounting.profiles import sampled_profile
 from demur.core.accounting.totals import total_of
 from demur.core.accounting.upper_bounds import renyi_delta
+from demur.core.cost import _cheapest
 from demur.core.events import (
     ApproxDP,
     Gaussian,
@@ -19,6 +22,7 @@ from demur.core.events import (
     TruncatedPoissonGaussian,
     compose,
 )
+from demur.core.profile import Profile
 from demur.core.sampled_gaussian import truncation
 
 
@@ -80,7 +84,65 @@ def test_a_kept_profile_has_at_most_2_to_the_14_dots():
     assert np.isclose(wide.width, (wide.remove.size - 1) * wide.step)
 
 
+def test_a_coarser_profile_keeps_every_second_dot_and_adds_one_where_none_is_last():
+    curve = np.linspace(0.9, 0.1, 9)
+    aligned = Profile(4, -4, curve, curve).coarser(3)
+    assert (aligned.exponent, aligned.first) == (3, -2)
+    assert aligned.remove.tolist() == aligned.add.tolist() == curve[::2].tolist()
+    shifted = Profile(4, -3, curve, curve).coarser(3)
+    assert shifted.first == -1
+    assert shifted.remove.tolist() == [*curve[1::2].tolist(), curve[-1]]
+
+
 def test_a_batch_that_holds_everyone_is_never_full():
     assert truncation(TruncatedPoissonGaussian(50, 0.1, 50, 1.0)) == (0.0, 0.0)
     chance, rate = truncation(TruncatedPoissonGaussian(50, 0.1, 2, 1.0))
     assert 0.0 < rate < chance < 1.0
+
+
+@pytest.mark.parametrize(
+    ("cheap", "dear"),
+    [
+        # By the sum of 1 / multiplier^2: 0.25 against 0.2755.
+        (Gaussian(2.0), Repeated(Gaussian(3.3), 3)),
+        (Repeated(Gaussian(3.7), 3), Gaussian(2.0)),
+        (Repeated(Pure(0.1), 3), Pure(0.4)),
+        (Pure(0.2), Repeated(Pure(0.1), 3)),
+        (Pure(0.0), Gaussian(2.0)),  # nothing is cheaper than anything
+    ],
+)
+def test_the_cheaper_of_two_true_statements_is_charged(cheap, dear):
+    assert _cheapest([cheap, dear]) == _cheapest([dear, cheap]) == cheap
+
+
+def test_statements_that_do_not_compare_are_charged_as_they_come():
+    assert _cheapest([Pure(0.1), Gaussian(2.0)]) == Pure(0.1)
+    assert _cheapest([Gaussian(2.0), Pure(0.1)]) == Gaussian(2.0)
+
+
+def rewritten(profile, **change):
+    """A stored profile with another head, its checksum put right."""
+    data = profile.to_bytes()[:-32]
+    size = int.from_bytes(data[:4], "little")
+    head = json.dumps(json.loads(data[4 : 4 + size]) | change).encode()
+    whole = len(head).to_bytes(4, "little") + head + data[4 + size :]
+    return whole + hashlib.sha256(whole).digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format": 2}, {"format": 0}, {"dots": 1}, {"dots": 2**22 + 1}, {"dots": 3}],
+)
+def test_another_format_or_size_of_a_stored_profile_is_refused(change):
+    curve = np.array([0.5, 0.25])
+    profile = Profile(4, -1, curve, curve)
+    assert Profile.from_bytes(rewritten(profile)).first == -1
+    with pytest.raises(ValueError, match="not a privacy profile: .*(format|values)"):
+        Profile.from_bytes(rewritten(profile, **change))
+
+
+@pytest.mark.parametrize("first", [2**53 + 1, -(2**53) - 1])
+def test_a_stored_profile_that_begins_beyond_the_floats_is_refused(first):
+    curve = np.array([0.5, 0.25])
+    with pytest.raises(ValueError, match="out of range"):
+        Profile.from_bytes(rewritten(Profile(4, 0, curve, curve), first=first))

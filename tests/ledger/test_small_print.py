@@ -6,13 +6,14 @@ import sqlite3
 from fractions import Fraction
 
 import pytest
+from sqlalchemy.pool import StaticPool
 
 from demur.core.accounting import profile_of
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse, NotPriced
 from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.gaussian import gaussian_epsilon
-from demur.ledger import Budget, Ledger, journal
+from demur.ledger import Budget, Ledger, filters, journal
 from demur.ledger.book import _shown
 from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
 from tests.ledger.kit import UNIT, edit, says
@@ -54,6 +55,12 @@ def test_a_filter_does_not_keep_the_callers_list():
     assert hash(rule) == hash(Filter.from_json(rule.to_json()))
 
 
+def test_a_renyi_filter_needs_a_delta():
+    with pytest.raises(ValueError, match="'rdp' filter needs a positive delta"):
+        Filter.named("rdp", Budget(1.0))
+    assert Filter.named("rdp", Budget(1.0, 1e-6)).meters
+
+
 def test_a_gaussian_has_no_price_at_delta_zero():
     assert GaussianMeter().epsilon(Fraction(1, 4), 0.0) == math.inf
     assert GaussianMeter().epsilon(Fraction(0), 0.0) == 0.0
@@ -65,6 +72,20 @@ def test_a_gaussian_has_no_price_at_delta_zero():
     assert book.entries() == []
 
 
+def test_what_is_spent_is_the_least_of_the_meters_readings():
+    rule, budget = Filter((GaussianMeter(), RenyiMeter(8)), 0.0), Budget(8.0, 1e-6)
+    book = Ledger(budget, unit=UNIT, filter=rule)
+    book.charge(COUNT, label="x")
+    (status,) = book.status()
+    left = Budget(8.0, filters.shares(rule, budget).meter_budget.delta)
+    readings = [
+        GaussianMeter().epsilon(Fraction(1, 100), left.delta),
+        RenyiMeter(8).epsilon(RenyiMeter(8).amount(Gaussian(10.0)), left.delta),
+    ]
+    assert readings[0] != pytest.approx(readings[1], rel=0.01)
+    assert status.spent_epsilon == pytest.approx(min(readings), rel=1e-9)
+
+
 # -- the book ----------------------------------------------------------------------
 
 
@@ -72,6 +93,12 @@ def test_a_book_says_whether_it_is_durable(path):
     assert Ledger(Budget(1.0, 1e-6), unit=UNIT).durable is False
     with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as book:
         assert book.durable is True
+
+
+def test_a_book_in_memory_is_one_connection():
+    """Every further one would be to another, empty book."""
+    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    assert isinstance(book._store._engine.pool, StaticPool)
 
 
 def test_noise_handed_out_is_wiped_by_the_commit():
@@ -154,3 +181,32 @@ def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path)
         with book._store.read() as connection:
             assert journal.profiles(connection) == {}
         assert book.epsilon() == before  # built anew
+
+
+def test_the_columns_that_may_be_empty_are_these(path):
+    """Of a file that was made, not of the code that made it."""
+    Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}).close()
+    with sqlite3.connect(path) as connection:
+        tables = [
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            )
+        ]
+        columns = {
+            (table, name): (bool(filled), bool(primary))
+            for table in tables
+            for _, name, _, filled, _, primary in connection.execute(
+                f"PRAGMA table_info({table})"
+            )
+        }
+    connection.close()
+    empty = {name for (_, name), (filled, _) in columns.items() if not filled}
+    assert empty == {"idempotency_key", "declaration", "count", "noise", "signature"}
+    assert {place for place, (_, primary) in columns.items() if primary} == {
+        ("demur_book", "id"),
+        ("demur_budgets", "position"),
+        ("demur_declarations", "digest"),
+        ("demur_profiles", "event"),
+        ("demur_rows", "sequence"),
+    }

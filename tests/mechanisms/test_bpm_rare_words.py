@@ -1,4 +1,4 @@
-"""Words that no run will meet, laid in by hand: far normals, rare shells, tiny batches."""
+"""Words that no run will meet, laid in by hand: far normals, rare shells."""
 
 from __future__ import annotations
 

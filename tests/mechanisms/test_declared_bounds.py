@@ -1,4 +1,4 @@
-"""What a report mechanism declares beside its cost: the bound it enforces, and to whom."""
+"""What a report mechanism declares beside its cost: the bound it enforces."""
 
 from __future__ import annotations
 

@@ -145,10 +145,11 @@ def test_a_spoilt_page_is_refused(browser, page, ledger, tmp_path, what) -> None
 
 
 def test_it_prints_light_and_unfolded(browser, page, tmp_path) -> None:
-    browser.open(page, width=1280, dark=True)
+    browser.open(page, width=718, dark=True)  # A4 between its margins
     browser.print(tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate(OVERFLOW) <= 0
     paper = browser.evaluate("getComputedStyle(document.body).color")
     assert paper == "rgb(29, 39, 51)", "dark ink on white paper"
     tall = (

@@ -154,8 +154,11 @@ def test_lattice_noise_for_every_step():
     done = train(plan, ledger=ledger)
     assert "lattice" in done.statement() and "threefry" not in done.statement()
     assert done.entry.declaration.sampler_distance > 0.0
-    assert train(plan, source=Seeded(1)).steps == 12
-    # Several minibatches, one draw: the same run.
+
+
+@pytest.mark.slow
+def test_lattice_noise_is_drawn_once_for_several_minibatches():
+    plan = make_plan(noise="lattice", bands=3)
     runs = [
         train(plan, source=Seeded(1), shapes=None, minibatch_size=size)
         for size in (8, 64)

@@ -1,4 +1,4 @@
-"""A step of the seed's mode that leaves the floats, in one coordinate, changes nothing."""
+"""A step of the seed's mode that leaves the floats in one coordinate is refused."""
 
 import numpy as np
 import pytest

@@ -5,10 +5,12 @@ Places are named, values never: what differs between two worlds is a secret of t
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
@@ -20,6 +22,7 @@ from demur.ledger import Ledger
 
 # Of an entry: its id, time and place in the book are new each time, in any world.
 _OF_ENTRY = ("label", "declaration", "count", "noise")
+_CARRIERS = (str, bytes, int, float, np.ndarray, dict, list, tuple)
 _PLAIN = (str, bytes, int, bool, type(None), Enum, PurePath, type)
 Seen: TypeAlias = dict[tuple[int, int], tuple[object, object]]
 
@@ -41,7 +44,11 @@ def _compare(one: object, two: object, at: str, seen: Seen) -> Iterator[str]:
     seen[id(one), id(two)] = one, two
     if type(one) is not type(two):
         yield f"{at} (type)"
-    elif isinstance(one, _PLAIN):
+        return
+    if isinstance(one, _CARRIERS) and hasattr(one, "__dict__"):
+        # A subclass of something plain can carry more than what it is.
+        yield from _compare(vars(one), vars(two), f"{at}.__dict__", seen)
+    if isinstance(one, _PLAIN):
         if one != two:
             yield at
     elif isinstance(one, float):
@@ -72,26 +79,45 @@ def _objects(one: Any, two: Any, at: str, seen: Seen) -> Iterator[str]:
     if isinstance(one, Ledger):
         yield from _compare(one.entries(), two.entries(), f"{at}.entries()", seen)
         return
-    names: list[str] | None = None
-    if isinstance(one, Entry):
-        names = list(_OF_ENTRY)
-    elif is_dataclass(one):
-        names = [field.name for field in fields(one)]
-    elif isinstance(one, FunctionType | MethodType | ModuleType):
-        names = None
-    elif hasattr(one, "__dict__"):
-        if list(vars(one)) != list(vars(two)):
-            yield f"{at} (attributes)"
-            return
-        names = list(vars(one))
-    if names is None:
-        if not _says_equal(one, two):
+    names, others = _names(one), _names(two)
+    if names != others:
+        yield f"{at} (attributes)"
+    elif names:
+        for name in names:
+            a, b = getattr(one, name), getattr(two, name)
+            yield from _compare(a, b, f"{at}.{name}", seen)
+    elif not _says_equal(one, two):
+        # Without attributes, yet perhaps not empty: slots, a partial, a generator.
+        states = _state(one), _state(two)
+        if None in states or any(_compare(*states, at, seen)):
             yield at
-        return
-    for name in names:
-        yield from _compare(
-            getattr(one, name), getattr(two, name), f"{at}.{name}", seen
-        )
+
+
+def _names(value: Any) -> list[str]:
+    """What an object holds, in fields or beside them."""
+    if isinstance(value, Entry):
+        return list(_OF_ENTRY)
+    if isinstance(value, FunctionType | MethodType | ModuleType):
+        return []
+    names = [field.name for field in fields(value)] if is_dataclass(value) else []
+    names += [name for name in getattr(value, "__dict__", ()) if name not in names]
+    # What was computed from the rest, and only if somebody asked, is no difference.
+    return [
+        name
+        for name in names
+        if not isinstance(getattr(type(value), name, None), cached_property)
+    ]
+
+
+def _state(value: object) -> tuple[Any, ...] | None:
+    """How an object would be made again; None if it cannot be."""
+    if isinstance(value, FunctionType | MethodType | ModuleType):
+        return None
+    try:
+        made = value.__reduce_ex__(4)
+    except Exception:  # whatever an object says that is not to be copied
+        return None
+    return made if isinstance(made, tuple) else None
 
 
 def _says_equal(one: object, two: object) -> bool:
@@ -125,3 +151,32 @@ def _shown(key: object) -> str:
     """A key that is a short name; others may be data."""
     text = repr(key)
     return text if isinstance(key, str) and len(text) <= 40 else "..."
+
+
+# -- things that are written to later --------------------------------------------------
+
+
+def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy, as deep as it can be made: what cannot be copied stays itself."""
+    memo = {} if memo is None else memo
+    if id(value) in memo:
+        return memo[id(value)]
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # a lock, a book, a key: something in it is not to be copied
+        pass
+    made: Any
+    if type(value) is dict:
+        memo[id(value)] = made = {}
+        made.update((key, copied(part, memo)) for key, part in value.items())
+    elif type(value) is list:
+        memo[id(value)] = made = []
+        made.extend(copied(part, memo) for part in value)
+    elif type(value) is tuple:
+        made = tuple(copied(part, memo) for part in value)
+    elif hasattr(value, "__dict__") and not isinstance(value, Ledger):
+        memo[id(value)] = made = object.__new__(type(value))
+        vars(made).update((k, copied(part, memo)) for k, part in vars(value).items())
+    else:
+        made = value
+    return made

@@ -50,7 +50,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from demur.audit.distances import charged_loss, measure
-from demur.audit.equality import differences
+from demur.audit.equality import copied, differences
 from demur.audit.measured import Loss, Measured, Pair
 from demur.audit.result import AuditResult, Level
 from demur.audit.step_distances import FLOAT32
@@ -157,27 +157,47 @@ def replay(
     if recording.active() is not None:
         raise RuntimeError("a replay cannot be made inside a replay")
     first = Tape()
-    with recording.watching(first):
-        published = run(pair[0], Seeded(seed))
-    second, failed = Tape(first), None
-    other: Any = None
-    with recording.watching(second):
-        try:
-            other = run(pair[1], Seeded(seed))
-        except Exception as error:  # a refusal in one world alone is an answer too
-            failed = type(error).__name__
+    second = Tape(first)
+    try:
+        return _replayed(run, pair, unit, subject, seed, first, second)
+    finally:
+        # A program that was traced meanwhile may keep them: nothing stays in them.
+        first.close()
+        second.close()
+
+
+def _replayed(
+    run: Callable[[D, Source], Any],
+    pair: tuple[D, D],
+    unit: Unit,
+    subject: str,
+    seed: int,
+    first: Tape,
+    second: Tape,
+) -> ReplayResult:
+    published, failed = _world(run, pair[0], seed, first)
+    # The second run may write into what the first one returned.
+    kept = copied(published)
+    unlike = set(differences(kept, published))
+    other, failed_too = _world(run, pair[1], seed, second)
+    if failed is not None and failed_too is not None:
+        raise failed  # nothing is published in either world: no run to speak of
     measured = measure(_matched(first, second), unit)
     found = list(_compared(first, second, measured, unit))
-    if failed is not None:
-        found.append(
-            Violation(Breach.ERROR, f"one world alone ends with an error ({failed})")
-        )
+    alone = failed or failed_too
+    if alone is not None:
+        # A refusal in one world alone is an answer too.
+        said = f"one world alone ends with an error ({type(alone).__name__})"
+        found.append(Violation(Breach.ERROR, said))
     else:
         places = itertools.islice(differences(published, other), _MOST_NAMED)
         found += [
             Violation(Breach.RESULT, f"what is published differs at {place}")
             for place in places
         ]
+        if set(differences(kept, published)) - unlike:
+            said = "what one world publishes is overwritten by the run of the other"
+            found.append(Violation(Breach.RESULT, said))
     return ReplayResult(
         subject=subject,
         unit=unit,
@@ -186,6 +206,19 @@ def replay(
         closest=max((one.share for one in measured), default=0.0),
         violations=tuple(found),
     )
+
+
+def _world(
+    run: Callable[[D, Source], Any], data: D, seed: int, tape: Tape
+) -> tuple[Any, Exception | None]:
+    """What a run returns under the eyes of `tape`, or how it ends."""
+    with recording.watching(tape):
+        try:
+            return run(data, Seeded(seed)), None
+        except recording.WrongOrder:
+            raise  # about the pair, not about the engine
+        except Exception as error:
+            return None, error
 
 
 def _compared(

@@ -124,6 +124,10 @@ class Selection:
         self.batches: list[NDArray[Any]] = []
 
 
+class WrongOrder(ValueError):
+    """The two worlds of a replay came in the wrong order."""
+
+
 class Tape:
     """The passages, charges and batches of one run; `earlier` is the run to replay."""
 
@@ -135,6 +139,21 @@ class Tape:
         self._keys: list[Keyed] = []
         self._drawn: list[tuple[object, str, Declared]] = []
         self._lock = threading.Lock()
+        self.closed = False
+
+    def close(self) -> None:
+        """Forget everything and watch no more.
+
+        Programs that were traced under this tape hold on to it. They may be run again,
+        with private data: nothing of that is kept, and nothing is replayed to it.
+        """
+        with self._lock:
+            self.closed = True
+            self._earlier = None
+            for kept in (self.passages, self.charges, self.selections):
+                kept.clear()
+            self._keys.clear()
+            self._drawn.clear()
 
     def passed(
         self,
@@ -149,6 +168,8 @@ class Tape:
 
         Mechanisms inside `draw` belong to this one and are not watched themselves.
         """
+        if self.closed:
+            return draw()
         if key is not None:
             _must_be_seeded(key.private)
         kept = tuple(np.array(part) for part in value)
@@ -216,7 +237,7 @@ class Tape:
         if self._earlier is not None and at < len(self._earlier.selections):
             before = self._earlier.selections[at]
         if independent and before is not None and before.size < size:
-            raise ValueError(
+            raise WrongOrder(
                 "the larger world comes first, the extra record as its last one:"
                 " batches of a smaller world say nothing about a record it lacks"
             )
@@ -224,7 +245,8 @@ class Tape:
         def coupled() -> Iterator[NDArray[Any]]:
             if before is None or before.size == size or not independent:
                 for batch in batches:
-                    found.batches.append(np.array(batch))
+                    if not self.closed:
+                        found.batches.append(np.array(batch))
                     yield batch
                 return
             for batch in before.batches:
@@ -251,7 +273,8 @@ _ACTIVE: ContextVar[Tape | None] = ContextVar("demur tape", default=None)
 
 def active() -> Tape | None:
     """The tape that watches, or None: one look-up in ordinary use."""
-    return _ACTIVE.get()
+    tape = _ACTIVE.get()
+    return None if tape is None or tape.closed else tape
 
 
 @contextmanager
@@ -268,7 +291,7 @@ def asked(
     declaration: Declaration, count: int, label: str, *, private: bool
 ) -> Charge | None:
     """Tell of a charge before it is written; the book marks it as paid afterwards."""
-    tape = _ACTIVE.get()
+    tape = active()
     if tape is None:
         return None
     _must_be_seeded(private)
@@ -278,7 +301,7 @@ def asked(
 
 def refuse_private(private: bool) -> None:
     """Refuse to draw private noise while a tape watches."""
-    if private and _ACTIVE.get() is not None:
+    if private and active() is not None:
         _must_be_seeded(private)
 
 

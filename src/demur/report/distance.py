@@ -122,10 +122,12 @@ def unit_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[UnitCost, ...]
 
 
 def worlds(ledger: Ledger, entries: Sequence[Entry]) -> tuple[World, ...]:
-    """A curve for each space that is spoken of."""
+    """A curve for each space that is spoken of, those with a budget first."""
     spaces = {u.space for u in _spoken(ledger, entries) if isinstance(u, Ball)}
+    held = {u.space for u, _ in ledger.terms.budgets if isinstance(u, Ball)}
     groups = groups_of(ledger) if spaces else []
-    return tuple(_world(ledger, entries, groups, space) for space in sorted(spaces))
+    order = sorted(spaces, key=lambda space: (space not in held, space))
+    return tuple(_world(ledger, entries, groups, space) for space in order)
 
 
 def _spoken(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
@@ -157,6 +159,10 @@ def _world(
     ]
     delta = max((b.delta for _, b in held), default=_delta(ledger))
     knots = _knots(entries, space)
+    for known in ledger.terms.maps:
+        # A corner of a space that this one maps into, as far away as it is from here.
+        if known.source == space:
+            knots += [r / known.constant for r in _knots(entries, known.target)]
     radii = _radii([r for r, _ in held] + knots)
     balls = [Ball(r, space=space) for r in radii]
     priced = [g for g in groups if not g.declaration.cost.only_erasure()]

@@ -22,11 +22,13 @@ _CHAPTERS = (
 )
 
 
+# What a tour leaves behind, so that the next one may clear it away.
+_OURS = ("book.db", "live.db", "head.txt", "certificate.json", "report.html")
+
+
 def run(out: Path, console: Console) -> None:
     """Take the tour; leaves book.db, head.txt and report.html under `out`."""
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+    _make_room(out)
     console.print(
         Panel.fit(
             "[bold]demur[/]: learning from people's data under a promise that can be"
@@ -44,3 +46,19 @@ def run(out: Path, console: Console) -> None:
         f"Next:   demur report {out / 'book.db'} -o report.html,"
         f" demur ledger show {out / 'book.db'}, demur audit --quick"
     )
+
+
+def _make_room(out: Path) -> None:
+    """An empty folder; whatever is not from an earlier tour is left alone."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is not a folder. Nothing was changed.")
+    found = sorted(out.iterdir()) if out.exists() else []
+    strange = [path.name for path in found if not path.name.startswith(_OURS)]
+    if strange:
+        raise ValueError(
+            f"{out} holds {strange[0]!r}, which no tour made: choose an empty folder"
+            " with --out. Nothing was changed."
+        )
+    for path in found:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    out.mkdir(parents=True, exist_ok=True)

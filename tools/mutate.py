@@ -1,0 +1,397 @@
+"""Change the code at random, one place at a time, and see whether the tests notice.
+
+`map` runs each package's tests once on a copy of the tree and keeps which test executes
+which line, and its processor time. `run` tries mutants on the copy, the cheapest tests
+that execute the changed line first; it takes up where it stopped. `report` sums up and
+shows what was not noticed. Each mutant is tried in a forked process (libraries are
+loaded once) under a limit of processor time, so that a busy machine kills nothing.
+"""
+
+import argparse
+import ast
+import difflib
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+import tomllib
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import coverage
+import hypothesis
+import pytest
+
+from tools.mutants import Mutant, draw, sites
+
+ROOT = Path(__file__).parent.parent
+MEMORY = 8 * 2**30
+PYTEST = ["-q", "-p", "no:cacheprovider", "-m", "not deep and not postgres"]
+PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # loaded before the fork
+LOADED = """numpy scipy.stats scipy.optimize scipy.integrate numba mpmath sqlalchemy
+dp_accounting.pld.privacy_loss_distribution dp_accounting.rdp pyarrow.parquet"""
+
+
+class Observer:
+    """A pytest plugin: choose and order tests, time them, note what they execute."""
+
+    def __init__(self, chosen: list[str], cover: coverage.Coverage | None = None):
+        self.rank = {test: i for i, test in enumerate(chosen)}
+        self.cover = cover
+        self.times: dict[str, float] = {}
+        self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Only those chosen, in their order; all, if none is."""
+        if self.rank:
+            chosen = [item for item in items if item.nodeid in self.rank]
+            items[:] = sorted(chosen, key=lambda item: self.rank[item.nodeid])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Put what is executed, and its processor time, under the test's name."""
+        if self.cover:
+            self.cover.switch_context(item.nodeid)
+        before = sum(os.times()[:4])
+        result = yield
+        self.times[item.nodeid] = sum(os.times()[:4]) - before
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Who noticed."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that does not import is noticed too."""
+        if report.failed:
+            self.failed.append(f"import of {report.nodeid}")
+
+
+class Package:
+    """A part of mutants.toml: modules, their tests, and the files of a run."""
+
+    def __init__(self, name: str, part: dict[str, Any], work: Path) -> None:
+        self.name, self.part, self.work, self.tree = name, part, work, work / "tree"
+        self.home = self.tree / "src" / "demur"
+        self.map_file = work / f"map-{name}.json"
+        self.results_file = work / f"results-{name}.jsonl"
+
+    def modules(self) -> list[str]:
+        """The modules that are mutated, from src/demur on."""
+        files = [f for glob in self.part["modules"] for f in self.home.glob(glob)]
+        left = [f for f in files if f.name not in self.part.get("without", [])]
+        return sorted(str(f.relative_to(self.home)) for f in left)
+
+    def tests(self) -> list[str]:
+        """The files of its tests, and the modules themselves for their doctests."""
+        found: list[Path] = []
+        for entry in map(self.tree.joinpath, self.part["tests"]):
+            found += sorted(entry.glob("test_*.py")) if entry.is_dir() else [entry]
+        left = [f for f in found if f.name not in self.part.get("without", [])]
+        own = [self.home / module for module in self.modules()]
+        return [str(f.relative_to(self.tree)) for f in left + own]
+
+    def sites(self) -> list[list[Mutant]]:
+        """Every site of its modules."""
+        return [site for m in self.modules() for site in sites(self.home / m, m)]
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last word on each mutant tried."""
+        if not self.results_file.exists():
+            return {}
+        rows = map(json.loads, self.results_file.read_text().splitlines())
+        return {row["key"]: row for row in rows}
+
+
+def prepare(work: Path, packages: list[Package]) -> None:
+    """A copy of the tree, from which this process and its children import."""
+    tree = work / "tree"
+    if not tree.exists():
+        for part in ("src", "tests"):
+            unwanted = shutil.ignore_patterns("*.pyc")
+            shutil.copytree(ROOT / part, tree / part, ignore=unwanted)
+        shutil.copy(ROOT / "pyproject.toml", tree)
+    restore(work)
+    os.chdir(tree)
+    sys.path[:0] = [str(tree / "src"), str(tree)]
+    os.environ |= {"PYTHONPATH": f"{tree / 'src'}:{tree}", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg"}
+    sys.dont_write_bytecode = True
+    hypothesis.settings.register_profile(
+        "mutants", max_examples=25, derandomize=True, database=None, deadline=None
+    )
+    hypothesis.settings.load_profile("mutants")
+    jax = " jax optax" if any(p.name == "training" for p in packages) else ""
+    for library in (LOADED + jax).split():
+        import_module(library)
+
+
+def forked(
+    work: Path, observer: Observer, arguments: list[str], cpu: float
+) -> tuple[str, list[str], dict[str, float]]:
+    """Run pytest in a child: the outcome, what failed, the times."""
+    note = work / "child.json"
+    note.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu), math.ceil(cpu) + 5))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        log = os.open(work / "child.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = 3
+        try:
+            if observer.cover:
+                observer.cover.start()
+            code = int(pytest.main([*PYTEST, *arguments], plugins=[observer]))
+            if observer.cover:
+                observer.cover.stop()
+                observer.cover.save()
+            note.write_text(json.dumps([observer.failed, observer.times]))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    # The clock ends only a child that waits for ever.
+    deadline = time.monotonic() + 20 * cpu + 120
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+    try:
+        os.killpg(child, signal.SIGKILL)  # what the tests had started
+    except ProcessLookupError:
+        pass
+    failed, times = json.loads(note.read_text()) if note.exists() else ([], {})
+    if os.WIFSIGNALED(ended[1]):
+        limits = (signal.SIGXCPU, signal.SIGKILL)
+        return "timeout" if os.WTERMSIG(ended[1]) in limits else "killed", failed, times
+    code = os.WEXITSTATUS(ended[1])
+    outcome = {0: "survived", 1: "killed", 2: "killed"}.get(code, f"error {code}")
+    return outcome, failed, times
+
+
+def map_tests(package: Package) -> None:
+    """Run the tests unchanged: which executes which line, at what cost."""
+    if package.map_file.exists():
+        return
+    data = package.work / f"coverage-{package.name}"
+    cover = coverage.Coverage(
+        data_file=str(data), config_file=False, include=[f"{package.home}/*"]
+    )
+    _, failed, times = forked(
+        package.work, Observer([], cover), package.tests(), cpu=7200.0
+    )
+    for test in failed:  # one that fails without a mutant says nothing of one
+        print("left out:", test)
+        times.pop(test, None)
+    measured = coverage.CoverageData(str(data))
+    measured.read()
+    lines = {}
+    for module in package.modules():
+        found = measured.contexts_by_lineno(str(package.home / module))
+        lines[module] = {n: sorted(set(t) & set(times)) for n, t in found.items()}
+    package.map_file.write_text(json.dumps({"times": times, "lines": lines}))
+    cost = sum(times.values())
+    print(f"{package.name}: {len(times)} tests, {cost:.0f} s of processor", flush=True)
+
+
+def smallest_statement(tree: ast.Module, line: int) -> range:
+    """The smallest statement around a line (of a compound one, its head)."""
+    best = range(line, line + 1)
+    size = math.inf
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node.end_lineno is not None:
+            body = getattr(node, "body", None)
+            end = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
+            if node.lineno <= line <= end and end - node.lineno < size:
+                best, size = range(node.lineno, end + 1), end - node.lineno
+    return best
+
+
+def called(tree: ast.Module, line: int) -> bool:
+    """Whether a line lies in the body of a function, and so is not run at import."""
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+    )
+
+
+def plan(
+    mapped: dict[str, Any], mutant: Mutant, source: str, cpu: float
+) -> list[list[str]]:
+    """Tests in the order to try: a few of the likeliest files, then the others.
+
+    To collect all of a package's tests takes longer than to run those few.
+    """
+    times, lines = mapped["times"], mapped["lines"][mutant.path]
+    tree = ast.parse(source)
+    here = {
+        test
+        for line in smallest_statement(tree, mutant.line)
+        for test in lines.get(str(line), [])
+    }
+    if not here and ("njit" in source or not called(tree, mutant.line)):
+        # Compiled, or run at import: tests that execute the module, or none at all.
+        every = [t for by in mapped["lines"].values() for t in by.values()]
+        executing = {test for tests in every for test in tests}
+        here = {t for ts in lines.values() for t in ts} | (set(times) - executing)
+    order: list[str] = []
+    for test in sorted(here, key=lambda t: (times[t], t)):
+        cpu -= times[test]
+        if cpu < 0:
+            break
+        order.append(test)
+    likely = Counter(test.partition("::")[0] for test in order).most_common(2)
+    files = [file for file, _ in likely]
+    first = [test for test in order if test.partition("::")[0] in files][:60]
+    return [first, [test for test in order if test not in set(first)]]
+
+
+def attempt(
+    package: Package, mapped: dict[str, Any], mutant: Mutant, cpu: float
+) -> dict[str, Any]:
+    """Put a mutant into the copy, run the tests, put the copy back."""
+    path = package.home / mutant.path
+    source, stamp = path.read_text(), path.stat()
+    text = mutant.code(source)
+    if text is None:
+        return {"key": mutant.key, "outcome": "none"}
+    # numba's cache does not see that an inlined function of another module has changed.
+    compiled = "njit" in source
+    cache = package.work / ("numba-fresh" if compiled else "numba")
+    if compiled:
+        shutil.rmtree(cache, ignore_errors=True)
+    os.environ["NUMBA_CACHE_DIR"] = str(cache)
+    import_module("numba").config.CACHE_DIR = str(cache)
+    outcome, tried = "survived", 0
+    failed: list[str] = []
+    undo = [str(path), source, stamp.st_mtime_ns]
+    (package.work / "undo.json").write_text(json.dumps(undo))
+    try:
+        path.write_text(text)
+        os.utime(path, (stamp.st_atime, stamp.st_mtime + 10))
+        for tests in filter(None, plan(mapped, mutant, source, cpu)):
+            limit = 2 * sum(mapped["times"][t] for t in tests)
+            limit += 60 if compiled else 10
+            files = sorted({test.partition("::")[0] for test in tests})
+            tried += len(tests)
+            outcome, failed, _ = forked(
+                package.work, Observer(tests), ["-x", *files], limit
+            )
+            if outcome != "survived":
+                break
+    finally:
+        restore(package.work)
+    diff = difflib.unified_diff(
+        source.splitlines(), text.splitlines(), n=0, lineterm=""
+    )
+    return {
+        "key": mutant.key,
+        "outcome": outcome,
+        "by": failed[:1],
+        "tests": tried,
+        "diff": "\n".join(list(diff)[2:]),
+    }
+
+
+def restore(work: Path) -> None:
+    """Put the copy back as it was before the mutant in progress, if there is one."""
+    undo = work / "undo.json"
+    if undo.exists():
+        path, source, modified = json.loads(undo.read_text())
+        Path(path).write_text(source)
+        os.utime(path, ns=(modified, modified))
+        undo.unlink()
+
+
+def run(package: Package, seed: str, cpu: float, again: list[str]) -> None:
+    """Try the sample; `again` are outcomes to try once more."""
+    mapped = json.loads(package.map_file.read_text())
+    known = package.results()
+    done = 0
+    for mutant in draw(package.sites(), f"{seed} {package.name}"):
+        if done == package.part["sample"]:
+            return
+        result = known.get(mutant.key)
+        if result is None or result["outcome"] in again:
+            result = attempt(package, mapped, mutant, cpu)
+            with package.results_file.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{result['outcome']:9} {mutant.key}", flush=True)
+        done += result["outcome"] != "none"
+
+
+def wilson(killed: int, of: int) -> tuple[float, float]:
+    """A 95% interval for a proportion."""
+    z2 = 1.959964**2
+    middle = (killed + z2 / 2) / (of + z2)
+    half = math.sqrt(z2 * (killed * (of - killed) / max(of, 1) + z2 / 4)) / (of + z2)
+    return middle - half, middle + half
+
+
+def report(packages: list[Package]) -> None:
+    """A table, and everything that was not noticed, to be judged by a reader."""
+    total: Counter[str] = Counter()
+    left = []
+    print("package, sites, tried, killed (of these by time), 95% interval")
+    for package in packages:
+        rows = [r for r in package.results().values() if r["outcome"] != "none"]
+        count = Counter(row["outcome"] for row in rows)
+        total += count
+        killed = count["killed"] + count["timeout"]
+        low, high = wilson(killed, len(rows))
+        print(
+            f"{package.name:11} {len(package.sites()):5} {len(rows):4} {killed:4}"
+            f" ({count['timeout']}) {low:.0%} to {high:.0%}"
+        )
+        left += [r for r in rows if r["outcome"] not in ("killed", "timeout")]
+    killed = total["killed"] + total["timeout"]
+    low, high = wilson(killed, total.total())
+    print(f"all: {killed} of {total.total()}, {low:.1%} to {high:.1%}")
+    for row in left:
+        print(f"\n{row['outcome']} {row['key']} ({row['tests']} tests)\n{row['diff']}")
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["map", "run", "report"])
+    parser.add_argument("packages", nargs="*", help="of mutants.toml; all if none")
+    parser.add_argument("--config", type=Path, default=ROOT / "tools/mutants.toml")
+    parser.add_argument("--work", type=Path, default=ROOT / "out" / "mutants")
+    parser.add_argument("--seed", help="another sample")
+    parser.add_argument("--again", nargs="*", default=[], help="outcomes to try again")
+    args = parser.parse_args()
+    work = args.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    config = tomllib.loads(args.config.read_text())
+    names = args.packages or [k for k, v in config.items() if isinstance(v, dict)]
+    packages = [Package(name, config[name], work) for name in names]
+    # Ended in this way, it puts the copy back; ended hard, it does so on the next run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    prepare(work, packages)
+    if args.command == "report":
+        report(packages)
+    for package in packages:
+        if args.command == "map":
+            map_tests(package)
+        elif args.command == "run":
+            seed = args.seed or str(config["seed"])
+            run(package, seed, config["cpu_seconds"], args.again)
+
+
+if __name__ == "__main__":
+    main()
