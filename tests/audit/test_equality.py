@@ -1,6 +1,7 @@
 """Two results are equal in every bit, or the place where they differ is named."""
 
 import enum
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from demur.audit.equality import differences
+from demur.audit.equality import copied, differences
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
@@ -107,3 +108,89 @@ def test_entries_and_books_are_compared_by_what_they_say():
     other, third = booked(6.0)
     assert any("entry.declaration" in place for place in places(one, other))
     assert places(first, third)
+
+
+class Slots:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Text(str):
+    pass
+
+
+class Number(float):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+class Listed(list):
+    pass
+
+
+class Grid(np.ndarray):
+    pass
+
+
+@dataclass
+class Fields:
+    value: int = 1
+
+
+def carrying(made, exact):
+    made.beside = exact
+    return made
+
+
+CARRIERS = {
+    "text": lambda exact: carrying(Text("x"), exact),
+    "number": lambda exact: carrying(Number(1.0), exact),
+    "mapping": lambda exact: carrying(Table(), exact),
+    "list": lambda exact: carrying(Listed(), exact),
+    "array": lambda exact: carrying(np.zeros(2).view(Grid), exact),
+    "dataclass": lambda exact: carrying(Fields(), exact),
+    "mask": lambda exact: np.ma.masked_array([1.0, 2.0], mask=[False, exact > 0.5]),
+    "slots": Slots,
+    "partial": lambda exact: functools.partial(max, exact),
+}
+
+
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_what_is_carried_beside_the_value_is_compared(kind):
+    make = CARRIERS[kind]
+    assert places(make(0.25), make(0.25)) == []
+    assert places(make(0.25), make(0.75))
+
+
+class Lazy:
+    def __init__(self):
+        self.base = 1
+
+    @functools.cached_property
+    def derived(self):
+        return self.base + 1
+
+
+def test_what_was_only_computed_on_demand_is_no_difference():
+    asked, other = Lazy(), Lazy()
+    assert asked.derived == 2
+    assert places(asked, other) == []
+
+
+def test_a_copy_does_not_follow_what_is_written_later():
+    book = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())  # cannot be copied
+    made = {"model": Plain([np.zeros(1), book]), "pair": (book, [1])}
+    made["ring"] = made
+    kept = copied(made)
+    assert kept["model"].value[1] is book and places(kept, made) == []
+    made["model"].value[0][0] = 1.0
+    made["pair"][1].append(2)
+    assert places(kept, made) == [
+        "result['model'].value[0]",
+        "result['pair'][1] (length)",
+    ]

@@ -267,6 +267,23 @@ def test_the_level_of_independence_is_kept():
     assert failed <= stats.binom.isf(1e-6, repeats, 0.05)
 
 
+def test_noise_of_exactly_zero_in_two_series_is_no_alarm():
+    """A zero has no magnitude; as one of -37 deviations, two in a row would alarm."""
+    step = 2.0**-10
+    draws = np.rint(matrix() / step) * step
+    draws[:3, :2] = 0.0  # likely once in some 100 matrices of this size
+    assert not independence_test(draws, normal(1.0, step)).refuted
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_a_series_that_never_varies_is_refuted(value):
+    draws = matrix()
+    draws[:, 1] = value
+    for law in (normal(1.0), normal(1.0, 2.0**-10)):
+        result = independence_test(draws, law)
+        assert result.refuted and "all draws of series 1" in result.evidence
+
+
 def test_few_rows_or_nothing_to_compare_are_refused():
     with pytest.raises(NoPower, match="too few"):
         independence_test(matrix()[:100], normal(1.0))

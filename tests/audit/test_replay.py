@@ -269,6 +269,64 @@ def test_an_error_in_the_first_world_is_the_callers():
     assert recording.active() is None
 
 
+def test_an_error_in_the_first_world_alone_is_found():
+    def run(rows, source):
+        if rows[-1, 0] < 0.0:
+            raise RuntimeError("an exact value")
+        return 1
+
+    found = audit(run, MEANS)
+    assert found.breaches() == {Breach.ERROR}
+    assert "exact" not in found.audit_result().statement()
+
+
+class Fitted:
+    pass
+
+
+@pytest.mark.parametrize("where", ["object", "dict", "array"])
+def test_a_model_from_outside_that_both_worlds_write_into(where):
+    """`run` returns the same object twice: the second world overwrote the first."""
+    model, table, coef = Fitted(), {}, np.zeros(1)
+
+    def run(rows, source):
+        model.mean = table["mean"] = coef[0] = rows.mean()
+        return {"object": model, "dict": {"model": table}, "array": [coef]}[where]
+
+    assert audit(run, MEANS).breaches() == {Breach.RESULT}
+
+
+def test_a_model_from_outside_that_is_sound_passes():
+    model = Fitted()
+
+    def run(rows, source):
+        model.mean = release(np.clip(rows, 0, 1).mean(0), source, moved=DIAGONAL / 4)
+        return model
+
+    assert not audit(run, MEANS).refuted
+
+
+def test_a_tape_is_empty_and_deaf_after_the_replay():
+    """A program that was traced meanwhile may keep it, and be run on private data."""
+    tapes = []
+
+    def run(rows, source):
+        tapes.append(recording.active())
+        return release(np.clip(rows, 0, 1).mean(0), source, moved=DIAGONAL / 4)
+
+    audit(run, MEANS)
+    mechanism = Gaussian(1.0, {REPLACED: 1.0})
+    for tape in tapes:
+        with recording.watching(tape):
+            assert recording.active() is None
+            key = NoiseKey(OsEntropy().new_key(), private=True)
+            mechanism.apply([3.0], key)
+        declared = recording.Shift(mechanism.sensitivity, 1.0)
+        drawn = tape.passed(mechanism.name, declared, (np.zeros(2),), lambda: "own")
+        assert drawn == "own"
+        assert not tape.passages and not tape.charges and not tape.selections
+
+
 def test_a_private_source_is_refused():
     with pytest.raises(NotPrivate, match="Nothing was spent"):
         audit(lambda data, source: mean(data, OsEntropy()), MEANS)

@@ -10,11 +10,12 @@ import pytest
 
 from demur.audit.replay import Breach, replay
 from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
-from demur.core.entropy import NoiseKey
+from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPrivate
 from demur.core.recording import Tape, watching
 from demur.mechanisms.correlated import BandedToeplitz
 from demur.training.batch_selection import CyclicPoissonSampling, PartitionType
+from demur.training.canaries import gradient_run
 from demur.training.config import BandMFExecutionPlanConfig, dp_sgd
 from demur.training.noise import privatizer, step_keys
 from demur.training.shapes import ShapePlan
@@ -353,3 +354,26 @@ def test_private_runs_are_refused():
     tree = {"a": jnp.zeros(3)}
     with watching(Tape()), pytest.raises(NotPrivate, match="Nothing was drawn"):
         transform.update(ClippedSum(tree, 1.0), transform.init(tree))
+
+
+@pytest.mark.parametrize("noise", ["threefry", "lattice"])
+def test_canaries_are_traced_anew_for_every_world(noise):
+    """Shapes are equal in both worlds: what was traced under one tape would be kept."""
+    plan = make_plan(noise=noise, sampling_prob=1.0)
+    run = gradient_run(plan, {"w": jnp.zeros(4)})
+    rows = np.eye(4)[:3]
+    other = rows * [[1], [1], [-1]]
+    before = run(rows, Seeded(0))
+    for _ in range(2):
+        found = replay(run, (rows, other), unit=UNITS["REPLACE_ONE"], subject="rows")
+        # Canaries are the auditor's: nothing is charged, all else holds.
+        assert found.breaches() == {Breach.PRICE} and found.passages == 2
+    assert run(rows).shape == before.shape  # from the operating system, unwatched
+
+
+def test_a_pair_in_the_wrong_order_is_the_callers_mistake():
+    relation = "ADD_OR_REMOVE_ONE"
+    larger, smaller = worlds(relation)
+    run = trained(lambda _: make_plan(relation=relation))
+    with pytest.raises(ValueError, match="larger world comes first"):
+        audit(run, relation, pair=(smaller, larger))

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +121,45 @@ def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monke
 
 def test_quick_and_deep_exclude_each_other():
     assert CliRunner().invoke(app, ["audit", "--quick", "--deep"]).exit_code == 2
+
+
+def test_without_jax_training_is_left_out_and_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    asked = CliRunner().invoke(app, ["audit", "--quick", "--engine", "training"])
+    assert asked.exit_code == 1 and "demur[jax]" in asked.output
+    monkeypatch.setattr("demur.checks.suite.ENGINES", ("ledger", "training"))
+    rest = CliRunner().invoke(app, ["audit", "--quick"])
+    assert rest.exit_code == 0 and "Left out: training" in rest.output
+    told = json.loads(CliRunner().invoke(app, ["audit", "--quick", "--json"]).stdout)
+    assert told["ok"] and len(told["left_out"]) == 1
+    assert {one["engine"] for one in told["found"]} == {"ledger"}
+
+
+def test_bad_arguments_are_refused_before_anything_runs(monkeypatch, tmp_path):
+    def never(*args, **options):
+        raise AssertionError("a case was run")
+
+    monkeypatch.setattr("demur.checks.suite.run_suite", never)
+    negative = CliRunner().invoke(app, ["audit", "--seed", "-1"])
+    assert negative.exit_code == 2
+    file = tmp_path / "file"
+    file.write_text("")
+    found = CliRunner().invoke(
+        app, ["audit", "--engine", "ledger", "--plot", str(file)]
+    )
+    assert found.exit_code == 1 and not isinstance(found.exception, AssertionError)
+
+
+def test_the_rate_of_false_alarms_is_not_rounded_down(monkeypatch):
+    """Fourteen cases at 1e-6 are below 2e-05 and above 1e-05."""
+    sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)
+
+    def run(size, seed):
+        return replace(sound.run(size, seed), alpha=1e-6)
+
+    cases = [replace(sound, run=run)] * 14
+    found = audited(monkeypatch, cases)
+    assert "at most 0.00002" in " ".join(found.output.split())
 
 
 @pytest.mark.deep

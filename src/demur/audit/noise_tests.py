@@ -45,6 +45,7 @@ WRONG_SCALE = 1.05
 _CELLS = 32
 _TAILS = (0.5, 0.3, 0.14, 0.05, 0.01)
 _MISS = 1e-6  # how often a control may fail to be rejected
+_FAR = 5.0  # deviations, beyond which a magnitude is cut off
 _CORRELATION = 0.1  # what the control of the independence test has
 _UNIT = "the noise itself"
 
@@ -274,8 +275,7 @@ def independence_test(
     if (n // 2 if lags else n) < needed:
         raise NoPower(f"{n} rows are too few: {2 * needed if lags else needed} needed")
     z = _normal_scores(values, law)
-    worst = _most_correlated(z, lags)
-    p, where = worst
+    p, where = min(_stillest(values, law), _most_correlated(z, lags))
     mixed = z.copy()
     other = 1 if k > 1 else 0
     if k > 1:
@@ -366,8 +366,9 @@ def _most_correlated(z: Values, lags: tuple[int, ...]) -> tuple[float, str]:
     """The smallest p-value of all comparisons, and what was compared."""
     best, where = 1.0, "nowhere"
     # A magnitude as a standard normal: signs flipped at random hide in the values.
-    sizes = special.ndtri(np.clip(2.0 * special.ndtr(np.abs(z)) - 1.0, 1e-300, None))
-    sizes = np.minimum(sizes, 9.0)
+    # Noise of exactly 0 has none: unbounded, two such draws in one row would alarm.
+    sizes = special.ndtri(2.0 * special.ndtr(np.abs(z)) - 1.0)
+    sizes = np.clip(sizes, -_FAR, _FAR)
     for name, series in (("values", z), ("magnitudes", sizes)):
         for i, j in itertools.combinations(range(z.shape[1]), 2):
             p = _p_value(series[:, i], series[:, j])
@@ -380,6 +381,19 @@ def _most_correlated(z: Values, lags: tuple[int, ...]) -> tuple[float, str]:
     return best, where
 
 
+def _stillest(draws: Values, law: Law) -> tuple[float, str]:
+    """The chance that a series never varies: the mass of its value, n - 1 times.
+
+    Nothing is correlated with it, and there is no noise in it.
+    """
+    still = np.flatnonzero(np.ptp(draws, axis=0) == 0.0)
+    if not still.size:
+        return 1.0, "nowhere"
+    value, half = draws[0, still[0]], law.step / 2.0
+    mass = float(law.cdf(value + half) - law.cdf(value - half))
+    return mass ** (len(draws) - 1), f"by all draws of series {still[0]}"
+
+
 def _disjoint(series: Values, lag: int) -> tuple[Values, Values]:
     """Pairs at distance `lag` that share no element: their correlation is exact."""
     validate.count(lag=lag)
@@ -388,6 +402,8 @@ def _disjoint(series: Values, lag: int) -> tuple[Values, Values]:
 
 
 def _p_value(one: Values, two: Values) -> float:
+    if np.ptp(one) == 0.0 or np.ptp(two) == 0.0:
+        return 1.0
     r = float(np.corrcoef(one, two)[0, 1])
     if abs(r) >= 1.0:
         return 0.0

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from demur.cli.shell import AsJson, Code, console, print_json, progress_console, written
+from demur.core.rounding import printed_up
 
 if TYPE_CHECKING:
     from demur.checks.suite import Found, Size
@@ -41,7 +43,9 @@ def audit(
     twins: Annotated[
         bool, typer.Option(help="Audit builds that are broken on purpose, too.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Another seed is another sample.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Another seed is another sample.")
+    ] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Write audits.svg and audits.png here.")
     ] = None,
@@ -51,12 +55,15 @@ def audit(
 
     Exit code 1 if a promise is refuted, or if a broken twin is not.
     """
-    from demur.checks.suite import ENGINES, Size, all_cases, run_suite
+    from demur.checks.suite import ENGINES, Size, all_cases, lacking, run_suite
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
+    if plot is not None:
+        plot.mkdir(parents=True, exist_ok=True)  # before the long part, not after it
     size = Size.QUICK if quick else Size.DEEP if deep else Size.STANDARD
-    engines = [str(one) for one in engine or ENGINES]
+    engines = [str(one) for one in engine or ENGINES if engine or not lacking(one)]
+    left_out = [lacks for one in ENGINES if not engine and (lacks := lacking(one))]
     found: list[Found] = []
     with Progress(
         SpinnerColumn(),
@@ -81,10 +88,17 @@ def audit(
         _draw(found, plot)
     if as_json:
         print_json(
-            {"ok": good, "size": str(size), "found": [one.to_json() for one in found]}
+            {
+                "ok": good,
+                "size": str(size),
+                "left_out": left_out,
+                "found": [one.to_json() for one in found],
+            }
         )
     else:
         _tell(found, size)
+        for lacks in left_out:
+            console.print(f"Left out: {escape(lacks)}.")
         if plot is not None:
             written(plot / "audits.svg")
     if not good:
@@ -128,8 +142,8 @@ def _tell(found: list[Found], size: Size) -> None:
     rates = sum(one.result.alpha for one in found if one.case.broken is None)
     console.print(
         f"{len(found) - len(wrong)} of {len(found)} as they should be. A sound package"
-        f" is refuted by chance with probability at most {rates:.1g}. Not refuted is"
-        " not proved: it says that this adversary failed at this n."
+        f" is refuted by chance with probability at most {printed_up(rates, 1)}. Not"
+        " refuted is not proved: it says that this adversary failed at this n."
     )
 
 
@@ -152,6 +166,5 @@ def _draw(found: list[Found], folder: Path) -> None:
         for one in found
     )
     chart = audit_chart(shown)
-    folder.mkdir(parents=True, exist_ok=True)
     if chart is not None:
         save(chart, folder)

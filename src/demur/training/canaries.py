@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.core import recording
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.training.noise import step_keys
 from demur.training.plan import DPExecutionPlan
@@ -69,10 +70,20 @@ def gradient_run(plan: DPExecutionPlan, params: PyTree) -> Run:
     def whole(state: Any, batch: Any, real: Any, key: Any) -> Any:
         return privatizer.update(total_of(batch, real), state, key=key)
 
-    add, noisy_sum = jax.jit(total_of), jax.jit(whole, donate_argnums=0)
+    def programs() -> tuple[Any, Any]:
+        # New functions each time: JAX keeps what it traced with the function.
+        return (
+            jax.jit(lambda *args: total_of(*args)),
+            jax.jit(lambda *args: whole(*args), donate_argnums=0),
+        )
+
+    unwatched = programs()
 
     def run(rows: ArrayLike, source: Source | None = None) -> Values:
         matrix = _rows(rows, int(cuts[-1]))
+        # A program that was traced under one tape would tell that one for ever.
+        watched = recording.active() is not None
+        add, noisy_sum = programs() if watched else unwatched
         drawn_from = source or OsEntropy()
         key = NoiseKey(drawn_from.new_key(), private=drawn_from.private)
         batches = plan.batch_selection_strategy.batch_iterator(len(matrix), key)

@@ -25,14 +25,16 @@ class Network(NamedTuple):
 
 
 def distance(first: Any, second: Any) -> float:
-    """The largest relative distance between two leaves at one place."""
+    """The largest relative distance between two leaves at one place; NaN is far."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     worst = 0.0
     for a, b in pairs:
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         size = np.linalg.norm(b)
         apart = np.linalg.norm(a - b)
-        worst = max(worst, apart / size if size > 0 else apart)
+        far = apart / size if size > 0 else apart
+        # max(0.0, nan) is 0.0: a NaN would pass for no distance at all.
+        worst = max(worst, np.inf if np.isnan(far) else far)
     return worst
 
 
