@@ -9,9 +9,11 @@ from demur.training.batch_selection import (
     BallsInBinsSampling,
     BMinSepSampling,
     CyclicPoissonSampling,
+    FixedBatchSampling,
     PartitionType,
 )
 from demur.training.participation import (
+    FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,
     participation_of,
@@ -119,3 +121,17 @@ def test_truncation_and_equal_splits_have_no_account_without_amplification():
     assert split.draw_event(3.0, ZERO).multiplier == pytest.approx(3.0)
     with pytest.raises(ValueError, match="iterations"):
         ParticipationAccount(BMinSepSampling(0.1, 0, 3))
+
+
+def test_fixed_batches_are_priced_for_independent_noise_alone():
+    chosen = FixedBatchSampling(batch_size=2, iterations=3)
+    account = FixedBatchAccount(chosen, 10, 1e-6)
+    assert account.scale(BandedToeplitz([1.0], 3)) == pytest.approx(1.0, rel=1e-11)
+    with pytest.raises(NotPriced):
+        account.scale(BandedToeplitz([1.0, 0.5], 3))
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5])
+def test_a_truncated_batch_holds_at_least_one(size):
+    with pytest.raises((TypeError, ValueError), match="truncated_batch_size"):
+        BMinSepSampling(0.1, 10, 3, truncated_batch_size=size)

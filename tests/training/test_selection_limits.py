@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPriced
 from demur.training import batch_selection as selection
 from demur.training import clip_factors, participation
@@ -73,3 +74,26 @@ def test_what_a_plan_is_made_of_is_frozen():
     ]
     assert len(kinds) >= 8
     assert all(kind.__dataclass_params__.frozen for kind in kinds)
+
+
+def partition(n, kind, seed=0):
+    key = NoiseKey(Seeded(seed).new_key(), private=False)
+    parts = selection._partition(n, 4, kind, key)
+    return [part.tolist() for part in parts]
+
+
+def test_an_equal_split_is_drawn_and_not_the_order_of_the_data():
+    split = selection.PartitionType.EQUAL_SPLIT
+    drawn = [partition(42, split, seed) for seed in range(20)]
+    for parts in drawn:
+        assert [len(part) for part in parts] == [10] * 4
+        assert len({i for part in parts for i in part}) == 40
+    # Unshuffled, record 0 would be in group 0 every time; by chance, 4^-19.
+    assert len({next((g for g in range(4) if 0 in p[g]), None) for p in drawn}) > 1
+    # The two left out are not the last two every time.
+    assert len({frozenset(range(42)) - {i for g in p for i in g} for p in drawn}) > 1
+
+
+@pytest.mark.parametrize("kind", list(selection.PartitionType))
+def test_nobody_is_split_into_empty_groups(kind):
+    assert partition(0, kind) == [[], [], [], []]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from demur.unlearning.modes import make_mode
+from demur.unlearning.modes.base import Mode
 from tests.unlearning.modes_kit import unit_rows
 
 
@@ -58,3 +59,33 @@ def test_ridge_solves_by_its_clock_and_not_by_its_records(skips):
     assert np.array_equal(whole.insert_many(X[1:], Y[1:]), one_by_one)
     # The weights of tick 3 are the first that predict.
     assert np.flatnonzero(one_by_one)[0] == 2 - skips
+
+
+@pytest.mark.parametrize(("loss", "beta"), [("huber", 1.0), ("logistic", 0.25)])
+@pytest.mark.parametrize("lambda_", [0.3, 0.07])
+def test_steps_begin_where_the_theorem_lets_them(loss, beta, lambda_):
+    """t0 >= beta B^2 / lambda (and 1 more), never rounded down to a whole number."""
+    mode = make_mode("ogd", 2, loss=loss, norm_bound=1.5, lambda_=lambda_)
+    least = 1.0 + beta * 2.25 / lambda_
+    assert least <= mode.t0 <= least * (1 + 1e-9)
+    with pytest.raises(ValueError, match="t0"):
+        make_mode(
+            "ogd", 2, loss=loss, norm_bound=1.5, lambda_=lambda_, t0=least * (1 - 1e-6)
+        )
+
+
+@pytest.mark.parametrize("key", ["H", "P", "gram"])
+def test_a_logistic_state_of_another_size_or_with_nan_is_refused(key):
+    mode = make_mode("logistic", 3)
+    state = mode.state()
+    mode.restore(state)
+    spoilt = np.array(state[key])
+    spoilt[1, 1] = np.nan
+    for bad in (spoilt, np.zeros((2, 2)), np.zeros((1, 3))):
+        with pytest.raises(ValueError, match="not a state of a logistic mode"):
+            mode.restore({**state, key: bad})
+
+
+def test_a_mode_without_its_parts_is_none():
+    missing = {"check", "predict", "insert", "delete", "published", "state", "restore"}
+    assert missing <= Mode.__abstractmethods__

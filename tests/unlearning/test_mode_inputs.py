@@ -10,7 +10,7 @@ from demur.unlearning.modes import inputs
 NOT_NUMBERS = [[object(), 1.0], [1j, 2.0], ["a", "b"], [[1.0], [2.0, 3.0]]]
 
 
-@pytest.mark.parametrize("bad", NOT_NUMBERS, ids=str)
+@pytest.mark.parametrize("bad", NOT_NUMBERS)
 def test_what_is_no_array_of_numbers_is_a_value_error(bad):
     with pytest.raises(ValueError, match="x must be a vector of 2 numbers"):
         inputs.vector(bad, 2)

@@ -21,7 +21,10 @@ read off the records, a scale that follows n) show up with one pair, whatever th
 **What it does not.** Other pairs, and paths that other noise would take. That the noise
 has the law it claims (level "noise"), that its scale is right for the event (accounting
 tests), that sampling amplifies as it is priced (a run whose batches are frozen says
-nothing about how they were drawn), timing, and files or logs the run does not return.
+nothing about how they were drawn), that two mechanisms have keys of their own (frozen
+noise is never compared with itself), what the first run leaves behind for the second (a
+cache filled on D serves D' as well), timing, and files, logs or warnings that the run
+does not return.
 
 >>> from demur.core.adjacency import ReplaceOne
 >>> from demur.ledger import Budget, Ledger
@@ -152,6 +155,7 @@ def replay(
     larger one comes first and the extra record is its last. At `Erasure` the record's
     own deletion comes before other people's. A step of one's own that is jitted must be
     made inside `run`: a program that was traced before does not know of the replay.
+    An error in both worlds is raised; in one alone, it is a way to tell them apart.
     """
     validate.text(subject=subject)
     if recording.active() is not None:
