@@ -39,6 +39,7 @@ def gaussian_result(run, worlds=None, **options):
     return audit(run, (one, two), gaussian(), **said)
 
 
+@pytest.mark.slow
 def test_a_correct_gaussian_is_not_refuted():
     result = gaussian_result(released(gaussian()))
     assert not result.refuted and result.level is Level.BLACK_BOX
@@ -47,6 +48,7 @@ def test_a_correct_gaussian_is_not_refuted():
     assert 0.5 * result.claimed < result.lower_bound < result.claimed
 
 
+@pytest.mark.slow
 def test_without_a_score_the_direction_is_learned():
     run = released(gaussian())
     result = gaussian_result(run, score=None, runs=2 * RUNS)
@@ -61,6 +63,7 @@ TWINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["given", "learned"])
 @pytest.mark.parametrize("name", TWINS)
 def test_broken_gaussians_are_refuted(name, score):
@@ -97,6 +100,7 @@ def test_counting_refutes_them_for_any_law(name):
     assert result.lower_bound > 0.5 * result.claimed
 
 
+@pytest.mark.slow
 def test_a_wrong_sign_of_the_score_makes_it_weak_and_not_wrong():
     one, two = pair()
     result = gaussian_result(TWINS["half the noise"][0], score=two - one)
@@ -109,6 +113,7 @@ POINTS = np.array([0.3, 0.4]), np.array([0.3, 0.5])
 BALL = Ball(0.1, space="cube")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("score", "runs"), [(crescent, 40_000), (likelihood_ratio, 8_000)]
 )
@@ -127,6 +132,7 @@ def test_bpm_is_not_refuted(score, runs):
     assert result.method == "Clopper-Pearson bound" and result.delta == 0.0
 
 
+@pytest.mark.slow
 def test_the_first_bpm_sampler_is_refuted():
     bpm = BPM(4.0, 0.5, 2)
     result = audit(
@@ -142,6 +148,7 @@ def test_the_first_bpm_sampler_is_refuted():
     assert result.refuted and result.lower_bound > 2 * result.claimed
 
 
+@pytest.mark.slow
 def test_a_bpm_that_is_twice_too_sharp_is_refuted():
     claimed, sharp = BPM(4.0, 0.5, 1), BPM(8.0, 0.5, 1)
     worlds = np.array([0.2]), np.array([0.6])
@@ -168,6 +175,7 @@ def laplace_reports(mechanism):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sharper"), [(LaplacePerDimension, 2), (GaussianReports, 3)]
 )
@@ -202,6 +210,7 @@ def sampled_sum(probability, sigma):
     return run
 
 
+@pytest.mark.slow
 def test_a_sampled_gaussian_is_counted_at_delta():
     claim = PoissonGaussian(0.5, 1.0)
     options = {"delta": 1e-3, "runs": 20_000, "many": True, "score": float}

@@ -48,6 +48,7 @@ TWINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_correct_step_and_its_twins(steps):
     canaries = Canaries.draw(2000, 2000, clip_norm=1.0)
@@ -69,6 +70,7 @@ def test_a_correct_step_and_its_twins(steps):
         assert any(result.refuted for result in results(**twin)), name
 
 
+@pytest.mark.slow
 def test_the_forms_follow_the_claim():
     scores, coins = np.random.default_rng(0).normal(size=64), flip_coins(64, seed=0)
     assert len(audit_canaries(scores, coins, Pure(1.0))) == 2

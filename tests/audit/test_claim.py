@@ -30,6 +30,7 @@ def test_gaussian_events_compose_to_one_mu():
     assert claim.unit == THE_PAIR
 
 
+@pytest.mark.slow
 def test_steps_that_take_everybody_are_gaussian():
     claim = Claim.of(Repeated(PoissonGaussian(1.0, 2.0), 4))
     assert claim.shape is Shape.GAUSSIAN and claim.mu == pytest.approx(1.0)

@@ -4,6 +4,7 @@ import enum
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -182,9 +183,9 @@ def test_what_was_only_computed_on_demand_is_no_difference():
     assert places(asked, other) == []
 
 
-def test_a_copy_does_not_follow_what_is_written_later():
+def test_a_copy_does_not_follow_what_is_written_later() -> None:
     book = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())  # cannot be copied
-    made = {"model": Plain([np.zeros(1), book]), "pair": (book, [1])}
+    made: dict[str, Any] = {"model": Plain([np.zeros(1), book]), "pair": (book, [1])}
     made["ring"] = made
     kept = copied(made)
     assert kept["model"].value[1] is book and places(kept, made) == []

@@ -67,6 +67,7 @@ def test_quantiles_invert_the_distribution(name):
 # -- sizes and power -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_the_right_law_passes_and_5_percent_off_does_not(name):
     law = LAWS[name]
@@ -91,6 +92,7 @@ def test_the_computed_power_is_the_real_one():
     assert 0.05 * repeats < missed <= stats.binom.isf(1e-6, repeats, 0.3)
 
 
+@pytest.mark.slow
 def test_sizes_follow_from_what_must_be_seen():
     law = normal(1.0)
     n = draws_needed(law)
@@ -160,6 +162,7 @@ def test_bad_draws_are_refused(draws):
 # -- the mechanisms --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_gaussian_mechanism():
     law = law_of(Gaussian(2.0, {UNIT: 1.0}, dimension=1))
     n = draws_needed(law)
@@ -174,6 +177,7 @@ def test_the_gaussian_mechanism():
     ).refuted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LaplacePerDimension, GaussianReports])
 def test_coordinates_of_reports(kind):
     mechanism = kind(2.0, 2)
@@ -188,6 +192,7 @@ def test_coordinates_of_reports(kind):
     assert independence_test(noise[:21_000, [0, 0]], law).refuted
 
 
+@pytest.mark.slow
 def test_the_radius_of_bpm_reports():
     bpm = BPM(8.0, 1.0, 2)
     law = law_of(bpm)

@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "made", "correct", "alpha", "delta"), CASES)
 def test_agrees_with_a_peer(m, made, correct, alpha, delta):
     guesses = Guesses(m, made, correct)
@@ -131,6 +132,7 @@ def test_a_recursion_one_step_off_refutes_the_honest():
     assert any(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [10, 100])
 def test_the_classical_bound_covers_exactly(m):
     """Randomised response attains it: W is binomial, so coverage is enumerated."""

@@ -111,6 +111,7 @@ COMBINED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation, noise", COMBINED)
 def test_two_steps_of_dp_sgd(relation, noise):
     found = audit(
@@ -123,6 +124,7 @@ def test_two_steps_of_dp_sgd(relation, noise):
     assert found.closest > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation, noise", COMBINED)
 def test_a_banded_run(relation, noise):
     groups = PartitionType.INDEPENDENT
@@ -141,6 +143,7 @@ def test_batches_that_take_several_goes():
     assert found.violations == () and found.passages == 2 and found.closest > 0.99
 
 
+@pytest.mark.slow
 def test_people_who_come_and_go():
     relation = "ADD_OR_REMOVE_ONE"
     data, fewer = worlds(relation)
@@ -202,6 +205,7 @@ def not_a_number(right, params, batch, real):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change, noise",
     [
@@ -219,11 +223,13 @@ def test_a_gradient_that_is_not_clipped_to_its_bound(change, noise):
     assert (found.closest == np.inf) == lost
 
 
+@pytest.mark.slow
 def test_the_same_wrapping_around_the_right_gradient_passes():
     found = audit(with_gradient(lambda right, p, b, r: right(p, b, num_real=r)))
     assert found.violations == ()
 
 
+@pytest.mark.slow
 def test_noise_and_scale_that_follow_n():
     """opacus#571: the expected batch size from len(data), n being a secret."""
     relation = "ADD_OR_REMOVE_ONE"
@@ -235,6 +241,7 @@ def test_noise_and_scale_that_follow_n():
     assert {Breach.CHARGE, Breach.NOISE} <= found.breaches()
 
 
+@pytest.mark.slow
 def test_first_parameters_that_come_from_the_data():
     def params(data):
         return {"w": jnp.zeros((D, 2)), "b": jnp.full(2, data["y"].mean())}
@@ -243,6 +250,7 @@ def test_first_parameters_that_come_from_the_data():
     assert Breach.RESULT in found.breaches()
 
 
+@pytest.mark.slow
 def test_half_the_noise_for_the_whole_price():
     def make(_):
         plan = make_plan()
@@ -259,6 +267,7 @@ def test_half_the_noise_for_the_whole_price():
     assert audit(trained(make)).breaches() == {Breach.PRICE}
 
 
+@pytest.mark.slow
 def test_a_record_in_more_steps_than_its_pattern_allows():
     """Three bands, and batches that know nothing of the cycle."""
 
@@ -272,6 +281,7 @@ def test_a_record_in_more_steps_than_its_pattern_allows():
     assert any("too close" in violation.said for violation in found.violations)
 
 
+@pytest.mark.slow
 def test_batches_that_depend_on_how_many_there_are():
     """A cut sample has no account at add-or-remove; taken all the same, it shows."""
     relation = "ADD_OR_REMOVE_ONE"
@@ -290,6 +300,7 @@ def test_batches_that_depend_on_how_many_there_are():
 # -- loops of one's own ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("noise", KINDS)
 def test_a_loop_of_ones_own(jit, noise):
@@ -356,6 +367,7 @@ def test_private_runs_are_refused():
         transform.update(ClippedSum(tree, 1.0), transform.init(tree))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["threefry", "lattice"])
 def test_canaries_are_traced_anew_for_every_world(noise):
     """Shapes are equal in both worlds: what was traced under one tape would be kept."""
@@ -371,6 +383,7 @@ def test_canaries_are_traced_anew_for_every_world(noise):
     assert run(rows).shape == before.shape  # from the operating system, unwatched
 
 
+@pytest.mark.slow
 def test_a_pair_in_the_wrong_order_is_the_callers_mistake():
     relation = "ADD_OR_REMOVE_ONE"
     larger, smaller = worlds(relation)

@@ -33,12 +33,14 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("check", CASES)
 def test_the_contract_holds(check):
     check()
 
 
+@pytest.mark.slow
 def test_everything_that_spends_has_an_example_or_a_reason():
     for found in ALL.found:
         subjects_of(found)  # NoExample names whoever has neither
@@ -120,6 +122,7 @@ def test_a_missing_framework_is_left_out_and_a_broken_module_is_not(
         discover("halfway")
 
 
+@pytest.mark.slow
 def test_the_selections_are_there():
     if any(name.startswith("demur.training") for name in ALL.left_out):
         pytest.skip("machine: training is not installed")

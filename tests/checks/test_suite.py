@@ -96,6 +96,7 @@ def audited(monkeypatch, cases, *arguments):
     return CliRunner().invoke(app, ["audit", "--engine", "ledger", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command_tells_a_table_and_draws(tmp_path):
     found = CliRunner().invoke(
         app,
@@ -107,6 +108,7 @@ def test_the_command_tells_a_table_and_draws(tmp_path):
     assert (tmp_path / "plots" / "audits.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monkeypatch):
     sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)
     twin = next(c for c in CASES if c.engine == "ledger" and c.broken)
@@ -123,6 +125,7 @@ def test_quick_and_deep_exclude_each_other():
     assert CliRunner().invoke(app, ["audit", "--quick", "--deep"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_without_jax_training_is_left_out_and_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     asked = CliRunner().invoke(app, ["audit", "--quick", "--engine", "training"])
@@ -150,6 +153,7 @@ def test_bad_arguments_are_refused_before_anything_runs(monkeypatch, tmp_path):
     assert found.exit_code == 1 and not isinstance(found.exception, AssertionError)
 
 
+@pytest.mark.slow
 def test_the_rate_of_false_alarms_is_not_rounded_down(monkeypatch):
     """Fourteen cases at 1e-6 are below 2e-05 and above 1e-05."""
     sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)

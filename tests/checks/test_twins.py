@@ -37,6 +37,7 @@ class Broken:
 broken = Broken
 
 
+@pytest.mark.slow
 def test_an_honest_mechanism_keeps_every_contract():
     results = check_mechanism(Honest(), raise_on_failure=True)
     assert len(results) >= 20 and all(result.ok for result in results)
@@ -89,6 +90,7 @@ class SaysLessThanItBooks(Honest):
         return GaussianEvent(10.0 * self.sigma)
 
 
+@pytest.mark.slow
 def test_an_honest_curve_over_balls_keeps_every_contract():
     check_mechanism(OverBalls(), raise_on_failure=True)
 
@@ -374,11 +376,13 @@ class NanSigma(Honest):
         return Gaussian(sigma, {UNIT: 1.0}, dimension=self.dimension)
 
 
+@pytest.mark.slow
 def test_a_charge_before_the_check():
     found = broken(ChargesBeforeChecking)["bad data costs nothing"]
     assert "after it was charged" in found
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_takes_anything():
     found = broken(TakesAnything)["bad data costs nothing"]
     assert "value with NaN: it was taken" in found and "masked: it was" in found
@@ -397,6 +401,7 @@ def test_a_refusal_that_is_a_crash():
     assert "not a clear error" in broken(Crashes)["bad data costs nothing"]
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_not_a_number():
     found = broken(NanSigma)["bad parameters cost nothing"]
     assert "sigma=nan: it was taken" in found and "sigma='many'" in found
@@ -585,6 +590,7 @@ def test_a_key_that_is_kept_is_found():
     assert "key 0" in found["no noise key is left behind"]
 
 
+@pytest.mark.slow
 def test_a_release_alone_is_not_suspected():
     """The same search, on what was released as it should be: power is not noise."""
     for _ in range(20):

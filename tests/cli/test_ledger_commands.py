@@ -56,6 +56,7 @@ def test_json_equals_the_ledger(book) -> None:
         assert data["head"] == str(ledger.head())
 
 
+@pytest.mark.slow
 def test_verify_says_whole_and_then_finds_an_edit(book, tmp_path) -> None:
     head = demur("ledger", "export", book, "--head").output.strip()
     kept = tmp_path / "head.txt"
@@ -118,6 +119,7 @@ def test_a_file_that_is_no_book_is_an_error(tmp_path) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_seeded_book_is_stamped(tmp_path) -> None:
     path = tmp_path / "test.db"
     with Ledger.open(

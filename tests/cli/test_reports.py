@@ -195,6 +195,7 @@ def test_centres_do_not_replace_reports_or_columns(tmp_path):
 # -- inspect -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inspect_shows_constants_and_counts(tmp_path):
     plot = tmp_path / "out.png"
     found = demur("inspect", "--epsilon", 2, "--L", 0.3, "--dimension", 2,

@@ -89,6 +89,7 @@ def test_run_books_its_deletions(parquet, tmp_path):
     assert again.exit_code == 3 and "nothing was spent" in again.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["gdp", "zcdp"])
 def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting):
     book = tmp_path / "b.db"

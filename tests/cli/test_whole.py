@@ -69,6 +69,7 @@ def is_one_line(result, *codes: int) -> bool:
 # -- help ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_help_is_a_table_of_contents() -> None:
     text = run("--help").output
     order = ["Start here", "tour ", "Engines", "head ", "reports ", "unlearn ",
@@ -90,6 +91,7 @@ def test_every_command_has_help_and_json(name) -> None:
             assert getattr(param, "help", None), f"{name}: {param.name} has no help"
 
 
+@pytest.mark.slow
 def test_completion_knows_the_commands() -> None:
     asked = {"_DEMUR_COMPLETE": "complete_bash", "COMP_WORDS": "demur led",
              "COMP_CWORD": "1"}  # fmt: skip
@@ -137,6 +139,7 @@ def test_an_unknown_option_is_wrong_usage(name) -> None:
     assert "No such option" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n for n, p in TOLD.items() if any(one.required for one in p.values())]
 )
@@ -144,6 +147,7 @@ def test_a_missing_argument_is_wrong_usage(name) -> None:
     assert is_one_line(run(*name.split()), Code.USAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "position"), FILES)
 @pytest.mark.parametrize("kind", ["missing", "garbage", "empty", "folder"])
 def test_a_file_that_is_not_what_it_should_be(
@@ -189,6 +193,7 @@ def test_not_a_number_is_refused_before_anything_is_made(
     assert list((home / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["epsilon = 4.0", "learning_rate = 0.5"])
 def test_not_a_number_in_a_config(table, home, tmp_path) -> None:
     text = CONFIG.replace(table, f"{table.split()[0]} = nan")
@@ -223,6 +228,7 @@ def test_a_defect_of_ours_is_one_line_too(home, monkeypatch) -> None:
     assert isinstance(run("ledger", "show", home / "book.db").exception, KeyError)
 
 
+@pytest.mark.slow
 def test_markup_in_a_label_is_text(tmp_path, home) -> None:
     given = right(home)["reports make"][:1] + [str(tmp_path / "o.parquet")]
     book = ["--book", str(tmp_path / "b.db"), "--label", "[bold]not[/bold] [/x]"]

@@ -268,6 +268,7 @@ def test_every_fit_is_charged_and_declined_when_it_does_not_fit(name):
     assert len(ledger.entries()) == 2
 
 
+@pytest.mark.slow
 def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
     ledger = book()
     kmeans = model("kmeans", ledger=ledger, decoder="clip").fit(blobs(50))
@@ -344,6 +345,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 @every
 def test_bad_input_is_a_clear_error_and_charges_nothing(name, bad):
@@ -496,6 +498,7 @@ def everything(thing, seen):
         yield from everything(vars(thing), seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["noise_aware", "clip", "plain"])
 @every
 def test_nothing_fitted_holds_the_points(name, decoder):

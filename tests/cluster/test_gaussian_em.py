@@ -120,6 +120,7 @@ def test_the_likelihood_never_falls(covariance_type):
         assert (off > 1e-6) == (covariance_type in ("full", "tied"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_a_long_cluster_is_recovered_without_its_noise(noise):
     """And the twin that takes reports for points has the noise in its covariance."""

@@ -65,6 +65,7 @@ def test_the_interval_is_clopper_and_pearsons():
     assert low == 0.0 and high == pytest.approx(1 - 0.005 ** (1 / 100), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_seeds_repeat_and_the_operating_system_does_not():
     bpm = BPM(4.0, 0.5, 2)
     one, two = (inspect(bpm, 20, seed=4).reports for _ in range(2))

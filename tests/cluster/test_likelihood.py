@@ -40,6 +40,7 @@ def objective_for(reports, noise, clusters, pseudo_count=5.0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "noise",
     [
@@ -165,6 +166,7 @@ def test_posterior_draws_have_the_closed_form_of_one_gaussian_cluster():
     assert (np.abs(spread / expected - 1.0) > 0.4).all()
 
 
+@pytest.mark.slow
 def test_draws_stay_in_the_box():
     bpm = BPM(2.0, "auto", 2)
     corner = points(100, np.array([[0.0, 1.0]]), 0.02)

@@ -56,6 +56,7 @@ def test_the_table_is_the_density(d, epsilon, L):
     assert max(wrong) > 3e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "L"), [(1, 0.3), (2, 1.0), (3, "auto"), (10, "auto")])
 def test_the_table_is_the_average_of_the_mechanism_itself(d, L):
     """Many points of a cluster, and BPM's own density of the report at each."""
@@ -73,6 +74,7 @@ def test_the_table_is_the_average_of_the_mechanism_itself(d, L):
         assert deviation < 4e-3
 
 
+@pytest.mark.slow
 def test_without_the_uniform_floor_the_density_is_wrong():
     """The twin: Laplace noise in place of BPM at a small L."""
     bpm = BPM(4.0, 0.5, 2)
@@ -86,6 +88,7 @@ def test_without_the_uniform_floor_the_density_is_wrong():
     assert np.abs(forgetful.log_density(radii, 0.08) - exact).max() > 0.3
 
 
+@pytest.mark.slow
 def test_noise_by_coordinate_and_gaussian_noise():
     per = noise_of(LaplacePerDimension(4.0, 4))
     assert per == PureNoise(2.0, math.inf, 1, 4)

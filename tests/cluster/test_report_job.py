@@ -100,6 +100,7 @@ def test_reports_carry_their_mechanism(tmp_path, kind_in, kind_out):
     assert b"somebody" not in text and b"name" not in text.replace(b"path_name", b"")
 
 
+@pytest.mark.slow
 def test_reports_follow_the_mechanisms_law(tmp_path):
     """The share within L of the (scaled) points is p_L, not the seed's formula."""
     n = 40_000

@@ -51,6 +51,7 @@ def test_every_step_increases_the_likelihood(fixed_nu, seed):
     assert len(gains) > 5 and (gains > -1e-8 * abs(fit.log_likelihoods[-1])).all()
 
 
+@pytest.mark.slow
 def test_known_parameters_are_recovered():
     fit = fit_students(drawn(20_000), start(), max_iter=500, tol=1e-4).clusters
     order = fit.means[:, 0].argsort()

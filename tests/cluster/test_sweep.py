@@ -30,6 +30,7 @@ def found():
     return result
 
 
+@pytest.mark.slow
 def test_every_setting_is_there(found):
     settings = {(t.epsilon, t.L, t.trial) for t in found.trials}
     assert len(settings) == len(found.trials) == 12

@@ -117,6 +117,7 @@ def test_a_quantile_needs_a_public_grid():
         radius.dp_quantile_exponential_mechanism([1.0, 2.0], 0.5, 1.0)
 
 
+@pytest.mark.slow
 def test_a_quantile_from_a_public_grid():
     values = np.random.default_rng(0).uniform(0.0, 2.0, size=2000)
     grid = np.linspace(0.0, 2.0, 41)

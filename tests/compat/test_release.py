@@ -315,6 +315,7 @@ def test_torch_flatten_round_trip(dtype):
         unflatten(theta[:-1])
 
 
+@pytest.mark.slow
 def test_eqx_flatten_is_that_of_ravel_pytree():
     model = SoftmaxLinearEqx(kit.D, kit.K, key=jax.random.key(1))
     theta, unflatten = api.eqx_flatten_adapter(model)
@@ -396,6 +397,7 @@ def test_nothing_exact_is_returned_by_a_release():
     assert not set(kit.numbers_in(out)) & secret
 
 
+@pytest.mark.slow
 def test_added_noise():
     x = np.zeros(4000, dtype=np.float32)
     noisy = add_gaussian_noise(x, 2.0)

@@ -100,6 +100,7 @@ def test_radius_policy(data):
     assert policy.estimated and policy.bound_check_passed
 
 
+@pytest.mark.slow
 def test_equinox_svm(binary):
     lam = 1e-2
     start = sqhinge_eqx.SquaredHingeSVMEqx(D, key=jax.random.key(0))
@@ -165,6 +166,7 @@ def test_equinox_logistic(binary):
     np.testing.assert_array_equal(np.asarray(trained.w), before)
 
 
+@pytest.mark.slow
 def test_torch_softmax(ready):
     after = run(
         blocks.TORCH_SOFTMAX,

@@ -89,6 +89,7 @@ def test_closed_forms():
     assert audit.gaussian_dp_slack_closed_form(mu0, mu0, 1.0, 1.0) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_trials_agree_with_the_closed_forms():
     mu0, mu1 = np.zeros(5), np.full(5, 0.4)
 

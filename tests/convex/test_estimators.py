@@ -218,6 +218,7 @@ def test_bad_input_is_a_clear_error_and_charges_nothing(name, bad):
     assert not ledger.entries() and not hasattr(head, "privacy_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic", "softmax", "huber", "squared hinge"])
 def test_lam_zero_is_refused_where_it_cannot_be(name):
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
@@ -278,6 +279,7 @@ def test_no_exact_parameter_leaves_the_fit(name, tmp_path):
     assert released.ravel()[0].tobytes() in kept
 
 
+@pytest.mark.slow
 def test_fitted_attributes_are_the_released_ones_only():
     X, y = blobs(300, 4, 2)
     for name in HEADS:
@@ -288,6 +290,7 @@ def test_fitted_attributes_are_the_released_ones_only():
         assert set(vars(head)) - fitted == set(head.get_params())
 
 
+@pytest.mark.slow
 def test_a_seeded_head_is_stamped():
     X, y = blobs(300, 4, 2)
     one = head_of("logistic", source=Seeded(1)).fit(X, y)
@@ -298,6 +301,7 @@ def test_a_seeded_head_is_stamped():
 # -- files ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_head
 def test_a_saved_head_says_and_predicts_the_same(name, tmp_path):
     X, y = blobs(300, 4, 2)

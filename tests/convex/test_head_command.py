@@ -54,7 +54,7 @@ def test_a_book_is_made_charged_and_declines(tables):
     assert first.exit_code == 0 and "Booked as entry 1" in first.output
     (tables / "head.npz").unlink()
     again = fit(tables, "t.csv", *book)
-    assert again.exit_code == 1 and "Declined" in again.output
+    assert again.exit_code == 3 and "Declined" in again.output
     assert not (tables / "head.npz").exists()
 
 

@@ -51,6 +51,7 @@ def test_a_bound_read_off_the_rows_is_estimated(mode):
     assert policy.B <= np.linalg.norm(X, axis=1).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 5.0])
 def test_the_exponential_mechanism_is_pure_exactly(epsilon):
     """Every output's probability, as a fraction, for scores that differ by 1."""
@@ -70,6 +71,7 @@ def test_the_exponential_mechanism_is_pure_exactly(epsilon):
     assert Fraction(one[0], sum(one)) / Fraction(two[0], sum(two)) > 1 / beta
 
 
+@pytest.mark.slow
 def test_draws_follow_the_weights():
     key = NoiseKey(bytes(range(32)), private=False)
     stream = key.stream("test")

@@ -23,6 +23,7 @@ def theta_of(loss, X, y, lam, classes, tau=1e-9):
     return minimise(objective(loss, X, y, lam, 1.0, classes), tau=tau).theta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "classes"), LOSSES)
 def test_real_minimisers_never_move_farther_than_delta(loss, classes):
     rng = np.random.default_rng(classes)

@@ -84,6 +84,7 @@ def test_full_batches_cost_a_gaussian_that_moves_by_two_contributions(
     assert found > 1.5 * price(Repeated(Gaussian(multiplier), count), 1e-6)
 
 
+@pytest.mark.slow
 def test_smaller_batches_cost_less_and_more_of_them_more():
     def cost(batch_size=10, multiplier=4.0, count=20, delta=1e-6):
         return accounting.fixed_batch_epsilon(

@@ -291,6 +291,7 @@ def test_price_is_close_to_the_truth(event, delta):
     assert below_truth(event, delta) <= 2e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", MIXTURES, ids=str)
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_delta_of_is_close_to_the_truth(event, delta):
@@ -300,6 +301,7 @@ def test_delta_of_is_close_to_the_truth(event, delta):
     assert found >= float(truth(event, epsilon)) * (1 - 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-13, 1e-20, 1e-100, 1e-300])
 @pytest.mark.parametrize("event", MIXTURES, ids=str)
 def test_tiny_deltas_are_answered_on_the_private_side(event, delta):
@@ -631,6 +633,7 @@ def test_price_and_delta_are_inverse(event):
             assert price(event, delta * (1 + 1e-5)) <= epsilon * (1 + 1e-6) + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ALL, ids=str)
 def test_prices_never_jump_or_turn_as_delta_shrinks(event):
     """microsoft/prv_accountant#17: epsilon jumped around delta 1e-18."""
@@ -648,6 +651,7 @@ def _no_renyi(event):
     return any(renyi.divergence(e, 2) is None for e in total_of(event).sampled)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.one_of(

@@ -70,6 +70,7 @@ UNITS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(UNITS, UNITS, UNITS)
 def test_covers_is_an_order(a, b, c):
     assert a.covers(a)
@@ -79,6 +80,7 @@ def test_covers_is_an_order(a, b, c):
         assert a == b
 
 
+@pytest.mark.slow
 @given(UNITS)
 def test_json_round_trip(unit):
     again = unit_from_json(json.loads(json.dumps(unit.to_json())))
@@ -295,6 +297,7 @@ def test_a_generator_of_maps_may_be_given():
     assert set(radii(Ball(1.0, "a"), maps)) == {"a", "b"}
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

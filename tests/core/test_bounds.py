@@ -72,6 +72,7 @@ def test_clipped_rows_are_within_the_bound_exactly(name, max_norm, order):
         assert squared(row) <= Fraction(max_norm) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", ROWS)
 def test_normalised_rows_are_within_one_exactly(name, order):
@@ -167,6 +168,7 @@ def test_clipping_never_increases_a_distance(pair):
 VECTORS = hnp.arrays(np.float64, 4, elements=st.floats(-1e3, 1e3))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(VECTORS, VECTORS, st.floats(0.0, 1.0))
 def test_clipping_is_one_lipschitz(a, b, near):

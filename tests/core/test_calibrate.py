@@ -227,6 +227,7 @@ def test_sigma_of_nothing_is_nothing(method):
     assert gaussian_sigma(1.0, 1e-6, 0.0, method=method) == 0.0
 
 
+@pytest.mark.slow
 def test_classic_is_the_textbook_formula_within_its_theorem():
     for epsilon in (1e-6, 0.1, 0.5, 1.0):
         for delta in (1e-300, 1e-12, 1e-6, 1e-3, 0.1, 0.4, 0.9):
@@ -342,6 +343,7 @@ def test_calibrate_meets_the_target_and_is_tight(shape, bracket):
     assert len(price.seen) < 50
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(at=st.floats(1e-6, 1e6), low=st.floats(0.0, 1.0), high=st.floats(1.0, 1e300))
 def test_calibrate_never_exceeds_at_a_step(at, low, high):

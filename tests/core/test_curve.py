@@ -53,6 +53,7 @@ def test_a_curve_is_at_least_its_exact_line(curve, part, anywhere):
         assert found <= max(float(truth) * (1 + 1e-13), 1e-320)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(curves(st.just(True)), SIZES, SIZES)
 def test_a_curve_never_falls(curve, a, b):

@@ -10,6 +10,7 @@ from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated, compose
 STEP = PoissonGaussian(0.01, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "exponent"),
     [

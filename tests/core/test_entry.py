@@ -96,6 +96,7 @@ def test_the_same_check_catches_forgotten_slack():
     assert accounting.delta_of(event, bare) + (1 + math.exp(bare)) * eta > delta
 
 
+@pytest.mark.slow
 def test_no_distance_is_no_slack():
     for event in EVENTS:
         assert epsilon_with_slack(event, 1e-6, 0.0) == accounting.price(event, 1e-6)

@@ -229,6 +229,7 @@ EVENTS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_the_multiset_survives_compose(event):
     assert atoms(compose([event])) == atoms(event)
@@ -252,6 +253,7 @@ def test_groups_of_sampled_events_are_refused():
 # --------------------------------------------------------------------------- JSON
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_json_round_trip(event):
     data = to_json(event)
@@ -436,6 +438,7 @@ def test_mutated_records_are_an_event_or_a_value_error(event, data):
     assert from_json(to_json(found)) == found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_value_error(raw):

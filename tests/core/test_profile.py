@@ -114,6 +114,7 @@ def test_a_cut_profile_is_a_value_error(cut):
         Profile.from_bytes(RAW[:cut])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(HEAD, len(RAW) - 1), st.integers(1, 255))
 def test_no_flipped_byte_of_the_body_goes_unnoticed(at, mask):
@@ -182,6 +183,7 @@ def test_a_deep_head_is_a_value_error():
         Profile.from_bytes(len(head).to_bytes(4, "little") + head)
 
 
+@pytest.mark.slow
 def test_a_bomb_is_not_unpacked():
     body = zlib.compress(bytes(10**8), 9)
     head = json.dumps({"format": 1, "exponent": 4, "first": 0, "dots": 10}).encode()

@@ -178,6 +178,7 @@ def test_row_08_the_analytic_gaussian_with_a_wrong_sign(epsilon, delta):
     sound_and_twin(private, gaussian_sigma(epsilon, delta), wrong_sign())
 
 
+@pytest.mark.slow
 def test_row_12_a_search_that_returns_more_than_was_asked():
     """The gap to the target is never positive, over a random grid of targets."""
     rng = np.random.default_rng(12)
@@ -304,6 +305,7 @@ def test_row_15_small_orders_price_at_zero():
     )
 
 
+@pytest.mark.slow
 def test_row_16_epsilon_jumps_near_delta_1e_18():
     deltas = [10.0**-k for k in np.arange(12, 26, 0.25)]
 

@@ -239,6 +239,7 @@ def _is_number(annotation):
     return annotation in NUMBERS or inner in NUMBERS
 
 
+@pytest.mark.slow
 def test_row_23_a_number_before_an_or():
     def has_none(files):
         found = {(name, one) for name in files for one in coerced_numbers(files[name])}

@@ -47,6 +47,7 @@ def bpm_release():
     return reports.value.values.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("release", [gaussian_release, bpm_release])
 def test_row_04_forked_workers_repeat_the_noise(release):
@@ -61,6 +62,7 @@ def test_row_04_forked_workers_repeat_the_noise(release):
     sound_and_twin(never_repeats, release, lambda: shared.normal(size=8).tobytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [gaussian_release, bpm_release])
 def test_row_04_threads_repeat_the_noise(release):
     def never_repeats(make):
@@ -248,6 +250,7 @@ def sources():
     }
 
 
+@pytest.mark.slow
 def test_row_25_noise_from_a_generator_off_the_list():
     def is_listed(files):
         for name, text in files.items():

@@ -58,6 +58,7 @@ def test_row_14_a_microbatch_is_clipped_as_one():
     sound_and_twin(moves_by_one_contribution, ours, groups_of_four)
 
 
+@pytest.mark.slow
 def test_row_14_a_replaced_record_moves_twice():
     """The clipped sum knows it, and a pair of worlds reaches it."""
     grad = clipped_grad(slope, l2_clip_norm=1.0, method="vmap")
@@ -102,6 +103,7 @@ def test_row_17_one_key_for_every_leaf():
     assert not np.isin(some["a"], some["b"]).any()
 
 
+@pytest.mark.slow
 def test_row_18_noise_before_the_accumulation():
     """A batch in 4 parts gets one draw: its noise is that of the batch in one."""
     zeros = {"w": jnp.zeros(4000)}
@@ -123,6 +125,7 @@ def test_row_18_noise_before_the_accumulation():
     np.testing.assert_array_equal(ours()["w"], noise_on(zeros)["w"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4])
 def test_row_18_the_sum_depends_on_the_microbatch(size):
     def is_that_of_one_go(total):

@@ -224,6 +224,7 @@ def test_tampering_is_found(book, book_url, opened, tamper):
     assert not opened(book_url).verify().ok  # and one opened afterwards
 
 
+@pytest.mark.slow
 def test_a_cut_end_is_found_with_a_head_and_named_without(book, book_url, opened):
     early, late = Head(5, row_hash(book_url, 5)), book.head()
     cut(book_url, 5)
@@ -263,6 +264,7 @@ def cut(url, sequence):
     rehash(url)
 
 
+@pytest.mark.slow
 def test_what_came_after_the_head_is_unknown(book, book_url, opened):
     early = Head(5, row_hash(book_url, 5))
     cut(book_url, 6)
@@ -270,6 +272,7 @@ def test_what_came_after_the_head_is_unknown(book, book_url, opened):
     assert found.ok and "after" in " ".join(found.unknown)
 
 
+@pytest.mark.slow
 def test_a_consistent_rewrite_is_found_with_a_head(book, book_url, opened):
     late = book.head()
     change_body(book_url, 1, label="another")
@@ -281,6 +284,7 @@ def test_a_consistent_rewrite_is_found_with_a_head(book, book_url, opened):
         opened(book_url, head=late)
 
 
+@pytest.mark.slow
 def test_a_spend_lowered_everywhere_is_found_with_a_head(book, book_url, opened):
     late = book.head()
     change_body(book_url, 1, spent=[{"mu squared": "0"}])
@@ -302,6 +306,7 @@ def signed(new_book, signer):
     return fill(new_book(budgets={UNIT: BUDGET}, filter=RULE, signing_key=signer))
 
 
+@pytest.mark.slow
 def test_a_signed_book_is_whole(signed, book_url, signer, opened, tmp_path):
     found = signed.verify()
     assert found.ok and "signer" in " ".join(found.unknown)
@@ -322,6 +327,7 @@ def test_a_signed_book_is_whole(signed, book_url, signer, opened, tmp_path):
         opened(book_url, signing_key=Ed25519PrivateKey.generate())
 
 
+@pytest.mark.slow
 def test_a_rewrite_without_the_key_is_found(signed, book_url, signer, opened):
     change_body(book_url, 1, label="another")
     rehash(book_url)
@@ -366,6 +372,7 @@ def test_a_rewrite_under_another_signer_is_refused(signed, book_url, signer, ope
         assert "whole book rewritten" in str(reader.verify())
 
 
+@pytest.mark.slow
 def test_a_signed_book_can_be_read_and_verified_by_others(signed, book_url, opened):
     reader = opened(book_url)
     assert reader.verify().ok and reader.epsilon() > 0

@@ -76,6 +76,7 @@ def test_a_charge_is_there_for_the_next_opener(book, book_url, opened):
     assert again.terms == book.terms and again.id == book.id
 
 
+@pytest.mark.slow
 def test_charges_add_up(book):
     for _ in range(4):
         book.charge(COUNT, label="visitors")
@@ -86,6 +87,7 @@ def test_charges_add_up(book):
     assert book.verify(book.head()).ok
 
 
+@pytest.mark.slow
 def test_decline_says_what_and_spends_nothing(book):
     book.charge(COUNT, label="visitors")
     before = trace(book)
@@ -127,6 +129,7 @@ def test_unpriced_and_uncovered_charges_leave_no_trace(book):
 # -- idempotency -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_charge_is_found_by_its_idempotency_key_alone(book):
     assert book.find("job-7") is None
     first = book.charge(COUNT, label="visitors", idempotency_key="job-7")
@@ -140,6 +143,7 @@ def test_a_charge_is_found_by_its_idempotency_key_alone(book):
     assert book.find("job-7") == first  # committed, and still what was charged
 
 
+@pytest.mark.slow
 def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch):
     """fsync of the file, link, fsync of the folder: in this order, by descriptor."""
     done = []
@@ -160,6 +164,7 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch)
     assert done == ["file", "link", "folder"] * 2
 
 
+@pytest.mark.slow
 def test_the_same_key_is_charged_once(book, book_url, opened):
     first = book.charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
@@ -171,6 +176,7 @@ def test_the_same_key_is_charged_once(book, book_url, opened):
     assert again == first and book.head() == head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -276,6 +282,7 @@ def test_what_an_entry_claims_to_have_paid_for_does_not_count(book):
 # -- opening -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
@@ -383,6 +390,7 @@ def test_an_unreachable_server_is_a_clear_error(tmp_path):
 # -- units -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_budgets_are_charged_together_or_not_at_all(new_book, book_url):
     ball = Ball(0.1, space="cube")
     book = new_book(budgets={UNIT: BUDGET, ball: Budget(0.5, 1e-6)})
@@ -598,6 +606,7 @@ def test_neither_digest_nor_key_is_in_the_book(new_book, book_url, tmp_path):
     assert len(DIGEST) == 64
 
 
+@pytest.mark.slow
 def test_threads_race_for_one_key(book):
     entry = book.charge(COUNT, label="x")
     got, start = [], threading.Barrier(8)
@@ -629,6 +638,7 @@ def test_a_book_in_memory_lets_a_task_be_retried_too():
     assert read(book.key(book.charge(COUNT, **said), DIGEST)) == noise
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork")
 def test_a_fork_does_not_copy_keys(book):
     """The same noise in two processes would reveal the difference of two inputs."""

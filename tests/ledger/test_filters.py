@@ -297,6 +297,7 @@ def test_blocks_add_up_in_both():
     book.charge(says(ApproxDP(0.75, 4e-7)), label="the rest")
 
 
+@pytest.mark.slow
 def test_a_plan_is_a_block_priced_at_the_asked_delta():
     plan = says(Repeated(PoissonGaussian(0.01, 2.0), 100))
     book = Ledger(Budget(4.0, 1e-5), unit=UNIT, filter=Filter.gaussian(blocks=0.5))

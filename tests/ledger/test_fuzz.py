@@ -180,6 +180,7 @@ def test_any_json(name):
     fuzz()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("value", ["9" * 6000, {"9" * 6000: None}, ["9" * 6000] * 40])
 def test_no_message_repeats_a_long_value(name, value):
@@ -189,6 +190,7 @@ def test_no_message_repeats_a_long_value(name, value):
         answers(read, with_change(valid, path, "add", value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_one_change_to_valid_data(name):
     read, valid = READERS[name]
@@ -208,6 +210,7 @@ def test_one_change_to_valid_data(name):
     fuzz()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "dict"])
 @pytest.mark.parametrize("depth", [17, 100, 900, 100_000])
 @pytest.mark.parametrize("name", ["event", "cost", "declaration"])
@@ -285,6 +288,7 @@ def test_head(text):
     answers(Head.parse, text)
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.text(max_size=100))
 @example('{"a":"1/0"}')

@@ -166,6 +166,7 @@ def test_an_account_of_nothing_is_the_same_as_none(path):
         assert book.verify().ok
 
 
+@pytest.mark.slow
 def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path):
     event = Repeated(PoissonGaussian(0.01, 2.0), 50)
     with Ledger.open(

@@ -71,6 +71,7 @@ def components(table: Table) -> tuple[mp.mpf, list[tuple[mp.mpf, mp.mpf]]]:
     return cube, rare[::-1] + shells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "L", "d"), CASES)
 def test_log_density_of_the_table_is_epsilon_lipschitz(
     epsilon: float, L: float, d: int
@@ -407,6 +408,7 @@ def test_a_million_reports_follow_the_law(bpm: BPM) -> None:
     assert follows_the_law(reports, bpm, v) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 7, 64])
 def test_the_tests_of_the_law_have_power(d: int) -> None:
     """epsilon off by 10%, or L by 20%, is found with the same number of reports."""
@@ -441,6 +443,7 @@ def test_reports_lie_on_the_grid_in_the_cube(epsilon: float, L: float, d: int) -
     assert (reports >= -L).all() and (reports - 1 <= L).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 1.0, 1e6])
 def test_laplace_at_any_scale(epsilon: float) -> None:
     bpm = BPM(epsilon, math.inf, 2)

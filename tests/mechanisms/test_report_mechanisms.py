@@ -48,6 +48,7 @@ def test_they_are_report_mechanisms(mechanism):
     assert "NOT PRIVATE" not in release.statement()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:], ids=["laplace", "gaussian"])
 def test_the_noise_has_its_law(mechanism):
     n, v = 60_000, np.array([0.2, 0.7, 1.0])

@@ -29,6 +29,7 @@ def drawn(facts):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["wide", "narrow"])
 def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
     (world,) = facts.worlds
@@ -90,6 +91,7 @@ def test_files(facts, tmp_path) -> None:
             assert ink[0, 0] == 255 and 0.005 < (ink < 200).mean() < 0.5
 
 
+@pytest.mark.slow
 def test_a_chart_of_infinite_and_unknown_values_is_drawn(facts) -> None:
     (world,) = facts.worlds
     cut = tuple(

@@ -58,6 +58,7 @@ def test_readings_over_units_are_readings(ledger) -> None:
     assert over_units(ledger, units[3:], 1e-5) == [ledger.epsilon(1e-5, units[3])]
 
 
+@pytest.mark.slow
 def test_the_curve_is_the_book_at_each_radius(ledger, facts) -> None:
     (world,) = facts.worlds
     assert world.space == "pixels" and 0.25 in world.radii and 2.0 in world.radii
@@ -91,6 +92,7 @@ def test_a_book_that_cannot_be_read_at_a_ball_says_so() -> None:
     }
 
 
+@pytest.mark.slow
 def test_maps_between_spaces_are_used() -> None:
     near = Ball(0.5, space="raw")
     ledger = Ledger(
@@ -115,6 +117,7 @@ def test_notes_are_read_with_care(ledger, facts) -> None:
     assert facts.deletions[0].certificates[0].facts["mode"] == "ogd"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [{"name": 3, "value": 1.0}, {"name": "x", "value": True}, {"name": "x"},

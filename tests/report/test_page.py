@@ -25,6 +25,7 @@ def page(ledger):
     return render(gather(ledger))
 
 
+@pytest.mark.slow
 def test_the_numbers_are_the_ledgers(ledger, page) -> None:
     found = Page(page)
     assert len(found.numbers) > 40
@@ -44,6 +45,7 @@ def test_a_page_with_one_number_changed_fails(ledger, page, place) -> None:
     assert differences(found.numbers, found.bounds, found.data, ledger) != []
 
 
+@pytest.mark.slow
 def test_json_with_one_number_changed_fails(ledger, page) -> None:
     found = Page(page)
     for change in (
@@ -112,6 +114,7 @@ def test_sections_say_what_the_book_holds(ledger, page) -> None:
         assert text in page
 
 
+@pytest.mark.slow
 def test_empty_book() -> None:
     ledger = books.empty()
     page = render(gather(ledger))
@@ -122,6 +125,7 @@ def test_empty_book() -> None:
     assert "<svg" not in render(gather(flat))
 
 
+@pytest.mark.slow
 def test_seeded_noise_is_stamped_and_a_damaged_book_says_so(tmp_path) -> None:
     with books.full(tmp_path / "seeded.db", testing=True) as ledger:
         facts = gather(ledger, head="3:" + "0" * 64)
@@ -137,6 +141,7 @@ def test_seeded_noise_is_stamped_and_a_damaged_book_says_so(tmp_path) -> None:
         assert "NOT PRIVATE: a book for testing" in sections.top(gather(testing))
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_or_not_there(tmp_path) -> None:
     with pytest.raises(ValueError, match="no folder"):
         write_report(books.empty(), tmp_path / "none" / "report.html")

@@ -414,6 +414,7 @@ def test_the_peer_selects_the_same_examples_of_a_user():
         assert sorted(one.tolist()) == sorted(other.tolist())
 
 
+@pytest.mark.slow
 def test_a_shuffled_circle_is_uniform_for_each_user():
     owners = np.array([1, 0, 1, 0, 1])
     strategy = UserSelectionStrategy(CyclicPoissonSampling(1.0, 1), 3, True)

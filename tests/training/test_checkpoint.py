@@ -111,6 +111,7 @@ def again(folder, plan=None, data=None, **options):
         )
 
 
+@pytest.mark.slow
 def test_what_lies_where(cut_short):
     run_folder = cut_short / "run"
     assert {p.name for p in run_folder.iterdir()} == {"model-5.npz", "secret"}
@@ -140,6 +141,7 @@ def test_what_lies_where(cut_short):
     np.testing.assert_array_equal(kept[0]["w"], done.value["w"])
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_run_again(cut_short):
     again(cut_short)
     with pytest.raises(NoiseReuse, match="committed"):
@@ -150,6 +152,7 @@ def other_loss(params, batch):
     return loss(params, batch) * 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -193,6 +196,7 @@ def weighted(weight):
     return lambda params, batch: scaled(loss(params, batch))
 
 
+@pytest.mark.slow
 def test_a_constant_of_an_inner_function_is_part_of_the_program(tmp_path):
     interrupted(tmp_path, loss=weighted(1.0))
     with pytest.raises(CheckpointRefused, match="Nothing was spent"):
@@ -211,6 +215,7 @@ def killed_in(monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, die)
 
 
+@pytest.mark.slow
 def test_killed_before_the_book_is_committed(cut_short, tmp_path_factory, monkeypatch):
     whole = tmp_path_factory.mktemp("whole")
     shutil.copytree(cut_short, whole, dirs_exist_ok=True)
@@ -224,6 +229,7 @@ def test_killed_before_the_book_is_committed(cut_short, tmp_path_factory, monkey
     np.testing.assert_array_equal(done.value["w"], again(whole).value["w"])
 
 
+@pytest.mark.slow
 def test_killed_after_the_book_is_committed(cut_short, monkeypatch):
     """The key is gone, and the model is there."""
     with monkeypatch.context() as patched:
@@ -236,6 +242,7 @@ def test_killed_after_the_book_is_committed(cut_short, monkeypatch):
     assert int(load_model(cut_short / "run", like)[3]) == 12
 
 
+@pytest.mark.slow
 def test_a_copied_folder_is_the_same_run(cut_short):
     """It ends with the same parameters, and after that there is no key for it."""
     shutil.copytree(cut_short / "run", cut_short / "copy")
@@ -257,6 +264,7 @@ def test_two_that_draw_from_one_run_notice():
         other(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model-5.npz", "secret/noise-5.npz"])
 def test_a_missing_half_is_refused(cut_short, name):
     (cut_short / "run" / name).unlink()

@@ -60,6 +60,7 @@ def test_a_pool_is_the_largest_of_each_window():
     np.testing.assert_array_equal(_pool(x), windows.max(axis=(-2, -1)))
 
 
+@pytest.mark.slow
 def test_accuracy_counts_every_row():
     model = MLP(2, (), 2)
     params = [{"w": jnp.eye(2), "b": jnp.zeros(2)}]

@@ -145,6 +145,7 @@ def test_balls_in_bins_losses_have_the_peers_law():
     assert ks_2samp(fewer, np.ravel(theirs)).pvalue < 1e-6
 
 
+@pytest.mark.slow
 def test_certain_participation_is_balls_in_bins():
     best = optimize_banded_toeplitz(20, 4)
     one = estimate(BMinSepSampling(1.0, 20, 4), best, 1.5, 1.0)

@@ -93,6 +93,7 @@ def test_noise_is_stddev_times_the_inverse_strategy(name, jit):
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_dense_strategy_may_draw_again_instead_of_remembering(monkeypatch):
     keys = keys_for(1)
     kept = run(privatizer(STRATEGIES["dense"], stddev=1.0), keys, jit=True)
@@ -102,6 +103,7 @@ def test_a_dense_strategy_may_draw_again_instead_of_remembering(monkeypatch):
     np.testing.assert_allclose(run(again, keys, jit=True), kept, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_shifted_ring_is_noticed():
     """The comparison above rejects weights that are one step late."""
     keys = keys_for(1)
@@ -121,6 +123,7 @@ def test_threefry_is_that_of_jax(monkeypatch):
     assert (np.asarray(threefry(*words)[0]) != np.asarray(theirs[0])).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_normals_are_drawn_once_for_a_step():
     """Both uses of a number, the ring and the output, share one computation."""
 
@@ -143,6 +146,7 @@ def test_normals_are_drawn_once_for_a_step():
     assert work(STRATEGIES["banded"]) < once / 1000 + 20
 
 
+@pytest.mark.slow
 def test_normals_are_normal():
     """Kolmogorov-Smirnov at 2e6 draws sees a scale that is off by 1%."""
     drawn = np.asarray(standard_normal(jnp.array([3, 5], jnp.uint32), (1001, 1999)))
@@ -184,6 +188,7 @@ def test_the_deviation_is_that_of_the_matrix_that_is_used():
 # -- keys ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("name", ["one band", "banded", "buffered"])
 def test_one_plan_run_twice_never_repeats_its_noise(name, jit):
@@ -200,6 +205,7 @@ def test_one_plan_run_twice_never_repeats_its_noise(name, jit):
     assert len(set(seen)) == len(seen)
 
 
+@pytest.mark.slow
 def test_leaves_of_one_shape_have_their_own_noise():
     twins = {"a": jnp.zeros(64), "b": jnp.zeros(64)}
     noisy, _ = gaussian_privatizer(1.0, 5).update(
@@ -235,6 +241,7 @@ def test_only_a_clipped_sum_is_taken(kind):
         transform.update(ClippedSum(PARAMS, 2.0), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_there_is_no_step_past_the_last(name):
     transform = privatizer(STRATEGIES[name], stddev=1.0)
@@ -285,6 +292,7 @@ def test_what_is_said_about_the_noise():
     assert plain.spec.fingerprint() != gaussian_privatizer(1.5, 5).spec.fingerprint()
 
 
+@pytest.mark.slow
 def test_the_state_is_updated_in_place_when_donated():
     transform = privatizer(BandedToeplitz(np.ones(17) / 4, 40), stddev=1.0)
     params = {"w": jnp.zeros(100_000)}
@@ -305,6 +313,7 @@ def lattice_key(seed=0):
     return NoiseKey(Seeded(seed).new_key(), private=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one band", "banded", "normalised", "dense"])
 def test_lattice_noise_has_the_strategys_covariance(name):
     """Sample covariance over 4000 parameters, against stddev^2 C^-1 C^-T."""

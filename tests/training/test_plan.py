@@ -270,6 +270,7 @@ def test_a_truncated_step_costs_no_more_than_its_price(who, instead):
     assert exact > accounting.delta_of(PoissonGaussian(q, z, who), epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "z"), [(1, 2.0), (2, 1.0), (20, 1.0)])
 def test_a_fixed_batch_costs_no_more_than_its_price(n, z):
     """One of n is drawn; the record is 1 or -1, the others are all one value."""
@@ -427,6 +428,7 @@ def test_a_calibrated_plan_fits_its_budget_exactly_once():
         run.draw()
 
 
+@pytest.mark.slow
 def test_one_step_past_the_last_is_declined():
     plan = dp_sgd(
         iterations=3,
@@ -455,6 +457,7 @@ def test_the_book_reads_a_run_as_tightly_as_it_was_priced():
     assert ledger.epsilon() == pytest.approx(plan.price(1e-6), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_book_with_meters_takes_the_plan_as_a_block():
     plan = dp_sgd(
         iterations=3,
@@ -641,6 +644,7 @@ def test_an_account_is_for_its_own_bands():
         account.scale(BandedToeplitz([1.0, 0.5, 0.2], 6))
 
 
+@pytest.mark.slow
 def test_a_price_that_rests_on_the_number_of_records_says_so():
     plan = general(
         FixedBatchSampling(2, 3),

@@ -52,6 +52,7 @@ def test_a_table_for_another_probability_is_further_away_than_that():
     assert distance(table, exact_binomial(90, Fraction(0.3))) > 1e3 * LARGEST_DISTANCE
 
 
+@pytest.mark.slow
 def test_large_tables_keep_the_moments():
     n, p = 10**6, Fraction(0.25)
     table = binomial_table(n, p)
@@ -127,6 +128,7 @@ def test_every_subset_is_equally_likely_and_the_places_come_back():
     assert places.tolist() == list(range(6))
 
 
+@pytest.mark.slow
 def test_a_shuffle_that_draws_from_all_places_is_rejected():
     """The classic mistake: step i swaps with any place instead of one from i on."""
 

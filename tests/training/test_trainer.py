@@ -98,6 +98,7 @@ def test_a_run_is_what_it_would_be_by_hand(bands, sizes):
     assert done.steps == 12 and "NOT PRIVATE" in done.statement()
 
 
+@pytest.mark.slow
 def test_a_missed_batch_is_noticed():
     """The comparison above has power: one step less is far outside its tolerance."""
     plan, data = make_plan(), make_data()
@@ -106,6 +107,7 @@ def test_a_missed_batch_is_noticed():
         same(trail[-1], trail[-2])
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_plan_differ_in_batches_and_noise():
     plan, data = make_plan(), make_data()
     runs = [train(plan, data) for _ in "ab"]
@@ -125,12 +127,14 @@ def test_it_learns():
         assert (found == data["y"]).mean() > 0.85
 
 
+@pytest.mark.slow
 def test_the_callers_parameters_are_left_alone():
     params = make_params()
     train(make_plan(), params=params)
     assert float(jnp.abs(params["w"]).max()) == 0.0
 
 
+@pytest.mark.slow
 def test_empty_batches_are_ordinary_steps():
     """About a third of the batches are empty, and one dataset is as well."""
     plan = make_plan(sampling_prob=1.0 / N)
@@ -148,6 +152,7 @@ def test_an_example_that_is_not_finite_counts_for_nothing():
     assert np.isfinite(np.asarray(done.value["w"])).all()
 
 
+@pytest.mark.slow
 def test_lattice_noise_for_every_step():
     plan = make_plan(noise="lattice", bands=3)
     ledger = book()
@@ -220,6 +225,7 @@ def test_a_batch_in_several_arguments():
 # -- what it books ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
     ledger, plan = book(), make_plan()
     done = train(plan, ledger=ledger)
@@ -244,6 +250,7 @@ def test_every_step_is_drawn_before_its_batch_is_handed_on():
     assert ledger._drawn(ledger.entries()[0]) == 12
 
 
+@pytest.mark.slow
 def test_rounds_of_a_banded_plan():
     ledger, plan = book(), make_plan(bands=3)
     train(plan, ledger=ledger)
@@ -314,6 +321,7 @@ def test_without_a_ledger_the_plans_own_target_is_the_budget():
 # -- what it tells ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reports_hold_public_numbers():
     reports = []
     plan = make_plan()
@@ -326,6 +334,7 @@ def test_reports_hold_public_numbers():
     assert reports[-1].params()["w"].shape == (D, 2)
 
 
+@pytest.mark.slow
 def test_epsilon_so_far_bounds_the_price_of_the_steps_so_far():
     for steps in (1, 5, 12):
         plan, part = make_plan(iterations=12), make_plan(iterations=steps)
@@ -335,6 +344,7 @@ def test_epsilon_so_far_bounds_the_price_of_the_steps_so_far():
     assert spent(1) < part.price(1e-5)
 
 
+@pytest.mark.slow
 def test_exact_metrics_only_for_whoever_asks():
     seen = []
     train(
@@ -363,6 +373,7 @@ def test_a_batch_says_nothing_by_itself():
     assert "17" not in repr(part) and "0.5" not in repr(StepInput(3, (part,)))
 
 
+@pytest.mark.slow
 def test_waste_is_exact_and_says_nothing_by_itself():
     plan = make_plan(sampling_prob=0.2)
     shapes = ShapePlan((64,), None, 12, 0.0, 0.0, 0.0)
@@ -419,6 +430,7 @@ def test_a_callback_may_end_the_run():
     assert ledger.epsilon() == pytest.approx(make_plan().price(1e-5), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_failing_callback_leaves_the_run_spent_and_no_thread_behind():
     ledger = book()
 
@@ -472,6 +484,7 @@ def test_who_skips_the_check_may_train_anything():
     assert train(make_plan(), check_mixing=False, loss=mixing).steps == 12
 
 
+@pytest.mark.slow
 def test_weights_of_zero_do_not_hide_what_mixes():
     """At zero weights the scores vanish, and with them the term that mixes."""
     ledger = book()
@@ -527,6 +540,7 @@ def test_owners_are_whole_numbers_or_strings(ids):
     assert Users(ids).count == 2
 
 
+@pytest.mark.slow
 def test_means_and_sums_pass_the_check():
     structs = make_data()
     structs = {

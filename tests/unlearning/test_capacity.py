@@ -45,6 +45,7 @@ def test_capacity_at_the_same_noise(accounting, expected):
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [10.0, 50.0])
 def test_gaussian_capacity_against_privacy_loss_distributions(z):
     m = cap.capacity(z, 1.0, 1e-5)
@@ -163,6 +164,7 @@ def _disturbances(m, z, G, D, shift, dim, trials, rng):
     return (G / (2.0 * shift) * terms).sum(axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "z", "D", "shift", "dim"),
     [(1, 3.7, 2.0, 0.05, 20), (40, 3.7, 0.1, 0.5, 300), (200, 10.0, 20.0, 1e-3, 5)],

@@ -74,6 +74,7 @@ def run(path, certificate, *more):
     )
 
 
+@pytest.mark.slow
 def test_a_certificate_survives_its_text_and_holds(case):
     path, certificate = case
     assert Certificate.from_json(certificate.to_json()) == certificate

@@ -208,6 +208,7 @@ def test_many_are_like_one_by_one(mode, policy):
 # -- input -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("x", "y"),
@@ -430,6 +431,7 @@ def test_ridge_deletion_is_the_replay():
     assert model.odometer.eps_spent == 0.0
 
 
+@pytest.mark.slow
 def test_ogd_noise_has_the_deviation_of_its_shift():
     """Over many models: the weights move by N(0, (z shift)^2) and no more."""
     moves, expected = [], 0.0
@@ -538,6 +540,7 @@ def test_a_copy_that_no_grid_holds_is_refused_before_it_spends():
     assert model.odometer._reservation.drawn == 0
 
 
+@pytest.mark.slow
 def test_renewal_makes_room():
     model = ready("logistic", Lambda=20.0, tolerance=2e-3)
     X, Y = of("logistic")
@@ -758,6 +761,7 @@ def test_empirical_regret_by_hand_and_under_its_bound():
     )
 
 
+@pytest.mark.slow
 def test_best_in_hindsight_beats_its_neighbours():
     for mode in ("ogd", "logistic", "seed"):
         X, Y = of(mode)
@@ -802,6 +806,7 @@ def test_watching_does_not_change_the_model():
 # -- threads -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_threads_wait_for_each_other():
     """Ridge sums integers, so any lost update would show in the digest."""
     X, Y = of("ridge")

@@ -412,6 +412,7 @@ def never_mints(odometer, recalibrate, changes):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula", ["seed", "consistent"])
 @settings(max_examples=20, deadline=None)
 @given(changes=st.lists(stats, min_size=1, max_size=6))

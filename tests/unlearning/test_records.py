@@ -175,6 +175,7 @@ def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
         assert files_with(path, before) != []
 
 
+@pytest.mark.slow
 def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
     with open_service(path) as service:
         fill(service, range(6))

@@ -66,6 +66,7 @@ def test_the_seed_fails_in_direction_and_in_search():
     assert str(report).endswith("FAILED")
 
 
+@pytest.mark.slow
 def test_old_records_leave_the_seeds_pairs_but_its_step_still_moves_away():
     """As the notes measured: for an old record every deletion makes things worse."""
     report = report_on(Seed(20), {100: 3, 200: 50, 300: 150, 399: 250})
@@ -105,6 +106,7 @@ class LeakyOutside(OGD):
         return super().insert_many(X, Y)
 
 
+@pytest.mark.slow
 def test_a_leaky_cache_is_found_in_the_state():
     report = report_on(LeakyInState(12), {399: 395})
     kinds = {failure.split(":")[0] for failure in report.failures}
@@ -209,6 +211,7 @@ def test_a_newton_step_that_is_left_out_is_caught():
     assert [failure.split(":")[0] for failure in report.failures][0] == "shift"
 
 
+@pytest.mark.slow
 def test_renewal_happens_where_the_certificate_runs_out():
     mode = Logistic(6, Lambda=3.0, tolerance=3e-3)
     report = report_on(mode, {t: t - 20 for t in range(100, 130)}, trials=200)

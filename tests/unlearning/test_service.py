@@ -86,6 +86,7 @@ def test_ridge_equals_a_model_that_never_saw_the_deleted(path):
     assert certificate.state_digest == fresh.digest()
 
 
+@pytest.mark.slow
 def test_noise_of_a_deletion_has_the_certified_size(path):
     """The state moves by noise of deviation sigma, and by nothing else."""
     moved = []
@@ -473,6 +474,7 @@ def test_a_forked_copy_and_a_closed_one_are_refused(path):
         service.__reduce__()
 
 
+@pytest.mark.slow
 def test_threads_take_turns(path):
     with open_service(path, durability="batch") as service:
         fill(service, range(40))
@@ -601,6 +603,7 @@ def copied(path, name):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [{}, {"scope": "joint", "capacity": 5}])
 def test_an_older_copy_of_the_service_or_of_its_book_is_refused(path, terms):
     """Putting back a backup would bring back the deleted, or what was spent."""
@@ -711,6 +714,7 @@ def test_a_model_that_moved_without_its_record_is_never_made_durable(
         assert again._keeper.mode.digest() == digest and again.status().live == 3
 
 
+@pytest.mark.slow
 def test_a_deletion_that_memory_missed_stops_the_service(path, monkeypatch):
     """Ctrl-C right after the commit: the old model must not be written again."""
     with open_service(path) as service:

@@ -23,6 +23,7 @@ def reports(n: int) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_a_report_follows_the_law():
     n = 3000
     found = reports(n)
@@ -72,6 +73,7 @@ def test_the_seeds_wrong_constants_are_refused(p_L, lambda_2r):
         bpm_sampling(V, 4.0, 0.5, p_L, lambda_2r)
 
 
+@pytest.mark.slow
 def test_the_parts_follow_their_laws():
     source = Seeded(1)
     out = np.array([sample_f1(V, 0.5, source=source) for _ in range(2000)])

@@ -56,11 +56,13 @@ def test_the_whole_workflow():
     assert odometer.eps_spent == pytest.approx(deleted * odometer.eps_step)
 
 
+@pytest.mark.slow
 def test_n_star_is_positive_and_monotone_in_gamma():
     found = [calibrated(gamma_learn=g)[2]["N_star"] for g in (5.0, 1.0, 0.2, 0.05)]
     assert found[0] >= 1 and found == sorted(found) and found[0] < found[-1]
 
 
+@pytest.mark.slow
 def test_m_is_at_least_one_and_blocks_at_one_more(caplog):
     for gamma in (1e-6, 0.5, 5.0):
         model, odometer, stats, X, Y = calibrated(gamma_priv=gamma)
@@ -101,6 +103,7 @@ def test_transitions_are_guarded():
         fresh.insert(X[0], Y[0])
 
 
+@pytest.mark.slow
 def test_it_learns():
     model, _, _, X, Y = calibrated()
     errors = [abs(model.insert(x, y) - y) for x, y in zip(X, Y, strict=True)]

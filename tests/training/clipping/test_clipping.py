@@ -45,6 +45,7 @@ def run(function, *args, **named):
     return jax.jit(function, compiler_options=QUICK_TO_COMPILE)(*args, **named)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(
     "options",
@@ -66,6 +67,7 @@ def test_sums_are_those_of_the_peer(method, options):
     assert distance(got.value, wanted) < TOLERANCE
 
 
+@pytest.mark.slow
 @both
 def test_auxiliary_outputs_keys_and_several_arguments(method):
     """Everything at once, as the peer spells it."""
@@ -92,6 +94,7 @@ def test_auxiliary_outputs_keys_and_several_arguments(method):
     assert isinstance(total.value, tuple)
 
 
+@pytest.mark.slow
 def test_a_transform_before_the_clip_is_the_peers():
     options = {
         "l2_clip_norm": 0.4,
@@ -104,6 +107,7 @@ def test_a_transform_before_the_clip_is_the_peers():
     assert distance(aux.grad_norms, other.grad_norms) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_transform_to_complex_numbers_is_refused():
     """The norm of a real part alone would let the rest through."""
     grad = clipped_grad(
@@ -115,6 +119,7 @@ def test_a_transform_to_complex_numbers_is_refused():
         grad(jnp.zeros(3), jnp.ones((2, 3)))
 
 
+@pytest.mark.slow
 @both
 def test_users_are_clipped_as_one(method):
     """The example of the peer's own page: the gradient of each user's mean loss."""
@@ -128,6 +133,7 @@ def test_users_are_clipped_as_one(method):
     assert float(total.value) == pytest.approx(5.5)
 
 
+@pytest.mark.slow
 @both
 def test_norms_of_parts(method):
     """Each part is clipped by itself; the bound is the root of the sum of squares."""
@@ -145,6 +151,7 @@ def test_norms_of_parts(method):
         run(mine(method, l2_clip_norm={"w1": 1.0}), NETWORK.params, *NETWORK.batch)
 
 
+@pytest.mark.slow
 def test_two_groups_can_share_a_norm():
     def loss(p, x):
         return jnp.sum(jnp.tanh(x @ p["net"]["w"] + p["net"]["b"])) + jnp.sum(
@@ -172,6 +179,7 @@ def test_two_groups_can_share_a_norm():
 # --- padding, microbatches, empty batches
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("microbatch", [None, 4])
 def test_padding_takes_no_part(method, microbatch):
@@ -190,6 +198,7 @@ def test_padding_takes_no_part(method, microbatch):
         assert np.all(np.asarray(aux.grad_norms)[:real] > 0)
 
 
+@pytest.mark.slow
 def test_padding_may_stand_anywhere_in_a_mask():
     mask = jnp.asarray([True, False, False, True, False, False, False, True, True])
     total = run(
@@ -203,6 +212,7 @@ def test_padding_may_stand_anywhere_in_a_mask():
     assert distance(total.value, wanted) < TOLERANCE
 
 
+@pytest.mark.slow
 @both
 def test_microbatches_of_padding_are_not_run(method):
     seen = []
@@ -222,6 +232,7 @@ def test_microbatches_of_padding_are_not_run(method):
         assert set(seen) == set(range(expected))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("microbatch", [None, 3])
 def test_an_empty_batch_is_an_ordinary_one(method, microbatch):
@@ -243,6 +254,7 @@ def test_an_empty_batch_is_an_ordinary_one(method, microbatch):
 # --- what must not get through the clip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "bad"), [("auto", np.nan), ("auto", -np.inf), ("vmap", np.nan)]
 )
@@ -255,6 +267,7 @@ def test_a_non_finite_example_contributes_nothing(method, bad):
     assert distance(total.value, wanted) < TOLERANCE
 
 
+@pytest.mark.slow
 @both
 def test_small_half_precision_gradients_are_clipped(method):
     """A million entries of 1e-4: squares vanish in float16, and the peer lets
@@ -273,6 +286,7 @@ def test_small_half_precision_gradients_are_clipped(method):
     assert length(passed) > 9 * norm
 
 
+@pytest.mark.slow
 @both
 def test_entries_lost_in_a_running_sum_count(method):
     """1 and a million entries of 1e-4: float32 may add them up to 1."""
@@ -289,6 +303,7 @@ def test_entries_lost_in_a_running_sum_count(method):
     assert 1 - 1e-6 < length(total.value) <= 1.0
 
 
+@pytest.mark.slow
 @both
 def test_huge_gradients_keep_their_direction(method):
     """Squares beyond float32 do not overflow; no example is lost that is finite."""
@@ -321,6 +336,7 @@ def test_sensitivity_knows_the_relation():
             grad.sensitivity(unknown)
 
 
+@pytest.mark.slow
 @both
 def test_real_neighbours_move_the_sum_by_no_more(method):
     grad = mine(method, l2_clip_norm=0.2, normalize_by=4.0)
@@ -338,6 +354,7 @@ def test_real_neighbours_move_the_sum_by_no_more(method):
         assert 0.2 * limit < moved <= limit * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_one_move_reaches_the_replacement_bound():
     """The factor two is needed: a pair of worlds attains it."""
     grad = clipped_grad(lambda w, x: jnp.sum(w * x), l2_clip_norm=1.0)
@@ -348,6 +365,7 @@ def test_one_move_reaches_the_replacement_bound():
 # --- the typed sum
 
 
+@pytest.mark.slow
 def test_nothing_but_a_privatizer_takes_a_clipped_sum():
     total = run(mine(), NETWORK.params, *NETWORK.batch)
     assert isinstance(total, ClippedSum)
@@ -368,6 +386,7 @@ def test_nothing_but_a_privatizer_takes_a_clipped_sum():
     assert jax.jit(lambda one: one)(total).l2_norm_bound == 1.0
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_join():
     grad = mine()
     parts = [
@@ -389,6 +408,7 @@ def test_parts_of_a_batch_join():
         ClippedSum.join([wanted.value])
 
 
+@pytest.mark.slow
 def test_nothing_exact_is_printed():
     total, aux = run(mine(return_values=True), NETWORK.params, *NETWORK.batch)
     for text in (repr(total), repr(aux), str(total), repr(mine())):
@@ -432,6 +452,7 @@ def test_bad_options_are_refused(options, error, message):
         mine(**options)
 
 
+@pytest.mark.slow
 @both
 def test_bad_calls_are_refused(method):
     grad, (x, y) = mine(method), NETWORK.batch

@@ -56,6 +56,7 @@ def test_options_agree(name, options):
     assert_equal(EVERY_NETWORK[name](Draw(3)), **options)
 
 
+@pytest.mark.slow
 def test_users_with_several_examples_agree():
     draw = Draw(4)
     network = EVERY_NETWORK["dense"](draw)
@@ -63,6 +64,7 @@ def test_users_with_several_examples_agree():
     assert_equal(users, keep_batch_dim=False, microbatch_size=2)
 
 
+@pytest.mark.slow
 def test_clip_norms_of_parts_agree_in_double_precision():
     with jax.enable_x64(True):
         network = EVERY_NETWORK["dense"](Draw(5, jnp.float64))
@@ -86,6 +88,7 @@ def test_half_precision_agrees_to_its_own_tolerance(name, dtype):
     assert distance(auto.value, plain.value) < 0.06
 
 
+@pytest.mark.slow
 def test_each_parameter_goes_the_way_it_should():
     assert ways(EVERY_NETWORK["dense"](Draw(1))) == {
         "w1": "one position",
@@ -166,6 +169,7 @@ def scaled(draw):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "name", "broken", "make"),
     [
@@ -184,11 +188,13 @@ def test_broken_rules_are_noticed(monkeypatch, where, name, broken, make):
         assert_equal(network)
 
 
+@pytest.mark.slow
 def test_many_look_ups_are_sorted(monkeypatch):
     monkeypatch.setattr(rows, "_MOST_PAIRS", 2)
     assert_equal(look_up(Draw(9)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 def test_rows_outside_a_table(mode):
     """Two numbers beyond the end are one row when clipped, and none when dropped."""
@@ -204,6 +210,7 @@ def test_rows_outside_a_table(mode):
     assert_equal(Network(draw.array(5, 6), loss, (ids,)), keep_batch_dim=False)
 
 
+@pytest.mark.slow
 def test_long_strips_and_pieces(monkeypatch):
     """The tables are built from strips and pieces; small ones here, same result."""
     monkeypatch.setattr(norms, "_STRIP", 2)
@@ -212,6 +219,7 @@ def test_long_strips_and_pieces(monkeypatch):
     assert_equal(gram(draw)._replace(batch=(draw.array(4, 5, 12),)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
     [
@@ -225,6 +233,7 @@ def test_parameters_that_become_complex(loss):
     assert_equal(Network({"w": draw.array(3, 3)}, loss, (draw.array(2, 3),)))
 
 
+@pytest.mark.slow
 def test_stacked_layers_that_are_run_twice():
     """A scan over layers inside one that shares them all."""
 
@@ -240,6 +249,7 @@ def test_stacked_layers_that_are_run_twice():
     assert_equal(network)
 
 
+@pytest.mark.slow
 def test_no_positions_at_all():
     """A convolution that leaves no pixel has no gradient."""
     assert_equal(gram(Draw(12))._replace(batch=(Draw(12).array(3, 0, 12),)))

@@ -52,6 +52,7 @@ def contribution(rng, monkeypatch, dtype, wobble=True):
     return exact_contribution(parts, float(weight[0]), dtype) / 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
 def test_rounded_factors_stay_within_the_norm(monkeypatch, dtype):
     rng = np.random.default_rng(1)
@@ -70,6 +71,7 @@ def test_without_the_slack_they_do_not(monkeypatch):
     assert max(found) > 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["one position", "Gram", "instantiated"])
 def test_upper_bounds_are_above_and_close(way):
     rng = np.random.default_rng(2)
@@ -92,6 +94,7 @@ def test_upper_bounds_are_above_and_close(way):
         assert np.all(upper >= true)
 
 
+@pytest.mark.slow
 def test_a_sum_in_single_precision_would_lose_what_ours_keeps():
     lost = jnp.full((1, 4_000_001), 2.0**-13).at[0, 0].set(1.0)
     true = 1 + 4_000_000 * 2.0**-26
@@ -132,6 +135,7 @@ def flushed(clip_norm, left_over):
     return longest / clip_norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clip_norm", "left_over"), [(1.0, 0.25), (0.01, 0.03)])
 def test_factors_that_vanish_when_scaled(monkeypatch, clip_norm, left_over):
     assert flushed(clip_norm, left_over) <= 1.0
@@ -149,6 +153,7 @@ def test_a_named_algorithm_is_not_trusted():
         assert norms.known_precision(None) == jax.lax.Precision.HIGHEST
 
 
+@pytest.mark.slow
 def test_a_narrower_result_stays_within_the_norm():
     """Rounding float64 sums to float32 is paid for as well."""
     with jax.enable_x64(True):
