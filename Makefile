@@ -33,7 +33,7 @@ test: $(VENV)/.full lint wheel docs examples tests ## set up everything, run eve
 
 check: $(VENV)/.full lint ## the fast part: lint, types, layers, quick tests
 	$(say) "quick tests"
-	@$(PYTEST) $(PARALLEL) -m "not deep and not slow and not serial"
+	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial"
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"

@@ -186,6 +186,7 @@ def test_the_shift_bound_covers_and_is_sharp(mu, n):
     assert low <= missed <= high
 
 
+@pytest.mark.slow
 def test_coverage_rejects_a_normal_limit_for_the_shift():
     repeats = 1500
     limit = stats.binom.isf(1e-6, repeats, ALPHA)

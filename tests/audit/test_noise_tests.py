@@ -129,6 +129,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_other_shapes_of_the_same_variance_are_refuted(name):
     n = 200_000

@@ -766,6 +766,7 @@ def test_a_deletion_that_keeps_a_cache():
     assert found.breaches() == {Breach.RESULT}
 
 
+@pytest.mark.slow
 def test_a_deletion_that_claims_half_its_shift_or_less():
     """The pair uses a share of the bound; a claim below that share is refuted."""
     data = records("ogd")

@@ -339,6 +339,7 @@ def test_a_loop_of_ones_own(jit, noise):
     np.testing.assert_allclose(seen, 0.5 * (0.8 + row if row else 1.0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_without_a_tape_has_no_callback_in_it():
     transform = privatizer(BandedToeplitz([1.0], 4), stddev=2.0)
     tree = {"a": jnp.zeros(3)}
@@ -358,6 +359,7 @@ def test_a_step_without_a_tape_has_no_callback_in_it():
     assert "callback" in watched.as_text()
 
 
+@pytest.mark.slow
 def test_private_runs_are_refused():
     with pytest.raises(NotPrivate, match="Nothing was spent"):
         audit(lambda data, source: trained(lambda _: make_plan())(data, None))

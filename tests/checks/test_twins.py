@@ -389,14 +389,17 @@ def test_a_mechanism_that_takes_anything():
     assert "complex numbers: it was taken" in found and "words: it was" in found
 
 
+@pytest.mark.slow
 def test_a_refusal_without_a_name():
     assert "does not name" in broken(Mute)["bad data costs nothing"]
 
 
+@pytest.mark.slow
 def test_a_refusal_that_quotes_a_record():
     assert "quotes" in broken(Chatty)["bad data costs nothing"]
 
 
+@pytest.mark.slow
 def test_a_refusal_that_is_a_crash():
     assert "not a clear error" in broken(Crashes)["bad data costs nothing"]
 

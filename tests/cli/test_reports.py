@@ -55,6 +55,7 @@ def folder(tmp_path_factory):
 # -- make ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_make_says_what_it_promises(folder, tmp_path):
     out = tmp_path / "out.csv"
     made = demur("make", folder / "in.csv", out, "--epsilon", 4, "--L", 0.5,
@@ -68,6 +69,7 @@ def test_make_says_what_it_promises(folder, tmp_path):
     assert pyarrow.csv.read_csv(out).column_names == ["age", "size"]
 
 
+@pytest.mark.slow
 def test_make_charges_a_book_once(folder, tmp_path):
     common = ["--epsilon", 4, "--L", 0.5, "--columns", "age,size", *BOX]
     book = ["--book", tmp_path / "book.db"]
@@ -157,6 +159,7 @@ def test_cluster_without_bounds_stays_in_the_cube(folder, tmp_path):
     assert names == ["cluster", "share", "cube_age", "cube_size"]
 
 
+@pytest.mark.slow
 def test_cluster_refuses_what_is_not_reports(folder, tmp_path):
     assert "give --epsilon" in words(demur("cluster", folder / "in.parquet", "-k", 3))
     assert "no file" in words(demur("cluster", tmp_path / "none.parquet", "-k", 3))
@@ -237,6 +240,7 @@ def test_sweep_of_iris(tmp_path):
     assert plot.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_sweep_of_a_file(folder, tmp_path):
     X, y = make_blobs(120, 2, centers=2, cluster_std=0.5, random_state=1)
     table = pa.table({"a": X[:, 0], "b": X[:, 1], "same": np.ones(120), "kind": y})

@@ -104,6 +104,7 @@ def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting
         assert entry.count > 1 and ledger.epsilon(unit=Erasure()) <= 1.0
 
 
+@pytest.mark.slow
 def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_path):
     out = tmp_path / "w.npz"
     result = demur("run", parquet, "--gamma-priv", 0.001, "-o", out)

@@ -177,6 +177,7 @@ def test_a_file_that_is_not_what_it_should_be(
     assert told["error"]["message"] in words(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), FLOATS)
 def test_not_a_number_is_refused_before_anything_is_made(
     name, option, home, args
@@ -205,6 +206,7 @@ def test_not_a_number_in_a_config(table, home, tmp_path) -> None:
     assert not (tmp_path / "model.npz").exists()
 
 
+@pytest.mark.slow
 def test_declined_is_three(args) -> None:
     given = args("reports make")
     assert run("reports", "make", *given).exit_code == Code.DONE

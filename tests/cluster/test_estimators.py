@@ -125,6 +125,7 @@ def test_random_state_seeds_the_clustering_and_never_the_noise():
     assert np.array_equal(one.cluster_centers_, again.cluster_centers_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["clip", "plain"])
 @every
 def test_the_baselines_are_scikit_learns_on_reports(name, decoder):

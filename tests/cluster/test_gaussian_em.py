@@ -46,6 +46,7 @@ def two_clusters():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 3, 10])
 @pytest.mark.parametrize("L", [0.3, 1.0, "auto", math.inf])
 def test_the_nodes_are_the_noise(d, L):

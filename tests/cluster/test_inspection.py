@@ -19,6 +19,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "L", "d"), SETTINGS)
 def test_reports_fall_where_the_density_says(epsilon, L, d):
     bpm = BPM(epsilon, L, d)
@@ -50,6 +51,7 @@ def test_the_seeds_probability_does_not_agree(epsilon, L, d, wrong):
     assert Share(drawn, 2000, wrong).agrees  # the seed's "verification" is circular
 
 
+@pytest.mark.slow
 def test_a_density_that_does_not_level_off_is_seen():
     """Laplace reports against the profile of a small L: shells beyond L are too low."""
     bpm, laplace = BPM(8.0, 0.2, 2), BPM(8.0, math.inf, 2)

@@ -69,6 +69,7 @@ def test_the_gradient_is_that_of_the_value(noise):
         assert wrong > 1e-4 * max(size, 0.1)
 
 
+@pytest.mark.slow
 def test_the_model_is_a_density():
     """In one dimension its integral over the reports' range is 1."""
     for L in (0.3, 1.0, "auto"):

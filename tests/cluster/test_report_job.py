@@ -84,6 +84,7 @@ def dies(*_):
 # -- what comes out ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind_in", ["csv", "parquet"])
 @pytest.mark.parametrize("kind_out", ["csv", "parquet"])
 def test_reports_carry_their_mechanism(tmp_path, kind_in, kind_out):

@@ -195,6 +195,7 @@ def test_bad_parameters():
         params(np.zeros(3), **CHECKED, **data())
 
 
+@pytest.mark.slow
 def test_a_generator_or_a_seed_cannot_repeat_noise():
     for rng in (7, np.random.default_rng(7), np.random.RandomState(7)):
         one, two = params(rng=rng), params(rng=rng)
@@ -257,6 +258,7 @@ def test_a_torch_model():
     assert certified["dp_report"]["sigma"] < out["dp_report"]["sigma"]
 
 
+@pytest.mark.slow
 def test_an_equinox_model():
     theta = kit.exact("softmax")
     model = SoftmaxLinearEqx(kit.D, kit.K, key=jax.random.key(0))

@@ -86,6 +86,7 @@ def test_the_contract_of_scikit_learn(name, check):
 # -- learning ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_head
 def test_every_head_learns_something_it_may_say(name):
     X, y = blobs(2000, 4, 2, spread=0.2)
@@ -206,6 +207,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @every_head
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_a_clear_error_and_charges_nothing(name, bad):

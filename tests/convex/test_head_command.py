@@ -33,6 +33,7 @@ def fit(folder, data, *more):
     return run(app, ["head", "fit", str(folder / data), *common, *out, *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["t.csv", "t.parquet", "lists.parquet", "t.npz"])
 @pytest.mark.parametrize("head", ["prototypes", "softmax"])
 def test_fit_and_predict(tables, data, head):
@@ -48,6 +49,7 @@ def test_fit_and_predict(tables, data, head):
     assert load_head(tables / "head.npz").privacy_.epsilon_at(0.2) <= 8.0
 
 
+@pytest.mark.slow
 def test_a_book_is_made_charged_and_declines(tables):
     book = ["--book", str(tables / "book.db")]
     first = fit(tables, "t.csv", *book)

@@ -39,6 +39,7 @@ def test_sums_are_exact_on_their_grid():
     assert np.allclose(sums, [X[y == c].sum(axis=0) for c in range(4)], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [0.0, 0.01, 1.0])
 def test_every_pair_is_one_shift_of_at_most_mu(lam):
     """Movement over sigma, class by class, is within the declared mu, and meets it."""

@@ -89,6 +89,7 @@ def test_json_round_trip(unit):
     assert type(again) is type(unit)
 
 
+@pytest.mark.slow
 @given(UNITS)
 def test_one_record_keeps_the_rest(unit):
     single = one_record(unit)
@@ -207,6 +208,7 @@ def test_a_map_converts_a_radius_upwards():
     assert ball.radius < 0.6 * (1 + 1e-15)
 
 
+@pytest.mark.slow
 @given(st.floats(1e-150, 1e150), st.floats(1e-150, 1e150))
 def test_conversion_is_never_below_the_product(radius, constant):
     image = LipschitzMap("a", "b", constant).convert(Ball(radius, "a"))

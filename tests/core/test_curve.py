@@ -76,6 +76,7 @@ def test_a_line_is_at_least_slope_times_radius(slope, radius):
     assert line(radius) <= float(truth) * (1 + 1e-13) + 1e-320
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.floats(1e-100, 1e100), st.floats(1e-100, 1e100), st.floats(0.0, 1e250))
 def test_a_capped_line_is_at_least_the_smaller_of_both(slope, cap, radius):
@@ -205,6 +206,7 @@ def test_bad_slopes_and_caps_are_refused(slope):
         PiecewiseLinear.linear(1.0, cap=slope)
 
 
+@pytest.mark.slow
 @given(curves())
 def test_json_round_trip(curve):
     data = json.loads(json.dumps(curve.to_json()))

@@ -56,6 +56,7 @@ def test_reading_in_pieces_is_reading_at_once():
     assert b"".join(stream.read(n) for n in (0, 1, 63, 64, 65, 107)) == whole
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -113,6 +114,7 @@ def in_child(function):
     return answer
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_refused():
     key = make()
     stream = key.stream("p")
@@ -131,6 +133,7 @@ def test_the_same_check_catches_a_raw_cipher():
     assert theirs == cipher.update(bytes(32))
 
 
+@pytest.mark.slow
 def test_children_may_make_keys_of_their_own():
     def fresh():
         key = NoiseKey(OsEntropy().new_key(), private=True)

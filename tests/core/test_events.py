@@ -237,6 +237,7 @@ def test_the_multiset_survives_compose(event):
     assert atoms(compose([event, event])) == doubled
 
 
+@pytest.mark.slow
 @given(st.floats(1e-300, 1e300), st.integers(1, 10**6))
 def test_groups_round_to_the_private_side(z, k):
     assert Fraction(for_group(Gaussian(z), k).multiplier) * k <= Fraction(z)

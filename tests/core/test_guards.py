@@ -77,6 +77,7 @@ def test_the_renyi_delta_of_an_unknown_divergence_is_one():
     assert renyi_delta(total_of(Pure(1.0)), 5.0) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_kept_profile_has_at_most_2_to_the_14_dots():
     wide = sampled_profile(PoissonGaussian(0.01, 1.0), 60_000)
     assert 2**13 <= wide.remove.size <= 2**14 + 1

@@ -51,6 +51,7 @@ def same(a, b):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponent", range(-6, 5))
 @pytest.mark.parametrize(("first", "size"), [(-37, 200), (0, 64), (5, 3), (-8, 2)])
 def test_coarser_dominates(first, size, exponent):

@@ -29,6 +29,7 @@ def two_blobs(n=40, seed=0):
     return X, y
 
 
+@pytest.mark.slow
 def test_seed_the_radius_is_read_off_the_private_data():
     """Whatever is published beside the noise is equal in two neighbouring worlds."""
     X, y = two_blobs()

@@ -43,6 +43,7 @@ def check(text):
             assert test in names_in(path), f"row {name}: {path}::{test} is not there"
 
 
+@pytest.mark.slow
 def test_every_row_names_tests_that_exist():
     text = PAGE.read_text()
     check(text)

@@ -34,6 +34,7 @@ def norm(tree):
 ROWS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32) * 50
 
 
+@pytest.mark.slow
 def test_row_14_a_microbatch_is_clipped_as_one():
     """Groups of 4 are clipped as one record: taking a row away moves every group."""
 

@@ -335,12 +335,14 @@ def test_a_rewrite_without_the_key_is_found(signed, book_url, signer, opened):
     assert not found.ok and "not signed" in found.problems[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["NULL", "'00'", "'zz'", f"'{'0' * 128}'"])
 def test_a_wrong_signature_is_found(signed, book_url, value):
     edit(book_url, f"UPDATE demur_rows SET signature = {value} WHERE sequence = 3")
     assert "row 3: not signed" in str(signed.verify())
 
 
+@pytest.mark.slow
 def test_a_signature_of_another_row_is_found(signed, book_url):
     edit(
         book_url,
@@ -414,6 +416,7 @@ def test_the_head_of_an_empty_book(new_book, book_url, opened):
         opened(book_url, head=Head(0, "a" * 64))
 
 
+@pytest.mark.slow
 def test_verify_beside_a_writer(book, book_url, opened, monkeypatch):
     """A charge that comes while the rows are being read is no problem of the book."""
     writer = opened(book_url)
@@ -434,6 +437,7 @@ def test_verify_beside_a_writer(book, book_url, opened, monkeypatch):
     assert found.ok, str(found)
 
 
+@pytest.mark.slow
 def test_a_reading_leaves_no_entry_out(book, book_url):
     TAMPERS["declaration removed"](book_url)
     with pytest.raises(BookDamaged):

@@ -108,6 +108,7 @@ def test_a_declined_charge_can_be_made_with_more_noise(book):
     assert entry.sequence == 1
 
 
+@pytest.mark.slow
 def test_unpriced_and_uncovered_charges_leave_no_trace(book):
     before = trace(book)
     with pytest.raises(NotPriced, match="Nothing was spent"):
@@ -245,6 +246,7 @@ def test_a_reservation_too_large_is_declined_whole(book):
     assert trace(book) == before
 
 
+@pytest.mark.slow
 def test_commit_binds_once(book, opened, book_url):
     entry = book.charge(COUNT, label="visitors")
     spent = book.status()
@@ -257,6 +259,7 @@ def test_commit_binds_once(book, opened, book_url):
     assert book.verify(head).ok
 
 
+@pytest.mark.slow
 def test_entries_of_another_book_are_refused(book):
     other = Ledger(BUDGET, unit=UNIT)
     entry = other.charge(COUNT, label="elsewhere")
@@ -374,6 +377,7 @@ def test_addresses_that_name_no_book(tmp_path):
     assert text.read_text().startswith("this is no database")
 
 
+@pytest.mark.slow
 def test_a_newer_schema_is_refused(book, book_url, opened):
     edit(book_url, "UPDATE demur_book SET schema_version = 99")
     with pytest.raises(BookMismatch, match="schema 99"):
@@ -419,12 +423,14 @@ def test_several_budgets_are_charged_together_or_not_at_all(new_book, book_url):
         book.epsilon()
 
 
+@pytest.mark.slow
 def test_reading_where_an_entry_is_silent_fails_by_its_name(book):
     book.charge(COUNT, label="the visitors of May")
     with pytest.raises(NotCovered, match="the visitors of May"):
         book.reading(ReplaceOne())
 
 
+@pytest.mark.slow
 def test_maps_lead_from_one_space_to_another(new_book):
     pixels = Ball(0.2, space="pixels")
     maps = [LipschitzMap("pixels", "minilm", 3.0)]
@@ -438,6 +444,7 @@ def test_maps_lead_from_one_space_to_another(new_book):
         alone.charge(report, label="x")
 
 
+@pytest.mark.slow
 def test_deletions_and_privacy_are_never_added(new_book, book_url):
     book = new_book(budgets={UNIT: BUDGET, Erasure(): Budget(1.0, 1e-6)})
     book.url = book_url
@@ -465,6 +472,7 @@ def test_a_deletion_that_cannot_be_priced_is_refused(new_book):
         book.charge(mixed, label="x")
 
 
+@pytest.mark.slow
 def test_persons_with_several_records(new_book):
     person = AddOrRemoveOne(records_per_person=4)
     book = new_book(budgets={person: BUDGET})
@@ -474,6 +482,7 @@ def test_persons_with_several_records(new_book):
     assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_full_batch_plan_is_a_gaussian():
     """Sampling probability 1 and 0 are legal plans."""
     for filter in (Filter.pure(), Filter.rdp(16), Filter.gaussian(blocks=0.5)):
@@ -521,6 +530,7 @@ def test_a_key_is_handed_out_once(book, book_url, opened):
         opened(book_url).key(entry)
 
 
+@pytest.mark.slow
 def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
     book, book_url, opened
 ):
@@ -532,6 +542,7 @@ def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
         other.key(again)
 
 
+@pytest.mark.slow
 def test_a_retried_task_draws_the_same_noise_for_the_same_input(book, book_url, opened):
     said: dict[str, Any] = {
         "label": "x",
@@ -581,6 +592,7 @@ def test_a_book_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
     assert stat.S_IMODE((tmp_path / "b.db.keys").stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_neither_digest_nor_key_is_in_the_book(new_book, book_url, tmp_path):
     folder = tmp_path / "keys"
     book = new_book(keys=folder)
@@ -659,6 +671,7 @@ def test_a_fork_does_not_copy_keys(book):
 # -- seeded noise ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_seeded_source_is_refused_by_a_durable_book(book):
     before = trace(book)
     with pytest.raises(NotPrivate, match="Nothing was spent"):
@@ -666,6 +679,7 @@ def test_a_seeded_source_is_refused_by_a_durable_book(book):
     assert trace(book) == before
 
 
+@pytest.mark.slow
 def test_a_testing_book_takes_a_seeded_source_and_stamps_it(new_book):
     book = new_book(testing=True)
     entry = book.charge(COUNT, label="x", source=Seeded(1))

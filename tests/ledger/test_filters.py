@@ -165,6 +165,7 @@ def test_pure_and_gaussian_mixed_in_a_gaussian_meter(epsilon, delta, pures, zs):
     assert found <= delta
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(1e-3, 1e3),
@@ -287,6 +288,7 @@ def test_a_renyi_filter_stops_within_its_budget(order):
         assert book.status()[0].spent_epsilon <= 3.0 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_blocks_add_up_in_both():
     book = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter="pure")
     book.charge(says(ApproxDP(0.25, 4e-7)), label="a pair")
@@ -380,6 +382,7 @@ def best_of_two(epsilon, delta_each, first, order):
     return expected(first, epsilon, ways), rest, response
 
 
+@pytest.mark.slow
 def test_the_best_of_two_meters_without_a_split_overdraws_and_ours_does_not():
     order = 16
     first = 0.5 * mu_star(EPSILON, DELTA)

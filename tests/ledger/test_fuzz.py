@@ -239,6 +239,7 @@ def test_wide_events_end():
     assert not answers(events.from_json, {"schema": 1, "event": wide})
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.binary(max_size=200))
 @example(b"")
@@ -247,6 +248,7 @@ def test_profile_of_random_bytes(data):
     assert not answers(Profile.from_bytes, data)
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.integers(0, len(PROFILE) - 1), st.binary(min_size=1, max_size=8))
 def test_profile_with_changed_bytes(at, change):
@@ -270,6 +272,7 @@ def test_profile_with_any_header(header, body):
     answers(Profile.from_bytes, data)
 
 
+@pytest.mark.slow
 def test_profile_that_unpacks_to_a_bomb():
     head = json.dumps({"format": 1, "exponent": 1, "first": 0, "dots": 2}).encode()
     bomb = zlib.compress(bytes(50_000_000), 9)

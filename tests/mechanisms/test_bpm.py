@@ -289,6 +289,7 @@ def test_cost_is_epsilon_times_distance_up_to_L() -> None:
     assert epsilon_at(laplace, Ball(0.5, space="cube")) == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(1e-6, 1e6), L=st.floats(1e-6, 1e6), d=st.integers(1, 10**6))
 def test_any_replacement_is_charged_from_above(
     epsilon: float, L: float, d: int

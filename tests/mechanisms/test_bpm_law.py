@@ -394,6 +394,7 @@ def sample(bpm: BPM, v: np.ndarray, n: int) -> np.ndarray:
     return bpm.apply(np.tile(v, (n, 1)), os_key())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bpm", mechanisms(), ids=str)
 def test_reports_follow_the_law(bpm: BPM) -> None:
     v = np.linspace(0.0, 1.0, bpm.dimension + 1)[1:]  # one coordinate on the border
@@ -418,6 +419,7 @@ def test_the_tests_of_the_law_have_power(d: int) -> None:
         assert follows_the_law(sample(other, v, 40_000), bpm, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bpm", mechanisms(), ids=str)
 def test_the_papers_sampler_agrees(bpm: BPM) -> None:
     n, v = 20_000, np.full(bpm.dimension, 0.25)

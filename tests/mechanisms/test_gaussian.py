@@ -186,6 +186,7 @@ def test_seeded_noise_repeats_and_os_noise_does_not() -> None:
 # -- the cost --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     sigma=st.floats(1e-6, 1e6),
     ratio=st.floats(1e-3, 1e3),
@@ -462,6 +463,7 @@ def test_a_forked_copy_of_a_key_refuses() -> None:
     assert answer == b"refused" + parent, "without the guard the noise repeats"
 
 
+@pytest.mark.slow
 def test_threads_that_release_at_once_get_different_noise() -> None:
     ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT)
     mechanism = Gaussian(100.0, {UNIT: 1.0}, 16)

@@ -79,6 +79,7 @@ def test_units_without_a_distance_are_marked(ledger, facts) -> None:
     assert found["add or remove one"].epsilon == ledger.epsilon(unit=books.UNIT)
 
 
+@pytest.mark.slow
 def test_a_book_that_cannot_be_read_at_a_ball_says_so() -> None:
     ledger = Ledger({AddOrRemoveOne(): Budget(4.0, 1e-5)})
     ledger.charge(books.sums(9.0).declaration(), label="a curve")

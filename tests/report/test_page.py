@@ -32,6 +32,7 @@ def test_the_numbers_are_the_ledgers(ledger, page) -> None:
     assert differences(found.numbers, found.bounds, found.data, ledger) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     ["budgets.0.spent_epsilon", "budgets.1.tight_epsilon", "entries.2.epsilon.0",

@@ -175,6 +175,7 @@ def test_a_changed_run_is_refused(cut_short, change):
         assert len(ledger.entries()) == 1
 
 
+@pytest.mark.slow
 def test_edited_parameters_are_refused(cut_short):
     path = cut_short / "run" / "model-5.npz"
     path.write_bytes(_edited(path.read_bytes()))
@@ -272,6 +273,7 @@ def test_a_missing_half_is_refused(cut_short, name):
         again(cut_short)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "latest.json"])
 def test_a_damaged_note_is_refused(cut_short, name):
     (cut_short / "run" / "secret" / name).write_text("{")
@@ -279,6 +281,7 @@ def test_a_damaged_note_is_refused(cut_short, name):
         again(cut_short)
 
 
+@pytest.mark.slow
 def test_an_older_pair_is_refused(cut_short):
     """A note that points at another step does not carry its seal."""
     secret = cut_short / "run" / "secret"

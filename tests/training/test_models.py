@@ -49,11 +49,13 @@ def test_shapes_and_no_mixing(name):
     check_examples_do_not_mix(cross_entropy(model), params, (structs,))
 
 
+@pytest.mark.slow
 def test_the_cnn_of_the_benchmark_has_26010_parameters():
     params = CNN(28, 28, 1, 10).init(jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 26_010
 
 
+@pytest.mark.slow
 def test_a_pool_is_the_largest_of_each_window():
     x = np.random.default_rng(0).normal(size=(2, 5, 4, 3)).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(1, 2))

@@ -154,6 +154,7 @@ def test_certain_participation_is_balls_in_bins():
         assert abs(a - b) < 5 * (x + y)
 
 
+@pytest.mark.slow
 def test_bins_that_no_step_uses_are_bins_too():
     """With fewer steps than bins a record may never take part."""
     strategy = BandedToeplitz([1.0], 2)

@@ -113,6 +113,7 @@ def test_a_shifted_ring_is_noticed():
     assert np.abs(got - right).max() > 0.1
 
 
+@pytest.mark.slow
 def test_threefry_is_that_of_jax(monkeypatch):
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**32, size=(4, 1000), dtype=np.uint32)
@@ -162,6 +163,7 @@ def test_normals_are_normal():
     assert len(np.unique(drawn[:, 0])) > 900
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (3, 0), (2, 3, 5)])
 def test_normals_of_any_shape(shape):
     drawn = standard_normal(jnp.array([3, 5], jnp.uint32), shape)
@@ -331,6 +333,7 @@ def test_lattice_noise_has_the_strategys_covariance(name):
     assert np.abs(shifted / scale).max() > 6 * np.sqrt(2 / 4000)
 
 
+@pytest.mark.slow
 def test_lattice_adds_the_sum_itself():
     """Same key, two inputs: the difference comes through, to a few grid steps."""
     strategy = STRATEGIES["banded"]
@@ -393,6 +396,7 @@ def test_the_float64_sum_is_within_a_quarter_of_the_grid():
         assert abs(Fraction(got) - true) <= Fraction(lattice.mechanism.grid) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 def test_lattice_without_a_key_takes_a_new_one_for_every_call(jit):
     transform = gaussian_privatizer(1.0, 5, noise="lattice", l2_norm_bound=1.0)

@@ -57,6 +57,7 @@ COSTS = [
 SMALL = CyclicPoissonSampling(0.4, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("micro", [None, 2])
 @pytest.mark.parametrize("most", [None, 1, 2])

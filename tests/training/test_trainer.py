@@ -145,6 +145,7 @@ def test_empty_batches_are_ordinary_steps():
     assert done.steps == 12
 
 
+@pytest.mark.slow
 def test_an_example_that_is_not_finite_counts_for_nothing():
     data = make_data()
     data["x"][::3] = np.nan
@@ -239,6 +240,7 @@ def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
         reservation.draw()
 
 
+@pytest.mark.slow
 def test_every_step_is_drawn_before_its_batch_is_handed_on():
     ledger, plan, seen = book(), make_plan(), []
 
@@ -297,6 +299,7 @@ def test_the_book_decides_whom_a_run_is_priced_for():
     assert ledger.entries() == []
 
 
+@pytest.mark.slow
 def test_the_book_is_committed_and_the_key_is_gone():
     ledger = book()
     done = train(make_plan(), ledger=ledger)
@@ -360,6 +363,7 @@ def test_exact_metrics_only_for_whoever_asks():
         exact.__reduce__()
 
 
+@pytest.mark.slow
 def test_a_reports_parameters_are_those_of_its_step_or_none():
     kept = []
     train(make_plan(), callback=kept.append)
@@ -423,6 +427,7 @@ def test_a_plan_run_again_is_not_compiled_again_unless_its_loss_has_changed():
     assert not np.allclose(first.value["w"], other.value["w"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_callback_may_end_the_run():
     ledger = book()
     done = train(make_plan(), ledger=ledger, callback=lambda report: report.step == 3)
@@ -450,6 +455,7 @@ def test_the_bar_shows_public_numbers():
     assert "step 7/100" in told.getvalue() and "epsilon 1.25" in told.getvalue()
 
 
+@pytest.mark.slow
 def test_a_bar_nobody_sees_writes_nothing(capfd):
     train(make_plan(), progress=True)
     assert capfd.readouterr().out == ""
@@ -480,6 +486,7 @@ def test_a_loss_in_which_examples_mix_is_refused(wrong):
     assert ledger.entries() == []
 
 
+@pytest.mark.slow
 def test_who_skips_the_check_may_train_anything():
     assert train(make_plan(), check_mixing=False, loss=mixing).steps == 12
 

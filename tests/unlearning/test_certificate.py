@@ -190,6 +190,7 @@ def test_a_cost_that_is_not_in_the_book_is_found(held):
     assert done.exit_code == 1 and "--book" in done.output
 
 
+@pytest.mark.slow
 def test_a_book_elsewhere_has_to_be_named(tmp_path):
     path = tmp_path / "model.db"
     budgets = {Erasure(): Budget(1.0, 1e-6)}
@@ -253,6 +254,7 @@ def test_half_the_noise_is_found(tmp_path, monkeypatch):
     assert "noise is too small" in str(found)
 
 
+@pytest.mark.slow
 def test_a_whole_budget_for_every_request_is_found(tmp_path, monkeypatch):
     """The sabotaged twin: each request alone is within epsilon, together they are not.
 
@@ -270,6 +272,7 @@ def test_a_whole_budget_for_every_request_is_found(tmp_path, monkeypatch):
         assert f"request {certificate.requests} of one person" in str(found)
 
 
+@pytest.mark.slow
 def test_terms_that_are_not_the_services_are_found(tmp_path, monkeypatch):
     """A process that writes nicer terms into journal and certificate alike."""
     honest = Deletions._certificate

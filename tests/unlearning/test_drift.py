@@ -70,6 +70,7 @@ def calibrated(mode, drift, formula="consistent", **options):
     return model
 
 
+@pytest.mark.slow
 def test_recalibration_on_drift_never_mints():
     heard = []
     model = calibrated("seed", DriftDetector(100), "seed", step=0.1)

@@ -157,6 +157,7 @@ def test_before_anything_is_learned():
 # -- scikit-learn ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_partial_fit_predict_unfit():
     X, y = rows(400)
     model = UnlearnableRegressor(mode="ridge", mode_config=WIDE)

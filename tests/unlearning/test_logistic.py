@@ -130,6 +130,7 @@ def test_the_bound_is_reached():
     assert true_gradient(mode, X[60:], Y[60:]) >= 0.97 * mode._scalars[1]
 
 
+@pytest.mark.slow
 def test_twin_that_does_not_downdate_the_hessian_is_caught():
     X, Y = one_direction(200)
 

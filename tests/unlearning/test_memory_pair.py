@@ -187,6 +187,7 @@ def test_early_predictions(policy):
         assert type(made) is float
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("policy", ["flag", "withhold"])
 def test_many_are_like_one_by_one(mode, policy):
@@ -418,6 +419,7 @@ def test_several_deletions_or_none():
 # -- what a deletion does ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ridge_deletion_is_the_replay():
     X, Y = of("ridge")
     model = ready("ridge", named=True)
@@ -572,6 +574,7 @@ def test_publishing_costs_a_draw_where_the_copy_is_noised():
     assert other.odometer.deletions_made == 0
 
 
+@pytest.mark.slow
 def test_exhaustion_stops_a_stream_cleanly():
     model = ready(odometer=PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0), T=300)
     X, Y = of("ogd")
@@ -652,6 +655,7 @@ def test_by_content_a_calibration_record_is_recognised():
     assert model.calibrator.observations == 30
 
 
+@pytest.mark.slow
 def test_records_that_sized_the_noise_cannot_be_deleted():
     model = ready("seed", named=True)
     X, Y = of("seed")
@@ -778,6 +782,7 @@ def test_best_in_hindsight_beats_its_neighbours():
             assert total(u) <= total(u + 0.05 * rng.normal(size=DIM))
 
 
+@pytest.mark.slow
 def test_lbfgs_bounds():
     assert ready("ogd").lbfgs_bounds() == (1.0, 1.0)
     c, C = ready("seed").lbfgs_bounds()
@@ -883,6 +888,7 @@ def test_the_statement_of_joint_scope():
     assert "all deleted records" in ready(odometer=odometer).statement()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [lambda m: m.predict(np.ones(DIM)), lambda m: m.theta])
 def test_nobody_reads_a_model_in_the_middle_of_an_act(read):
     """`ridge` solves when it is asked: half-way through a deletion it would keep the

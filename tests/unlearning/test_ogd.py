@@ -130,6 +130,7 @@ def test_twin_with_a_replay_on_another_clock_is_caught():
     assert np.linalg.norm(whole.published() - short.published()) > 1.05 * bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["huber", "logistic"])
 @pytest.mark.parametrize("share", [0.2, 1.0])
 def test_rounding_stays_within_what_is_charged(loss, share):
@@ -339,6 +340,7 @@ def test_the_coupling_of_joint_scope_meets_and_is_paid_for():
         assert met and worst <= 1.0
 
 
+@pytest.mark.slow
 def test_twin_without_the_drift_does_not_pay_for_the_coupling():
     assert max(coupled(seed, share=1.0, honest=False)[0] for seed in range(60)) > 1.0
 

@@ -28,6 +28,7 @@ def report_on(mode, deletions=DELETIONS, *, n=400, trials=1500, **options):
     return verify_against_retrain(mode, events, trials=trials, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [
@@ -115,6 +116,7 @@ def test_a_leaky_cache_is_found_in_the_state():
     assert report_on(OGD(12), {399: 395}).passed
 
 
+@pytest.mark.slow
 def test_a_leaky_cache_is_found_beside_the_state():
     report = report_on(LeakyOutside(12), {399: 395})
     assert [failure.split(":")[0] for failure in report.failures] == ["search"]
@@ -195,6 +197,7 @@ def test_float_sums_are_caught_by_their_digest():
     assert kinds == {"digest", "shift"}
 
 
+@pytest.mark.slow
 def test_a_newton_step_that_is_left_out_is_caught():
     class Lazy(Logistic):
         """Downdates its sums and says it is done."""
@@ -233,6 +236,7 @@ def test_factories_and_labels_of_any_kind():
         report.mode = "x"
 
 
+@pytest.mark.slow
 def test_small_dimensions_are_not_searched_and_say_so():
     report = report_on(OGD(2))
     assert report.passed and not report.searched

@@ -73,6 +73,7 @@ def test_twin_with_float_sums_is_caught():
     assert np.allclose(mode.gram, fresh.gram)  # near is not equal
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -57,6 +57,7 @@ def test_a_record_is_learned_forgotten_and_certified(path, mode):
         assert service.verify().ok, str(service.verify())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_reopening_goes_on_bit_for_bit(tmp_path, mode):
     """One service that is closed all the time, and one that is not: equal models."""
@@ -115,6 +116,7 @@ def test_repeating_a_deletion_spends_nothing(path):
         assert np.array_equal(service.published(), weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ogd", "ridge"])
 def test_refusals_change_and_spend_nothing(path, mode):
     with open_service(path, mode=mode) as service:
@@ -291,6 +293,7 @@ def test_exhausted_requests_wait_with_their_deadlines(path):
         assert service.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["subject", "joint"])
 def test_exhaustion_can_retrain_from_the_encrypted_store(path, scope):
     terms = {"capacity": 2, "scope": scope, "record_store": "encrypted"}
@@ -652,6 +655,7 @@ def test_a_shared_book_carries_the_service(tmp_path, path):
         open_service(tmp_path / "m.db", ledger="book.db")
 
 
+@pytest.mark.slow
 def test_a_shared_book_that_is_spent_declines(tmp_path, path):
     budgets = {Erasure(): Budget(0.5, 1e-6)}
     rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
@@ -805,6 +809,7 @@ def test_an_interrupted_batch_is_carried_out_as_one_request(path, monkeypatch):
         assert len({c.operation for c in issued}) == 1 and again.verify().ok
 
 
+@pytest.mark.slow
 def test_an_interrupted_deletion_whose_key_is_lost_does_not_lock_the_service(
     path, monkeypatch
 ):

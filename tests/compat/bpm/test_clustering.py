@@ -66,6 +66,7 @@ def test_the_seed_of_k_means_is_not_the_noises():
     assert not np.array_equal(one.X_perturbed_, two.X_perturbed_)
 
 
+@pytest.mark.slow
 def test_the_reports_follow_bpm():
     """200,000 reports of one point: the share within L is p_L, not the seed's."""
     X = np.tile([0.4, 0.7], (200_000, 1))

@@ -33,6 +33,7 @@ def calibrated(gamma_learn=0.5, gamma_priv=5.0, records=500):
     return model, odometer, model.finalize_calibration(gamma_learn), X, Y
 
 
+@pytest.mark.slow
 def test_the_whole_workflow():
     model, odometer, stats, X, Y = calibrated(gamma_learn=0.05)
     assert set(stats) == {"G", "D", "c", "C", "N_star"}

@@ -167,6 +167,7 @@ def test_a_narrower_result_stays_within_the_norm():
         assert float(np.float32(0.1)) > 0.1
 
 
+@pytest.mark.slow
 def test_a_factor_too_small_for_its_dtype_is_zero():
     found = measure(Factors(jnp.full((1, 1, 1, 2), 3e19), jnp.full((1, 1, 1, 2), 3e19)))
     (weight,), fine = Clip(1.0, False, 1.0).factors([found], [0], None)
