@@ -65,7 +65,7 @@ def test_figures_audit_and_deletions_are_noted_with_their_entries(tour):
     _, said, ledger = tour
     figures = {note.facts["name"] for note in ledger.notes(about="utility")}
     assert len(figures) == 2 and len(ledger.notes(about="utility")) == 3
-    assert len(ledger.notes(about="deletion")) == 3
+    assert len(ledger.notes(about="deletion")) == 12
     (audit,) = ledger.notes(about="audit")
     assert audit.facts["refuted"] is False
     assert audit.facts["lower_bound"] > audit.facts["claimed"] / 2, "it has no power"

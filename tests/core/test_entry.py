@@ -222,10 +222,10 @@ def test_n_is_a_count(records):
         entry().statement(records=True)
 
 
-def test_a_deletion_certifies_and_never_protects():
+def test_a_deletion_hides_and_never_protects():
     promises = (Promise(Erasure(), 1.0, 1e-5), Promise(AddOrRemoveOne(), 1.0, 1e-6))
     text = entry(deletion(), promises=promises).statement(records=1000)
-    assert "It certifies whether one record was learned and then deleted" in text
+    assert "It hides whether one record was learned and then deleted" in text
     assert "It says nothing about the presence or absence of one record." in text
     assert "protects" not in text
     only = entry(deletion(), promises=(Promise(Erasure(), 1.0, 0.5),))

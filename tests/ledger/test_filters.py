@@ -422,7 +422,7 @@ def test_moving_unspent_epsilon_to_the_blocks_overdraws_and_ours_does_not():
         assert expected(first, EPSILON, ways) == pytest.approx(DELTA, rel=1e-6)
         ways.append(lambda x, b=block: response_gain(b, x))
         gain = expected(first, EPSILON, ways)
-        worst = max(worst, gain)
+        worst = np.maximum(worst, gain)
         for blocks in (0.1, 0.3, 0.5):
             rule = Filter.gaussian(blocks=blocks)
             book = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)

@@ -101,7 +101,7 @@ def forget_all(mode, X, Y, count, after=lambda mode: None):
         mode.delete(X[i], Y[i], STILL[mode.dim])
         after(mode)
         now = true_gradient(mode, X[i + 1 :], Y[i + 1 :])
-        worst = max(worst, now / mode._scalars[1])
+        worst = np.maximum(worst, now / mode._scalars[1])
     return worst
 
 

@@ -191,7 +191,7 @@ def test_one_step_against_exact_arithmetic(share):
         ]
         a, b = mode._step_error()
         limit = 2.0**-53 * (a + b / (lambda_ * float(tau)))
-        worst = max(worst, float(np.linalg.norm(gaps)) / limit)
+        worst = np.maximum(worst, float(np.linalg.norm(gaps)) / limit)
     assert worst <= 1.0
     if share == 1.0:
         assert worst > 0.25
@@ -262,7 +262,7 @@ def test_grids_of_other_peoples_deletions_are_added():
         whole.insert(x, float(y))
         if i % 10 == 9:
             distance = np.linalg.norm(whole.published() - replay.published())
-            worst = max(worst, distance / whole.shift_bound())
+            worst = np.maximum(worst, distance / whole.shift_bound())
             twin = max(twin, distance / OGD.shift_bound(_without_drift(whole)))
             noise = grid * rng.integers(-3, 4, size=3)
             for world in (whole, replay):
@@ -326,7 +326,7 @@ def coupled(seed, share, *, honest=True):
         h = grid * (p - v)
         # The twin's charge lacks what earlier grids may have moved.
         shift = whole.shift_bound(gone) if honest else bare
-        worst = max(worst, np.linalg.norm(h) / (shift + grid * np.sqrt(d)))
+        worst = np.maximum(worst, np.linalg.norm(h) / (shift + grid * np.sqrt(d)))
         noise = grid * rng.integers(-4, 5, size=d)
         whole.delete(noise=noise, grid=grid, records=gone)
         replay.forget_nothing(noise + h, grid=grid)

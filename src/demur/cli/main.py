@@ -27,6 +27,7 @@ from demur.cli.shell import (
 )
 from demur.cli.train import train
 from demur.cli.unlearn import unlearn_app
+from demur.core.rounding import printed_up
 
 if TYPE_CHECKING:
     from demur.ledger import Ledger
@@ -244,10 +245,10 @@ def book_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
     for status in ledger.status():
         budgets.add_row(
             escape(str(status.unit)),
-            f"{status.spent_epsilon:.4g}",
+            printed_up(status.spent_epsilon),
             f"{status.budget.epsilon:g}",
             f"{status.budget.delta:g}",
-            f"{ledger.epsilon(unit=status.unit):.4g}",
+            printed_up(ledger.epsilon(unit=status.unit)),
         )
     budgets.caption = f"Filter: {ledger.terms.filter}"
     entries = Table(title="Entries", title_justify="left")

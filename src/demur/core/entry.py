@@ -146,7 +146,7 @@ def _promise(entry: Entry, promise: Promise) -> str:
         epsilon = entry.epsilon(promise.unit, promise.delta)
     except (NotCovered, NotPriced):
         return f"It says nothing about {what}."
-    kind = "certifies" if isinstance(promise.unit, Erasure) else "protects"
+    kind = "hides" if isinstance(promise.unit, Erasure) else "protects"
     return (
         f"It {kind} {what}, with epsilon {printed_up(epsilon)} at delta"
         f" {printed_up(promise.delta)}"

@@ -402,7 +402,7 @@ class Ledger:
                 raise BudgetExceeded(
                     f"{label!r} would {reasons} (delta {budget.delta:g}) at {unit};"
                     f" {now:.6g} is spent so far. Declined: nothing was released and"
-                    " nothing was spent. Use more noise, or open a new book."
+                    " nothing was spent. Use more noise, or ask whoever set the budget."
                 )
             totals[position] = after[fitting[0]]
             spent.append(options[fitting[0]])

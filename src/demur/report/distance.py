@@ -26,7 +26,7 @@ from demur.ledger import Ledger
 from demur.ledger.reading import Group
 from demur.ledger.series import groups_of, over_units
 
-_POINTS = 24
+_POINTS = 16
 _ALONE = 5  # entries drawn beside the total; more cannot be told apart
 _FAR = 1e6  # a knot out there says "any distance", and is no place to draw
 

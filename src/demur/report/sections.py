@@ -86,7 +86,7 @@ def _card(i: int, one: BudgetFacts) -> str:
     state = f"{100 * share:.0f}% spent" if math.isfinite(share) else "used up"
     if share >= _NEARLY:
         state += ": nearly everything" if share < 1 else ": everything"
-    verb = "certifies" if one.erasure else "protects"
+    verb = "hides" if one.erasure else "protects"
     place = f"budgets.{i}"
     now = min(one.spent_epsilon, one.epsilon)
     return (
@@ -184,7 +184,8 @@ def deletions(facts: BookFacts) -> str:
     return (
         '<h2 id="deletions">Deletions</h2><p>A deletion promises that the model is as'
         " hard to tell from one that never learned the record as epsilon says. It is"
-        " never added to a privacy cost.</p>"
+        " never added to a privacy cost. A deletion under another entry costs nothing"
+        " more: its promise is that entry's, and its certificate says its noise.</p>"
         '<table class="cards"><caption>Entries at the unit of erasure.</caption><thead>'
         '<tr><th scope="col">no.</th><th scope="col">time (UTC)</th>'
         '<th scope="col">what was forgotten</th>'

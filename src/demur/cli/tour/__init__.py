@@ -43,8 +43,11 @@ def run(out: Path, console: Console) -> None:
             play(stage)
     console.print(
         f"\nReport: [bold]{out / 'report.html'}[/]   Book: {out / 'book.db'}\n"
-        f"Next:   demur report {out / 'book.db'} -o report.html,"
-        f" demur ledger show {out / 'book.db'}, demur audit --quick"
+        "Next, with .venv/bin/ before it where demur is not on your path:\n"
+        f"  demur ledger show {out / 'book.db'}\n"
+        f"  demur report {out / 'book.db'} -o report.html\n"
+        "  demur audit --quick",
+        soft_wrap=True,
     )
 
 

@@ -14,6 +14,7 @@ from demur.cli.tour.stage import DELTA, REPLACED, Stage, Values
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded
+from demur.core.rounding import printed_up
 from demur.mechanisms import BPM
 from demur.report import write_report
 
@@ -103,9 +104,14 @@ def read_the_book(stage: Stage) -> None:
     stage.show(
         ("how far one image moves (pixels, L2)", "epsilon of the whole book"),
         *(
-            (f"{radius:g}", f"{ledger.epsilon(DELTA, Ball(radius, 'pixels')):.2f}")
+            (f"{radius:g}", printed_up(ledger.epsilon(DELTA, Ball(radius, "pixels"))))
             for radius in readings
         ),
-        ("to any other image", f"{ledger.epsilon(unit=REPLACED):.2f}"),
+        ("to any other image", printed_up(ledger.epsilon(unit=REPLACED))),
     )
-    write_report(ledger, stage.out / "report.html")
+    stage.console.print(
+        "Each release was paid at a quarter of delta. Read at the whole of it they"
+        " are cheaper, so the statements above add up to less than what is spent."
+    )
+    with stage.console.status("drawing the report"):
+        write_report(ledger, stage.out / "report.html", head=last)

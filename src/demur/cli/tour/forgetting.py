@@ -45,19 +45,20 @@ def play(stage: Stage) -> None:
     )
     stage.console.print(
         f"{len(certificates)} certificates, each for epsilon"
-        f" {certificate.epsilon:.2f} at erasure; journal and book"
+        f" {certificate.epsilon:.2f} at delta {certificate.delta:g}, at erasure. The"
+        " drop is the noise that they added. Journal and book"
         f" {'agree' if checked else 'DISAGREE'}. This is a"
         " promise to those who leave: it is no privacy for those who stay, and it is"
         " never added to theirs."
     )
-    paid = {found.entry: found for found in certificates}
-    for entry in stage.ledger.entries():
-        if entry.id in paid:
-            stage.ledger.annotate(entry, "deletion", _facts(paid[entry.id]))
+    entries = {entry.id: entry for entry in stage.ledger.entries()}
+    for found in certificates:
+        stage.ledger.annotate(entries[found.entry], "deletion", _facts(found))
     stage.state(
         f"{certificate.statement} Here shift / sigma is at most"
-        f" {certificate.shift_bound / certificate.sigma:.3f}. The certificate is"
-        " certificate.json; demur unlearn verify checks it against live.db."
+        f" {certificate.shift_bound / certificate.sigma:.3f}. To check it:\n"
+        f"demur unlearn verify {stage.out / 'certificate.json'}"
+        f" {stage.out / 'live.db'} --book {stage.out / 'book.db'}"
     )
 
 

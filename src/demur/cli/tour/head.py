@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from demur.cli.tour.stage import NEAR, REPLACED, SHARE, Stage, accuracy
 from demur.convex import BallSoftmaxClassifier
+from demur.core.rounding import printed_up
 
 # A ball of 0.3 in pixels is one of 0.1 behind the encoder.
 RADIUS = 0.1
@@ -39,8 +40,8 @@ def play(stage: Stage) -> None:
         (
             "released once",
             f"{found:.3f}",
-            f"{stage.ledger.epsilon(unit=NEAR):.2f}",
-            f"{stage.ledger.epsilon(unit=REPLACED):.2f}",
+            printed_up(stage.ledger.epsilon(unit=NEAR)),
+            printed_up(stage.ledger.epsilon(unit=REPLACED)),
         ),
     )
     stage.console.print(

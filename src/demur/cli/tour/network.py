@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from demur.cli.tour.stage import SHARE, Part, Stage
+from demur.cli.tour.stage import DELTA, REPLACED, SHARE, Part, Stage
+from demur.core.rounding import printed_up
 from demur.training import dp_sgd, fit
 from demur.training.models import MLP, accuracy, cross_entropy
 from demur.training.optimizers import named_optimizer
@@ -38,12 +39,13 @@ def play(stage: Stage) -> None:
         average=0.9,
     )
     test = _data(public)
+    epsilon = trained.entry.epsilon(REPLACED, DELTA)
     found = accuracy(model, trained.average, test["x"], test["y"])
     reached = _without_noise(people, public)
     stage.show(
         ("network 16-32-10", "accuracy", "epsilon, any replacement"),
         ("without noise", f"{reached:.3f}", "none promised"),
-        (f"{_STEPS} private steps", f"{found:.3f}", "3"),
+        (f"{_STEPS} private steps", f"{found:.3f}", printed_up(epsilon)),
     )
     stage.console.print(
         "The plan is one object: who is sampled, how gradients are clipped, how much"
