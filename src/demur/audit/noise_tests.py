@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from demur.audit.laws import Law
-from demur.audit.result import AuditResult, Level
+from demur.audit.result import AuditResult
 from demur.core import validate
 
 Values: TypeAlias = NDArray[np.float64]
@@ -47,7 +47,6 @@ _TAILS = (0.5, 0.3, 0.14, 0.05, 0.01)
 _MISS = 1e-6  # how often a control may fail to be rejected
 _FAR = 5.0  # deviations, beyond which a magnitude is cut off
 _CORRELATION = 0.1  # what the control of the independence test has
-_UNIT = "the noise itself"
 
 
 class NoPower(ValueError):
@@ -174,14 +173,9 @@ def noise_test(
         )
 
     def result(refuted: bool, evidence: str) -> AuditResult:
-        return AuditResult(
-            subject=subject,
-            level=Level.NOISE,
-            method="exact-distribution test",
-            unit=_UNIT,
-            claimed=None,
-            delta=0.0,
-            lower_bound=None,
+        return AuditResult.of_draws(
+            subject,
+            "exact-distribution test",
             runs=values.size,
             alpha=alpha,
             refuted=refuted,
@@ -291,14 +285,9 @@ def independence_test(
         if refuted
         else f"No correlation in {tests} comparisons; one of {_CORRELATION} was seen."
     )
-    return AuditResult(
-        subject=subject,
-        level=Level.NOISE,
-        method="independence test",
-        unit=_UNIT,
-        claimed=None,
-        delta=0.0,
-        lower_bound=None,
+    return AuditResult.of_draws(
+        subject,
+        "independence test",
         runs=n,
         alpha=alpha,
         refuted=refuted,
@@ -331,14 +320,9 @@ def repeat_test(
             " take longer rows"
         )
     repeats = n - len(np.unique(values, axis=0))
-    return AuditResult(
-        subject=subject,
-        level=Level.NOISE,
-        method="repeat test",
-        unit=_UNIT,
-        claimed=None,
-        delta=0.0,
-        lower_bound=None,
+    return AuditResult.of_draws(
+        subject,
+        "repeat test",
         runs=n,
         alpha=alpha,
         refuted=repeats > 0,

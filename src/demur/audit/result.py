@@ -74,6 +74,33 @@ class AuditResult:
                 f" {self.lower_bound} is above the claim {self.claimed}"
             )
 
+    @classmethod
+    def of_draws(
+        cls,
+        subject: str,
+        method: str,
+        *,
+        runs: int,
+        alpha: float,
+        refuted: bool,
+        evidence: str,
+        unit: str = "the noise itself",
+    ) -> AuditResult:
+        """A result at the level of raw noise, which bounds no epsilon."""
+        return cls(
+            subject=subject,
+            level=Level.NOISE,
+            method=method,
+            unit=unit,
+            claimed=None,
+            delta=0.0,
+            lower_bound=None,
+            runs=runs,
+            alpha=alpha,
+            refuted=refuted,
+            evidence=evidence,
+        )
+
     @property
     def _beyond_claim(self) -> bool:
         return (

@@ -23,7 +23,7 @@ import numpy as np
 from demur.audit.measured import Array, Loss, Measured, Pair, between, norm
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit, ZeroOut
 from demur.core.recording import Step
-from demur.mechanisms.correlated import BandedToeplitz
+from demur.mechanisms.correlated import BandedToeplitz, Strategy
 
 FLOAT32 = 2.0**-16
 _MOVES: dict[type, int] = {AddOrRemoveOne: 1, ZeroOut: 1, ReplaceOne: 2, Ball: 2}
@@ -98,18 +98,17 @@ def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
             )
 
 
-def _bands(strategy: object, step: int) -> Array:
+def _bands(strategy: Strategy, step: int) -> Array:
     """C[t, t], C[t, t-1], ..., without the whole matrix where C is Toeplitz."""
     if isinstance(strategy, BandedToeplitz):
         reached = min(strategy.bands, step + 1)
         coefs = np.asarray(strategy.coefs, np.float64)[:reached]
         scales: Array = strategy.output_scales()[step - np.arange(reached)]
         return coefs / scales
-    matrix: Array = strategy.matrix()  # type: ignore[attr-defined]
-    return matrix[step, step::-1]
+    return strategy.matrix()[step, step::-1]
 
 
-def _mixed(strategy: object, sums: Array) -> Array:
+def _mixed(strategy: Strategy, sums: Array) -> Array:
     """The rows of C G."""
     found = np.zeros_like(sums)
     for t in range(len(sums)):
@@ -118,7 +117,7 @@ def _mixed(strategy: object, sums: Array) -> Array:
     return found
 
 
-def _unmixed(strategy: object, mixed: Array) -> Array:
+def _unmixed(strategy: Strategy, mixed: Array) -> Array:
     """G from the rows of C G."""
     found = np.zeros_like(mixed)
     for t in range(len(mixed)):

@@ -57,40 +57,25 @@ def _moved(by: tuple[float, float], label: int | None = None) -> Data:
 _BY_THE_RADIUS = (0.3, 0.4)
 
 
+_SHARED: dict[str, Any] = {
+    "delta": _DELTA,
+    "radius": _RADIUS,
+    "norm_bound": 1.0,
+    "classes": _CLASSES,
+}
+
+
 def _prototypes(source: Source, epsilon: float = _EPSILON) -> BallPrototypeClassifier:
-    return BallPrototypeClassifier(
-        epsilon=epsilon,
-        delta=_DELTA,
-        radius=_RADIUS,
-        norm_bound=1.0,
-        classes=_CLASSES,
-        source=source,
-    )
+    return BallPrototypeClassifier(epsilon=epsilon, source=source, **_SHARED)
 
 
-def _softmax(source: Source, **more: Any) -> BallSoftmaxClassifier:
-    options = {"lam": 0.1} | more
-    return BallSoftmaxClassifier(
-        epsilon=_EPSILON,
-        delta=_DELTA,
-        radius=_RADIUS,
-        norm_bound=1.0,
-        classes=_CLASSES,
-        source=source,
-        **options,
-    )
+def _softmax(source: Source) -> BallSoftmaxClassifier:
+    return BallSoftmaxClassifier(epsilon=_EPSILON, lam=0.1, source=source, **_SHARED)
 
 
 def _noisy_gd(source: Source) -> BallSoftmaxClassifier:
     return BallSoftmaxClassifier(
-        epsilon=_EPSILON,
-        delta=_DELTA,
-        radius=_RADIUS,
-        norm_bound=1.0,
-        classes=_CLASSES,
-        source=source,
-        mechanism="noisy_gd",
-        steps=5,
+        epsilon=_EPSILON, mechanism="noisy_gd", steps=5, source=source, **_SHARED
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from demur.audit import AuditResult, Level
+from demur.audit import AuditResult
 
 _ALPHA = 1e-6
 _LEAST_EXPECTED = 50.0
@@ -15,14 +15,10 @@ _LEAST_EXPECTED = 50.0
 def _result(
     subject: str, method: str, runs: int, refuted: bool, what: str
 ) -> AuditResult:
-    return AuditResult(
-        subject=subject,
-        level=Level.NOISE,
-        method=method,
+    return AuditResult.of_draws(
+        subject,
+        method,
         unit="the draws themselves",
-        claimed=None,
-        delta=0.0,
-        lower_bound=None,
         runs=runs,
         alpha=_ALPHA,
         refuted=refuted,
