@@ -124,14 +124,17 @@ $(VENV)/.demo: requirements/demo.lock pyproject.toml
 	@$(BIN)/python $(EDITABLE)
 	@touch $@
 
-# torch before anything that depends on it, then everything with hashes, then what the
-# machine's build of torch needs beyond that (nothing for the CPU build).
-$(VENV)/.full: requirements/dev.lock requirements/torch.lock pyproject.toml
+# torch before anything that depends on it, then everything with hashes, then Spark, built
+# with what is there, then what the machine's build of torch needs (nothing for the CPU build).
+$(VENV)/.full: requirements/dev.lock requirements/torch.lock requirements/spark.lock \
+		pyproject.toml
 	$(call venv,$(VENV))
 	$(say) "install torch (once)"
 	@$(BIN)/python $(INSTALL) --no-deps -r requirements/torch.lock
 	$(say) "install everything else (once; a few minutes)"
 	@$(BIN)/python $(LOCKED) -r requirements/dev.lock
+	$(say) "build Spark (once; about a minute)"
+	@$(BIN)/python $(LOCKED) --no-build-isolation -r requirements/spark.lock
 	@$(BIN)/python $(INSTALL) -r requirements/torch.lock
 	@$(BIN)/python $(EDITABLE)
 	@$(BIN)/python -m pip --disable-pip-version-check check
@@ -155,8 +158,9 @@ lock: ## resolve all dependencies anew
 	@set -e; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
 	$(PYTHON) -m venv "$$tools"; "$$tools"/bin/python $(INSTALL) uv; \
 	$(COMPILE) pyproject.toml --group build --extra jax --extra torch \
-	  --extra postgres --extra dev -c requirements/torch.lock \
-	  --no-emit-package torch -o requirements/dev.lock; \
+	  --extra postgres --extra spark --extra dev -c requirements/torch.lock \
+	  -c requirements/spark.lock --no-emit-package torch --no-emit-package pyspark \
+	  -o requirements/dev.lock; \
 	$(COMPILE) pyproject.toml --group build --extra jax -c requirements/dev.lock \
 	  -o requirements/demo.lock; \
 	$(COMPILE) --group mutants -c requirements/dev.lock -o requirements/mutants.lock; \
