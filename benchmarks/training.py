@@ -1,13 +1,14 @@
 """Whole private runs: demur against jax-privacy 2.0.0 and Opacus, and Fashion-MNIST.
 
-    python benchmarks/training.py [--part noise runs fashion]
-        [--steps 200] [--peer-steps 40] [--batch 256]
+    python benchmarks/training.py [--part noise runs fashion large]
+        [--steps 200] [--peer-steps 40] [--batch 256] [--parameters 1e9]
         [--models softmax cnn] [--seeds 5] [--choose]
 
     noise      one noise step for 1e6 parameters at 1, 16 and 64 bands
     runs       set-up, compilation and T steps under Poisson batches, for MLP and CNN
     fashion    Fashion-MNIST at delta 1e-5, batch 1024, 585 steps, mean over seeds;
                `--choose` compares settings on a held-out part of the training set
+    large      one noise step for as many parameters as a GPU holds; only if named
 
 It runs on whatever device JAX finds. Peers that are not installed are left out by name.
 Times are on the clock and of CPU: on a shared machine the second is the steadier one.
@@ -144,6 +145,19 @@ def _peer_noise(strategy: Any, params: Any) -> tuple[Any, Any]:
         return state, noisy
 
     return lambda carry: update(carry[0]), (transform.init(params), None)
+
+
+def large_part(parameters: int) -> None:
+    """One leaf of so many parameters: the noise step and the memory of its ring."""
+    print(f"\n### One noise step, {parameters:.3g} parameters, best of 5\n")
+    table("bands", "demur, ms on the clock", "ring, GiB")
+    table("---", "---", "---")
+    params = {"w": jnp.zeros((parameters // 4096, 4096))}
+    for bands in (1, 2, 4, 8, 16):
+        ring = 4.0 * (bands - 1) * parameters / 2**30
+        ours = _our_noise(optimize_banded_toeplitz(1000, bands), params)
+        laps = in_turns([ours], 5)[0]
+        table(bands, f"{laps[0]:.1f}", f"{ring:.1f}")
 
 
 # -- whole runs ------------------------------------------------------------------------
@@ -505,7 +519,10 @@ def fashion_plan(epsilon: float, setting: Setting, examples: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parts = ("noise", "runs", "fashion")
-    parser.add_argument("--part", nargs="+", choices=parts, default=list(parts))
+    parser.add_argument(
+        "--part", nargs="+", choices=[*parts, "large"], default=list(parts)
+    )
+    parser.add_argument("--parameters", type=float, default=1e9)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--choose", action="store_true")
@@ -518,6 +535,8 @@ def main() -> None:
     print(f"jax {jax.__version__}")
     if "noise" in chosen.part:
         noise_part(30)
+    if "large" in chosen.part:
+        large_part(int(chosen.parameters))
     if "runs" in chosen.part:
         runs_part(chosen.steps, chosen.batch, chosen.peer_steps)
     if "fashion" in chosen.part:
