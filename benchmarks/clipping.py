@@ -146,10 +146,18 @@ def cnn(batch: int) -> Case:
     return Case(f"cnn, batch {batch}", params, loss, (x, y), tried, torch_model)
 
 
-def gpt(batch: int, tokens: int, small: bool = False) -> Case:
-    """The shape of GPT-2 small with an untied head, in bfloat16."""
+# Width, layers, heads, words; "7b": the width of such a model, 4 of its 32 layers.
+GPT = {
+    "small": (128, 2, 4, 1000),
+    "gpt2": (768, 12, 12, 50257),
+    "7b": (4096, 4, 32, 32000),
+}
+
+
+def gpt(batch: int, tokens: int, size: str = "gpt2") -> Case:
+    """A transformer in the manner of GPT-2 with an untied head, in bfloat16."""
     rng = np.random.default_rng(3)
-    width, depth, heads, words = (128, 2, 4, 1000) if small else (768, 12, 12, 50257)
+    width, depth, heads, words = GPT[size]
     dtype = jnp.bfloat16
 
     def block() -> dict[str, Any]:
@@ -206,21 +214,24 @@ def gpt(batch: int, tokens: int, small: bool = False) -> Case:
 
     ids = jnp.asarray(rng.integers(0, words, (batch, tokens)))
     targets = jnp.asarray(rng.integers(0, words, (batch, tokens)))
-    tried = (16,) if not small else (None, 4)
-    name = f"gpt2 shape{' (small)' if small else ''}, {batch} x {tokens}"
-    return Case(name, params, loss, (ids, targets), tried)
+    tried = {"small": (None, 4), "gpt2": (16,), "7b": (1,)}[size]
+    return Case(
+        f"{size} shape, {batch} x {tokens}", params, loss, (ids, targets), tried
+    )
 
 
 CASES: dict[str, Callable[[], Case]] = {
     "mlp": lambda: mlp(1024),
     "cnn": lambda: cnn(256),
-    "gpt-small": lambda: gpt(8, 64, small=True),
+    "gpt-small": lambda: gpt(8, 64, "small"),
     "mlp-8192": lambda: mlp(8192),
     "cnn-1024": lambda: cnn(1024),
     "cnn-8192": lambda: cnn(8192),
     "gpt-256x64": lambda: gpt(256, 64),
     "gpt-128x128": lambda: gpt(128, 128),
     "gpt-32x512": lambda: gpt(32, 512),
+    "7b-16x512": lambda: gpt(16, 512, "7b"),
+    "7b-8x1024": lambda: gpt(8, 1024, "7b"),
 }
 ON_CPU = ("mlp", "cnn", "gpt-small")
 ON_GPU = ("mlp", "mlp-8192", "cnn-1024", "cnn-8192", "gpt-128x128", "gpt-32x512")

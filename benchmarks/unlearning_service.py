@@ -41,12 +41,13 @@ def main():
     for column in ("mode", "d", "model alone", "each", "batch", "insert_many"):
         table.add_column(column, justify="right")
     table.add_column("deletion, ms", justify="right")
+    table.add_column("of 100 together, ms each", justify="right")
     table.add_column("disk alone", justify="right")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for mode, dim in (("ogd", 20), ("ogd", 100), ("ridge", 20), ("ridge", 100)):
             table.add_row(mode, str(dim), *measured(folder, mode, dim))
-    Console(width=100).print(table)
+    Console(width=120).print(table)
 
 
 def measured(folder, mode, dim):
@@ -72,12 +73,16 @@ def measured(folder, mode, dim):
             service.insert_many(X[10_000:], Y[10_000:], record_ids=ids)
             many = (time.perf_counter() - start) / 10_000
             forget = seconds(lambda i, s=service: s.delete(i, X[i], float(Y[i])), 30)
+            start = time.perf_counter()
+            service.delete_many(range(100, 200), X[100:200], Y[100:200])
+            together = (time.perf_counter() - start) / 100
     return (
         f"{1 / bare:,.0f}",
         f"{1 / found['each']:,.0f}",
         f"{1 / found['batch']:,.0f}",
         f"{1 / many:,.0f}",
         f"{1000 * forget:.1f}",
+        f"{1000 * together:.2f}",
         f"{2 / (found['before'] + found['after']):,.0f}",
     )
 

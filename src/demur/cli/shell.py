@@ -12,9 +12,11 @@ stderr (and, with --json, one JSON object on stdout) and an exit code:
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -89,8 +91,14 @@ class App(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: Any = None, **given: Any
     ) -> Callable[[Any], Any]:
-        """As typer's, with errors in one line."""
-        return super().command(name, cls=cls or Command, **given)
+        """As typer's, with errors in one line and help that any width can wrap."""
+
+        def register(function: Any) -> Any:
+            given.setdefault("help", _flowing(function.__doc__))
+            made = super(App, self).command(name, cls=cls or Command, **given)
+            return made(function)
+
+        return register
 
 
 class Contents(TyperGroup):
@@ -155,7 +163,19 @@ def _declined(error: Exception) -> bool:
     return refusals is not None and isinstance(error, refusals.CapacityExhausted)
 
 
+def _flowing(text: str | None) -> str | None:
+    """Paragraphs of one line each; a list or an indented line stays as it is."""
+    if not text:
+        return None
+    return re.sub(r"(?<=\S)\n(?=[^\s-])", " ", inspect.cleandoc(text))
+
+
 def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        place = os.fspath(error.filename)
+        if isinstance(error, FileNotFoundError):
+            return f"there is no file {place}"
+        return f"{place}: {error.strerror or type(error).__name__}"
     said = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, _EXPECTED):
         return said

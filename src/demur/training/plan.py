@@ -167,8 +167,8 @@ class DPExecutionPlan:
         known_n = any(not isinstance(unit, AddOrRemoveOne) for unit in wanted)
         said = f"{spec.noise} noise" if spec.hardened else spec.statement
         return Declaration(
-            name=f"DP training, {self.iterations} steps"
-            + (f" in {self.draws} rounds" if self.steps_per_draw > 1 else ""),
+            name=f"one {'round' if self.steps_per_draw > 1 else 'step'} of a DP"
+            f" training of {self.iterations} steps",
             cost=Cost(tuple(terms)),
             sampler_distance=self.account.selection_distance + sampler,
             bounds=(
