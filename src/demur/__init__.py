@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from demur.core.declaration import Declaration as Declaration
     from demur.core.entropy import Seeded as Seeded
     from demur.core.entry import Entry as Entry
+    from demur.core.errors import BookUnreachable as BookUnreachable
     from demur.core.errors import BudgetExceeded as BudgetExceeded
     from demur.core.errors import DemurError as DemurError
+    from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.core.gaussian import gaussian_epsilon as gaussian_epsilon
     from demur.core.gaussian import gaussian_mu as gaussian_mu
     from demur.core.gaussian import gaussian_sigma as gaussian_sigma
@@ -54,8 +56,10 @@ _HOME = {
     "Declaration": "core.declaration",
     "Seeded": "core.entropy",
     "Entry": "core.entry",
+    "BookUnreachable": "core.errors",
     "BudgetExceeded": "core.errors",
     "DemurError": "core.errors",
+    "OutcomeUnknown": "core.errors",
     "Release": "core.release",
     "Sensitivity": "core.sensitivity",
     "Ledger": "ledger.book",

@@ -290,7 +290,7 @@ def test_a_fit_that_dies_after_its_charge_keeps_what_was_paid_for(name, monkeypa
     ledger = book()
     estimator = model(name, ledger=ledger).fit(blobs(250))
 
-    def dies(self, reports, decoder):
+    def dies(self, reports, mechanism, decoder):
         raise MemoryError
 
     monkeypatch.setattr(type(estimator), "_cluster", dies)

@@ -14,6 +14,7 @@ from demur.cluster.likelihood import Clusters, Objective
 from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.posterior import best_centers, posterior_draws
 from demur.cluster.radial import radial_table
+from demur.cluster.report_source import HeldRows
 from demur.cluster.search import fit_clusters
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
@@ -32,12 +33,14 @@ def reports_of(bpm, X, seed=0):
     return bpm.privatize(X, ledger=None, source=Seeded(seed)).value.values
 
 
+def held(reports):
+    return HeldRows(reports, np.arange(len(reports), dtype=np.uint64))
+
+
 def objective_for(reports, noise, clusters, pseudo_count=5.0):
     product = noise.block != noise.dimension
     table = radial_table(noise)
-    return Objective(
-        np.ascontiguousarray(reports), table, clusters, product, pseudo_count
-    )
+    return Objective(held(reports), table, clusters, product, pseudo_count)
 
 
 @pytest.mark.slow
@@ -110,7 +113,7 @@ def test_the_search_finds_what_a_start_from_the_truth_finds():
     bpm = BPM(4.0, "auto", 2)
     reports = reports_of(bpm, points(6_000), seed=3)
     found = fit_clusters(
-        reports,
+        held(reports),
         noise_of(bpm),
         3,
         rng=np.random.default_rng(0),
@@ -133,7 +136,7 @@ def test_equal_generators_give_equal_centres():
     def once(seed):
         rng = np.random.default_rng(seed)
         return fit_clusters(
-            reports, noise_of(bpm), 3, rng=rng, n_init=3, max_iter=50
+            held(reports), noise_of(bpm), 3, rng=rng, n_init=3, max_iter=50
         ).centers
 
     assert np.array_equal(once(1), once(1))

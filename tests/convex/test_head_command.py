@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from demur.cli import app
 from demur.convex import load_head
+from demur.convex.parquet_rows import ParquetSource
 from tests.convex.kit import blobs
 
 run = CliRunner().invoke
@@ -47,6 +48,36 @@ def test_fit_and_predict(tables, data, head):
     truth = np.load(tables / "t.npz")["kind"]
     assert np.mean(np.array(found[1:]) == truth) > 0.8
     assert load_head(tables / "head.npz").privacy_.epsilon_at(0.2) <= 8.0
+
+
+@pytest.mark.slow
+def test_parquet_is_streamed_when_asked_and_when_it_is_large(tables, monkeypatch):
+    made = fit(tables, "lists.parquet", "--head", "softmax", "--stream")
+    assert made.exit_code == 0, made.output
+    data = str(tables / "lists.parquet")
+    found = run(app, ["head", "predict", str(tables / "head.npz"), data]).output.split()
+    truth = np.load(tables / "t.npz")["kind"]
+    assert np.mean(np.array(found[1:]) == truth) > 0.8
+    seen = []
+    real = ParquetSource.totals
+
+    def totals(self, task):
+        seen.append(self.columns)
+        return real(self, task)
+
+    monkeypatch.setattr(ParquetSource, "totals", totals)
+    assert fit(tables, "t.parquet", "--classes", "red,green,blue").exit_code == 0
+    assert not seen
+    monkeypatch.setattr("demur.cli.head._LARGE", 1000)
+    assert fit(tables, "t.parquet", "--classes", "red,green,blue").exit_code == 0
+    assert seen == [["a", "b", "c"]]
+    folder = tables / "folder"
+    folder.mkdir()
+    (tables / "t.parquet").rename(folder / "t.parquet")
+    assert fit(tables, "folder", "--book", str(tables / "b.db")).exit_code == 0
+    assert len(seen) == 2
+    refused = fit(tables, "t.csv", "--stream")
+    assert refused.exit_code == 1 and "--stream reads Parquet" in refused.output
 
 
 @pytest.mark.slow

@@ -175,6 +175,7 @@ ALLOWED = {
     "cluster/lloyd.py": "starts of the clustering of reports",
     "cluster/mixture.py": "starts of the clustering of reports",
     "cluster/posterior.py": "posterior draws from reports, post-processing",
+    "cluster/report_source.py": "which reports a decoder looks at closely",
     "cluster/search.py": "starts of the clustering of reports",
     "cluster/server.py": "starts of the clustering of reports",
     "cluster/tmm.py": "starts of the clustering of reports",

@@ -78,10 +78,15 @@ def ask(url, statement):
 
 
 class Server:
-    """A PostgreSQL server of our own, on a Unix socket in a folder of its own."""
+    """A PostgreSQL server of our own, on a Unix socket in a folder of its own.
 
-    def __init__(self, *, durable=False):
+    `inside` are words before its commands, to run it in a network namespace, where it
+    also listens on `address` and trusts the other hosts of that network.
+    """
+
+    def __init__(self, *, durable=False, inside=(), address=None):
         self.binaries = _find_binaries()
+        self.inside, self.address = list(inside), address
         self.folder = Path(tempfile.mkdtemp(prefix="demur-pg-"))
         self.user = None
         if os.getuid() == 0:
@@ -100,7 +105,7 @@ class Server:
             *_LOCALE,
         )
         settings = {
-            "listen_addresses": "''",
+            "listen_addresses": f"'{address or ''}'",
             "unix_socket_directories": f"'{self.folder}'",
             "max_connections": "200",
             "shared_buffers": "'64MB'",
@@ -111,6 +116,9 @@ class Server:
         lines = "".join(f"{k} = {v}\n" for k, v in settings.items())
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(lines)
+        if address:
+            with (self.data / "pg_hba.conf").open("a") as file:
+                file.write(f"host all all {address}/24 trust\n")
         self.start()
         self._count = 0
 
@@ -128,6 +136,9 @@ class Server:
     def url(self, database):
         return f"postgresql://demur@/{database}?host={self.folder}"
 
+    def url_over_the_wire(self, database):
+        return f"postgresql://demur@{self.address}/{database}"
+
     def admin(self, statement):
         psycopg = __import__("psycopg")
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -142,15 +153,24 @@ class Server:
     def _run(self, program, *arguments):
         # A server must not inherit the pipes of its starter: output goes to a file.
         said = self.folder / f"{program}.out"
+        command = [self.binaries / program, *map(str, arguments)]
+        drop = {
+            "user": self.user,
+            "group": self.user and _group(self.user),
+            "extra_groups": [] if self.user else None,
+        }
+        if self.inside:
+            # Entering a namespace needs root: privileges are dropped behind it.
+            owner = [f"--reuid={self.user}", f"--regid={_group(self.user)}"]
+            command = [*self.inside, "setpriv", *owner, "--clear-groups", *command]
+            drop = {}
         with said.open("w+") as file:
             done = subprocess.run(
-                [self.binaries / program, *map(str, arguments)],
+                command,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                user=self.user,
-                group=self.user and _group(self.user),
-                extra_groups=[] if self.user else None,
+                **drop,
                 cwd=self.folder,
                 env=os.environ | {"LC_ALL": "C", "HOME": str(self.folder)},
             )

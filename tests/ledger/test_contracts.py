@@ -230,6 +230,29 @@ def test_a_reservation_hands_out_its_draws_and_stops(book, book_url, opened):
     assert book.verify(head).ok
 
 
+def test_draws_taken_together_are_one_row_and_all_or_none(book, book_url, opened):
+    reserved = book.reserve(COUNT, count=10, label="queries", idempotency_key="k")
+    assert reserved.draw().index == 0
+    rows = book.head().sequence
+    assert [d.index for d in reserved.draw_many(6)] == [1, 2, 3, 4, 5, 6]
+    assert book.head().sequence == rows + 1
+    again = opened(book_url).reserve(
+        COUNT, count=10, label="queries", idempotency_key="k"
+    )
+    assert (again.drawn, again.remaining) == (7, 3)
+    before = trace(book)
+    with pytest.raises(BudgetExceeded, match="reserved 10 draws and 3 are left"):
+        again.draw_many(4)
+    for count in (0, -1, 2.5, True, None, "2"):
+        with pytest.raises((ValueError, TypeError)):
+            again.draw_many(count)
+    assert trace(book) == before
+    assert [d.index for d in again.draw_many(3)] == [7, 8, 9]
+    with pytest.raises(BudgetExceeded, match="all are used"):
+        reserved.draw()
+    assert book.verify(book.head()).ok
+
+
 def test_a_reservation_costs_what_its_runs_cost(book):
     book.reserve(COUNT, count=4, label="epochs")
     other = Ledger(BUDGET, unit=UNIT)

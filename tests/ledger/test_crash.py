@@ -14,7 +14,7 @@ import pytest
 
 from demur.core.errors import DemurError
 from demur.core.events import Pure
-from demur.ledger import Budget, Ledger, amounts
+from demur.ledger import Budget, Ledger, Timeouts, amounts
 from tests.ledger.kit import HERE, UNIT, ask, says, subprocess_environment
 
 pytestmark = [
@@ -129,7 +129,7 @@ def test_a_server_that_stops_at_once_loses_nothing_acknowledged(server, postgres
         "budgets": {UNIT: Budget(1.0)},
         "filter": "pure",
     }
-    book = Ledger.open(postgres_url, **terms)
+    book = Ledger.open(postgres_url, timeouts=Timeouts(pause=1.0, call=2.0), **terms)
     kept = [book.charge(GRAIN, label="before").id for _ in range(20)]
     server.stop("immediate")
     with pytest.raises(DemurError, match="could not be reached"):

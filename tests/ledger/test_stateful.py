@@ -111,6 +111,18 @@ class Histories(RuleBasedStateMachine):
         self.drawn[entry.id] += 1
         self.rows += 1
 
+    @rule(entry=reservations, count=st.integers(1, 3))
+    def draw_many(self, entry, count):
+        index = self.drawn[entry.id]
+        if index + count > entry.count:
+            with pytest.raises(BudgetExceeded):
+                self.book._draw_many(entry, count)
+            return
+        drawn = self.book._draw_many(entry, count)
+        assert [d.index for d in drawn] == list(range(index, index + count))
+        self.drawn[entry.id] += count
+        self.rows += 1
+
     @rule(entry=entries | reservations, artefact=st.sampled_from(["p", "q"]))
     def commit(self, entry, artefact):
         before = self.commits.get(entry.id)

@@ -18,7 +18,7 @@ from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports, _further
 from demur.mechanisms.laplace_reports import LaplacePerDimension
-from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.mechanisms.reports import ReportMechanism, Reports, RowMechanism
 from demur.mechanisms.rounded_gaussian import FURTHER_WORDS
 from demur.mechanisms.row_streams import RowStreams
 
@@ -80,6 +80,21 @@ def test_reports_do_not_depend_on_order_or_company(mechanism):
     assert np.array_equal(whole[turn], turned) and np.array_equal(whole[:7], part)
     other = draw(points, ids + np.uint64(50), NoiseKey(key, private=False))
     assert not np.isclose(whole - points, other - points).all(axis=1).any()
+
+
+@every
+def test_a_worker_with_the_key_of_the_rows_draws_the_same(mechanism):
+    """What a cluster is given: never the entry's key, and no other noise."""
+    assert isinstance(mechanism, RowMechanism)
+    key = Seeded(3).new_key()
+    release = mechanism.privatize(POINTS, ledger=None, source=Seeded(3))
+    row_key = mechanism.row_key(NoiseKey(key, private=False))
+    ids = np.arange(3, dtype=np.uint64)
+    drawn = mechanism.draw_rows(POINTS, ids, RowStreams(row_key))
+    assert np.array_equal(drawn, release.value.values)
+    assert row_key != key and len(row_key) == 32
+    others = {m.row_key(NoiseKey(key, private=False)) for m in MECHANISMS}
+    assert len(others) == len(MECHANISMS)  # no two mechanisms share a stream
 
 
 @every

@@ -126,6 +126,19 @@ def test_rows_purposes_and_keys_never_meet() -> None:
     assert len(np.unique(together)) == len(together)
 
 
+def test_children_have_keys_that_no_row_reads() -> None:
+    streams = RowStreams(bytes(range(32)))
+    key = keystream_words(bytes(range(32)), 2**32 - 1, 0, 3, 4).astype("<u8").tobytes()
+    ids = np.arange(5, dtype=np.uint64)
+    words = streams.child(3).words(ids, 0, 9)
+    assert np.array_equal(words, RowStreams(key).words(ids, 0, 9))
+    seen = np.concatenate(
+        [streams.words(ids, 0, 9).ravel()]
+        + [streams.child(i).words(ids, 0, 9).ravel() for i in range(4)]
+    )
+    assert len(np.unique(seen)) == len(seen)
+
+
 def test_further_bits_repeat() -> None:
     one, other = (RowStreams(COUNTING).further_bits(7, 3, 9) for _ in range(2))
     assert one == other and 0 <= one < 2**64

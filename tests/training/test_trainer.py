@@ -610,12 +610,11 @@ def test_an_error_in_the_feed_comes_out_in_the_loop():
 def test_eight_devices_give_the_result_of_one():
     program = """
         import jax, numpy as np
-        from jax.sharding import Mesh
         from demur.core.entropy import Seeded
         from tests.training.kit import make_plan, train
 
         assert len(jax.devices()) == 8
-        mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+        mesh = jax.make_mesh((4, 2), ("a", "b"))  # its axes are explicit
         one, eight = (
             train(make_plan(bands=3), source=Seeded(3), mesh=m) for m in (None, mesh)
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -50,6 +50,7 @@ Data = Annotated[
     Path,
     typer.Argument(help="Parquet, CSV or npz.", metavar="DATA", show_default=False),
 ]
+_LARGE = 2**30  # bytes of Parquet that are not read into memory unless asked
 
 
 @head_app.command("fit")
@@ -76,6 +77,12 @@ def fit(
     book: Annotated[
         str | None, typer.Option(help="Charge this book (made if it is not there).")
     ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            help="Read Parquet in passes, in little memory (default: from 1 GiB on)."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file.")] = Path(
         "head.npz"
     ),
@@ -83,12 +90,11 @@ def fit(
 ) -> None:
     """Train a head on DATA, release it once with noise, and write one safe file.
 
-    Ctrl-C before the charge stops at once and spends nothing; after it the file is
-    written first.
+    DATA may be a folder of Parquet files. Ctrl-C before the charge stops at once and
+    spends nothing; after it the file is written first.
     """
     from demur.cli.spending import Hold, told_on_interrupt
     from demur.convex.files import save_head
-    from demur.convex.tables import read_rows
     from demur.core import validate
     from demur.ledger import Ledger
 
@@ -108,8 +114,7 @@ def fit(
 
     again = None if book is None else lambda: Ledger.open(book)
     with Hold() as hold, told_on_interrupt(again, go_on), ExitStack() as closing:
-        rows = read_rows(data, label=label)
-        assert rows.y is not None
+        rows = _rows(data, label, stream)
         ledger = _open(book, data.stem, radius, space, epsilon, delta, hold)
         if ledger is not None:
             closing.enter_context(ledger)
@@ -120,7 +125,7 @@ def fit(
                 delta=delta,
                 radius=radius,
                 norm_bound=norm_bound,
-                classes=_parse(classes, rows.y.dtype) if classes else None,
+                classes=_parse(classes, rows.label_type) if classes else None,
                 ledger=ledger,
                 space=space,
                 label=f"head of {data.stem}",
@@ -164,6 +169,40 @@ def predict(
         print_json({"predictions": predicted})
     else:
         print("\n".join(["prediction", *predicted]))
+
+
+class _Rows(NamedTuple):
+    """What `fit` takes, the type of the labels, and the columns of the features."""
+
+    X: Any
+    y: Any
+    label_type: Any
+    columns: list[str]
+
+
+def _rows(data: Path, label: str, stream: bool | None) -> _Rows:
+    from demur.convex.tables import read_rows
+
+    parquet = data.is_dir() or data.suffix.lower() in (".parquet", ".pq")
+    if stream and not parquet:
+        raise ValueError(
+            f"--stream reads Parquet; {data.name} is none. Nothing was spent."
+        )
+    if stream is None:
+        stream = data.is_dir() or (parquet and _size(data) >= _LARGE)
+    if not stream:
+        rows = read_rows(data, label=label)
+        assert rows.y is not None
+        return _Rows(rows.X, rows.y, rows.y.dtype, rows.columns)
+    from demur.convex.parquet_rows import ParquetRows
+
+    named = ParquetRows(data, label=label)
+    source = named.row_source()
+    return _Rows(named, None, source.label_dtype, source.columns)
+
+
+def _size(data: Path) -> int:
+    return data.stat().st_size if data.exists() else 0
 
 
 def _estimator(
@@ -226,4 +265,7 @@ def _bar() -> Iterator[Callable[[int, float], None]]:
     with Progress(*columns, console=progress_console(), transient=True) as progress:
         task = progress.add_task("fitting", total=1.0)
 
-        yield lambda step, share: progress.update(task, completed=share)
+        def show(step: int, share: float) -> None:
+            progress.update(task, completed=share, description=f"fitting, step {step}")
+
+        yield show

@@ -13,11 +13,13 @@ likelihood never falls, but for the projection of means into the cube and the pr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy import linalg
 
 from demur.cluster.scale_mixture import Nodes
 
@@ -35,6 +37,17 @@ class GaussianClusters:
     weights: Array
     means: Array
     covariances: Array
+
+    def log_densities(self, rows: Array) -> Array:
+        """log weight + log density of points, a column for each cluster."""
+        d = rows.shape[1]
+        found = np.empty((len(rows), len(self.means)))
+        for j, matrix in enumerate(self.covariances):
+            root = linalg.cholesky(matrix, lower=True)
+            y = linalg.solve_triangular(root, (rows - self.means[j]).T, lower=True)
+            log_det = 2.0 * float(np.log(np.diag(root)).sum())
+            found[:, j] = -0.5 * ((y * y).sum(axis=0) + log_det)
+        return found - 0.5 * d * math.log(2 * math.pi) + np.log(self.weights)
 
 
 @dataclass(frozen=True, eq=False)

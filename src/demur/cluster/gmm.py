@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 from sklearn.mixture import GaussianMixture
 
 from demur.cluster.gaussian_em import (
@@ -16,18 +15,19 @@ from demur.cluster.gaussian_em import (
     fit_gaussians,
     responsibilities,
 )
+from demur.cluster.labelling import Label, Labels
 from demur.cluster.lloyd import quiet
 from demur.cluster.mixture import PrivateMixture
 from demur.cluster.noise import Noise, noise_of
-from demur.cluster.scale_mixture import scale_mixture
+from demur.cluster.report_source import Rows, new_key, subsample
+from demur.cluster.scale_mixture import Nodes, scale_mixture
 from demur.cluster.search import PSEUDO_COUNT, fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, Decoder, pulled
+from demur.cluster.server import LABEL, N_INIT, Pulled, baseline_rows
 from demur.core.entropy import Source
 from demur.ledger import Ledger
-from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.mechanisms.reports import ReportMechanism
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.intp]
 
 _EM_REPORTS = 100_000  # a Gaussian mixture is fitted to at most that many reports
 _FIRST_WIDTH = 0.05
@@ -99,12 +99,11 @@ class PrivateGMM(PrivateMixture):
         super()._prepare(noise)
         scale_mixture(noise)
 
-    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
+    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
         rng = self._rng()
-        if decoder.name == "noise_aware":
-            self._noise_aware(reports, rng)
+        if decoder == "noise_aware":
+            self._noise_aware(reports, noise_of(mechanism), rng)
             return
-        rows = pulled(reports, decoder)
         model = GaussianMixture(
             self.n_components,
             covariance_type=self.covariance_type,
@@ -114,25 +113,24 @@ class PrivateGMM(PrivateMixture):
             random_state=int(rng.integers(2**31 - 1)),
         )
         with quiet():
-            model.fit(rows)
+            model.fit(baseline_rows(reports, decoder))
         self.weights_, self.means_ = model.weights_, model.means_
         self.covariances_ = model.covariances_
         self.n_iter_ = int(model.n_iter_)
-        self._label_reports(reports, model.predict_proba(rows))
 
-    def _noise_aware(self, reports: Reports, rng: np.random.Generator) -> None:
-        noise = noise_of(reports.mechanism)
-        values = reports.values
-        if len(values) > _EM_REPORTS:
-            values = values[rng.permutation(len(values))[:_EM_REPORTS]]
+    def _noise_aware(
+        self, reports: Rows, noise: Noise, rng: np.random.Generator
+    ) -> None:
+        some = subsample(reports, new_key(rng), _EM_REPORTS)
+        values = some.values
         self._subsampled = subsampling(len(values))
-        if len(values) < len(reports):
+        if len(values) < reports.shape[0]:
             self._subsampled = (
-                f"{len(values):,} of the {len(reports):,} reports were fitted;"
+                f"{len(values):,} of the {reports.shape[0]:,} reports were fitted;"
                 f" of those {self._subsampled}"
             )
         round_ones = fit_clusters(
-            values,
+            some,
             noise,
             self.n_components,
             rng=rng,
@@ -145,10 +143,9 @@ class PrivateGMM(PrivateMixture):
         wide = max(round_ones.width, _FIRST_WIDTH) ** 2
         covariances = np.repeat(wide * eye[None], self.n_components, axis=0)
         start = GaussianClusters(peak.weights, round_ones.centers, covariances)
-        nodes = scale_mixture(noise)
         found = fit_gaussians(
             values,
-            nodes,
+            scale_mixture(noise),
             start,
             covariance_type=self.covariance_type,
             max_iter=self.max_iter,
@@ -158,7 +155,15 @@ class PrivateGMM(PrivateMixture):
         self.weights_, self.means_ = clusters.weights, clusters.means
         self.covariances_ = _as_shaped(clusters.covariances, self.covariance_type)
         self.n_iter_ = len(found.log_likelihoods)
-        self._label_reports(reports, responsibilities(reports.values, nodes, clusters))
+
+    def _labelling(self) -> Label:
+        if self.decoder_ != "noise_aware":
+            return Pulled(MostLikely(self._clusters()), self.decoder_)
+        nodes = scale_mixture(noise_of(self.report_mechanism_))
+        return ThroughNoise(nodes, self._clusters())
+
+    def _clusters(self) -> GaussianClusters:
+        return GaussianClusters(self.weights_, self.means_, self._matrices())
 
     def _matrices(self) -> Array:
         """Covariances as one matrix for each cluster."""
@@ -174,14 +179,7 @@ class PrivateGMM(PrivateMixture):
         return given
 
     def _log_densities(self, rows: Array) -> Array:
-        d = rows.shape[1]
-        found = np.empty((len(rows), self.n_components))
-        for j, matrix in enumerate(self._matrices()):
-            root = linalg.cholesky(matrix, lower=True)
-            y = linalg.solve_triangular(root, (rows - self.means_[j]).T, lower=True)
-            log_det = 2.0 * float(np.log(np.diag(root)).sum())
-            found[:, j] = -0.5 * ((y * y).sum(axis=0) + log_det)
-        return found - 0.5 * d * math.log(2 * math.pi) + np.log(self.weights_)
+        return self._clusters().log_densities(rows)
 
     def _parameters(self) -> int:
         count, d = self.means_.shape
@@ -197,6 +195,29 @@ class PrivateGMM(PrivateMixture):
         roots = np.linalg.cholesky(self._matrices())
         z = rng.normal(size=(len(labels), self.means_.shape[1]))
         return np.einsum("iab,ib->ia", roots[labels], z)
+
+
+@dataclass(frozen=True, eq=False)
+class MostLikely:
+    """The most likely cluster of rows that are taken for points."""
+
+    clusters: GaussianClusters
+
+    def __call__(self, rows: Array) -> Labels:
+        """A label for each row."""
+        return self.clusters.log_densities(rows).argmax(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughNoise:
+    """The most likely cluster of reports, their noise known."""
+
+    nodes: Nodes
+    clusters: GaussianClusters
+
+    def __call__(self, reports: Array) -> Labels:
+        """A label for each report."""
+        return responsibilities(reports, self.nodes, self.clusters).argmax(axis=1)
 
 
 def _as_shaped(covariances: Array, covariance_type: str) -> Array:

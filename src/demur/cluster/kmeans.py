@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.cluster.labelling import Labels, NearestCenter
 from demur.cluster.lloyd import lloyd
 from demur.cluster.noise import noise_of
+from demur.cluster.report_source import Rows
 from demur.cluster.search import fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, Decoder, PrivateClusterer, pulled
+from demur.cluster.server import LABEL, N_INIT, PrivateClusterer, baseline_rows
 from demur.core.entropy import Source
 from demur.ledger import Ledger
-from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.mechanisms.reports import ReportMechanism
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.intp]
 
 
 class PrivateKMeans(PrivateClusterer):
@@ -84,25 +85,32 @@ class PrivateKMeans(PrivateClusterer):
     def _count_name(self) -> str:
         return "n_clusters"
 
-    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
+    @property
+    def _centers(self) -> Array:
+        return self.cluster_centers_
+
+    def _labelling(self) -> NearestCenter:
+        return NearestCenter(self.cluster_centers_)
+
+    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
         rng = self._rng()
-        if decoder.name == "noise_aware":
+        if decoder == "noise_aware":
             found = fit_clusters(
-                reports.values,
-                noise_of(reports.mechanism),
+                reports,
+                noise_of(mechanism),
                 self.n_clusters,
                 rng=rng,
                 n_init=self.n_init,
                 max_iter=self.max_iter,
             )
-            self._subsampled = subsampling(len(reports))
+            self._subsampled = subsampling(reports.shape[0])
             self.cluster_centers_ = found.centers
             self.n_iter_ = found.iterations
             self.width_: float | None = found.width
             self.averaged_ = found.averaged
         else:
             model = lloyd(
-                pulled(reports, decoder),
+                baseline_rows(reports, decoder),
                 self.n_clusters,
                 rng=rng,
                 n_init=self.n_init,
@@ -112,26 +120,16 @@ class PrivateKMeans(PrivateClusterer):
             self.n_iter_ = int(model.n_iter_)
             self.width_ = None
             self.averaged_ = False
-        self.labels_, squares = self._nearest(reports.values)
-        self.inertia_ = float(squares.sum())
-
-    def _nearest(self, rows: Array) -> tuple[Labels, Array]:
-        # Not np.empty: rows whose squares overflow are nearer to no centre.
-        labels = np.zeros(len(rows), dtype=np.intp)
-        best = np.full(len(rows), np.inf)
-        for j, center in enumerate(self.cluster_centers_):
-            squares = ((rows - center) ** 2).sum(axis=1)
-            closer = squares < best
-            labels[closer], best[closer] = j, squares[closer]
-        return labels, best
 
     def predict(self, X: ArrayLike) -> Labels:
         """The nearest centre of each row."""
-        return self._nearest(self._rows(X))[0]
+        rows = self._rows(X)
+        return self._labelling()(rows)
 
     def compute_sse(self, X: ArrayLike) -> float:
         """Squared distances of rows to their centres, summed; not private for raw X."""
-        return float(self._nearest(self._rows(X))[1].sum())
+        rows = self._rows(X)
+        return float(self._labelling().with_squares(rows)[1].sum())
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """-SSE, as scikit-learn's k-means; not private for raw X."""

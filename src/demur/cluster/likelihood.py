@@ -4,7 +4,8 @@
 
 with f of `radial`. Where the noise is independent on every coordinate (per-dimension
 Laplace), log f is the sum of the one-dimensional tables over coordinates. One pass
-over the reports gives the value and the whole gradient; it keeps nothing but sums.
+over the reports gives the value and the whole gradient; it keeps nothing but sums,
+which are the same however the reports are cut into batches (`exact_sums`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
+from demur.cluster.exact_sums import Partial, Summable, summed
 from demur.cluster.radial import RadialTable
 
 Array = NDArray[np.float64]
@@ -39,7 +41,7 @@ class Objective:
     reports let a cluster's weight run away and its centre with it.
     """
 
-    reports: Array
+    reports: Summable
     table: RadialTable
     clusters: int
     product: bool  # whether coordinates are blocks of their own
@@ -77,29 +79,60 @@ class Objective:
         size = self.clusters * d
         centers = vector[:size].reshape(self.clusters, d)
         log_weights = special.log_softmax(vector[size + 1 :])
-        total, by_center, by_width, mass = _pass(
-            self.reports,
-            centers,
-            log_weights,
-            self.table.at(float(vector[size])),
-            self.table.step,
-            self.product,
-        )
+        sums = self._sums(centers, log_weights, float(vector[size]))
+        total, by_width = sums[0], sums[1]
+        mass, by_center = sums[2 : 2 + self.clusters], sums[2 + self.clusters :]
         prior = self.pseudo_count * log_weights.sum()
         weights = np.exp(log_weights)
         by_logit = mass - n * weights
         by_logit += self.pseudo_count * (1.0 - self.clusters * weights)
-        gradient = np.concatenate([by_center.ravel(), [by_width], by_logit])
-        return -(total + prior) / n, -gradient / n
+        gradient = np.concatenate([by_center, [by_width], by_logit])
+        return -float(total + prior) / n, -gradient / n
 
     def log_likelihood(self, found: Clusters) -> float:
         """The mean log-likelihood of a report."""
-        centers = np.ascontiguousarray(found.centers)
-        rows = self.table.at(float(np.log(found.width)))
-        logs = np.log(found.weights)
+        width = float(np.log(found.width))
+        total = self._sums(found.centers, np.log(found.weights), width)[0]
+        return float(total) / self.reports.shape[0]
+
+    def _sums(self, centers: Array, log_weights: Array, log_width: float) -> Array:
+        profile = self.table.at(log_width)
         step = self.table.step
-        total = _pass(self.reports, centers, logs, rows, step, self.product)[0]
-        return float(total) / len(self.reports)
+        work = LikelihoodSums(
+            np.ascontiguousarray(centers), log_weights, profile, step, self.product
+        )
+        return summed(self.reports, work)
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodSums:
+    """Over reports: log f, its derivative by log width, masses, those by centres."""
+
+    centers: Array
+    log_weights: Array
+    profile: Array  # four rows over r: log f, its slope, and both by log width
+    step: float
+    product: bool
+
+    @property
+    def bounds(self) -> Array:
+        """The largest log f, derivative by log width, share, derivative by a centre."""
+        value, slope, by_width, _ = (2.0 * float(np.abs(r).max()) for r in self.profile)
+        blocks = self.centers.shape[1] if self.product else 1
+        return np.array([blocks * value + 16.0, blocks * by_width, 1.0, slope])
+
+    def __call__(self, reports: Array, anchors: Array) -> Partial:
+        """One pass."""
+        found = _pass(
+            reports,
+            self.centers,
+            self.log_weights,
+            self.profile,
+            self.step,
+            self.product,
+            anchors,
+        )
+        return Partial(*found)
 
 
 # Everything the kernel needs is in this file or an argument: numba's cache does not
@@ -112,8 +145,12 @@ def _pass(
     rows: Array,
     step: float,
     product: bool,
-) -> tuple[float, Array, float, Array]:
-    """Sum of log f over reports, its gradient by centres and log width, masses."""
+    anchors: Array,
+) -> tuple[Array, Array, Array]:
+    """Sums of log f, its derivative by log width, masses, derivatives by centres.
+
+    (x + A) - A is a rounding and not x: no fastmath here.
+    """
     n, d = reports.shape
     count = len(centers)
     value, slope, by_w, by_w_slope = rows[0], rows[1], rows[2], rows[3]
@@ -122,10 +159,14 @@ def _pass(
     blocks = d if product else 1
     logs = np.empty(count)
     pulls = np.empty((count, blocks))  # d log f / d r, over r
+    radii = np.empty(count)
     widths = np.empty(count)
-    by_center = np.zeros((count, d))
-    mass = np.zeros(count)
-    total, by_width = 0.0, 0.0
+    a_total, a_width, a_mass, a_center = anchors[0]
+    b_total, b_width, b_mass, b_center = anchors[1]
+    mass, mass_rest = np.zeros(count), np.zeros(count)
+    center, center_rest = np.zeros((count, d)), np.zeros((count, d))
+    total, total_rest, by_width, by_width_rest = 0.0, 0.0, 0.0, 0.0
+    largest_total, largest_width, steepest = 0.0, 0.0, 0.0
     for i in range(n):
         top = -np.inf
         for j in range(count):
@@ -140,6 +181,7 @@ def _pass(
                         gap = reports[i, a] - centers[j, a]
                         square += gap * gap
                     r = np.sqrt(square)
+                    radii[j] = r
                 place = r * inverse
                 if place >= last + 1:
                     over = r - step * (last + 1)
@@ -166,12 +208,43 @@ def _pass(
         for j in range(count):
             logs[j] = np.exp(logs[j] - top)
             s += logs[j]
-        total += top + np.log(s)
+        x = top + np.log(s)
+        largest_total = max(largest_total, abs(x))
+        h = (x + a_total) - a_total
+        total += h
+        total_rest += ((x - h) + b_total) - b_total
+        width = 0.0
         for j in range(count):
             share = logs[j] / s
-            mass[j] += share
-            by_width += share * widths[j]
-            for a in range(d):
-                pull = pulls[j, a if product else 0]
-                by_center[j, a] -= share * pull * (reports[i, a] - centers[j, a])
-    return total, by_center, by_width, mass
+            h = (share + a_mass) - a_mass
+            mass[j] += h
+            mass_rest[j] += ((share - h) + b_mass) - b_mass
+            width += share * widths[j]
+            if product:
+                for a in range(d):
+                    x = share * pulls[j, a] * (centers[j, a] - reports[i, a])
+                    steepest = max(steepest, abs(x))
+                    h = (x + a_center) - a_center
+                    center[j, a] += h
+                    center_rest[j, a] += ((x - h) + b_center) - b_center
+            else:
+                weight = share * pulls[j, 0]
+                # No coordinate of a gap is longer than the gap.
+                steepest = max(steepest, abs(weight) * radii[j])
+                for a in range(d):
+                    x = weight * (centers[j, a] - reports[i, a])
+                    h = (x + a_center) - a_center
+                    center[j, a] += h
+                    center_rest[j, a] += ((x - h) + b_center) - b_center
+        largest_width = max(largest_width, abs(width))
+        h = (width + a_width) - a_width
+        by_width += h
+        by_width_rest += ((width - h) + b_width) - b_width
+    high = np.empty(2 + count + count * d)
+    low = np.empty(2 + count + count * d)
+    high[0], high[1], high[2 : 2 + count] = total, by_width, mass
+    low[0], low[1], low[2 : 2 + count] = total_rest, by_width_rest, mass_rest
+    high[2 + count :], low[2 + count :] = center.ravel(), center_rest.ravel()
+    # Radii are rounded; a share is at most 1.
+    largest = np.array([largest_total, largest_width, 0.0, 1.001 * steepest])
+    return high, low, largest

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from demur.cluster.labelling import Labels
 from demur.cluster.server import PrivateClusterer
 from demur.core import validate
-from demur.mechanisms.reports import Reports
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.intp]
 
 
 class PrivateMixture(PrivateClusterer):
@@ -23,11 +22,14 @@ class PrivateMixture(PrivateClusterer):
     n_components: int
     means_: Array
     weights_: Array
-    labels_: Labels
 
     @property
     def _count(self) -> int:
         return self.n_components
+
+    @property
+    def _centers(self) -> Array:
+        return self.means_
 
     def _log_densities(self, rows: Array) -> Array:
         """log weight + log density of a point, a column for each cluster."""
@@ -84,8 +86,3 @@ class PrivateMixture(PrivateClusterer):
     def summary(self) -> str:
         """What was done, with which noise, and what it cost."""
         return self._about([])
-
-    def _label_reports(self, reports: Reports, shares: Array) -> None:
-        self.labels_ = shares.argmax(axis=1)
-        gaps = reports.values - self.means_[self.labels_]
-        self.inertia_ = float((gaps**2).sum())

@@ -36,7 +36,7 @@ def posterior_draws(
     objective: Objective, peak: Array, information: float, rng: np.random.Generator
 ) -> list[Clusters]:
     """Clusters drawn from the posterior, numbered like the peak's."""
-    n = len(objective.reports)
+    n = objective.reports.shape[0]
     best = objective.unpack(peak)
     scales = _scales(objective, best, information)
     low, high = np.array(objective.bounds).T

@@ -3,8 +3,10 @@
 The likelihood of a mixture has local maxima. Starts are k-means on the reports pulled
 into the cube, and centres drawn at random (in the cube, and among the clipped
 reports). All are improved a little on a subsample (4,000 reports); the best few go on,
-on at most 40,000; the best of those is followed to convergence on all reports. A pass
-over the reports keeps nothing but sums, so memory is that of the reports.
+on at most 40,000; the best of those is followed to convergence on all reports.
+
+Nothing depends on where the reports lie or in which order (`report_source`): a
+subsample is a function of the row ids, and a pass over all reports gives exact sums.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from demur.cluster.lloyd import lloyd
 from demur.cluster.noise import Noise
 from demur.cluster.posterior import best_centers, posterior_draws
 from demur.cluster.radial import radial_table
+from demur.cluster.report_source import HeldRows, Rows, new_key, subsample
 
 Array = NDArray[np.float64]
 
@@ -60,7 +63,7 @@ class Fit:
 
 
 def fit_clusters(
-    reports: Array,
+    reports: Rows,
     noise: Noise,
     clusters: int,
     *,
@@ -71,32 +74,33 @@ def fit_clusters(
     width: float = _FIRST_WIDTH,
 ) -> Fit:
     """The most likely clusters behind the reports, and the best k-means centres."""
-    n = len(reports)
+    n = reports.shape[0]
     table = radial_table(noise, nu)
     blocks = noise.dimension // noise.block
-    order = rng.permutation(n)
+    averaged = n * clusters * blocks <= _AVERAGED
+    # Hundreds of passes are to come where the posterior is drawn from.
+    near = subsample(reports, new_key(rng), n if averaged else _SHORTLISTED)
 
-    def objective(size: int) -> Objective:
-        some = reports if size >= n else reports[order[:size]]
+    def objective(rows: Rows) -> Objective:
         # A part of the reports gets its part of the prior.
-        prior = PSEUDO_COUNT * len(some) / n
-        return Objective(np.ascontiguousarray(some), table, clusters, blocks > 1, prior)
+        prior = PSEUDO_COUNT * rows.shape[0] / n
+        return Objective(rows, table, clusters, blocks > 1, prior)
 
-    small = objective(_SCREENED)
+    few = _first(near, _SCREENED)
+    small = objective(few)
     tried = [
         _improve(small, small.pack(start), min(_FIRST_STEPS, max_iter))
-        for start in _starts(small.reports, clusters, n_init, width, rng)
+        for start in _starts(few.values, clusters, n_init, width, rng)
     ]
     tried.sort(key=lambda one: one[0])
-    whole = objective(_SHORTLISTED)
+    whole = objective(_first(near, _SHORTLISTED))
     followed = [_improve(whole, one[1], max_iter) for one in tried[:_SHORTLIST]]
     _, vector, iterations = min(followed, key=lambda one: one[0])
     if n > _SHORTLISTED:
-        whole = objective(n)
+        whole = objective(near if averaged else reports)
         _, vector, more = _improve(whole, vector, max_iter)
         iterations += more
     peak = whole.unpack(vector)
-    averaged = n * clusters * blocks <= _AVERAGED
     draws = [peak]
     if averaged:
         draws = posterior_draws(whole, vector, noise.information, rng)
@@ -108,6 +112,11 @@ def fit_clusters(
         iterations=max(1, iterations),
         averaged=averaged,
     )
+
+
+def _first(rows: HeldRows, count: int) -> HeldRows:
+    """The first of rows that are in random order."""
+    return HeldRows(rows.values[:count], rows.row_ids[:count])
 
 
 def _improve(

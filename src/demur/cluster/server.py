@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
+from demur.cluster.labelling import Label, Labels, squared_gaps
 from demur.cluster.noise import Noise, noise_of
 from demur.cluster.radial import radial_table
+from demur.cluster.report_source import HeldRows, ReportSource, Rows, in_order
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 from demur.core.entropy import Source
@@ -78,11 +80,28 @@ def choose_decoder(
     return Decoder("noise_aware", reason)
 
 
-def pulled(reports: Reports, decoder: Decoder) -> Array:
-    """The reports as a baseline clusters them: raw, or pulled into the cube."""
-    if decoder.name == "plain":
-        return np.array(reports.values)
-    return np.clip(reports.values, 0.0, 1.0)
+def pulled(reports: Array, decoder: str) -> Array:
+    """Reports as a baseline clusters them: raw, or pulled into the cube."""
+    return reports if decoder == "plain" else np.clip(reports, 0.0, 1.0)
+
+
+def baseline_rows(reports: Rows, decoder: str) -> Array:
+    """All reports as a baseline clusters them, in the order of their row ids."""
+    return pulled(in_order(reports).values, decoder)
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """Labels reports as the decoder saw them."""
+
+    label: Label
+    decoder: str
+
+    def __call__(self, reports: Array) -> Labels:
+        """A label for each report."""
+        if self.decoder == "noise_aware":
+            return self.label(reports)
+        return self.label(pulled(reports, self.decoder))
 
 
 class PrivateClusterer(ClusterMixin, BaseEstimator):
@@ -102,6 +121,13 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     source: Source | None
     release_: Entry | None
     reports_: Reports
+    labels_: Labels
+    inertia_: float
+    decoder_: str
+    decoder_reason_: str
+    report_mechanism_: ReportMechanism
+    n_reports_: int
+    n_features_in_: int
 
     # What the decoder looked at, where that is not every report; for the summary.
     _subsampled: str | None = None
@@ -114,8 +140,17 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _check(self) -> None:
         """Refuse bad parameters of the subclass."""
 
-    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
-        """Fit to the reports and set the attributes."""
+    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
+        """Fit to the reports and set the clusters."""
+        raise NotImplementedError
+
+    @property
+    def _centers(self) -> Array:
+        """The centres or means."""
+        raise NotImplementedError
+
+    def _labelling(self) -> Label:
+        """What gives each report its cluster, with nothing of the reports in it."""
         raise NotImplementedError
 
     # -- scikit-learn's conventions ------------------------------------------------
@@ -173,18 +208,54 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
 
     def fit_reports(
         self,
-        reports: Reports | ArrayLike,
+        reports: Reports | ReportSource | ArrayLike,
         mechanism: ReportMechanism | None = None,
     ) -> Self:
         """The server alone: cluster reports, without points, ledger or cost.
 
         `Reports` carry their mechanism, and naming another is an error; a plain matrix
         needs one. The estimator's own epsilon, L and mechanism play no part.
+
+        Reports may lie elsewhere (`demur.cluster.report_source`, as those on Spark do):
+        the noise-aware decoder then gives the clusters that it would give here, and
+        `reports_` and `labels_` are not set.
         """
+        if isinstance(reports, ReportSource):
+            _must_be_made_by(reports.mechanism, mechanism)
+            return self._fit_elsewhere(reports)
         checked = _reports(reports, mechanism)
         self._check_all(len(checked))
         decoder = self._decoder_for(len(checked), checked.mechanism)
         return self._fitted(checked, None, decoder)
+
+    def report_labels(self, reports: ArrayLike) -> Labels:
+        """The cluster of each report, as `labels_` has them.
+
+        A mixture looks through the noise of a report here; `predict` takes its rows for
+        points.
+        """
+        rows = self._rows(reports)
+        return self._labelling()(rows)
+
+    def labelling(self) -> Label:
+        """What `report_labels` does, as a value without any report that can travel."""
+        check_is_fitted(self, "n_features_in_")
+        return self._labelling()
+
+    def _fit_elsewhere(self, source: ReportSource) -> Self:
+        count = source.shape[0]
+        self._check_all(count)
+        if self.decoder != "noise_aware":
+            raise ValueError(
+                f"decoder={self.decoder!r} runs scikit-learn on all reports at once,"
+                " and these are not on this machine: use decoder='noise_aware'"
+            )
+        decoder = self._decoder_for(count, source.mechanism)
+        self._forget()
+        self.release_ = None
+        self._decoded(source, source.mechanism, decoder)
+        self.inertia_ = squared_gaps(source, self._labelling(), self._centers)
+        return self
 
     def _decoder_for(self, count: int, mechanism: ReportMechanism) -> Decoder:
         """The decoder of a fit; whatever it cannot take is refused here, unpaid."""
@@ -205,18 +276,43 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         radial_table(noise)
 
     def _fitted(self, reports: Reports, entry: Entry | None, decoder: Decoder) -> Self:
-        for name in [key for key in vars(self) if key.endswith("_")]:
-            delattr(self, name)
-        self._subsampled = None
+        self._forget()
         # Reports first: if the clustering dies, what was paid for is not lost, and
         # `fit_reports(estimator.reports_)` takes it up again.
         self.reports_ = reports
         self.release_ = entry
-        self._cluster(reports, decoder)
+        held = HeldRows(reports.values, reports.row_ids)
+        self._decoded(held, reports.mechanism, decoder)
+        labels = self._labelling()(held.values)
+        self.labels_ = labels
+        self.inertia_ = squared_gaps(held, lambda _: labels, self._centers)
+        return self
+
+    def _forget(self) -> None:
+        for name in [key for key in vars(self) if key.endswith("_")]:
+            delattr(self, name)
+        self._subsampled = None
+
+    def _decoded(
+        self, rows: Rows, mechanism: ReportMechanism, decoder: Decoder
+    ) -> None:
+        self._cluster(rows, mechanism, decoder.name)
         self.decoder_ = decoder.name
         self.decoder_reason_ = decoder.reason
-        self.n_features_in_ = reports.mechanism.dimension
-        return self
+        self.report_mechanism_ = mechanism
+        self.n_reports_, self.n_features_in_ = rows.shape
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            words = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in ("labels_", "reports_") and "n_features_in_" in vars(self):
+                words += (
+                    ": its reports lie elsewhere, one value for each of them is not"
+                    " brought here (on Spark, demur.adapters.spark.assign adds the"
+                    " clusters as a column)"
+                )
+            raise AttributeError(words)
 
     def _check_all(self, count: int) -> None:
         validate.count(**{self._count_name: self._count, "max_iter": self.max_iter})
@@ -297,11 +393,10 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _about(self, lines: list[str]) -> str:
         """The lines of a summary, with those that all estimators have."""
         check_is_fitted(self, "n_features_in_")
-        mechanism = self.reports_.mechanism
         head = [
-            f"{type(self).__name__}: {self._count} clusters of {len(self.reports_)}"
+            f"{type(self).__name__}: {self._count} clusters of {self.n_reports_}"
             f" reports in {self.n_features_in_} dimensions",
-            f"mechanism: {mechanism.declaration(self.space).name}",
+            f"mechanism: {self.report_mechanism_.declaration(self.space).name}",
             f"decoder: {self.decoder_} ({self.decoder_reason_})",
         ]
         if self._subsampled is not None:
@@ -330,15 +425,19 @@ def _must_inform(mechanism: ReportMechanism) -> None:
         )
 
 
+def _must_be_made_by(made: ReportMechanism, told: ReportMechanism | None) -> None:
+    if told is not None and told != made:
+        raise ValueError(
+            f"these reports were made by {made}, not by {told}: decoding them with"
+            " another noise would give wrong clusters"
+        )
+
+
 def _reports(
     reports: Reports | ArrayLike, mechanism: ReportMechanism | None
 ) -> Reports:
     if isinstance(reports, Reports):
-        if mechanism is not None and mechanism != reports.mechanism:
-            raise ValueError(
-                f"these reports were made by {reports.mechanism}, not by {mechanism}:"
-                " decoding them with another noise would give wrong clusters"
-            )
+        _must_be_made_by(reports.mechanism, mechanism)
         return reports
     if not isinstance(mechanism, ReportMechanism):
         raise TypeError(

@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.cluster.labelling import Label, Labels, NearestCenter
 from demur.cluster.lloyd import lloyd
 from demur.cluster.mixture import PrivateMixture
 from demur.cluster.noise import Noise, noise_of
 from demur.cluster.radial import radial_table
+from demur.cluster.report_source import Rows
 from demur.cluster.search import fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, Decoder, pulled
-from demur.cluster.student import StudentClusters, fit_students, squared_distances
+from demur.cluster.server import LABEL, N_INIT, Pulled, baseline_rows
+from demur.cluster.student import StudentClusters, fit_students
 from demur.core import validate
 from demur.core.entropy import Source
 from demur.ledger import Ledger
-from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.mechanisms.reports import ReportMechanism
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.intp]
 
 
 class PrivateTMM(PrivateMixture):
@@ -84,12 +85,12 @@ class PrivateTMM(PrivateMixture):
     def _prepare(self, noise: Noise) -> None:
         radial_table(noise, float(self.nu))
 
-    def _cluster(self, reports: Reports, decoder: Decoder) -> None:
+    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
         rng = self._rng()
-        if decoder.name == "noise_aware":
+        if decoder == "noise_aware":
             found = fit_clusters(
-                reports.values,
-                noise_of(reports.mechanism),
+                reports,
+                noise_of(mechanism),
                 self.n_components,
                 rng=rng,
                 n_init=self.n_init,
@@ -104,10 +105,9 @@ class PrivateTMM(PrivateMixture):
                 float(self.nu),
             )
             self.n_iter_ = found.iterations
-            self._subsampled = subsampling(len(reports))
-            rows = reports.values
+            self._subsampled = subsampling(reports.shape[0])
         else:
-            rows = pulled(reports, decoder)
+            rows = baseline_rows(reports, decoder)
             model = lloyd(rows, self.n_components, rng=rng, n_init=self.n_init)
             equal = np.full(self.n_components, 1.0 / self.n_components)
             centers = model.cluster_centers_
@@ -127,7 +127,9 @@ class PrivateTMM(PrivateMixture):
         self.covariances_ = np.repeat(
             self.alpha_ * eye[None], self.n_components, axis=0
         )
-        self._label_reports(reports, -squared_distances(rows, self.means_))
+
+    def _labelling(self) -> Label:
+        return Pulled(NearestCenter(self.means_), self.decoder_)
 
     def _log_densities(self, rows: Array) -> Array:
         fitted = StudentClusters(self.weights_, self.means_, self.alpha_, self.nu_)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from demur.convex.errors import DataChanged as DataChanged
     from demur.convex.errors import NotAtMinimiser as NotAtMinimiser
     from demur.convex.errors import NotConverged as NotConverged
     from demur.convex.estimators import BallLogisticRegression as BallLogisticRegression
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from demur.convex.losses import lam_from as lam_from
     from demur.convex.losses import minimiser_radius as minimiser_radius
     from demur.convex.objective import gradient_norm as gradient_norm
+    from demur.convex.parquet_rows import ParquetRows as ParquetRows
     from demur.convex.radius import compute_radius_policy as compute_radius_policy
     from demur.convex.radius import private_radius as private_radius
     from demur.convex.release import release_head as release_head
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from demur.convex.solver import minimise as minimise
 
 _HOME = {
+    "DataChanged": "errors",
     "NotAtMinimiser": "errors",
     "NotConverged": "errors",
     "BallLogisticRegression": "estimators",
@@ -42,6 +45,7 @@ _HOME = {
     "lam_from": "losses",
     "minimiser_radius": "losses",
     "gradient_norm": "objective",
+    "ParquetRows": "parquet_rows",
     "compute_radius_policy": "radius",
     "private_radius": "radius",
     "release_head": "release",

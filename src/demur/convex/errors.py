@@ -11,3 +11,7 @@ class NotConverged(DemurError):
 
 class NotAtMinimiser(DemurError):
     """A model from elsewhere does not minimise the stated objective; not released."""
+
+
+class DataChanged(DemurError):
+    """Rows that are read several times were not the same each time."""

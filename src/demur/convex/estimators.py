@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from demur.convex import inputs, noisy_gd, prototypes
 from demur.convex.losses import HUBER_WIDTH
-from demur.convex.objective import objective
+from demur.convex.objective import Objective
 from demur.convex.release import (
     FIXED_IN_ADVANCE,
     UNPROTECTED,
@@ -29,8 +29,11 @@ from demur.convex.release import (
     own_ledger,
 )
 from demur.convex.report import PrivacyReport
+from demur.convex.row_sources import Rows
 from demur.convex.sensitivity import Breakdown, erm_sensitivity
 from demur.convex.solver import TAU, minimise
+from demur.convex.streamed import StreamedObjective, StreamedRows
+from demur.convex.streamed_solver import minimise_streamed
 from demur.core import validate
 from demur.core.entropy import Source
 from demur.core.release import Release
@@ -38,6 +41,8 @@ from demur.ledger import Ledger
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
+Data = inputs.Prepared | StreamedRows
+Stated = Objective | StreamedObjective
 
 STEPS = 100
 _CLASSES_FROM_LABELS = "the set of classes, which was read off the labels, is public"
@@ -93,7 +98,7 @@ class _PrivateHead(ClassifierMixin, BaseEstimator):
             validate.name(space=self.space)
         return float(self.radius)
 
-    def _prepare(self, X: ArrayLike, y: ArrayLike, two: bool) -> inputs.Prepared:
+    def _prepare(self, X: ArrayLike | Rows, y: ArrayLike | None, two: bool) -> Data:
         return inputs.prepare(
             self,
             X,
@@ -142,7 +147,7 @@ class _PrivateHead(ClassifierMixin, BaseEstimator):
         return inputs.clipped(self, X, self.norm_bound)
 
 
-def _assumptions(prepared: inputs.Prepared) -> tuple[str, ...]:
+def _assumptions(prepared: Data) -> tuple[str, ...]:
     classes = _EVERY_CLASS_PRESENT if prepared.classes_public else _CLASSES_FROM_LABELS
     return (FIXED_IN_ADVANCE, classes)
 
@@ -194,23 +199,24 @@ class BallPrototypeClassifier(_PrivateHead):
         self.label = label
         self.source = source
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Release the prototypes of (X, y) once; the charge comes before the noise."""
+    def fit(self, X: ArrayLike | Rows, y: ArrayLike | None = None) -> Self:
+        """Release the prototypes of (X, y) once; the charge comes before the noise.
+
+        In place of both, `ParquetRows` names files that need not fit into memory.
+        """
         with inputs.as_it_was(self):
             return self._fit(X, y)
 
-    def _fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
         radius = self._checked()
         with inputs.nothing_spent():
             validate.non_negative(lam=self.lam)
         data = self._prepare(X, y, two=False)
-        dimension = data.X.shape[1]
-        counts = np.bincount(data.y, minlength=len(data.classes))
-        sums, step = prototypes.exact_sums(
-            data.X, data.y, len(data.classes), self.norm_bound
-        )
+        dimension = data.width
+        with inputs.nothing_spent():
+            sums, step = data.exact_sums()
         plan = prototypes.plan_prototypes(
-            counts,
+            data.counts,
             dimension=dimension,
             lam=self.lam,
             norm_bound=self.norm_bound,
@@ -265,12 +271,16 @@ class _LinearHead(_PrivateHead):
         """The name of the loss and the half-width of its Huber corner."""
         raise NotImplementedError
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train on (X, y) and release once; the charge comes before the noise."""
+    def fit(self, X: ArrayLike | Rows, y: ArrayLike | None = None) -> Self:
+        """Train on (X, y) and release once; the charge comes before the noise.
+
+        In place of both, `ParquetRows` names files that need not fit into memory. They
+        are read several times; the certificate is the same (see `streamed`).
+        """
         with inputs.as_it_was(self):
             return self._fit(X, y)
 
-    def _fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
         radius = self._checked()
         loss, width = self._loss()
         with inputs.nothing_spent():
@@ -281,7 +291,7 @@ class _LinearHead(_PrivateHead):
             "bias_scale": float(self.bias_scale),
             "huber_width": width,
         }
-        stated = objective(loss, data.X, data.y, self.lam, **shape)
+        stated = data.objective(loss, self.lam, **shape)
         shared: dict[str, Any] = shape | {
             "n": stated.n,
             "lam": self.lam,
@@ -295,7 +305,7 @@ class _LinearHead(_PrivateHead):
         else:
             release, sigma, parts = self._noisy_gd(loss, stated, shared, data)
         theta = np.atleast_2d(release.value.reshape(stated.shape))
-        features = data.X.shape[1]
+        features = data.width
         self.classes_ = data.classes
         self.coef_ = theta[:, :features].copy()
         self.intercept_ = (
@@ -316,7 +326,7 @@ class _LinearHead(_PrivateHead):
         validate.non_negative(lam=self.lam, bias_scale=self.bias_scale)
 
     def _output(
-        self, loss: str, stated: Any, shared: dict[str, Any], data: inputs.Prepared
+        self, loss: str, stated: Stated, shared: dict[str, Any], data: Data
     ) -> tuple[Release[Array], float, Breakdown]:
         # Everything that can refuse stands before the solver, which takes long.
         found = erm_sensitivity(loss, tau=self.tau, **shared)
@@ -331,13 +341,17 @@ class _LinearHead(_PrivateHead):
             bounds=(data.bound,),
             assumptions=_assumptions(data),
         )
-        exact = minimise(
-            stated,
-            tau=self.tau,
-            max_iterations=self.max_iterations,
-            norm_bound=self.norm_bound,
-            progress=self.progress,
-        )
+        terms: dict[str, Any] = {
+            "tau": self.tau,
+            "max_iterations": self.max_iterations,
+            "norm_bound": self.norm_bound,
+            "progress": self.progress,
+        }
+        with inputs.nothing_spent():
+            if isinstance(stated, Objective):
+                exact = minimise(stated, **terms)
+            else:
+                exact = minimise_streamed(stated, **terms)
         release = mechanism.release(
             exact.theta.reshape(-1),
             self._book(shared["radius"]),
@@ -348,7 +362,7 @@ class _LinearHead(_PrivateHead):
         return release, mechanism.sigma, found.parts
 
     def _noisy_gd(
-        self, loss: str, stated: Any, shared: dict[str, Any], data: inputs.Prepared
+        self, loss: str, stated: Stated, shared: dict[str, Any], data: Data
     ) -> tuple[Release[Array], float, Breakdown]:
         plan = noisy_gd.plan_descent(
             loss,
@@ -364,6 +378,8 @@ class _LinearHead(_PrivateHead):
             assumptions=_assumptions(data),
             **shared,
         )
+        with inputs.nothing_spent():
+            stated.digest()  # reads, and refuses, what a source still has to read
         release = noisy_gd.descend(
             plan,
             stated,

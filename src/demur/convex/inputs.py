@@ -12,8 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from demur.convex.objective import Objective, objective
+from demur.convex.prototypes import exact_sums
+from demur.convex.row_sources import MOST_LABELS, Rows, RowSource, refuse_long_rows
+from demur.convex.streamed import StreamedRows
 from demur.core import validate
-from demur.core.bounds import Bound, clip_rows
+from demur.core.bounds import Bound, BoundSource, clip_rows
 
 Array = NDArray[np.float64]
 
@@ -32,6 +36,24 @@ class Prepared(NamedTuple):
     classes: NDArray[Any]
     bound: Bound
     classes_public: bool
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return self.X.shape[1]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of records of each class."""
+        return np.bincount(self.y, minlength=len(self.classes))
+
+    def objective(self, loss: str, lam: float, **shape: Any) -> Objective:
+        """The stated objective on these rows."""
+        return objective(loss, self.X, self.y, lam, **shape)
+
+    def exact_sums(self) -> tuple[Array, float]:
+        """Sums of the rows of each class, exact on a grid, and that grid's step."""
+        return exact_sums(self.X, self.y, len(self.classes), self.bound.value)
 
 
 @contextmanager
@@ -81,33 +103,45 @@ def no_records_quoted() -> Iterator[None]:
 
 def prepare(
     estimator: Any,
-    X: ArrayLike,
-    y: ArrayLike,
+    X: ArrayLike | Rows,
+    y: ArrayLike | None,
     *,
     classes: Sequence[Any] | None,
     norm_bound: float,
     clip: bool,
     space: str,
     two_classes: bool,
-) -> Prepared:
-    """The data an estimator may fit, or a clear error with nothing charged."""
+) -> Prepared | StreamedRows:
+    """The data an estimator may fit, or a clear error with nothing charged.
+
+    Rows of a source are not read here beyond their labels; what is checked of each row
+    is checked in every pass, and the first comes before the charge.
+    """
     with nothing_spent():
+        if isinstance(X, Rows):
+            if y is not None:
+                raise TypeError(
+                    f"y must be left out: {type(X).__name__} names its column of labels"
+                )
+            validate.positive(norm_bound=norm_bound)
+            source = X.row_source()
+            known, counts = _counted(source, classes, two_classes)
+            # As scikit-learn does when it looks at a matrix.
+            estimator.n_features_in_ = source.width
+            bound = Bound(float(norm_bound), BoundSource.ENFORCED)
+            public = classes is not None
+            return StreamedRows(source, known, counts, bound, public, clip)
         _refuse_masked(X=X, y=y)
         with no_records_quoted():
             rows, labels = validate_data(
                 estimator, X, y, dtype=np.float64, ensure_min_samples=2
             )
             check_classification_targets(labels)
-        known = _classes(labels, classes)
-        if two_classes and len(known) > 2:
-            raise ValueError(
-                "Only binary classification is supported. The type of the target is"
-                f" multiclass ({len(known)} classes): use BallSoftmaxClassifier."
-            )
+        known = _classes(labels, classes, two_classes)
         index = _indices(labels, known)
         validate.positive(norm_bound=norm_bound)
         if not clip:
-            _refuse_long_rows(rows, norm_bound)
+            refuse_long_rows(rows, norm_bound)
         bounded = clip_rows(rows, norm_bound, space=space)
     return Prepared(bounded.data, index, known, bounded.bound, classes is not None)
 
@@ -132,7 +166,31 @@ def _refuse_masked(**given: object) -> None:
             raise TypeError("X must be numbers; got dates")
 
 
-def _classes(labels: NDArray[Any], classes: Sequence[Any] | None) -> NDArray[Any]:
+def _counted(
+    source: RowSource, classes: Sequence[Any] | None, two_classes: bool
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes of a source, and how many records each has."""
+    found = source.label_counts()
+    if any(label is None or label != label for label in found):
+        raise ValueError("y has missing labels: drop those records")
+    if len(found) > MOST_LABELS:
+        raise ValueError(
+            f"y holds more than {MOST_LABELS} different labels; a label is a class"
+        )
+    if sum(found.values()) < 2:
+        raise ValueError("X has fewer records than a minimum of 2 is required")
+    with no_records_quoted():
+        labels = np.asarray(list(found))
+        check_classification_targets(labels)
+    known = _classes(labels, classes, two_classes)
+    counts = np.zeros(len(known), dtype=np.int64)
+    counts[_indices(labels, known)] = list(found.values())
+    return known, counts
+
+
+def _classes(
+    labels: NDArray[Any], classes: Sequence[Any] | None, two_classes: bool
+) -> NDArray[Any]:
     if classes is None:
         known = np.unique(labels)
         if len(known) < 2:
@@ -140,14 +198,20 @@ def _classes(labels: NDArray[Any], classes: Sequence[Any] | None) -> NDArray[Any
                 "a classifier needs at least two classes; y holds only one class:"
                 f" {known[:1].tolist()}"
             )
-        return known
-    known = np.asarray(classes)
-    if known.ndim != 1 or len(np.unique(known)) != len(known) or len(known) < 2:
+    else:
+        known = np.asarray(classes)
+        if known.ndim != 1 or len(np.unique(known)) != len(known) or len(known) < 2:
+            raise ValueError(
+                "classes must list at least two different labels; got"
+                f" {known.tolist()!r:.80}"
+            )
+        known = np.sort(known)
+    if two_classes and len(known) > 2:
         raise ValueError(
-            "classes must list at least two different labels; got"
-            f" {known.tolist()!r:.80}"
+            "Only binary classification is supported. The type of the target is"
+            f" multiclass ({len(known)} classes): use BallSoftmaxClassifier."
         )
-    return np.sort(known)
+    return known
 
 
 def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
@@ -166,13 +230,3 @@ def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
             " Leave them out of classes."
         )
     return index
-
-
-def _refuse_long_rows(rows: Array, norm_bound: float) -> None:
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    if (norms > norm_bound).any():
-        raise ValueError(
-            f"X has rows longer than norm_bound={norm_bound:g}, and clip=False."
-            " Use clip=True (rows are projected onto the ball, radii stay valid) or a"
-            " larger public bound."
-        )

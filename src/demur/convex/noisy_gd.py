@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.convex.errors import DataChanged
 from demur.convex.losses import (
     HUBER_WIDTH,
     full_replacement_bound,
@@ -32,12 +33,14 @@ from demur.convex.losses import (
 )
 from demur.convex.objective import Objective
 from demur.convex.sensitivity import Breakdown, dominating_curve
+from demur.convex.streamed import StreamedObjective
 from demur.core import calibrate, validate
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import Bound
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.declaration import Declaration
 from demur.core.entropy import OsEntropy, Source
+from demur.core.entry import Entry
 from demur.core.events import Gaussian as GaussianEvent
 from demur.core.release import Release
 from demur.core.rounding import down
@@ -212,7 +215,7 @@ def plan_descent(
 
 def descend(
     plan: Descent,
-    objective: Objective,
+    objective: Objective | StreamedObjective,
     ledger: Ledger,
     *,
     label: str,
@@ -221,14 +224,14 @@ def descend(
 ) -> Release[Array]:
     """Charge for all steps, then take them; the last iterate and its entry."""
     # The data decide the noisy gradients, so they are what the entry is bound to.
-    bound = f"{digest_of(objective.X)} {digest_of(objective.y.astype(np.float64))}"
+    bound = objective.digest()
     entry = ledger.charge(
         plan, label=label, input_digest=bound, source=source or OsEntropy()
     )
     key = ledger.key(entry, bound)
     theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
     for index in range(plan.steps):
-        _, gradient = objective.value_and_gradient(theta)
+        gradient = _gradient(objective, theta, entry)
         noisy = plan.step.apply(gradient, key, draw=index)
         velocity = plan.momentum * velocity - plan.learning_rate * noisy
         theta = theta + velocity
@@ -239,3 +242,18 @@ def descend(
             progress(index + 1, float(index + 1) / plan.steps)
     ledger.commit(entry, digest_of(theta))
     return Release(theta, entry)
+
+
+def _gradient(
+    objective: Objective | StreamedObjective, theta: Array, entry: Entry
+) -> Array:
+    try:
+        return objective.value_and_gradient(theta)[1]
+    except (DataChanged, ValueError) as error:
+        if isinstance(objective, Objective):
+            raise
+        raise DataChanged(
+            f"the rows changed, or could not be read any more, after entry {entry.id}"
+            " was charged for them. It stays spent, and nothing was released. Fit again"
+            " on rows that nobody changes: that is another entry."
+        ) from error

@@ -1,10 +1,7 @@
-r"""The stated objective in float64, in chunks of rows: value, gradient, curvature.
+"""The stated objective on rows in memory: value, gradient, curvature, in float64.
 
-    F(theta) = (1/n) sum_i l(theta; x_i, y_i) + (lam/2) |theta|^2
-
-over theta = (w, b) with the bias feature s: scores are <w, x> + s b. Binary losses have
-a vector theta of d + 1 numbers (d where s = 0), softmax a matrix of K rows. Work is
-done `CHUNK` rows at a time: nothing of size n x K x d exists, nor a copy of X.
+What a chunk of rows adds is in `form`. Work is done `CHUNK` rows at a time: nothing of
+size n x K x d exists, nor a copy of X.
 """
 
 from __future__ import annotations
@@ -16,58 +13,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, softmax
 
-from demur.convex.losses import HUBER_WIDTH, augmented_norm, check_loss, check_width
-from demur.core import validate
+from demur.convex.form import Form, Labels
+from demur.convex.losses import HUBER_WIDTH
 from demur.core.bounds import finite_matrix
+from demur.mechanisms.gaussian import digest_of
 
 Array = NDArray[np.float64]
 
 CHUNK = 4096
-_UNIT_ROUNDOFF = 2.0**-53
 _CACHED_ENTRIES = 100_000_000  # probabilities kept between two Hessian products
-
-
-class _Slopes(NamedTuple):
-    """A margin loss at margins m: its values, -derivative and curvature."""
-
-    value: Array
-    slope: Array
-    curvature: Array
-
-
-def _logistic(m: Array, h: float) -> _Slopes:
-    a = expit(-m)
-    return _Slopes(np.logaddexp(0.0, -m), a, a * (1.0 - a))
-
-
-def _squared_hinge(m: Array, h: float) -> _Slopes:
-    gap = np.maximum(1.0 - m, 0.0)
-    return _Slopes(gap * gap, 2.0 * gap, np.where(gap > 0, 2.0, 0.0))
-
-
-def _huber(m: Array, h: float) -> _Slopes:
-    a = np.clip((1.0 + h - m) / (2.0 * h), 0.0, 1.0)
-    # Below 1 - h the loss is the hinge 1 - m; between, the parabola h a^2.
-    value = np.where(a < 1.0, h * a * a, 1.0 - m)
-    return _Slopes(value, a, np.where((a > 0.0) & (a < 1.0), 0.5 / h, 0.0))
-
-
-_MARGIN = {"logistic": _logistic, "squared_hinge": _squared_hinge, "huber": _huber}
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
     """The objective on given data; built by `objective`."""
 
-    loss: str
+    form: Form
     X: Array
-    y: NDArray[np.intp] | Array  # class indices for softmax, signs otherwise
-    lam: float
-    bias_scale: float
-    num_classes: int
-    huber_width: float
+    y: Labels  # class indices for softmax, signs otherwise
 
     @property
     def n(self) -> int:
@@ -75,24 +39,32 @@ class Objective:
         return self.X.shape[0]
 
     @property
+    def lam(self) -> float:
+        """The weight of the regulariser."""
+        return self.form.lam
+
+    @property
+    def bias_scale(self) -> float:
+        """The bias feature; 0 for none."""
+        return self.form.bias_scale
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of theta."""
-        width = self.X.shape[1] + (self.bias_scale > 0)
-        return (self.num_classes, width) if self.loss == "softmax" else (width,)
+        return self.form.shape(self.X.shape[1])
+
+    def digest(self) -> str:
+        """A digest of the data, for the entry that pays for them."""
+        return f"{digest_of(self.X)} {digest_of(self.y.astype(np.float64))}"
 
     def value_and_gradient(self, theta: ArrayLike) -> tuple[float, Array]:
         """F(theta) and its gradient, of theta's shape."""
         theta = self._checked(theta)
         total, gradient = 0.0, np.zeros_like(theta)
         for rows, y in self._chunks():
-            scores = self._scores(rows, theta)
-            if self.loss == "softmax":
-                part, coefficient = _softmax_parts(scores, y)
-            else:
-                slopes = _MARGIN[self.loss](scores * y, self.huber_width)
-                part, coefficient = float(slopes.value.sum()), -slopes.slope * y
-            total += part
-            self._add_outer(gradient, coefficient, rows)
+            value, part = self.form.gradient_sums(theta, rows, y)
+            total += value
+            gradient += part
         value = total / self.n + 0.5 * self.lam * float(np.vdot(theta, theta))
         return value, gradient / self.n + self.lam * theta
 
@@ -108,16 +80,17 @@ class Objective:
         the direction of a step, whose worth the float64 gradient then decides.
         """
         theta = self._checked(theta)
-        kind = np.float32 if single else np.float64
+        form, kind = self.form, np.float32 if single else np.float64
         all_rows: NDArray[Any] = self._single if single else self.X
-        keep = self.n * (self.num_classes if self.loss == "softmax" else 1)
-        kept: list[NDArray[Any]] | None = [] if keep <= _CACHED_ENTRIES else None
-        weights = np.zeros(self.num_classes if self.loss == "softmax" else 1)
+        classes = form.num_classes if form.multinomial else 1
+        keep = self.n * classes <= _CACHED_ENTRIES
+        kept: list[NDArray[Any]] | None = [] if keep else None
+        weights = np.zeros(classes)
         for rows, y in self._chunks():
-            exact = self._weights(theta, rows, y)
+            exact = form.weights(theta, rows, y)
             if kept is not None:
                 kept.append(exact.astype(kind, copy=False))
-            mean = exact * (1.0 - exact) if self.loss == "softmax" else exact
+            mean = exact * (1.0 - exact) if form.multinomial else exact
             weights += mean.sum(axis=0)
 
         def product(direction: Array) -> Array:
@@ -127,14 +100,10 @@ class Objective:
                 local: NDArray[Any] = (
                     kept[index]
                     if kept is not None
-                    else self._weights(theta, rows, y).astype(kind, copy=False)
+                    else form.weights(theta, rows, y).astype(kind, copy=False)
                 )
                 same = all_rows[index * CHUNK : index * CHUNK + len(rows)]
-                moved = self._scores(same, cast)
-                if self.loss == "softmax":
-                    moved -= np.einsum("ij,ij->i", local, moved)[:, None]
-                moved *= local
-                self._add_outer(found, moved, same)
+                found += form.product_sum(local, same, cast)
             return found / self.n + self.lam * direction
 
         return Curvature(product, weights / self.n)
@@ -143,32 +112,18 @@ class Objective:
         """X~^T X~ / m over m evenly spaced rows: what a preconditioner needs."""
         most = max(4 * self.X.shape[1], 512)
         rows = self.X[:: max(1, self.n // most)][:most]
-        if self.bias_scale > 0:
-            rows = np.hstack([rows, np.full((len(rows), 1), self.bias_scale)])
+        rows = self.form.augmented(rows)
         moments: Array = rows.T @ rows / len(rows)
         return moments
 
     def rounding(self, norm_bound: float, theta_norm: float) -> float:
-        """How far the computed gradient can be from the true one, in norm.
-
-        Three sums meet: over the d + 1 coordinates of a score (relative to
-        |theta| Bt), over the rows of a chunk and over the chunks (relative to the
-        largest coefficient times Bt). A sum of k products in any order is off by at
-        most k u / (1 - k u) of the sum of absolute values; the 16 extra terms pay for
-        exp, divisions and the regulariser.
-        """
-        Bt = augmented_norm(norm_bound, self.bias_scale)
-        width = self.X.shape[1] + 16
-        if self.loss == "softmax":
-            steepest, bend = 2.0**0.5, 0.5
-        elif self.loss == "squared_hinge":
-            steepest, bend = 2.0 * (1.0 + theta_norm * Bt), 2.0
-        else:
-            bend = 0.25 if self.loss == "logistic" else 0.5 / self.huber_width
-            steepest = 1.0
-        steps = min(self.n, CHUNK) + self.n // CHUNK + self.num_classes + 16
-        off = bend * width * theta_norm * Bt + steps * steepest + 16
-        return 1.01 * _UNIT_ROUNDOFF * off * max(Bt, self.lam * theta_norm, 1e-300)
+        """How far the computed gradient can be from the true one, in norm."""
+        return self.form.rounding(
+            norm_bound,
+            theta_norm,
+            features=self.X.shape[1],
+            additions=min(self.n, CHUNK) + self.n // CHUNK,
+        )
 
     def _checked(self, theta: ArrayLike) -> Array:
         found = np.asarray(theta, dtype=np.float64)
@@ -178,31 +133,9 @@ class Objective:
             )
         return found
 
-    def _chunks(self) -> Iterator[tuple[Array, NDArray[np.intp] | Array]]:
+    def _chunks(self) -> Iterator[tuple[Array, Labels]]:
         for start in range(0, self.n, CHUNK):
             yield self.X[start : start + CHUNK], self.y[start : start + CHUNK]
-
-    def _scores(self, rows: NDArray[Any], theta: NDArray[Any]) -> NDArray[Any]:
-        width = rows.shape[1]
-        scores: NDArray[Any] = rows @ theta[..., :width].T
-        if self.bias_scale > 0:
-            scores += self.bias_scale * theta[..., width]
-        return scores
-
-    def _add_outer(
-        self, into: Array, coefficient: NDArray[Any], rows: NDArray[Any]
-    ) -> None:
-        width = rows.shape[1]
-        into[..., :width] += coefficient.T @ rows
-        if self.bias_scale > 0:
-            into[..., width] += self.bias_scale * coefficient.sum(axis=0)
-
-    def _weights(self, theta: Array, rows: Array, y: NDArray[np.intp] | Array) -> Array:
-        scores = self._scores(rows, theta)
-        if self.loss == "softmax":
-            probabilities: Array = softmax(scores, axis=1)
-            return probabilities
-        return _MARGIN[self.loss](scores * y, self.huber_width).curvature
 
 
 class Curvature(NamedTuple):
@@ -210,19 +143,6 @@ class Curvature(NamedTuple):
 
     product: Callable[[Array], Array]
     weights: Array
-
-
-def _softmax_parts(scores: Array, y: NDArray[np.intp] | Array) -> tuple[float, Array]:
-    """The sum of losses and p - e_y, `scores` used up."""
-    index = np.arange(len(scores)), y
-    scores -= scores.max(axis=1, keepdims=True)
-    own = scores[index].copy()
-    np.exp(scores, out=scores)
-    sums = scores.sum(axis=1, keepdims=True)
-    value = float(np.log(sums).sum() - own.sum())
-    scores /= sums
-    scores[index] -= 1.0
-    return value, scores
 
 
 def objective(
@@ -246,9 +166,7 @@ def objective(
     >>> round(value, 4), gradient.tolist()
     (0.6931, [-0.5, 0.0])
     """
-    check_loss(loss, num_classes)
-    check_width(huber_width)
-    validate.non_negative(lam=lam, bias_scale=bias_scale)
+    form = Form.of(loss, lam, bias_scale, num_classes, huber_width=huber_width)
     rows = _matrix(X)
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) != len(rows):
@@ -257,13 +175,9 @@ def objective(
             f" {labels.shape}. Nothing was spent."
         )
     return Objective(
-        loss,
+        form,
         rows,
-        _class_indices(labels, num_classes) if loss == "softmax" else _signs(labels),
-        float(lam),
-        float(bias_scale),
-        int(num_classes),
-        float(huber_width),
+        _class_indices(labels, num_classes) if form.multinomial else _signs(labels),
     )
 
 

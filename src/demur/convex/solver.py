@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotConverged
 from demur.convex.objective import Curvature, Objective
@@ -61,6 +62,58 @@ def minimise(
     not reached; nothing has been charged then. `norm_bound` bounds the rows (default:
     their largest norm) and serves the rounding error alone.
     """
+    check_terms(objective, tau, max_iterations)
+    bound = _largest_row(objective.X) if norm_bound is None else float(norm_bound)
+    theta = np.zeros(objective.shape)
+    value, gradient = objective.value_and_gradient(theta)
+    norm = float(np.linalg.norm(gradient))
+    first = norm
+    precondition = Preconditioner(objective)
+    single = True  # until a step computed in float32 does not help
+    for iteration in range(max_iterations + 1):
+        rounding = objective.rounding(bound, float(np.linalg.norm(theta)))
+        if progress is not None:
+            progress(iteration, share(first, norm, tau))
+        if certified(objective, norm, rounding, tau):
+            return Minimiser(theta, norm, iteration)
+        if iteration == max_iterations or not np.isfinite(norm):
+            break
+        curvature = objective.curvature(theta, single=single)
+        aim = max(min(0.25, norm**0.5), 0.3 * tau / norm, 1e-4 if single else 0.0)
+        step = conjugate_gradients(
+            curvature, gradient, precondition.at(curvature), relative=aim
+        )
+        found = line_search(objective, theta, value, gradient, norm, step)
+        if found is None and not single:
+            break
+        before = norm
+        if found is not None:
+            theta, value, gradient = found
+            norm = float(np.linalg.norm(gradient))
+        single = single and found is not None and (norm < before or norm > 1e-3)
+    raise not_reached(objective, tau, iteration)
+
+
+class Stated(Protocol):
+    """What the certificate needs to know of an objective."""
+
+    @property
+    def n(self) -> int:
+        """The number of records."""
+        ...
+
+    @property
+    def lam(self) -> float:
+        """The weight of the regulariser."""
+        ...
+
+    def value_and_gradient(self, theta: ArrayLike) -> tuple[float, Array]:
+        """F(theta) and its gradient."""
+        ...
+
+
+def check_terms(objective: Stated, tau: float, max_iterations: int) -> None:
+    """What a minimiser must be given."""
     validate.positive(tau=tau)
     validate.count(max_iterations=max_iterations)
     if objective.lam <= 0:
@@ -69,49 +122,36 @@ def minimise(
             " without strong convexity nothing bounds how far the minimiser moves."
             " Nothing was spent."
         )
-    bound = _largest_row(objective.X) if norm_bound is None else float(norm_bound)
-    theta = np.zeros(objective.shape)
-    value, gradient = objective.value_and_gradient(theta)
-    norm = float(np.linalg.norm(gradient))
-    first = norm
-    precondition = _Preconditioner(objective)
-    single = True  # until a step computed in float32 does not help
-    for iteration in range(max_iterations + 1):
-        rounding = objective.rounding(bound, float(np.linalg.norm(theta)))
-        if progress is not None:
-            progress(iteration, _share(first, norm, tau))
-        if norm + rounding <= tau:
-            return Minimiser(theta, norm, iteration)
-        if norm <= tau / 8.0:
-            raise NotConverged(
-                f"tau={tau:g} is below what float64 can certify here, with"
-                f" {objective.n} records. Raise tau, which adds 2 tau / lam to the"
-                " sensitivity. Nothing was released, nothing was charged."
-            )
-        if iteration == max_iterations or not np.isfinite(norm):
-            break
-        curvature = objective.curvature(theta, single=single)
-        aim = max(min(0.25, norm**0.5), 0.3 * tau / norm, 1e-4 if single else 0.0)
-        step = _conjugate_gradients(
-            curvature, gradient, precondition.at(curvature), relative=aim
+
+
+def certified(objective: Stated, norm: float, rounding: float, tau: float) -> bool:
+    """Whether the gradient is at most tau, rounding included.
+
+    An error where it never can be: the norm is far below tau, the rounding is not.
+    """
+    if norm + rounding <= tau:
+        return True
+    if norm <= tau / 8.0:
+        raise NotConverged(
+            f"tau={tau:g} is below what float64 can certify here, with"
+            f" {objective.n} records. Raise tau, which adds 2 tau / lam to the"
+            " sensitivity. Nothing was released, nothing was charged."
         )
-        found = _line_search(objective, theta, value, gradient, norm, step)
-        if found is None and not single:
-            break
-        before = norm
-        if found is not None:
-            theta, value, gradient = found
-            norm = float(np.linalg.norm(gradient))
-        single = single and found is not None and (norm < before or norm > 1e-3)
-    raise NotConverged(
-        f"the gradient norm did not fall to tau={tau:g} in {iteration} Newton steps"
+    return False
+
+
+def not_reached(objective: Stated, tau: float, steps: int) -> NotConverged:
+    """The refusal of a search that ended before its certificate."""
+    return NotConverged(
+        f"the gradient norm did not fall to tau={tau:g} in {steps} Newton steps"
         f" (n={objective.n}, lam={objective.lam:g}). Nothing was released, nothing was"
         " charged. Raise max_iterations, lam or tau; a larger tau adds 2 tau / lam to"
         " the sensitivity."
     )
 
 
-def _share(first: float, norm: float, tau: float) -> float:
+def share(first: float, norm: float, tau: float) -> float:
+    """How much of the way from the first norm to tau is done, in logarithms."""
     if norm <= tau or first <= tau:
         return 1.0
     return min(1.0, max(0.0, math.log(first / norm) / math.log(first / tau)))
@@ -121,7 +161,7 @@ def _largest_row(X: Array) -> float:
     return float(np.sqrt(np.einsum("ij,ij->i", X, X).max())) or 1e-300
 
 
-class _Preconditioner:
+class Preconditioner:
     """(w_k S + lam I)^-1 for each class k, through one eigendecomposition of S."""
 
     def __init__(self, objective: Objective) -> None:
@@ -131,6 +171,7 @@ class _Preconditioner:
         self._matrix = len(objective.shape) == 2
 
     def at(self, curvature: Curvature) -> Callable[[Array], Array]:
+        """The preconditioner for the Hessian of one theta."""
         scale = 1.0 / (np.outer(curvature.weights, self._values) + self._lam)
         if not self._matrix:
             scale = scale[0]
@@ -142,7 +183,7 @@ class _Preconditioner:
         return apply
 
 
-def _conjugate_gradients(
+def conjugate_gradients(
     curvature: Curvature,
     gradient: Array,
     precondition: Callable[[Array], Array],
@@ -172,20 +213,23 @@ def _conjugate_gradients(
     return step
 
 
-def _line_search(
-    objective: Objective,
+def line_search(
+    objective: Stated,
     theta: Array,
     value: float,
     gradient: Array,
     norm: float,
     step: Array,
+    *,
+    slack: float = 0.0,
 ) -> tuple[Array, float, Array] | None:
     """A point along the step where F is lower and nearly flat, or the gradient halved.
 
     The full step is taken where it lowers F and the slope along it, as Newton's does
     near the end (where F changes by less than its rounding, the gradient decides). The
     hinges have kinks in their slope, over which a full step may jump to and fro:
-    there the zero of the slope, which grows along the step, is bracketed.
+    there the zero of the slope, which grows along the step, is bracketed. `slack` is
+    how much higher than it is F may be computed.
     """
     slope = float(np.vdot(gradient, step))
     if not slope < 0.0:
@@ -195,7 +239,7 @@ def _line_search(
         moved = theta + length * step
         found = objective.value_and_gradient(moved)
         here = float(np.vdot(found[1], step))
-        lower = found[0] <= value + _ARMIJO * length * slope
+        lower = found[0] <= value + _ARMIJO * length * slope + slack
         if (lower and abs(here) <= _FLAT * -slope) or (
             float(np.linalg.norm(found[1])) <= 0.5 * norm
         ):

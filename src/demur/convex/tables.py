@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
@@ -82,14 +83,39 @@ def _arrow(table: pa.Table) -> dict[str, NDArray[Any]]:
                 " impute them by a rule that does not look at other rows."
                 " Nothing was spent."
             )
-        if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-            flat = column.flatten().to_numpy(zero_copy_only=False)
-            if len(table) == 0 or len(flat) % len(table):
-                raise ValueError(f"column {name!r} holds lists of different lengths")
-            found[name] = flat.reshape(len(table), -1)
+        if is_list(column.type):
+            found[name] = list_block(name, column)
         else:
             found[name] = column.to_numpy(zero_copy_only=False)
     return found
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists."""
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def list_block(name: str, column: pa.Array) -> NDArray[Any]:
+    """A column of lists of one length as a matrix; no list is missing."""
+    if pa.types.is_fixed_size_list(column.type):
+        width = column.type.list_size
+    else:
+        ends = pyarrow.compute.min_max(pyarrow.compute.list_value_length(column))
+        width = ends["min"].as_py() or 0
+        if width != (ends["max"].as_py() or 0):
+            raise ValueError(
+                f"column {name!r} holds lists of different lengths. Nothing was spent."
+            )
+    flat = column.flatten()
+    if flat.null_count:
+        raise ValueError(
+            f"column {name!r} has missing values in its lists. Nothing was spent."
+        )
+    return flat.to_numpy(zero_copy_only=False).reshape(len(column), width)
 
 
 def _block(name: str, values: NDArray[Any]) -> Array:

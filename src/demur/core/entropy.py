@@ -142,7 +142,16 @@ class NoiseKey(_OwnedByProcess):
         validate.name(purpose=purpose)
         return self._derive(f"subkey\x00{purpose}")
 
-    def _derive(self, info: str) -> bytes:
+    def handed_on(self) -> bytes:
+        """The key itself, for other processes that compute this one release together.
+
+        It travels in memory alone, between processes that see the exact values anyway;
+        all of them draw the same noise, for the same sum.
+        """
+        self._check_usable()
+        return bytes(self._key)
+
+    def _check_usable(self) -> None:
         self._check_owner()
         recording.refuse_private(self.private)
         if self._wiped:
@@ -150,6 +159,9 @@ class NoiseKey(_OwnedByProcess):
                 "this entry was committed and its key wiped: its noise cannot be"
                 " drawn again. Charge a new entry."
             )
+
+    def _derive(self, info: str) -> bytes:
+        self._check_usable()
         expand = HKDF(SHA256(), KEY_BYTES, salt=None, info=f"demur {info}".encode())
         return expand.derive(bytes(self._key))
 

@@ -35,3 +35,11 @@ class BookDamaged(DemurError):
 
 class IdempotencyConflict(DemurError):
     """An idempotency key was used again for something else; nothing was spent."""
+
+
+class BookUnreachable(DemurError):
+    """The book's store did not answer in time; nothing was spent."""
+
+
+class OutcomeUnknown(DemurError):
+    """The answer to a commit was lost: repeat with the same idempotency key."""

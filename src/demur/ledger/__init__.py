@@ -12,4 +12,5 @@ from demur.ledger.own import own_book as own_book
 from demur.ledger.reading import Reading as Reading
 from demur.ledger.reservation import Draw as Draw
 from demur.ledger.reservation import Reservation as Reservation
+from demur.ledger.server import Timeouts as Timeouts
 from demur.ledger.verification import Verification as Verification

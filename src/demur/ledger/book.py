@@ -29,12 +29,14 @@ from demur.core.entry import Entry, Promise
 from demur.core.errors import (
     BookDamaged,
     BookMismatch,
+    BookUnreachable,
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
     NoiseReuse,
     NotCovered,
     NotPrivate,
+    OutcomeUnknown,
 )
 from demur.core.events import Repeated
 from demur.ledger import amounts, chain, filters, journal, store
@@ -45,6 +47,7 @@ from demur.ledger.keys import Shelf
 from demur.ledger.notes import Note, checked
 from demur.ledger.reading import Reading, read
 from demur.ledger.reservation import Draw, Reservation
+from demur.ledger.server import Timeouts
 from demur.ledger.terms import Terms
 from demur.ledger.verification import Verification, verify_rows
 
@@ -118,6 +121,7 @@ class Ledger:
         signing_key: Ed25519PrivateKey | Path | str | None = None,
         keys: str | os.PathLike[str] | None = None,
         testing: bool | None = None,
+        timeouts: Timeouts | None = None,
     ) -> Ledger:
         """A durable book at a file path, `sqlite:///...` or `postgresql://...`.
 
@@ -126,9 +130,10 @@ class Ledger:
         name others. `head` is an exported head: a book that does not contain it (one
         restored from an older backup) is refused. `keys` is the owner-only folder for
         noise keys of entries not yet committed (default: beside a file, or under the
-        user's state folder for a server).
+        user's state folder for a server). `timeouts` say how long a server is waited
+        for; see `OutcomeUnknown` for what a lost answer means.
         """
-        place = store.Store(os.fspath(url))
+        place = store.Store(os.fspath(url), timeouts)
         signer = chain.load_signing_key(signing_key) if signing_key else None
         public = chain.public_hex(signer) if signer else None
         self = cls.__new__(cls)
@@ -232,6 +237,10 @@ class Ledger:
         `idempotency_key` with the same mechanism and input is the same entry, charged
         once. `block_delta` is the delta a block is priced at, where the filter knows
         no better price for the event.
+
+        A server that is lost is asked again within `Timeouts.call`, and pays once. Then
+        `BookUnreachable` says that nothing was spent; `OutcomeUnknown` that it may have
+        been: repeat the call with the same idempotency key.
         """
         return self._write_charge(
             mechanism, 1, label, input_digest, idempotency_key, source, block_delta
@@ -265,7 +274,7 @@ class Ledger:
             source,
             block_delta,
         )
-        return Reservation(entry, self._draw, self._drawn)
+        return Reservation(entry, self._draw_many, self._drawn)
 
     def _write_charge(
         self,
@@ -318,8 +327,14 @@ class Ledger:
         self._shelf.put(entry_id, key, keep=keep)
         try:
             entry = self._book_charge(label, body, text, declaration, ways, curves)
-        except (BudgetExceeded, IdempotencyConflict, BookMismatch):
+        except (BudgetExceeded, IdempotencyConflict, BookMismatch, BookUnreachable):
             self._shelf.wipe(entry_id)
+            raise
+        except OutcomeUnknown:
+            # A repeat may find this entry, and draws with its key. Without an
+            # idempotency key nobody can ask for it: it is spent and never drawn.
+            if idempotency_key is None:
+                self._shelf.wipe(entry_id)
             raise
         if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
             self._shelf.wipe(entry_id)
@@ -337,22 +352,25 @@ class Ledger:
         curves: dict[str, journal.KeptProfile],
     ) -> Entry:
         """The transaction: find a repeat, or pay and append; durable on return."""
-        with self._store.write() as connection:
+
+        def work(connection: Connection, again: bool) -> Entry:
             sequence, last, stored = store.lock_book(connection)
-            found = self._same_charge(connection, body)
+            found = self._same_charge(connection, body, again)
             if found is not None:
                 return found
             totals = [amounts.from_text(text) for text in stored]
             spent = self._pay(label, ways, totals)
-            body |= {
+            row = body | {
                 "time": journal.now(),
                 "spent": [None if s is None else amounts.to_data(s) for s in spent],
+                "profiles": journal.keep(connection, text, curves),
             }
-            body["profiles"] = journal.keep(connection, text, curves)
-            self._append(connection, sequence, last, body)
+            self._append(connection, sequence, last, row)
             for position, total in enumerate(totals):
                 journal.set_totals(connection, position, amounts.to_text(total))
-        return self._entry(sequence + 1, body, declaration)
+            return self._entry(sequence + 1, row, declaration)
+
+        return self._store.persist(work)
 
     def _ways(
         self, declaration: Declaration, count: int, block_delta: float | None
@@ -408,10 +426,17 @@ class Ledger:
             spent.append(options[fitting[0]])
         return spent
 
-    def _same_charge(self, connection: Connection, body: journal.Body) -> Entry | None:
-        """The entry that this idempotency key made, if it was for the same thing."""
+    def _same_charge(
+        self, connection: Connection, body: journal.Body, again: bool
+    ) -> Entry | None:
+        """The entry that this idempotency key made, if it was for the same thing.
+
+        `again`: or the one of this very call, whose answer was lost.
+        """
         key = body["idempotency_key"]
         found = None if key is None else journal.charge_by_key(connection, key)
+        if found is None and again:
+            found = journal.charge_by_id(connection, body["id"])
         if found is None:
             return None
         sequence, before = found
@@ -438,7 +463,8 @@ class Ledger:
     def commit(self, entry: Entry, artefact_digest: str) -> None:
         """Bind the entry to what was released, and wipe its noise key."""
         validate.name(artefact_digest=artefact_digest)
-        with self._store.write() as connection:
+
+        def work(connection: Connection, again: bool) -> None:
             sequence, last, _ = store.lock_book(connection)
             self._charge_row(connection, entry)
             before = journal.body_of(connection, entry.id, "commit")
@@ -456,6 +482,8 @@ class Ledger:
                     "time": journal.now(),
                 }
                 self._append(connection, sequence, last, body)
+
+        self._store.persist(work)
         self._shelf.wipe(entry.id)
         for noise in self._out.pop(entry.id, ()):
             noise.wipe()
@@ -502,23 +530,38 @@ class Ledger:
             return journal.draws(connection, entry.id)
 
     def _draw(self, entry: Entry) -> Draw:
-        with self._store.write() as connection:
+        return self._draw_many(entry, 1)[0]
+
+    def _draw_many(self, entry: Entry, count: int) -> tuple[Draw, ...]:
+        token = secrets.token_hex(16)
+
+        def work(connection: Connection, again: bool) -> int:
             sequence, last, _ = store.lock_book(connection)
             paid = self._charge_row(connection, entry)["count"]
+            if again:
+                before = journal.with_token(connection, entry.id, token)
+                if before is not None:
+                    return int(before["index"])
             index = journal.draws(connection, entry.id)
-            if index >= paid:
+            if index + count > paid:
+                left = "all are used" if index == paid else f"{paid - index} are left"
                 raise BudgetExceeded(
-                    f"{entry.label!r} reserved {paid} draws and all are used."
+                    f"{entry.label!r} reserved {paid} draws and {left}."
                     " Declined: nothing was released. Reserve more in a new entry."
                 )
             body = {
                 "kind": "draw",
                 "id": entry.id,
                 "index": index,
+                "count": count,
+                "token": token,
                 "time": journal.now(),
             }
             self._append(connection, sequence, last, body)
-        return Draw(entry, index)
+            return index
+
+        first = self._store.persist(work)
+        return tuple(Draw(entry, first + i) for i in range(count))
 
     def annotate(self, entry: Entry, about: str, facts: Mapping[str, Any]) -> None:
         """Note facts about an entry, such as an audit or a utility; free of charge.
@@ -527,17 +570,24 @@ class Ledger:
         publish: computed from releases and public data alone.
         """
         about, plain = checked(about, facts)
-        with self._store.write() as connection:
+        token = secrets.token_hex(16)
+
+        def work(connection: Connection, again: bool) -> None:
             sequence, last, _ = store.lock_book(connection)
             self._charge_row(connection, entry)
+            if again and journal.with_token(connection, entry.id, token):
+                return
             body = {
                 "kind": "note",
                 "id": entry.id,
                 "about": about,
                 "facts": plain,
+                "token": token,
                 "time": journal.now(),
             }
             self._append(connection, sequence, last, body)
+
+        self._store.persist(work)
 
     # -- reading ---------------------------------------------------------------
 

@@ -96,13 +96,39 @@ def body_of(connection: Connection, entry_id: str, kind: str) -> Body | None:
     return None if text is None else json.loads(text)
 
 
-def draws(connection: Connection, entry_id: str) -> int:
-    """How often a reservation was drawn from."""
+def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | None:
+    """The charge with this id, if it was written."""
     rows = store.rows
-    statement = sa.select(sa.func.count()).where(
+    row = connection.execute(
+        sa.select(rows.c.sequence, rows.c.body).where(
+            rows.c.entry_id == entry_id, rows.c.kind == "charge"
+        )
+    ).first()
+    return None if row is None else (int(row.sequence), json.loads(row.body))
+
+
+def draws(connection: Connection, entry_id: str) -> int:
+    """How many draws of a reservation were handed out."""
+    rows = store.rows
+    # A row without a count is one draw, as a book of schema 1 wrote it.
+    handed_out = sa.func.sum(sa.func.coalesce(rows.c.count, 1))
+    statement = sa.select(sa.func.coalesce(handed_out, 0)).where(
         rows.c.entry_id == entry_id, rows.c.kind == "draw"
     )
     return int(connection.execute(statement).scalar_one())
+
+
+def with_token(connection: Connection, entry_id: str, token: str) -> Body | None:
+    """The row of an entry that carries this token, if it was written."""
+    rows = store.rows
+    statement = sa.select(rows.c.body).where(
+        rows.c.entry_id == entry_id, rows.c.body.contains(token)
+    )
+    for text in connection.execute(statement).scalars():
+        body: Body = json.loads(text)
+        if body.get("token") == token:
+            return body
+    return None
 
 
 def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]]:

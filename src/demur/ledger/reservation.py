@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from demur.core import validate
 from demur.core.entry import Entry
 
 
@@ -22,11 +23,11 @@ class Reservation:
     def __init__(
         self,
         entry: Entry,
-        draw: Callable[[Entry], Draw],
+        draw_many: Callable[[Entry, int], tuple[Draw, ...]],
         drawn: Callable[[Entry], int],
     ) -> None:
         self.entry = entry
-        self._draw = draw
+        self._draw_many = draw_many
         self._drawn = drawn
 
     @property
@@ -46,7 +47,17 @@ class Reservation:
 
     def draw(self) -> Draw:
         """The next draw, durable before it returns; declines after `count`."""
-        return self._draw(self.entry)
+        return self.draw_many(1)[0]
+
+    def draw_many(self, count: int) -> tuple[Draw, ...]:
+        """The next `count` draws in one durable row, or none if fewer are left.
+
+        One transaction for all of them: so a busy client takes a thousand and uses them
+        by itself, one by one. They are its own from now on. Those it has not used when
+        it ends are lost: paid, and never handed out again.
+        """
+        validate.count(count=count)
+        return self._draw_many(self.entry, int(count))
 
     def __repr__(self) -> str:
         return f"Reservation({self.entry.label!r}, count={self.count})"

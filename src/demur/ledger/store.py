@@ -7,7 +7,18 @@ reads the totals, then writes the row, the totals and the head together:
   writers ever decide on the same totals; WAL with synchronous=FULL makes the commit
   durable before it returns. (Not for network file systems: WAL needs shared memory.)
 - PostgreSQL: the head row and the budget rows are locked with SELECT ... FOR UPDATE
-  under READ COMMITTED; synchronous_commit is on.
+  under READ COMMITTED; synchronous_commit is on. See server.py for what is waited for.
+
+A commit whose answer is lost may or may not have happened. `persist` then repeats the
+transaction, and this pays once. Proof: the lost attempt held the head row's lock when
+it sent its COMMIT, and a repeat begins by taking that lock. So once the repeat has it,
+the lost session is over: committed, or rolled back (the server ended it, or restarted)
+and unable to commit later. Under READ COMMITTED the repeat's next statement sees all
+that was committed before it. It looks for what the lost attempt would have written, by
+a name chosen before the first attempt (the entry's random id, a draw's random token).
+If it is there, it was paid and is returned; if not, it never will be, and is written
+now. An attempt that never sent COMMIT needs no search. Across calls and processes the
+idempotency key is that name: looked for under the same lock, and unique in the table.
 """
 
 from __future__ import annotations
@@ -17,20 +28,31 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from demur.core.errors import BookDamaged, BookMismatch, DemurError
+from demur.core.errors import (
+    BookDamaged,
+    BookMismatch,
+    BookUnreachable,
+    DemurError,
+    OutcomeUnknown,
+)
+from demur.ledger import server
+from demur.ledger.server import Timeouts
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: a row of draws may hand out several
 _PATIENCE_SECONDS = 120.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
+_T = TypeVar("_T")
 
 metadata = sa.MetaData()
 book = sa.Table(
@@ -82,14 +104,18 @@ rows = sa.Table(
 _LEFT_TO_PARENT: list[object] = []
 
 # Steps from one version of the schema to the next, by the version they start from.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+# From 1 there is nothing to move: old rows mean what they meant. The number keeps an
+# older demur from counting a row of many draws as one.
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: lambda _: None}
 
 
 class Store:
     """An engine, its lock, and the two kinds of transaction."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, timeouts: Timeouts | None = None) -> None:
         """A book in memory (None), in a file (a path or sqlite:///) or on a server."""
+        self._timeouts = timeouts or Timeouts()
+        self._met = False  # whether the server has ever answered
         self._process = os.getpid()
         self._lock = threading.RLock()
         self.durable = url is not None
@@ -97,7 +123,7 @@ class Store:
         if url is None:
             self._engine = self._sqlite("", memory=True)
         elif url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")):
-            self._engine = _postgres(url)
+            self._engine = server.make_engine(url, self._timeouts)
         else:
             self._path = _sqlite_path(url)
             self._engine = self._sqlite(str(self._path), memory=False)
@@ -157,27 +183,94 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent view of the book."""
-        engine = self._usable()
-        with _guard(self._lock, self.durable), _clear_errors():
-            with engine.connect() as plain:
-                # Several SELECTs see one state; SQLite does so by itself.
-                connection = (
-                    plain
-                    if self._is_sqlite
-                    else plain.execution_options(isolation_level="REPEATABLE READ")
-                )
-                with connection.begin():
-                    yield connection
+        # Several SELECTs see one state; SQLite does so by itself.
+        options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        give_up = time.monotonic() + self._timeouts.call  # for a first answer
+        with _clear_errors(_Progress()), self._begun(options, give_up) as connection:
+            yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that holds the book's one lock until it is durable."""
+    def write(self, give_up: float | None = None) -> Iterator[Connection]:
+        """A transaction that holds the book's one lock until it is durable.
+
+        On a server it ends at the monotonic time `give_up`, or after a call's time.
+        """
+        progress, options = _Progress(), {"demur_write": True}
+        give_up = give_up or time.monotonic() + self._timeouts.call
+        begun = self._begun(options, give_up, to_the_end=True)
+        with _clear_errors(progress), begun as connection:
+            yield connection
+            progress.committing = True
+            transaction = connection.get_transaction()
+            assert transaction is not None
+            transaction.commit()
+
+    def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
+        """Run `work` in a transaction until it is durable, within the time of a call.
+
+        `work(connection, again)` must take the book's lock first. `again` says that an
+        earlier attempt's outcome is unknown: it must look for what that attempt would
+        have written, by a name made before the first attempt, and not write it twice.
+        """
+        give_up = time.monotonic() + self._timeouts.call
+        unknown: OutcomeUnknown | None = None
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                with self.write(give_up) as connection:
+                    return work(connection, unknown is not None)
+            except OutcomeUnknown as error:
+                failed: DemurError = error
+                unknown = error
+            except BookUnreachable as error:
+                failed = error
+            passing = not self._is_sqlite and server.is_passing(failed.__cause__)
+            if not passing or time.monotonic() + wait > give_up:
+                raise unknown or failed
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    @contextmanager
+    def _begun(
+        self, options: dict[str, Any], give_up: float, *, to_the_end: bool = False
+    ) -> Iterator[Connection]:
+        """A connection with a transaction begun, which has answered if it is remote.
+
+        It is cut off at `give_up`: while it has not answered, or until `to_the_end`.
+
+        A pooled connection may be stale. Nothing was sent on it yet, so another is
+        taken; only a server that has answered before is waited for, so that a wrong
+        address or password is told at once.
+        """
         engine = self._usable()
-        with _guard(self._lock, self.durable), _clear_errors():
-            with engine.connect() as plain:
-                connection = plain.execution_options(demur_write=True)
-                with connection.begin():
-                    yield connection
+        wait = _FIRST_WAIT
+        with _guard(self._lock, self.durable), ExitStack() as stack:
+            while True:
+                try:
+                    with ExitStack() as attempt:
+                        plain = attempt.enter_context(engine.connect())
+                        connection = plain.execution_options(**options)
+                        attempt.enter_context(connection.begin())
+                        bound = attempt.enter_context(ExitStack())
+                        if not self._is_sqlite:
+                            driver = connection.connection.driver_connection
+                            bound.enter_context(server.bounded(driver, give_up))
+                            connection.exec_driver_sql("SELECT 1")
+                        if not to_the_end:
+                            bound.close()
+                        stack.push(attempt.pop_all())
+                        break
+                except (DBAPIError, PoolTimeout) as error:
+                    if not self._worth_waiting(error, give_up - wait):
+                        raise
+                time.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+            self._met = True
+            yield connection
+
+    def _worth_waiting(self, error: Exception, latest: float) -> bool:
+        known = self._met and not self._is_sqlite
+        return known and server.is_passing(error) and time.monotonic() < latest
 
     def prepare(
         self, terms: str, book_id: str, genesis: str, budget_count: int
@@ -215,7 +308,14 @@ class Store:
             return connection.execute(sa.select(book.c.id)).first() is not None
 
     def migrate(self) -> None:
-        """Bring an older book to this version's schema; refuse a newer one."""
+        """Bring an older book to this version's schema; refuse a newer one.
+
+        A book that is up to date is only read: by those who may not write, too.
+        """
+        with self.read() as connection:
+            version = connection.execute(sa.select(book.c.schema_version)).scalar_one()
+        if version == SCHEMA_VERSION:
+            return
         with self.write() as connection:
             statement = sa.select(book.c.schema_version)
             version = connection.execute(_locked(statement, connection)).scalar_one()
@@ -266,34 +366,6 @@ def _pool(memory: bool) -> dict[str, Any]:
     return {"poolclass": QueuePool, "pool_timeout": _PATIENCE_SECONDS}
 
 
-def _postgres(url: str) -> Engine:
-    address = sa.make_url(url).set(drivername="postgresql+psycopg")
-    try:
-        engine = sa.create_engine(
-            address,
-            poolclass=QueuePool,
-            hide_parameters=True,  # as above
-            pool_size=4,
-            pool_pre_ping=True,
-            # Whatever the server's defaults are.
-            isolation_level="READ COMMITTED",
-            connect_args={"client_encoding": "utf8"},
-        )
-    except ModuleNotFoundError as error:
-        raise DemurError(
-            "a book on PostgreSQL needs psycopg: pip install 'demur[postgres]'."
-            " Nothing was spent."
-        ) from error
-
-    @sa.event.listens_for(engine, "connect")
-    def _durable(connection: Any, _: object) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET synchronous_commit = on")
-        connection.commit()
-
-    return engine
-
-
 def _sqlite_path(url: str) -> Path:
     if "://" in url and not url.startswith("sqlite:///"):
         raise ValueError(
@@ -335,18 +407,41 @@ def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
         yield
 
 
+@dataclass
+class _Progress:
+    """How far a transaction came: after COMMIT was sent, its outcome may be unknown."""
+
+    committing: bool = False
+
+
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def _clear_errors(progress: _Progress) -> Iterator[None]:
     try:
         yield
-    except (OperationalError, PoolTimeout) as error:
-        cause = str(getattr(error, "orig", error)).strip()
-        raise DemurError(
-            f"the book could not be reached: {cause}. What was not acknowledged may or"
-            " may not have been written; read the book before trying again, or use an"
-            " idempotency key."
+    except (DBAPIError, PoolTimeout) as error:
+        cause = _cause(error)
+        if "not a database" in cause or "malformed" in cause:
+            raise BookDamaged(f"this file is no book: {cause}") from error
+        if not _is_unreachable(error):
+            raise
+        if progress.committing:
+            raise OutcomeUnknown(
+                f"the book was lost while it answered a commit: {cause}. What was asked"
+                " may or may not have been written. Repeat the same call with the same"
+                " idempotency key: it pays once. Without a key, count it as spent."
+            ) from error
+        raise BookUnreachable(
+            f"the book could not be reached: {cause}. Nothing was spent."
         ) from error
-    except DatabaseError as error:
-        if "not a database" in str(error) or "malformed" in str(error):
-            raise BookDamaged(f"this file is no book: {error.orig}") from error
-        raise
+
+
+def _cause(error: DBAPIError | PoolTimeout) -> str:
+    """The first line of what the driver says, or what we know better."""
+    said = str(getattr(error, "orig", error)).strip().split("\n")[0]
+    return next(iter(getattr(error, "__notes__", ())), said)
+
+
+def _is_unreachable(error: DBAPIError | PoolTimeout) -> bool:
+    if isinstance(error, (OperationalError, PoolTimeout)):
+        return True
+    return error.connection_invalidated or server.is_refused(error)

@@ -111,7 +111,10 @@ def verify_rows(
             elif kind == "draw":
                 if body["index"] != draws.get(entry, 0):
                     problems.append(f"{where}: draw {body['index']} is out of order")
-                draws[entry] = draws.get(entry, 0) + 1
+                handed_out = body.get("count", 1)
+                if handed_out < 1:
+                    problems.append(f"{where}: hands out {handed_out} draws")
+                draws[entry] = draws.get(entry, 0) + handed_out
                 if draws[entry] > counts[entry]:
                     problems.append(f"{where}: more draws than were paid for")
             elif kind == "commit":

@@ -290,7 +290,11 @@ class BPM:
         )
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
-        return self.draw_rows(matrix, ids, RowStreams(entropy.subkey(_STREAM)))
+        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+
+    def row_key(self, entropy: NoiseKey) -> bytes:
+        """The key of the rows' streams: what a worker gets in place of the entry's."""
+        return entropy.subkey(_STREAM)
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""
@@ -345,23 +349,26 @@ class BPM:
         matrix = self.check(points)
         ids = checked_row_ids(row_ids, len(matrix))
         must_last(ledger, idempotency_key)
-        declaration = self.declaration(space)
-        # Whatever cannot be drawn is refused before it is paid for.
-        make_table(self.epsilon, self.L, self.dimension)
-        ledger = own_book(
-            ledger, whole_budget(declaration), unit=ReplaceOne(), filter="pure"
-        )
         return release_rows(
             self,
             matrix,
             self._draw,
-            ledger=ledger,
+            ledger=self.book_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,
             idempotency_key=idempotency_key,
             source=source,
         )
+
+    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+        """The ledger given, or one in memory that this release fills.
+
+        Whatever cannot be drawn is refused here, before it is paid for.
+        """
+        budget = whole_budget(self.declaration(space))
+        make_table(self.epsilon, self.L, self.dimension)
+        return own_book(ledger, budget, unit=ReplaceOne(), filter="pure")
 
 
 def root_up(n: int) -> float:

@@ -131,10 +131,17 @@ class GaussianReports:
         return points_in_cube(points, self.dimension)
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
+        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+
+    def row_key(self, entropy: NoiseKey) -> bytes:
+        """The key of the rows' streams: what a worker gets in place of the entry's."""
+        return entropy.subkey("gaussian rows")
+
+    def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
+        """Reports of checked points from given streams; nothing is charged here."""
         row = self._row("cube")
         assert isinstance(row.grid, float)
         grid, scale = row.grid, self.sigma / row.grid
-        streams = RowStreams(entropy.subkey("gaussian rows"))
         found = np.empty_like(matrix)
         for start in range(0, len(matrix), _ROWS):
             here = slice(start, start + _ROWS)
@@ -148,6 +155,12 @@ class GaussianReports:
             index = np.rint(matrix[here] / grid).astype(np.int64)
             found[here] = (index + noise.reshape(index.shape)).astype(np.float64) * grid
         return found
+
+    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+        """The ledger given, or one in memory that this release fills."""
+        validate.name(space=space)
+        self._row("cube").check(np.ones(self.dimension))
+        return own_book(ledger, Budget(self.total, self.delta), unit=ReplaceOne())
 
     def privatize(
         self,
@@ -164,13 +177,11 @@ class GaussianReports:
         matrix = self.check(points)
         ids = checked_row_ids(row_ids, len(matrix))
         must_last(ledger, idempotency_key)
-        self._row("cube").check(np.ones(self.dimension))
-        budget = Budget(self.total, self.delta)
         return release_rows(
             self,
             matrix,
             self._draw,
-            ledger=own_book(ledger, budget, unit=ReplaceOne()),
+            ledger=self.book_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,

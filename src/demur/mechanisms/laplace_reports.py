@@ -120,12 +120,26 @@ class LaplacePerDimension:
         return points_in_cube(points, self.dimension)
 
     def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
+        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+
+    def row_key(self, entropy: NoiseKey) -> bytes:
+        """The key of the rows' streams: what a worker gets in place of the entry's."""
+        return entropy.subkey("laplace rows")
+
+    def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
+        """Reports of checked points from given streams; nothing is charged here."""
         one, columns = self._one, []
         for i in range(self.dimension):
             # A key for each coordinate: its rows keep their own addresses.
-            streams = RowStreams(entropy.subkey(f"laplace coordinate {i}"))
-            columns.append(one.draw_rows(matrix[:, i : i + 1].copy(), ids, streams))
+            column = matrix[:, i : i + 1].copy()
+            columns.append(one.draw_rows(column, ids, streams.child(i)))
         return np.ascontiguousarray(np.hstack(columns))
+
+    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+        """The ledger given, or one in memory that this release fills."""
+        budget = whole_budget(self.declaration(space))
+        make_table(self.rate, math.inf, 1)
+        return own_book(ledger, budget, unit=ReplaceOne(), filter="pure")
 
     def privatize(
         self,
@@ -142,13 +156,11 @@ class LaplacePerDimension:
         matrix = self.check(points)
         ids = checked_row_ids(row_ids, len(matrix))
         must_last(ledger, idempotency_key)
-        make_table(self.rate, math.inf, 1)
-        budget = whole_budget(self.declaration(space))
         return release_rows(
             self,
             matrix,
             self._draw,
-            ledger=own_book(ledger, budget, unit=ReplaceOne(), filter="pure"),
+            ledger=self.book_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,

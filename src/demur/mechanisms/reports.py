@@ -20,6 +20,7 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
+from demur.mechanisms.row_streams import RowStreams
 
 Values = NDArray[np.float64]
 RowIds = NDArray[np.uint64]
@@ -68,6 +69,29 @@ class ReportMechanism(Protocol):
         source: Source | None = None,
     ) -> Release[Reports]:
         """Check, charge, draw, commit."""
+        ...
+
+
+@runtime_checkable
+class RowMechanism(ReportMechanism, Protocol):
+    """One whose rows can be drawn elsewhere: by a worker that holds a key for rows.
+
+    `draw_rows(matrix, ids, RowStreams(row_key(key)))` is what `privatize` draws.
+    """
+
+    def row_key(self, entropy: NoiseKey) -> bytes:
+        """The key of the rows' streams: all a worker is given, never the entry's."""
+        ...
+
+    def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
+        """Reports of checked points from given streams; nothing is charged here."""
+        ...
+
+    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+        """The ledger given, or one in memory that this release fills.
+
+        Whatever cannot be drawn is refused here, before it is paid for.
+        """
         ...
 
 

@@ -27,6 +27,7 @@ KEY_BYTES = 32
 WORDS_PER_BLOCK = 8
 _LANES = 64  # blocks side by side: enough for the compiler to use vector units
 _LAST_BLOCK = 2**32 - 1
+_CHILDREN = 2**32 - 1  # a purpose that further bits would reach after 2^41 of them
 _U = np.uint32
 
 
@@ -55,6 +56,15 @@ class RowStreams:
         out = np.empty((1, WORDS_PER_BLOCK), dtype=np.uint64)
         self._fill(np.array([row_id], dtype=np.uint64), 1 + purpose, word, out)
         return int(out[0, place])
+
+    def child(self, index: int) -> RowStreams:
+        """Streams under a key of their own, for one of several noises of a row.
+
+        The key is block `index` under the last purpose, which no word of a row uses.
+        """
+        key = np.empty((1, KEY_BYTES // 8), dtype=np.uint64)
+        self._fill(np.zeros(1, dtype=np.uint64), _CHILDREN, index, key)
+        return RowStreams(key.astype("<u8").tobytes())
 
     def _fill(
         self,

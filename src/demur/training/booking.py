@@ -80,9 +80,9 @@ def reserve(
         )
     except IdempotencyConflict as error:
         raise CheckpointRefused(
-            "the checkpoint's run has begun with other data, first parameters, plan or"
-            " program: the same noise on two inputs would reveal their difference."
-            " Begin a new run in a new folder. Nothing was spent."
+            "the checkpoint's run has begun with other data, first parameters, plan,"
+            " program or mesh: the same noise on two sums would reveal their"
+            " difference. Begin a new run in a new folder. Nothing was spent."
         ) from error
 
 

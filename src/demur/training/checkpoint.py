@@ -135,8 +135,8 @@ class Keeper:
             raise CheckpointRefused(f"the checkpoint is damaged: {error!r}") from error
         if told != digest:
             raise CheckpointRefused(
-                "the checkpoint is of another run: data, first parameters, plan or"
-                " program differ. The same noise on two inputs would reveal their"
+                "the checkpoint is of another run: data, first parameters, plan,"
+                " program or mesh differ. The same noise on two sums would reveal their"
                 " difference. Nothing was drawn."
             )
         if not hmac.compare_digest(kept, _seal(seal, step, digest, halves)):
@@ -207,15 +207,14 @@ def _unpack(content: bytes, like: Any) -> Any:
         if len(file.files) != 2 * len(leaves):
             raise CheckpointRefused("the checkpoint has another number of arrays")
         for i, leaf in enumerate(leaves):
-            array = np.asarray(leaf)
-            kind = f"{array.dtype.name} {list(array.shape)}"
+            kind = f"{leaf.dtype.name} {list(leaf.shape)}"
             if str(file[f"kind_{i}"]) != kind:
                 raise CheckpointRefused(
                     f"the checkpoint holds {file[f'kind_{i}']} where the model has"
                     f" {kind}"
                 )
             raw = file[f"leaf_{i}"].tobytes()
-            found.append(np.frombuffer(raw, array.dtype).reshape(array.shape).copy())
+            found.append(np.frombuffer(raw, leaf.dtype).reshape(leaf.shape).copy())
     return jax.tree.unflatten(treedef, found)
 
 

@@ -64,6 +64,11 @@ class Data:
             self.columns,
         )
 
+    def told(self) -> str:
+        """Structure, dtypes and shapes: what can be known without reading a row."""
+        leaves, treedef = jax.tree.flatten(self.columns)
+        return f"{treedef} {[(str(a.dtype), a.shape) for a in leaves]}"
+
     def digest(self) -> str:
         """SHA-256 of structure, shapes and every byte."""
         leaves, treedef = jax.tree.flatten(self.columns)

@@ -12,16 +12,22 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.training.data import Data
 from demur.training.shapes import ShapePlan
 
 _AHEAD = 2  # batches in waiting: one on its way, one ready
+
+
+class Rows(Protocol):
+    """Examples by row: data, or a process's share of them."""
+
+    def take(self, indices: NDArray[Any]) -> Any:
+        """The rows at `indices`, zeros where an index is -1."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Feed:
     def __init__(
         self,
         batches: Iterator[NDArray[Any]],
-        data: Data,
+        data: Rows,
         *,
         start: int,
         shapes: ShapePlan,
@@ -111,7 +117,7 @@ class Feed:
 
 def _gather(
     indices: NDArray[Any],
-    data: Data,
+    data: Rows,
     shapes: ShapePlan,
     place: Callable[[Any], Any],
 ) -> tuple[Part, ...]:
@@ -122,8 +128,3 @@ def _gather(
         parts.append(Part(size, real, place(data.take(padded))))
         first += real
     return tuple(parts)
-
-
-def placed(sharding: Any) -> Callable[[Any], Any]:
-    """Host rows to device arrays, spread over a mesh if a sharding is given."""
-    return lambda rows: jax.device_put(rows, sharding)

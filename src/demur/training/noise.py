@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import io_callback
+from jax.sharding import Mesh
 
 from demur.core import recording, validate
 from demur.core.entropy import NoiseKey, OsEntropy
@@ -46,6 +47,7 @@ from demur.mechanisms.correlated import (
 from demur.training.lattice import Lattice
 from demur.training.noise_streams import own_keys, streamed
 from demur.training.noise_streams import step_keys as step_keys
+from demur.training.spread_noise import Here, Spread
 from demur.training.types import ClippedSum, PyTree
 from demur.training.varying import varying_axes
 from demur.training.watched_steps import watched
@@ -60,6 +62,10 @@ class NoiseState(NamedTuple):
 
     step: Any
     memory: Any
+
+
+Init = Callable[[PyTree], NoiseState]
+Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +135,28 @@ class Privatizer(optax.GradientTransformationExtraArgs):
     """An optax transformation whose `update` turns a `ClippedSum` into a pytree."""
 
     spec: NoiseSpec
+    _spread: Callable[[Mesh], Privatizer] | None
 
     def __new__(
-        cls, init: Callable[..., Any], update: Callable[..., Any], spec: NoiseSpec
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        spec: NoiseSpec,
+        spread: Callable[[Mesh], Privatizer] | None = None,
     ) -> Privatizer:
-        """The pair of functions, and what they do."""
+        """The pair of functions, what they do, and how they would on a mesh."""
         made = super().__new__(cls, init, update)
         made.spec = spec
+        made._spread = spread
         return made
+
+    def on(self, mesh: Mesh) -> Privatizer:
+        """The same noise, each device of `mesh` drawing a share of it.
+
+        The memory of correlated noise is spread likewise: a device holds its share.
+        Lattice noise is drawn on the host, whole.
+        """
+        return self if self._spread is None else self._spread(mesh)
 
 
 def noise_stddev(
@@ -190,10 +210,20 @@ def privatizer(
         validate.positive(l2_norm_bound=l2_norm_bound)
     spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation)
     if noise == "lattice":
-        init, add = _lattice(spec)
-    else:
-        init, add = _threefry(spec)
+        return _transformation(spec, *_lattice(spec))
+    return _transformation(
+        spec,
+        *_threefry(spec, Here()),
+        lambda mesh: _transformation(spec, *_threefry(spec, Spread(mesh))),
+    )
 
+
+def _transformation(
+    spec: NoiseSpec,
+    init: Init,
+    add: Add,
+    spread: Callable[[Mesh], Privatizer] | None = None,
+) -> Privatizer:
     def update(
         updates: ClippedSum,
         state: NoiseState,
@@ -204,10 +234,10 @@ def privatizer(
     ) -> tuple[PyTree, NoiseState]:
         del params
         _check(updates, spec)
-        _check_step(state.step, strategy.iterations)
+        _check_step(state.step, spec.strategy.iterations)
         return add(updates, state, key)
 
-    return Privatizer(init, update, spec)
+    return Privatizer(init, update, spec, spread)
 
 
 def _check(updates: object, spec: NoiseSpec) -> None:
@@ -241,17 +271,14 @@ def _check_step(step: Any, iterations: int) -> None:
 
 # -- threefry --------------------------------------------------------------------------
 
-Init = Callable[[PyTree], NoiseState]
-Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
 
-
-def _threefry(spec: NoiseSpec) -> tuple[Init, Add]:
+def _threefry(spec: NoiseSpec, layout: Here | Spread) -> tuple[Init, Add]:
     strategy = spec.strategy
-    remember, advance = streamed(strategy)
+    streams = streamed(strategy)
 
     def init(params: PyTree) -> NoiseState:
-        leaves = jax.tree.leaves(params)
-        return NoiseState(jnp.zeros((), jnp.int32), remember(leaves))
+        step, memory = layout.empty(streams, jax.tree.leaves(params))
+        return NoiseState(step, memory)
 
     def add(
         updates: ClippedSum, state: NoiseState, key: Any
@@ -269,12 +296,17 @@ def _threefry(spec: NoiseSpec) -> tuple[Init, Add]:
                 f"key must be uint32 of shape ({len(leaves)}, 2), as step_keys makes"
                 f" it; got {keys.dtype} of shape {keys.shape}"
             )
-        noise, memory = advance(state.step, state.memory, keys, leaves)
+        shares = [layout.flat(leaf) for leaf in leaves]
+        noise, memory = streams.advance(
+            state.step, state.memory, keys, [layout.kind(leaf) for leaf in leaves]
+        )
         # A step beyond the last has no row: NaN, not the last row again.
         scale = jnp.where(state.step < strategy.iterations, spec.stddev, math.nan)
         noisy = [
-            leaf.astype(one.dtype) + (scale * one).astype(one.dtype)
-            for leaf, one in zip(leaves, noise, strict=True)
+            layout.whole(
+                share.astype(one.dtype) + (scale * one).astype(one.dtype), leaf
+            )
+            for share, one, leaf in zip(shares, noise, leaves, strict=True)
         ]
         if tape is not None:
             noisy = watched(

@@ -11,6 +11,7 @@ each parameter. A dense strategy with few bands is streamed like a banded one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,10 +36,22 @@ class Streamed(NamedTuple):
 
     `remember(leaves)` is the empty memory for leaves of these shapes;
     `advance(step, memory, keys, leaves)` is C^-1 z at this step, and the next memory.
+    `by_element` says whether the memory holds numbers for each element, behind one
+    leading axis, or keys.
     """
 
     remember: Callable[[list[Any]], Memory]
     advance: Callable[[Any, Memory, Any, list[Any]], tuple[list[Any], Memory]]
+    by_element: bool = True
+
+
+class Flat(NamedTuple):
+    """A leaf of shape `whole` laid out flat over devices, with padding at its end."""
+
+    whole: tuple[int, ...]
+    shape: tuple[int]
+    dtype: Any
+    sharding: Any
 
 
 def streamed(strategy: Strategy) -> Streamed:
@@ -70,10 +83,15 @@ def own_keys(leaves: int) -> Any:
 
 def normals(keys: Any, leaves: list[Any]) -> list[Any]:
     """Standard normals for each leaf, from its own key."""
-    return [
-        standard_normal(keys[i], leaf.shape).astype(wide(leaf))
-        for i, leaf in enumerate(leaves)
-    ]
+    return [_normal(keys[i], leaf).astype(wide(leaf)) for i, leaf in enumerate(leaves)]
+
+
+def _normal(key: Any, leaf: Any) -> Any:
+    if not isinstance(leaf, Flat):
+        return standard_normal(key, leaf.shape)
+    # Said here, where the numbers arise: each device then draws its own share alone.
+    drawn = flat_normal(key, leaf.whole, leaf.shape[0])
+    return jax.lax.with_sharding_constraint(drawn, leaf.sharding)
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -99,6 +117,29 @@ def standard_normal(key: Any, shape: tuple[int, ...]) -> Any:
             f"a leaf of shape {shape} has more numbers along its later axes than one"
             " counter word can tell apart; split it"
         )
+    return _at(key, high, low)
+
+
+@partial(jax.jit, static_argnums=(1, 2), inline=True)
+def flat_normal(key: Any, shape: tuple[int, ...], size: int) -> Any:
+    """`standard_normal(key, shape)`, flat, and other numbers behind it up to `size`.
+
+    The counters are those of the same elements, so the numbers are the same bits.
+    """
+    if size > 2**32:
+        raise ValueError(
+            f"a leaf of shape {shape} has more numbers than one counter word can tell"
+            " apart; split it to train on a mesh"
+        )
+    place = jax.lax.iota(jnp.uint32, size)
+    if len(shape) < 2:
+        return _at(key, jnp.zeros(size, jnp.uint32), place)
+    stride = np.uint32(max(1, math.prod(shape[1:])))
+    high = place // stride
+    return _at(key, high, place - high * stride)
+
+
+def _at(key: Any, high: Any, low: Any) -> Any:
     words = threefry(key[0], key[1], high, low)[0]
     signed = jax.lax.bitcast_convert_type(words, jnp.int32) >> 8
     return _ROOT_2 * jax.lax.erf_inv((signed.astype(jnp.float32) + 0.5) * 2.0**-23)
@@ -239,4 +280,4 @@ def _drawn_again(strategy: Dense) -> Streamed:
         start = [jnp.zeros(leaf.shape, wide(leaf)) for leaf in leaves]
         return jax.lax.fori_loop(0, here + 1, add, start), memory
 
-    return Streamed(remember, advance)
+    return Streamed(remember, advance, by_element=False)

@@ -18,11 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, PartitionSpec
 
 from demur.core.entropy import NoiseKey
 from demur.training.booking import program_digest
 from demur.training.feed import StepInput
 from demur.training.noise import Privatizer, step_keys
+from demur.training.placement import Placement
 from demur.training.precompile import Programs
 from demur.training.shapes import ShapePlan
 from demur.training.types import ClippedGrad, ClippedSum, PyTree
@@ -30,6 +32,7 @@ from demur.training.types import ClippedGrad, ClippedSum, PyTree
 _KEYS = "step noise"
 _DROPOUT = "dropout"
 _COUNT = jax.ShapeDtypeStruct((), jnp.int32)
+_ONE_DEVICE = Placement(None)
 
 
 class TrainState(NamedTuple):
@@ -53,9 +56,13 @@ class Steps:
         *,
         average: float | None,
         exact: bool,
+        placement: Placement = _ONE_DEVICE,
     ) -> None:
         self._clipped = clipped
-        self._privatizer = privatizer
+        mesh = placement.mesh
+        self._privatizer = privatizer if mesh is None else privatizer.on(mesh)
+        self._noise_is_spread = self._privatizer is not privatizer
+        self._placement = placement
         self._optimizer = optimizer
         self._average = average
         self._exact = exact
@@ -70,22 +77,59 @@ class Steps:
         """The state before the first step; the caller's arrays are left alone."""
         mine = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         self._leaves = len(jax.tree.leaves(mine))
+        place = self._placement.replicate
+        noise = self._privatizer.init(mine)
         return TrainState(
-            params=mine,
-            optimizer=self._optimizer.init(mine),
-            average=None if self._average is None else jax.tree.map(jnp.copy, mine),
-            steps=jnp.zeros((), jnp.int32),
-            noise=self._privatizer.init(mine),
+            params=place(mine),
+            optimizer=place(self._optimizer.init(mine)),
+            average=None
+            if self._average is None
+            else place(jax.tree.map(jnp.copy, mine)),
+            steps=place(jnp.zeros((), jnp.int32)),
+            noise=noise if self._noise_is_spread else place(noise),
         )
 
     # -- what is compiled --------------------------------------------------------------
 
     def first(self, params: PyTree, batch: Any, real: Any, more: Any) -> Any:
         """The clipped sum of a minibatch, and its summed loss if asked for."""
-        arguments = call_arguments(self._clipped, params, batch, more)
-        found = self._clipped(*arguments, num_real=real)
-        total, aux = found if self._clipped.has_aux else (found, None)
+        micro = self._clipped.arguments["microbatch_size"]
+        if self._placement.mesh is None or micro is None or self._random:
+            return self._sum(self._clipped, params, batch, real, more)
+        return self._sum_by_device(self._placement.mesh, micro, params, batch, real)
+
+    def _sum(
+        self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, more: Any
+    ) -> Any:
+        arguments = call_arguments(clipped, params, batch, more)
+        found = clipped(*arguments, num_real=real)
+        total, aux = found if clipped.has_aux else (found, None)
         return total, None if aux is None or not self._exact else aux.values.sum()
+
+    def _sum_by_device(
+        self, mesh: Mesh, micro: int, params: PyTree, batch: Any, real: Any
+    ) -> Any:
+        """Each device takes its own rows, a few at a time, and the sums are added.
+
+        A loop over microbatches of the whole batch would gather the rows of each one,
+        and every device would compute all of them. A loss with a key stays with that:
+        its keys are dealt out by row of the whole batch.
+        """
+        axes, whole = mesh.axis_names, PartitionSpec()
+        rows = jax.tree.leaves(batch)[0].shape[0] // mesh.size
+        local = self._clipped.with_(microbatch_size=max(1, micro // mesh.size))
+
+        def share(params: PyTree, batch: Any, real: Any) -> Any:
+            mine = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
+            return jax.lax.psum(self._sum(local, params, batch, mine, None), axes)
+
+        spread = jax.shard_map(
+            share,
+            mesh=mesh,
+            in_specs=(whole, PartitionSpec(axes), whole),
+            out_specs=whole,
+        )
+        return spread(params, batch, real)
 
     def more(
         self, params: PyTree, total: ClippedSum, batch: Any, real: Any, more: Any
@@ -149,12 +193,16 @@ class Steps:
             function.trace(*arguments(shapes.sizes[-1]))
             self._waiting.append((function, shapes, arguments))
 
+        # A step hands on its state as it got it; a compiler may find another layout.
+        places: Any = (None, None, None)
+        if self._placement.mesh is not None:
+            places = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
         self._jitted = {
-            "whole": jax.jit(self.whole, donate_argnums=0),
+            "whole": jax.jit(self.whole, donate_argnums=0, out_shardings=places),
             "first": jax.jit(self.first),
             "more": jax.jit(self.more, donate_argnums=1),
-            "last": jax.jit(self.last, donate_argnums=0),
-            "apply": jax.jit(self.apply, donate_argnums=0),
+            "last": jax.jit(self.last, donate_argnums=0, out_shardings=places[:2]),
+            "apply": jax.jit(self.apply, donate_argnums=0, out_shardings=places[:2]),
         }
         if not self._hardened:
             ahead(
@@ -180,6 +228,12 @@ class Steps:
             function, shapes, arguments = self._waiting.pop(0)
             made = Programs(function, shapes, arguments)
             self._ahead[function] = self._open.enter_context(made)
+
+    def wait(self) -> None:
+        """Until all is compiled: what cannot be, fails here and not in a step."""
+        for programs in self._ahead.values():
+            for size in programs.sizes:
+                programs[size]
 
     def _program(self, name: str, size: int | None = None) -> Callable[..., Any]:
         jitted = self._jitted[name]
@@ -233,10 +287,17 @@ class Steps:
             )
             value = None if value is None else value + added
         if self._hardened:
-            noisy, noise = self._privatizer.update(total, state.noise, key=key)
+            noisy, noise = self._on_host(total, state.noise, key)
             return *self._program("apply")(state, noisy, noise), value
         fresh = step_keys(key.stream(_KEYS, step), self._leaves)
         return *self._program("last")(state, total, fresh), value
+
+    def _on_host(self, total: ClippedSum, noise: Any, key: NoiseKey) -> tuple[Any, Any]:
+        """Lattice noise. Every process draws the whole of it, from the same key."""
+        if self._placement.mesh is None:
+            return self._privatizer.update(total, noise, key=key)
+        found = self._privatizer.update(*jax.device_get((total, noise)), key=key)
+        return self._placement.replicate(found)
 
     def close(self) -> None:
         """Forget programs that are not compiled yet."""

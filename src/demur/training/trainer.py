@@ -14,8 +14,6 @@ parameters. Exact metrics exist for whoever asks, wrapped so that nothing prints
 from __future__ import annotations
 
 import os
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import validate
@@ -33,20 +31,21 @@ from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.training import booking
 from demur.training.batch_selection import UserSelectionStrategy
-from demur.training.checkpoint import Checkpoint, CheckpointRefused, Keeper
+from demur.training.checkpoint import Checkpoint
+from demur.training.custody import Custody, as_checkpoint
 from demur.training.data import Data, as_data
-from demur.training.feed import Feed, StepInput, placed
-from demur.training.metrics import Exact, StepReport, spent_so_far
+from demur.training.feed import Feed
+from demur.training.loop import Loop
+from demur.training.metrics import Exact, StepReport
 from demur.training.mixing import check_examples_do_not_mix
+from demur.training.placement import Placement, Share
 from demur.training.plan import DPExecutionPlan
-from demur.training.progress import Bar, bar
+from demur.training.processes import Processes
+from demur.training.progress import bar
 from demur.training.shapes import CostModel, ShapePlan
 from demur.training.sizes import loss_flops, may_need_several, shapes_for
-from demur.training.steps import Steps, TrainState, call_arguments
+from demur.training.steps import Steps, call_arguments
 from demur.training.types import ClippedGrad, PyTree
-
-_SEAL = "checkpoint"
-_IN_FLIGHT = 3  # steps the device may lag behind; more would pile up batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,189 +136,109 @@ def fit(
       ledger that lasts.
     - `average` keeps a moving average of the parameters with this decay.
     - `users` forms batches of people; the plan then protects one of them.
-    - `mesh` spreads batches over its devices.
+    - `mesh` spreads batches and noise over its devices. If it spans several processes
+      (`distributed.start`), all of them call `fit` alike, and process 0 alone is given
+      the `ledger`.
     - `check_mixing=False` skips the check that examples do not mix in the loss.
     """
-    rows = as_data(data)
-    clipped = _gradient(plan, loss_fn, microbatch_size, exact_metrics)
-    _check(plan, params, rows, average, users)
-    selection = plan.batch_selection_strategy
-    people = len(rows) if users is None else users.count
-    width = () if users is None else (users.examples,)
-    physical = shapes_for(
-        selection,
-        people,
-        asked=shapes,
-        flops=lambda: _flops(clipped, params, rows, width),
-        minibatch_size=minibatch_size,
-        microbatch_size=clipped.arguments["microbatch_size"],
-        mesh=mesh,
-    )
-    book, at = booking.book_for(plan, ledger, delta)
-    steps = Steps(
-        clipped,
-        plan.noise_addition_transform,
-        optimizer,
-        average=average,
-        exact=exact_metrics,
-    )
+    group, placement = Processes(mesh), Placement(mesh)
     with ExitStack() as stack:
-        stack.callback(steps.close)
-        state = steps.init(params)
-        sharding = None
-        if mesh is not None:
-            state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
-            sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-
-        def batch(size: int) -> Any:
-            return rows.structs((size, *width), sharding)
-
-        several = may_need_several(selection, people, physical)
-        steps.prepare(state, physical, batch, several=several)
-        if check_mixing:
-            steps.compile()  # behind the check, which takes its time as well
-            _check_mixing(clipped, params, rows, width)
-        keeper, digest = None, None
-        kept = _checkpoint(checkpoint, book)
-        if kept is not None:
-            keeper = stack.enter_context(Keeper(kept))
-            digest = booking.digest_of(
-                rows.digest(),
-                booking.tree_digest(params),
-                plan.fingerprint(),
-                physical.sizes,
-                None if users is None else booking.tree_digest(users.ids),
-                steps.text(state, batch(physical.sizes[0])),
+        stack.enter_context(group.interruptible())
+        with group.stage():
+            rows = as_data(data)
+            clipped = _gradient(plan, loss_fn, microbatch_size, exact_metrics)
+            _check(plan, params, rows, average, users)
+            selection = plan.batch_selection_strategy
+            people = len(rows) if users is None else users.count
+            width = () if users is None else (users.examples,)
+            physical = shapes_for(
+                selection,
+                people,
+                asked=shapes,
+                flops=lambda: _flops(clipped, params, rows, width),
+                minibatch_size=minibatch_size,
+                microbatch_size=clipped.arguments["microbatch_size"],
+                mesh=mesh,
             )
-        reservation = booking.reserve(
-            plan,
-            book,
-            label=label,
-            dimension=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            delta=at,
-            digest=digest,
-            run=None if keeper is None else keeper.run,
-            source=source,
+            book = _book(group, plan, ledger, delta)
+            steps = Steps(
+                clipped,
+                plan.noise_addition_transform,
+                optimizer,
+                average=average,
+                exact=exact_metrics,
+                placement=placement,
+            )
+            stack.callback(steps.close)
+            state = steps.init(params)
+
+            def batch(size: int) -> Any:
+                return rows.structs((size, *width), placement.rows)
+
+            several = may_need_several(selection, people, physical)
+            steps.prepare(state, physical, batch, several=several)
+            if check_mixing:
+                steps.compile()  # behind the check, which takes its time as well
+                _check_mixing(clipped, params, rows, width)
+            kept = as_checkpoint(checkpoint)
+            given: dict[str, object] = {}
+            if kept is not None or group.count > 1:
+                given = {
+                    "data": rows.told() if kept is None else rows.digest(),
+                    "first parameters": booking.tree_digest(params),
+                    "plan": plan.fingerprint(),
+                    "batch sizes": physical.sizes,
+                    "users": None if users is None else booking.tree_digest(users.ids),
+                    "program": steps.text(state, batch(physical.sizes[0])),
+                }
+                if mesh is not None:  # the rounding of sums follows it
+                    given["mesh"] = placement.told()
+        group.same(given | {"checkpoint": None if kept is None else kept.every})
+        run = stack.enter_context(
+            Custody(
+                group,
+                plan,
+                book,
+                label=label,
+                state=state,
+                checkpoint=kept,
+                digest=None if kept is None else booking.digest_of(*given.values()),
+                source=source,
+            )
         )
         steps.compile()
-        key = book.key(reservation.entry, digest)
-        state, start = _resumed(state, keeper, digest, key)
-        shown = bar(plan.iterations, start, progress)
-        run = _Run(
-            plan,
-            steps,
-            key,
-            callback,
-            stack.enter_context(shown),
-            at,
-            reservation.entry.epsilon(plan.unit, at)
-            if callback or shown.visible
-            else 0,
-        )
+        state, start = run.resumed(state, placement)
+        shown = bar(plan.iterations, start, progress if group.first else False)
+        loop = Loop(plan, steps, run, callback, stack.enter_context(shown))
         feed = Feed(
-            _batches(plan, rows, users, key, start),
-            rows,
+            _batches(plan, rows, users, run.key, start),
+            rows if placement.rows is None else Share(rows, placement.rows),
             start=start,
             shapes=physical,
-            place=placed(sharding),
-            pay=booking.payer(plan, reservation),
+            place=jax.device_put if mesh is None else lambda rows: rows,
+            pay=run.pay,
         )
-        for given in stack.enter_context(feed):
-            state, stop = run.step(state, given)
-            if kept is not None and keeper is not None and digest is not None:
-                if (given.step + 1) % kept.every == 0:
-                    seal = key.subkey(_SEAL)
-                    keeper.save(given.step + 1, digest, seal, state[:-1], state.noise)
-            if stop:
+        inputs = iter(stack.enter_context(feed))
+        with group.stage():
+            if group.count > 1:
+                steps.wait()  # a process that fails inside a step leaves the others
+            now = next(inputs, None)
+        while now is not None:
+            state, value = loop.step(state, now)
+            with group.stage() as meeting:
+                meeting.stop = loop.tell(state, now, value)
+                done, now = now.step + 1, next(inputs, None)
+            run.keep(done, state)
+            if meeting.stop:
                 break
-        # Written before it is committed: the key is wiped then, and a run killed
-        # between the two could neither be continued nor be read.
-        if keeper is not None and digest is not None:
-            seal = key.subkey(_SEAL)
-            keeper.save(int(state.steps), digest, seal, state[:-1], state.noise)
-        book.commit(reservation.entry, booking.tree_digest(state.params))
-        if keeper is not None:
-            keeper.finish(int(state.steps))
+        run.commit(state)
     return Trained(
         value=state.params,
-        entry=reservation.entry,
+        entry=run.entry,
         average=state.average,
         steps=int(state.steps),
-        waste=Exact(run.waste),
+        waste=Exact(loop.waste),
     )
-
-
-class _Run:
-    """The loop's own bookkeeping: reports, rate, waste."""
-
-    def __init__(
-        self,
-        plan: DPExecutionPlan,
-        steps: Steps,
-        key: NoiseKey,
-        callback: Callable[[StepReport], Any] | None,
-        shown: Bar,
-        delta: float,
-        whole: float,
-    ) -> None:
-        self._plan = plan
-        self._steps = steps
-        self._key = key
-        self._callback = callback
-        self._shown = shown
-        self._delta = delta
-        self._spent = None
-        if callback is not None or shown.visible:
-            self._spent = spent_so_far(plan.event(), plan.draws, delta, whole)
-        self._in_flight: deque[Any] = deque()
-        self._computed = self._real = 0
-        self._times: deque[float] = deque([time.perf_counter()], maxlen=50)
-
-    @property
-    def waste(self) -> float:
-        """The share of computed rows that were padding."""
-        return 1.0 - self._real / max(self._computed, 1)
-
-    def step(self, state: TrainState, given: StepInput) -> tuple[TrainState, bool]:
-        """One step; True if the callback wants no more."""
-        state, token, value = self._steps.run(state, given, self._key)
-        self._in_flight.append(token)
-        if len(self._in_flight) > _IN_FLIGHT:
-            jax.block_until_ready(self._in_flight.popleft())
-        self._computed += sum(part.size for part in given.parts)
-        real = sum(part.real for part in given.parts)
-        self._real += real
-        if self._spent is None:
-            return state, False
-        self._times.append(time.perf_counter())
-        rate = (len(self._times) - 1) / (self._times[-1] - self._times[0])
-        epsilon = self._spent(given.step // self._plan.steps_per_draw + 1)
-        self._shown.show(given.step + 1, epsilon, rate)
-        if self._callback is None:
-            return state, False
-        exact = None
-        if value is not None:
-            exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
-        params = state.params
-        report = StepReport(
-            step=given.step + 1,
-            iterations=self._plan.iterations,
-            epsilon=epsilon,
-            delta=self._delta,
-            steps_per_second=rate,
-            params=lambda: _copied(params),
-            exact=exact,
-        )
-        return state, self._callback(report) is True
-
-
-def _copied(params: PyTree) -> PyTree:
-    if any(leaf.is_deleted() for leaf in jax.tree.leaves(params)):
-        raise RuntimeError(
-            "the parameters of this step are gone, the next one was written over them:"
-            " call report.params() inside the callback"
-        )
-    return jax.device_get(params)
 
 
 def _gradient(
@@ -400,31 +319,21 @@ def _flops(
     return loss_flops(value, *call_arguments(clipped, params, batch, None))
 
 
-def _checkpoint(
-    checkpoint: Checkpoint | str | os.PathLike[str] | None, book: Ledger
-) -> Checkpoint | None:
-    if checkpoint is None:
-        return None
-    if not book.durable:
-        raise CheckpointRefused(
-            "a run that may be resumed needs a book that lasts: pass"
-            " ledger=Ledger.open(...). Nothing was spent."
+def _book(
+    group: Processes,
+    plan: DPExecutionPlan,
+    ledger: Ledger | None,
+    delta: float | None,
+) -> tuple[Ledger, float] | None:
+    """The book and the delta it is read at, in the process that holds it."""
+    if group.first:
+        return booking.book_for(plan, ledger, delta)
+    if ledger is not None:
+        raise TypeError(
+            "only process 0 holds the book: pass ledger=None in the others. Nothing"
+            " was spent."
         )
-    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-
-
-def _resumed(
-    state: TrainState, keeper: Keeper | None, digest: str | None, key: NoiseKey
-) -> tuple[TrainState, int]:
-    """The state of the last checkpoint, placed like `state`, and the step to come."""
-    if keeper is None or digest is None:
-        return state, 0
-    found = keeper.load(digest, key.subkey(_SEAL), state[:-1], state.noise)
-    if found is None:
-        return state, 0
-    loaded = TrainState._make((*found.model, found.noise))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.device_put(loaded, shardings), found.step
+    return None
 
 
 def _batches(

@@ -27,6 +27,7 @@ from typing import IO
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.ledger import Timeouts
 from demur.ledger.store import _PATIENCE_SECONDS, Store
 from demur.unlearning.refusals import ServiceBusy
 
@@ -108,7 +109,8 @@ class ServiceStore(Store):
     """A durable store that overwrites what it deletes."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        # One writer, whom nobody waits for: its steps may take longer than a charge.
+        super().__init__(url, Timeouts(pause=120.0, call=600.0))
         if self._is_sqlite:
 
             @sa.event.listens_for(self._engine, "connect")

@@ -16,6 +16,10 @@ _SEED = "a seed's spelling over a release that is checked; tests/compat has its 
 EXEMPT = {
     "demur.adapters.equinox:release_equinox": _HEAD,
     "demur.adapters.linear:release_linear": _HEAD,
+    "demur.adapters.spark.reports:SparkReports": _INNER,
+    "demur.adapters.spark.reports:privatize": (
+        "needs a Java machine; tests/adapters/spark has its refusals"
+    ),
     "demur.adapters.torch:release_torch": _HEAD,
     "demur.cluster.report_job:make_reports": (
         "runs BPM over files; tests/cluster/test_report_job.py has its refusals"

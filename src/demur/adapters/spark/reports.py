@@ -1,0 +1,279 @@
+"""Reports of the rows of a Spark DataFrame: paid once, drawn wherever the rows are.
+
+Spark runs a task again when it fails, when its executor is lost, when it is slow
+(speculation) and when its result is asked for twice. Fresh noise in each of these would
+be several reports of one point for the price of one. So noise is no event of a task: a
+report is a function of (key, row id, point), by the same kernel as on one machine
+(`RowMechanism.draw_rows`). Whatever runs again gives the same report again.
+
+The order of things:
+
+    survey    a job: every row checked, all of them counted and digested, no id twice
+    charge    one entry, bound to the digest: durable, or declined and nothing is drawn
+    lend      the key of the rows, in shares, to the tasks of this session (`shares`)
+    draw      lazily, by `mapInArrow`, as often as actions ask
+    commit    the survey again; the shares destroyed; the entry committed, its key wiped
+
+**The input must stay.** One noise on two points shows their difference, so what is
+drawn must be what was surveyed. A plan that Spark calls non-deterministic is refused,
+the draw refuses rows that the survey could not have passed, and the survey at commit
+finds everything else (`InputChanged`). The draw itself cannot compare: row by row it
+would need a digest of every row, and partition by partition would be wrong, for Spark
+cuts a scan by the number of executors at that moment, which changes when one is lost.
+
+**What the commit binds.** An HMAC, under the key of the rows, of the input's digest: it
+names the one set of reports that key and input determine. A plain hash of the input
+would let readers of the book test guesses about the data. With `commit(written)` it is
+the digest of the reports as written, which anyone who has them can check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from demur.adapters.spark.drawing import Draw
+from demur.adapters.spark.session import classic_dataframe
+from demur.adapters.spark.shares import Loan
+from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
+from demur.cluster.report_job import InputChanged
+from demur.core import recording, validate
+from demur.core.entropy import OsEntropy, Source
+from demur.core.entry import Entry
+from demur.core.errors import NoiseReuse
+from demur.ledger import Ledger
+from demur.mechanisms.reports import RowMechanism, must_last
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_REAL = ("float", "double", *_WHOLE)
+
+
+def privatize(
+    df: DataFrame,
+    mechanism: RowMechanism,
+    columns: Sequence[str],
+    id_column: str,
+    ledger: Ledger | None,
+    *,
+    label: str = "reports on Spark",
+    space: str = "cube",
+    idempotency_key: str | None = None,
+    source: Source | None = None,
+) -> SparkReports:
+    """Check and charge; the reports are drawn when the handle's DataFrame is used.
+
+        with privatize(df, BPM(4.0, "auto", 2), ["x", "y"], "id", ledger,
+                       idempotency_key="2026-11-15") as reports:
+            reports.dataframe.write.parquet(path)
+
+    A normal exit commits. An exception does not: the entry stays spent, and a run again
+    with the same idempotency key and the same rows gives the same reports and pays
+    nothing more. `columns` hold coordinates in [0, 1], `id_column` whole numbers from 0
+    that all differ; both as in `mechanism.privatize`, and so are the reports.
+    """
+    df = classic_dataframe(df)
+    if not isinstance(mechanism, RowMechanism):
+        raise TypeError(
+            "mechanism must be a mechanism of reports (BPM, LaplacePerDimension,"
+            f" GaussianReports); got {type(mechanism).__name__}. Nothing was spent."
+        )
+    rows = _rows(df, mechanism.dimension, columns, id_column)
+    _must_repeat(df)
+    must_last(ledger, idempotency_key)
+    if recording.active() is not None:
+        raise NoiseReuse(
+            "a recording cannot watch executors: audit mechanism.privatize, whose"
+            " reports are the same. Nothing was spent."
+        )
+    book = mechanism.book_for(ledger, space)
+    found = survey(rows)
+    entry = book.charge(
+        mechanism.declaration(space),
+        label=label,
+        input_digest=found.digest,
+        idempotency_key=idempotency_key,
+        source=source or OsEntropy(),
+    )
+    key = mechanism.row_key(book.key(entry, found.digest))
+    schema = _schema(df, columns, id_column)
+    return SparkReports(rows, schema, mechanism, book, entry, found, key)
+
+
+def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str:
+    """The digest of reports as written, whatever their order: what a commit binds.
+
+    `commit(written)` puts it into the book; whoever has the reports can compare.
+    """
+    rows = _rows(classic_dataframe(df), len(columns), columns, id_column)
+    return survey_reports(rows).digest
+
+
+class SparkReports:
+    """Reports that are paid for, while they may be drawn; ends with `commit`.
+
+    Use it as a context manager. Its DataFrame may be acted on any number of times, from
+    any thread, until then.
+    """
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        schema: StructType,
+        mechanism: RowMechanism,
+        ledger: Ledger,
+        entry: Entry,
+        found: Survey,
+        key: bytes,
+    ) -> None:
+        self.mechanism = mechanism
+        self.entry = entry
+        self._rows, self._found, self._ledger = rows, found, ledger
+        self._names = schema.fieldNames()
+        text = f"spark reports {entry.id} {found.digest}"
+        self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        self._state: Literal["open", "closed", "committed"] = "open"
+        self._loan = Loan(rows.sparkSession, key)
+        draw = Draw(mechanism, tuple(self._names), self._loan.borrowed)
+        self._dataframe = rows.mapInArrow(draw, schema)
+
+    @property
+    def dataframe(self) -> DataFrame:
+        """The reports: the id column and one double for each coordinate."""
+        if self._state != "open":
+            raise NoiseReuse(
+                f"these reports are {self._state} and their key is gone: their noise"
+                " cannot be drawn again. Read them where they were written."
+            )
+        return self._dataframe
+
+    def __len__(self) -> int:
+        return self._found.rows
+
+    def commit(self, written: DataFrame | None = None) -> None:
+        """End the draw for good: the entry's key is wiped, wherever it was.
+
+        The rows are surveyed once more; if they are not those that were paid for it
+        raises `InputChanged`, and what was written must not leave. `written` are the
+        reports as they were read back: the commit is then bound to them.
+        """
+        if self._state == "committed":
+            return
+        artefact = self._artefact if written is None else self._digest_of(written)
+        unchanged = self._unchanged()
+        self.close()
+        if not unchanged:
+            raise InputChanged(
+                "df is not what it was when it was surveyed: one noise may lie on two"
+                " points of a row, and their difference would show. Destroy what was"
+                f" written; entry {self.entry.sequence} stays spent. Use files that"
+                " nobody writes to, and no plan that depends on chance or order."
+            )
+        self._ledger.commit(self.entry, artefact)
+        self._state = "committed"
+
+    def close(self) -> None:
+        """Take the key back without committing; the entry stays spent."""
+        self._loan.take_back()
+        if self._state == "open":
+            self._state = "closed"
+
+    def _unchanged(self) -> bool:
+        try:
+            return survey(self._rows).digest == self._found.digest
+        except BadRows:
+            return False
+
+    def _digest_of(self, written: DataFrame) -> str:
+        name, *columns = self._names
+        rows = _rows(classic_dataframe(written, "written"), len(columns), columns, name)
+        found = survey_reports(rows)
+        if found.rows != self._found.rows:
+            raise ValueError(
+                f"written holds {found.rows} reports of {self._found.rows}. Nothing"
+                " was committed: write them again."
+            )
+        return found.digest
+
+    def __enter__(self) -> SparkReports:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"SparkReports({self.entry.label!r}, {self._state})"
+
+
+def _rows(
+    df: DataFrame, dimension: int, columns: Sequence[str], id_column: str
+) -> DataFrame:
+    """The id and the coordinates as doubles, under names of our own."""
+    from pyspark.sql import functions as F
+
+    if isinstance(columns, str):
+        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
+    names = [id_column, *columns]
+    for name in names:
+        validate.name(column=name)
+    if len(names) != dimension + 1 or len(set(names)) != len(names):
+        raise ValueError(
+            f"columns must name {dimension} different columns, as declared, without"
+            f" the id column; got {len(names) - 1}. Nothing was spent."
+        )
+    types = dict(df.dtypes)
+    for name in names:
+        allowed = _WHOLE if name == id_column else _REAL
+        if df.columns.count(name) != 1:
+            raise ValueError(
+                f"df must have one column {name!r}; it has {df.columns.count(name)}."
+                " Nothing was spent."
+            )
+        if types[name] not in allowed:
+            raise ValueError(
+                f"column {name!r} must be one of {', '.join(allowed)}; got"
+                f" {types[name][:40]}. Nothing was spent."
+            )
+    first, *others = (F.col("`" + name.replace("`", "``") + "`") for name in names)
+    points = (column.cast("double") for column in others)
+    return df.select(
+        first.alias("id"), *(x.alias(f"x{i}") for i, x in enumerate(points))
+    )
+
+
+def _schema(df: DataFrame, columns: Sequence[str], id_column: str) -> StructType:
+    from pyspark.sql import types as T
+
+    whole = df.schema[id_column].dataType
+    return T.StructType(
+        [T.StructField(id_column, whole, nullable=False)]
+        + [T.StructField(name, T.DoubleType(), nullable=False) for name in columns]
+    )
+
+
+def _must_repeat(df: DataFrame) -> None:
+    """Refuse what is known to have other rows when it runs again."""
+    if df.isStreaming:
+        raise ValueError("df must not be a stream. Nothing was spent.")
+    if not df._jdf.queryExecution().analyzed().deterministic():
+        raise ValueError(
+            "df comes from a plan that Spark calls non-deterministic (rand,"
+            " monotonically_increasing_id, uuid, ...): each run of it has other rows,"
+            " and their noise would be used twice. Write df to files and read those."
+            " Nothing was spent."
+        )

@@ -1,0 +1,152 @@
+r"""Sums over the chunks of a pass, and a proof that each pass saw the same rows.
+
+**Sums are compensated** (the cascaded sum of Ogita, Rump and Oishi 2005): a running
+sum s and the errors e of its additions, which a few subtractions give exactly. For k
+chunks, in any order and any tree, s + e is off by at most u + (2 k u)^2 of the sum of
+absolute values. The number of chunks, which a file's layout or a cluster decides, is
+therefore of no account in the certificate; only the most rows summed at once are.
+
+**The same rows each time.** Each pass counts its classes and sums a fingerprint of its
+rows, 64 bits that no accident keeps: every row is hashed by odd multipliers (a change
+of one number always changes it) and a bijection, and the sum does not depend on the
+order of the rows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+Work = Callable[[Array, Index], tuple[NDArray[Any], ...]]
+
+
+class Chunk(NamedTuple):
+    """Some rows in float64, the indices of their classes, and (once read) their mark.
+
+    The mark is the fingerprint of the rows as they were read: what is computed of them
+    may differ in the last bit between two kinds of processors.
+    """
+
+    rows: Array
+    y: Index
+    mark: int = 0
+
+
+class Totals:
+    """Sums over chunks: float64 compensated, integers exact, float32 in float64."""
+
+    def __init__(self, num_classes: int) -> None:
+        """Nothing summed yet."""
+        self.counts = np.zeros(num_classes, dtype=np.int64)
+        self.fingerprint = 0
+        self._sums: list[NDArray[Any]] = []
+        self._errors: list[NDArray[Any] | None] = []
+
+    @classmethod
+    def over(cls, chunks: Iterable[Chunk], num_classes: int, work: Work) -> Self:
+        """The sums of `work` over the chunks."""
+        totals = cls(num_classes)
+        for chunk in chunks:
+            totals.counts += np.bincount(chunk.y, minlength=num_classes)
+            totals._mark(chunk.mark)
+            totals._add(work(chunk.rows, chunk.y), errors=None)
+        return totals
+
+    def results(self) -> tuple[NDArray[Any], ...]:
+        """The sums."""
+        pairs = zip(self._sums, self._errors, strict=True)
+        return tuple(s if e is None else s + e for s, e in pairs)
+
+    def merge(self, other: Totals) -> None:
+        """Take in the sums over other rows."""
+        self.counts += other.counts
+        self._mark(other.fingerprint)
+        if other._sums:
+            self._add(tuple(other._sums), tuple(other._errors))
+
+    def to_bytes(self) -> bytes:
+        """The sums and what is missing in them, as plain arrays."""
+        file = io.BytesIO()
+        arrays: dict[str, Any] = {
+            "counts": self.counts,
+            "fingerprint": np.array(self.fingerprint, dtype=np.uint64),
+        }
+        for i, (total, error) in enumerate(zip(self._sums, self._errors, strict=True)):
+            arrays[f"sum{i}"] = total
+            if error is not None:
+                arrays[f"error{i}"] = error
+        np.savez(file, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """What `to_bytes` wrote."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            totals = cls(len(found["counts"]))
+            totals.counts = found["counts"]
+            totals.fingerprint = int(found["fingerprint"])
+            count = sum(name.startswith("sum") for name in found.files)
+            for i in range(count):
+                totals._sums.append(found[f"sum{i}"])
+                name = f"error{i}"
+                totals._errors.append(found[name] if name in found.files else None)
+        return totals
+
+    def _mark(self, fingerprint: int) -> None:
+        self.fingerprint = (self.fingerprint + fingerprint) % 2**64
+
+    def _add(
+        self,
+        parts: tuple[NDArray[Any], ...],
+        errors: tuple[NDArray[Any] | None, ...] | None,
+    ) -> None:
+        if not self._sums:
+            for i, part in enumerate(parts):
+                careful = part.dtype == np.float64
+                wide = part.astype(np.float64 if part.dtype.kind == "f" else np.int64)
+                self._sums.append(wide)
+                given = None if errors is None else errors[i]
+                missing = np.zeros_like(wide) if given is None else given
+                self._errors.append(missing if careful else None)
+            return
+        for i, part in enumerate(parts):
+            error = self._errors[i]
+            if error is None:
+                self._sums[i] += part
+                continue
+            self._sums[i], lost = _two_sum(self._sums[i], part)
+            error += lost
+            further = None if errors is None else errors[i]
+            if further is not None:
+                error += further
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b rounded, and exactly what rounding took (Knuth)."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit words that leaves no structure (SplitMix64's)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fingerprint(chunk: Chunk) -> int:
+    """64 bits of a chunk's rows and labels, whatever the order of the rows."""
+    width = chunk.rows.shape[1]
+    places = np.arange(1, width + 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    odd = _scrambled(places) | np.uint64(1)
+    words = np.ascontiguousarray(chunk.rows).view(np.uint64)
+    hashed = np.einsum("ij,j->i", words, odd[:width])
+    hashed += chunk.y.astype(np.uint64) * odd[width]
+    return int(_scrambled(hashed).sum(dtype=np.uint64))

@@ -1,0 +1,234 @@
+"""A book on a PostgreSQL server: what may be waited for, and for how long.
+
+A link can go dead without a word and a client can stop with the lock in its hand. So
+every wait has an end, which this module sets for each session by itself (a parameter of
+the address, or of PGOPTIONS, wins; what the server is configured with does not):
+
+- connecting: `connect_timeout`;
+- a silent link, at both ends: TCP keepalives and the TCP user time-out;
+- the lock, which others hold: `lock_timeout`;
+- a client that stopped inside its transaction: the server ends its session after
+  `idle_in_transaction_session_timeout`, which rolls back and frees the lock;
+- a server that is alive and says nothing (a stalled disk): the client shuts its socket.
+
+`statement_timeout` is set to 0 on purpose. It also counts while COMMIT waits for a
+synchronous standby, and PostgreSQL answers a COMMIT that is cancelled there with
+success, though the standby lacks it: a failover would forget an acknowledged charge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool
+
+from demur.core import validate
+from demur.core.errors import DemurError
+
+# Conditions that pass by themselves, by SQLSTATE: a lock that others hold, a server
+# that starts or stops, a session it ended, no free connection, a standby not yet
+# promoted.
+_READ_ONLY, _NOT_ALLOWED = "25006", "42501"
+_PASSING = frozenset(
+    "08000 08003 08006 25P03 40001 40P01 53300 55P03 57P01 57P02 57P03 57P05".split()
+) | {_READ_ONLY}
+_SETTINGS = (
+    "SELECT set_config(name, value, false)"
+    " FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)"
+)
+_CHECK = "client_connection_check_interval"
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', CASE WHEN"
+    " current_setting('synchronous_commit') = 'remote_apply'"
+    " THEN 'remote_apply' ELSE 'on' END, false)"
+)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a book on a server is waited for, in seconds; not for files.
+
+    - `connect`: for a connection (PostgreSQL's clients know whole seconds, from 2);
+    - `silence`: for any sign of life of the other end of a link;
+    - `lock`: for the other writers, at one attempt;
+    - `pause`: how long a client may stop inside its transaction, while others wait;
+    - `call`: for one charge, draw, commit or note with all of its repeats.
+    """
+
+    connect: float = 10.0
+    silence: float = 15.0
+    lock: float = 30.0
+    pause: float = 10.0
+    call: float = 60.0
+
+    def __post_init__(self) -> None:
+        validate.positive(**asdict(self))
+        if self.pause >= self.call:
+            raise ValueError(
+                "pause must be shorter than call: others would give up before a client"
+                f" that stopped loses the lock; got {self.pause:g} and {self.call:g}"
+            )
+
+
+def make_engine(url: str, timeouts: Timeouts) -> Engine:
+    """An engine whose sessions are durable and bounded, whatever the server's defaults.
+
+    SQLAlchemy's ping at check-out is off, as it waits without end: the store asks
+    whether a connection still answers.
+    """
+    address = sa.make_url(url).set(drivername="postgresql+psycopg")
+    try:
+        engine = sa.create_engine(
+            address,
+            poolclass=QueuePool,
+            hide_parameters=True,  # An error text must not show what was written.
+            pool_size=4,
+            pool_timeout=timeouts.call,
+            isolation_level="READ COMMITTED",
+            connect_args=_connect_arguments(address, timeouts),
+        )
+    except ModuleNotFoundError as error:
+        raise DemurError(
+            "a book on PostgreSQL needs psycopg: pip install 'demur[postgres]'."
+            " Nothing was spent."
+        ) from error
+    chosen = _chosen_settings(address)
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _: object) -> None:
+        settings = session_settings(timeouts, connection.info.server_version)
+        wanted = {k: v for k, v in settings.items() if k not in chosen}
+        with bounded(connection, time.monotonic() + timeouts.connect):
+            connection.autocommit = True
+            connection.execute(_DURABLE)
+            connection.execute(_SETTINGS, (list(wanted), list(wanted.values())))
+            if _CHECK not in chosen:
+                _notice_lost_clients(connection, timeouts)
+            connection.autocommit = False
+
+    return engine
+
+
+def _notice_lost_clients(connection: Any, timeouts: Timeouts) -> None:
+    """Let the server drop a client that is gone while it still waits for the lock.
+
+    Else a lost client would come to the head of the queue and hold the lock for as long
+    as a pause may be. Servers before 14, and on some systems, cannot.
+    """
+    if connection.info.server_version < 140000:
+        return
+    interval = str(math.ceil(1000 * timeouts.silence / 3))
+    with contextlib.suppress(connection.DatabaseError):
+        connection.execute("SELECT set_config(%s, %s, false)", (_CHECK, interval))
+
+
+def _connect_arguments(address: sa.URL, timeouts: Timeouts) -> dict[str, Any]:
+    """What libpq is told, less what the address or the environment says already."""
+    seconds = _keepalives(timeouts)
+    arguments: dict[str, tuple[str | None, Any]] = {
+        "connect_timeout": ("PGCONNECT_TIMEOUT", math.ceil(timeouts.connect)),
+        "application_name": ("PGAPPNAME", "demur"),
+        "keepalives": (None, 1),
+        "keepalives_idle": (None, seconds["idle"]),
+        "keepalives_interval": (None, seconds["interval"]),
+        "keepalives_count": (None, seconds["count"]),
+        "tcp_user_timeout": (None, math.ceil(1000 * timeouts.silence)),
+        "client_encoding": (None, "utf8"),
+    }
+    return {
+        name: value
+        for name, (variable, value) in arguments.items()
+        if name == "client_encoding"
+        or (name not in address.query and not (variable and os.environ.get(variable)))
+    }
+
+
+def _keepalives(timeouts: Timeouts) -> dict[str, int]:
+    """A third of the silence until the first probe, then four in the other two."""
+    return {
+        "idle": max(1, round(timeouts.silence / 3)),
+        "interval": max(1, round(timeouts.silence / 6)),
+        "count": 4,
+    }
+
+
+def session_settings(timeouts: Timeouts, version: int) -> dict[str, str]:
+    """The server's side of the time-outs, for a server of this version."""
+    settings: dict[str, float] = {
+        "lock_timeout": 1000 * timeouts.lock,
+        "idle_in_transaction_session_timeout": 1000 * timeouts.pause,
+        "statement_timeout": 0,
+    }
+    for name, value in _keepalives(timeouts).items():
+        settings[f"tcp_keepalives_{name}"] = value
+    if version >= 120000:
+        settings["tcp_user_timeout"] = 1000 * timeouts.silence
+    return {name: str(math.ceil(value)) for name, value in settings.items()}
+
+
+def _chosen_settings(address: sa.URL) -> set[str]:
+    """Settings that the user gave in the address or in PGOPTIONS: those win."""
+    given = address.query.get("options", os.environ.get("PGOPTIONS", ""))
+    text = given if isinstance(given, str) else " ".join(given)
+    found = re.findall(r"(?:-c\s*|--)([\w.-]+?)\s*=", text)
+    return {name.replace("-", "_").lower() for name in found}
+
+
+@contextmanager
+def bounded(connection: Any, give_up: float) -> Iterator[None]:
+    """Shut the driver connection's socket at the monotonic time `give_up`.
+
+    The driver then wakes up with an error, whatever it waited for. The socket is held
+    by a duplicate, so that what is shut is never another one under the same number.
+    """
+    held = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+    late = threading.Event()
+
+    def shut() -> None:
+        late.set()
+        with contextlib.suppress(OSError):  # it ended by itself
+            held.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, give_up - time.monotonic()), shut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if late.is_set():
+            error.add_note("it did not answer in time")
+        raise
+    finally:
+        timer.cancel()
+        timer.join()
+        held.close()
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Whether the same may succeed in a moment: lost, restarting, locked, crowded."""
+    if isinstance(error, sa.exc.TimeoutError):
+        return True
+    state = _state(error)
+    return state is None or state in _PASSING
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the server takes no writes (a standby), or none from this role."""
+    return _state(error) in (_READ_ONLY, _NOT_ALLOWED)
+
+
+def _state(error: BaseException | None) -> str | None:
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return None if state is None else str(state)

@@ -1,0 +1,58 @@
+"""Starting JAX on several processes, so that one that dies does not hang the others."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from demur.core import validate
+
+
+def start(
+    coordinator: str,
+    processes: int,
+    process: int,
+    *,
+    heartbeat_s: int = 30,
+    shutdown_s: int = 60,
+    bind: str | None = None,
+) -> Mesh:
+    """Join `processes` processes at `coordinator` ("host:port"), and span a mesh.
+
+    Called once in every process, before anything else of JAX. `process` counts from 0,
+    and process 0 is the one that listens, at `bind` (default: the coordinator's own
+    address), and that holds the book. A process that is not heard of for `heartbeat_s`
+    is given up, and JAX ends all others: their exit code is not 0. `shutdown_s` is how
+    long the first to finish waits for the last.
+
+    The mesh has all devices along one axis, "data". `jax.distributed.initialize` and a
+    mesh of your own serve `fit` as well. The processes speak in the clear, the entry's
+    key and exact sums among the rest: the network between them must be theirs alone.
+    """
+    validate.count(processes=processes, heartbeat_s=heartbeat_s, shutdown_s=shutdown_s)
+    if isinstance(process, bool) or not isinstance(process, int):
+        raise TypeError(f"process must be a whole number; got {process!r}")
+    if not 0 <= process < processes:
+        raise ValueError(f"process must be from 0 to {processes - 1}; got {process}")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"coordinator must be 'host:port'; got {coordinator!r}")
+    # CPUs have no collectives across processes by default, other devices ignore this.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # Its preemption service takes SIGTERM and goes on: `kill` would end nothing.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        coordinator,
+        processes,
+        process,
+        heartbeat_timeout_seconds=heartbeat_s,
+        shutdown_timeout_seconds=shutdown_s,
+        coordinator_bind_address=bind or coordinator,
+    )
+    return Mesh(np.array(jax.devices()), ("data",))
+
+
+def is_first() -> bool:
+    """Whether this process is the one that holds the book and writes the checkpoint."""
+    return jax.process_index() == 0

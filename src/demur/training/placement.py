@@ -1,0 +1,111 @@
+"""Where things lie: rows of a batch and the state of a run, over the devices of a mesh.
+
+A batch is cut into as many equal runs of rows as there are devices, in the order of the
+mesh. Every process knows the indices of the whole batch (they follow from the entry's
+key and the step) and reads the rows of its own devices alone. Parameters and optimiser
+are the same on every device; the memory of correlated noise is spread (`spread_noise`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from demur.training.data import Data
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The shardings of a run on `mesh`; None is one device, and places nothing."""
+
+    mesh: Mesh | None
+
+    def __post_init__(self) -> None:
+        # The compiler places what is computed. Axes of another type would ask the loss
+        # to say the sharding of every value it makes.
+        if self.mesh is not None:
+            plain = Mesh(self.mesh.devices, self.mesh.axis_names)
+            object.__setattr__(self, "mesh", plain)
+
+    @property
+    def rows(self) -> NamedSharding | None:
+        """A share of the rows on each device."""
+        if self.mesh is None:
+            return None
+        return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+
+    @property
+    def everywhere(self) -> NamedSharding | None:
+        """The whole on each device."""
+        if self.mesh is None:
+            return None
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def replicate(self, tree: Any) -> Any:
+        """`tree` on every device; each process brings the same arrays."""
+        sharding = self.everywhere
+        return tree if sharding is None else spread_out(tree, sharding)
+
+    def like(self, tree: Any, placed: Any) -> Any:
+        """Whole arrays of the host, laid out as the leaves of `placed` are."""
+
+        def one(value: Any, leaf: Any) -> Any:
+            if self.mesh is None:
+                return jax.device_put(value, leaf.sharding)
+            return spread_out(value, leaf.sharding)
+
+        return jax.tree.map(one, tree, placed)
+
+    def told(self) -> str:
+        """What a sum's rounding depends on: axes, devices, and whose they are."""
+        if self.mesh is None:
+            return "one device"
+        owners = [device.process_index for device in self.mesh.devices.flat]
+        kinds = sorted({device.device_kind for device in self.mesh.devices.flat})
+        text = f"{dict(self.mesh.shape)} {owners} {kinds}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def spread_out(tree: Any, sharding: NamedSharding) -> Any:
+    """Whole arrays of the host as one array over `sharding`, each process its parts."""
+
+    def one(leaf: Any) -> Any:
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(
+            whole.shape, sharding, lambda index: whole[index]
+        )
+
+    return jax.tree.map(one, tree)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Share:
+    """Data by row, of which a process reads what lands on its own devices."""
+
+    data: Data
+    sharding: NamedSharding
+
+    def take(self, indices: NDArray[Any]) -> Any:
+        """The rows at `indices` as one array over all devices."""
+        mine = self.sharding.addressable_devices_indices_map(indices.shape)
+        parts = {
+            device: self.data.take(indices[index]) for device, index in mine.items()
+        }
+
+        def one(*leaves: Any) -> Any:
+            placed = [
+                jax.device_put(leaf, device)
+                for device, leaf in zip(parts, leaves, strict=True)
+            ]
+            shape = (*indices.shape, *placed[0].shape[indices.ndim :])
+            return jax.make_array_from_single_device_arrays(
+                shape, self.sharding, placed
+            )
+
+        return jax.tree.map(one, *parts.values())

@@ -1,0 +1,295 @@
+"""Several processes that run one program: agreement, and what the first one knows.
+
+Every process calls `fit` with the same arguments on its own share of the devices. Only
+process 0 speaks to the book and to the checkpoint. Everything here is a collective
+call: all processes make it, in the same order, or none returns. So a stage that fails
+in one process must fail in all of them before the next collective is begun, and that
+is what `stage` is for:
+
+    with group.stage():
+        ...                 an error of any process is raised in every process
+
+A process that dies takes part in nothing any more: what the others wait for then fails
+(`ProcessLost`), or JAX's coordination service ends them (`training.distributed`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from numpy.typing import NDArray
+
+from demur.core.errors import DemurError
+
+T = TypeVar("T")
+_TEXT = 1024  # bytes of an error message that reach the other processes
+_DIGEST = 32
+_BROKEN = re.compile(
+    "gloo|nccl|collective|coordination|unavailable|heartbeat|connection|socket|peer",
+    re.IGNORECASE,
+)
+
+
+class ProcessLost(DemurError):
+    """Another process of the run died; the book and the checkpoint are as they were."""
+
+
+class ProcessesDisagree(DemurError):
+    """The processes of a run were called with different things; nothing was spent."""
+
+
+class ProcessFailed(DemurError):
+    """Another process of the run failed, with an error that has no name here."""
+
+
+@dataclass
+class Meeting:
+    """Where the processes meet; `stop` is what process 0 wishes."""
+
+    stop: bool = False
+
+
+class Processes:
+    """The processes that a mesh spans; one alone makes every call a formality."""
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        here, everyone = jax.process_index(), jax.process_count()
+        if mesh is None:
+            if everyone > 1:
+                raise ValueError(
+                    f"mesh must be given where {everyone} processes run: without one"
+                    " every process would train a model of its own. Nothing was spent."
+                )
+            spanned = {here}
+        else:
+            spanned = {device.process_index for device in mesh.devices.flat}
+        if spanned != {here} and spanned != set(range(everyone)):
+            raise ValueError(
+                f"mesh must span all {everyone} processes or this one alone; it has"
+                f" devices of {sorted(spanned)}. Nothing was spent."
+            )
+        devices = [device.process_index for device in jax.devices()]
+        if len({devices.count(process) for process in spanned}) > 1:
+            raise ValueError(
+                "every process must have as many devices as the others; they have"
+                f" {[devices.count(p) for p in sorted(spanned)]}. Nothing was spent."
+            )
+        self.count = len(spanned)
+        self.index = here if self.count > 1 else 0
+        self._interrupted = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this process speaks to the book."""
+        return self.index == 0
+
+    # -- agreement ---------------------------------------------------------------------
+
+    def _settle(
+        self, error: BaseException | None = None, *, stop: bool = False
+    ) -> bool:
+        """Whether process 0 wants to stop; raises in all if any brings an error."""
+        if self._interrupted and error is None:
+            error = KeyboardInterrupt()
+        if self.count == 1:
+            if error is not None:
+                raise error
+            return stop
+        if isinstance(error, ProcessLost):
+            raise error  # nobody answers any more
+        words = self._gathered(_word(error, stop))
+        failed = [k for k, word in enumerate(words) if word[0]]
+        if error is not None:
+            raise error
+        if failed:
+            _raise_again(failed[0], bytes(words[failed[0]][2:]))
+        return bool(words[0][1])
+
+    @contextmanager
+    def stage(self) -> Iterator[Meeting]:
+        """A part of the run without collectives: if it fails in one, it does in all.
+
+        A wish to stop counts if it is process 0's; afterwards all know it.
+        """
+        meeting = Meeting()
+        try:
+            yield meeting
+        except BaseException as error:
+            self._settle(error)
+        else:
+            meeting.stop = self._settle(stop=meeting.stop)
+
+    def same(
+        self, parts: Mapping[str, object], why: str = "Nothing was spent."
+    ) -> None:
+        """Refuse, in every process, if the `parts` are not the same in all of them."""
+        if self.count == 1:
+            return
+        digests = [
+            hashlib.sha256(str(part).encode()).digest() for part in parts.values()
+        ]
+        mine = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _DIGEST)
+        every = self._gathered(mine)
+        wrong = [
+            name for i, name in enumerate(parts) if (every[:, i] != every[0, i]).any()
+        ]
+        if wrong:
+            raise ProcessesDisagree(
+                f"the {self.count} processes differ in {', '.join(wrong)}. {why}"
+            )
+
+    # -- what the first one knows ------------------------------------------------------
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives in process 0, in every process."""
+        found: Any = None
+        with self.stage():
+            if self.first:
+                found = make()
+        if self.count == 1:
+            return found
+        # Pickled by a process that runs this very program, and holds the data.
+        return pickle.loads(self._from_first(pickle.dumps(found)))
+
+    def _from_first(self, content: bytes) -> bytes:
+        length = int(self._broadcast(np.array([len(content)], np.int64))[0])
+        buffer = np.zeros(length, np.uint8)
+        if self.first:
+            buffer[:] = np.frombuffer(content, np.uint8)
+        return self._broadcast(buffer).tobytes()
+
+    def arrays_from_first(self, tree: Any, like: Any) -> Any:
+        """The arrays of process 0's `tree`, one at a time."""
+        if self.count == 1:
+            return tree
+        leaves, treedef = jax.tree.flatten(like)
+        given = jax.tree.leaves(tree) if self.first else [None] * len(leaves)
+        found = []
+        for leaf, value in zip(leaves, given, strict=True):
+            raw = np.zeros(leaf.size * leaf.dtype.itemsize, np.uint8)
+            if value is not None:
+                raw[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+            told = self._broadcast(raw).tobytes() if raw.size else b""
+            found.append(np.frombuffer(told, leaf.dtype).reshape(leaf.shape).copy())
+        return jax.tree.unflatten(treedef, found)
+
+    def whole(self, tree: Any) -> Any:
+        """The arrays of a spread `tree`, on the host, one at a time; in process 0."""
+        if self.count == 1:
+            return tree
+
+        def one(leaf: Any) -> Any:
+            if not leaf.size:
+                return np.zeros(leaf.shape, leaf.dtype)
+            if leaf.is_fully_replicated:
+                return np.asarray(leaf) if self.first else leaf
+            with _peers():
+                found = multihost_utils.process_allgather(leaf, tiled=True)
+            return found if self.first else leaf
+
+        return jax.tree.map(one, tree)
+
+    # -- collectives -------------------------------------------------------------------
+
+    def _gathered(self, array: NDArray[Any]) -> NDArray[Any]:
+        with _peers():
+            return np.asarray(multihost_utils.process_allgather(array))
+
+    def _broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        with _peers():
+            return np.asarray(multihost_utils.broadcast_one_to_all(array))
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C in one process ends all of them where they meet next; twice, at once.
+
+        A KeyboardInterrupt between two collectives would leave the others waiting.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if self.count == 1 or not main:
+            yield
+            return
+
+        def note(*_: object) -> None:
+            self._interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        # None: the handler was not set by Python, and cannot be put back.
+        before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """What a broken connection raises, by its name."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        found = lost(error)
+        if found is error:
+            raise
+        raise found from error
+
+
+def lost(error: Exception) -> Exception:
+    """`ProcessLost` for an error of JAX that a dead process causes, or the error."""
+    found = _BROKEN.search(str(error))
+    if not isinstance(error, jax.errors.JaxRuntimeError | ValueError) or not found:
+        return error
+    return ProcessLost(
+        "another process of the run has died or cannot be reached. What was booked is"
+        " booked; with a checkpoint the run is taken up where it was, by starting all"
+        f" processes again. ({str(error)[:300]})"
+    )
+
+
+def _word(error: BaseException | None, stop: bool) -> NDArray[np.uint8]:
+    """failed, stop, and the error's name and message, in a fixed number of bytes."""
+    word = np.zeros(2 + _TEXT, np.uint8)
+    word[1] = stop
+    if error is not None:
+        told = f"{type(error).__name__}\n{error}".encode()[:_TEXT]
+        word[0] = 1
+        word[2 : 2 + len(told)] = np.frombuffer(told, np.uint8)
+    return word
+
+
+def _raise_again(process: int, told: bytes) -> NoReturn:
+    name, _, message = told.rstrip(b"\0").decode(errors="replace").partition("\n")
+    failed = ProcessFailed(f"process {process}: {name}: {message}")
+    kind = _errors().get(name)
+    if kind is None:
+        raise failed
+    try:
+        error = kind(f"process {process}: {message}")
+    except TypeError:  # one that wants more than a message
+        error = failed
+    raise error
+
+
+def _errors() -> Mapping[str, type[BaseException]]:
+    """Errors that take a message alone: demur's refusals, and Python's common ones."""
+    plain = (ValueError, TypeError, RuntimeError, MemoryError, KeyboardInterrupt)
+    found: dict[str, type[BaseException]] = {kind.__name__: kind for kind in plain}
+    waiting: list[type[DemurError]] = [DemurError]
+    while waiting:
+        kind = waiting.pop()
+        found[kind.__name__] = kind
+        waiting.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,229 @@
+"""Faults in a cluster of two executor processes: the reports are those of a quiet run.
+
+A task waits on a file before each partition, so that a fault meets a job in its middle
+by construction and not by luck.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext, cloudpickle
+
+from demur.adapters.spark import privatize
+from demur.core.adjacency import ReplaceOne
+from demur.core.entropy import Seeded
+from demur.ledger import Budget, Ledger
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.row_streams import RowStreams
+from tests.adapters.spark.kit import (
+    NAMES,
+    by_id,
+    holding,
+    plain_reports,
+    same,
+    same_rows,
+    some_points,
+    table_of,
+)
+
+pytestmark = pytest.mark.slow
+# Executors cannot import this file: its functions and classes travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+POINTS, IDS = some_points(600, seed=2)
+PARTS = 3
+MECHANISM = BPM(8.0, "auto", 2)
+
+
+class FreshNoise(BPM):
+    """A broken twin: each task draws noise of its own."""
+
+    def draw_rows(self, matrix, ids, streams):
+        return super().draw_rows(matrix, ids, RowStreams(os.urandom(32)))
+
+
+class Gate:
+    """Rows that pass while a file is there; partition 0 passes at once."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __call__(self, batches):
+        part = TaskContext.get().partitionId()
+        while part and not os.path.exists(self.path):
+            time.sleep(0.05)
+        yield from batches
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "open"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def table(cluster, gate):
+    rows = cluster.createDataFrame(table_of(POINTS, IDS))
+    rows = rows.repartitionByRange(PARTS, "id")
+    return rows.mapInArrow(Gate(gate), rows.schema)
+
+
+# -- processes -------------------------------------------------------------------------
+
+
+def processes():
+    """(pid, parent, command line) of everything that runs."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            yield int(entry.name), parent, command
+
+
+def executors(spark):
+    """The JVMs of this application's executors."""
+    app = spark.sparkContext.applicationId
+    return [
+        pid
+        for pid, _, command in processes()
+        if "CoarseGrainedExecutorBackend" in command and app in command
+    ]
+
+
+def python_workers(spark):
+    """The Python processes that run tasks: children of the executors' daemons."""
+    tree = list(processes())
+    own = set(executors(spark))
+    daemons = {pid for pid, parent, _ in tree if parent in own}
+    return [pid for pid, parent, _ in tree if parent in daemons]
+
+
+def until(true, what, seconds=300):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"{what} did not come in {seconds} s"
+        time.sleep(0.05)
+
+
+def finished_tasks(spark):
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return max((stage.numCompletedTasks for stage in stages if stage), default=0)
+
+
+def disturbed(spark, reports, path, gate, harm):
+    """Write the reports; `harm` in the middle, when one partition is done."""
+    gate.unlink()
+    errors = []
+
+    def write():
+        try:
+            reports.dataframe.write.parquet(path)
+        except Exception as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        until(lambda: finished_tasks(spark) >= 1, "the first partition")
+        harm()
+    finally:
+        gate.touch()
+        writer.join(600)
+    assert not writer.is_alive() and not errors
+
+
+# -- what must be shown ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", ["executor", "python worker"])
+def test_a_killed_process_changes_no_report(cluster, table, gate, tmp_path, victim):
+    expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    killed = []
+
+    def harm():
+        find = executors if victim == "executor" else python_workers
+        until(lambda: find(cluster), victim)
+        killed.append(find(cluster)[0])
+        os.kill(killed[0], signal.SIGKILL)
+        until(lambda: killed[0] not in find(cluster), "its end")
+
+    path = str(tmp_path / "out")
+    with privatize(table, MECHANISM, NAMES, "id", ledger, source=Seeded(9)) as reports:
+        quiet = by_id(reports.dataframe)
+        disturbed(cluster, reports, path, gate, harm)
+        again = by_id(reports.dataframe)
+    assert killed and killed[0] not in executors(cluster) + python_workers(cluster)
+    written = by_id(cluster.read.parquet(path))
+    assert same(quiet, expected) and same(written, expected) and same(again, expected)
+    assert len(ledger.entries()) == 1
+    assert ledger.epsilon() == MECHANISM.event(ReplaceOne()).epsilon
+    assert failed_tasks(cluster)
+
+
+def failed_tasks(spark):
+    """Whether the event log knows of a task that failed."""
+    folder = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
+    app = spark.sparkContext.applicationId
+    text = "".join(
+        path.read_text() for path in folder.rglob(f"events_*{app}*") if path.is_file()
+    )
+    return '"Failed":true' in text
+
+
+def test_noise_of_a_task_of_its_own_would_be_found(cluster, table):
+    expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
+    twin = FreshNoise(8.0, "auto", 2)
+    with privatize(table, twin, NAMES, "id", None, source=Seeded(9)) as reports:
+        one, two = by_id(reports.dataframe), by_id(reports.dataframe)
+    assert not same_rows(one, expected).any() and not same_rows(one, two).any()
+
+
+class Race:
+    """Once armed, the first attempt at one partition waits until a copy of it runs."""
+
+    def __init__(self, folder):
+        self.armed, self.copied = str(folder / "armed"), str(folder / "copied")
+
+    def __call__(self, batches):
+        task = TaskContext.get()
+        if task.partitionId() == 1 and os.path.exists(self.armed):
+            if task.attemptNumber():
+                Path(self.copied).touch()
+            for _ in range(6000):
+                if os.path.exists(self.copied):
+                    break
+                time.sleep(0.05)
+        yield from batches
+
+
+def test_a_speculative_copy_gives_the_same_reports(cluster, tmp_path):
+    expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(4))
+    rows = cluster.createDataFrame(table_of(POINTS, IDS)).repartitionByRange(3, "id")
+    race = rows.mapInArrow(Race(tmp_path), rows.schema)
+    with privatize(race, MECHANISM, NAMES, "id", None, source=Seeded(4)) as reports:
+        (tmp_path / "armed").touch()
+        assert same(by_id(reports.dataframe), expected)
+        assert (tmp_path / "copied").exists()  # two attempts ran side by side
+
+
+def test_executors_keep_no_share_after_the_commit(cluster, table, spark_files):
+    key = Seeded(8).new_key()
+    with privatize(table, MECHANISM, NAMES, "id", None, source=Seeded(8)) as reports:
+        assert reports.dataframe.count() == len(IDS)
+        lent = reports._loan.borrowed
+        secrets = lent.share, lent.broadcast.value
+        at = holding(spark_files, secrets[1])
+        assert len(at) >= 2  # beside the driver, and at an executor
+        assert not holding(spark_files, key)
+    assert not holding(spark_files, key, *secrets)

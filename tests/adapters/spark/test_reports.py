@@ -1,0 +1,427 @@
+"""Reports on Spark: those of one machine, paid once, and a key that leaves no trace."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from demur.adapters.spark import SparkReports, privatize, reports_digest, shares
+from demur.cluster.report_job import InputChanged
+from demur.core import recording
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.entropy import NoiseKey, Seeded
+from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
+from demur.ledger import Budget, Ledger
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from tests.adapters.spark.kit import (
+    NAMES,
+    by_id,
+    closure_of,
+    holding,
+    plain_reports,
+    plan_texts,
+    same,
+    same_rows,
+    some_points,
+    spellings,
+    table_of,
+    written_table,
+)
+
+pytestmark = pytest.mark.slow
+
+EVERY = [BPM(8.0, "auto", 2), LaplacePerDimension(8.0, 2), GaussianReports(8.0, 2)]
+POINTS, IDS = some_points()
+SHARE = "spark.demur.secret.share."
+
+
+@pytest.fixture(scope="module")
+def df(spark):
+    return spark.createDataFrame(table_of(POINTS, IDS)).repartition(2).cache()
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A book that lasts, with the noise of the operating system."""
+
+    def opened(epsilon=100.0):
+        return Ledger.open(
+            tmp_path / "book.db",
+            dataset="people",
+            budgets={ReplaceOne(): Budget(epsilon)},
+            filter="pure",
+            keys=tmp_path / "keys",
+        )
+
+    return opened
+
+
+def lent(spark):
+    return [name for name, _ in spark.conf.getAll.items() if name.startswith(SHARE)]
+
+
+# -- the same reports ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", EVERY, ids=lambda m: type(m).__name__)
+def test_reports_are_those_of_one_machine(df, mechanism):
+    expected = plain_reports(mechanism, POINTS, IDS, Seeded(3))
+    with privatize(df, mechanism, NAMES, "id", None, source=Seeded(3)) as reports:
+        assert same(by_id(reports.dataframe), expected)
+        assert reports.mechanism == mechanism and len(reports) == len(IDS)
+    assert "NOT PRIVATE" in reports.entry.statement()
+
+
+def test_neither_partitions_nor_repetition_change_a_report(spark, df):
+    expected = plain_reports(EVERY[0], POINTS, IDS, Seeded(5))
+    other = plain_reports(EVERY[0], POINTS, IDS, Seeded(6))
+    assert not same_rows(expected, other).any()  # another key: no report alike
+    narrow = spark.createDataFrame(table_of(POINTS, IDS)).coalesce(1)
+    with privatize(narrow, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
+        one = reports.dataframe
+        assert one.rdd.getNumPartitions() == 1
+        assert same(by_id(one), expected)
+    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
+        many = reports.dataframe
+        assert many.rdd.getNumPartitions() == 2
+        assert same(by_id(many), expected) and same(by_id(many), expected)
+        for again in (many.repartition(3), many.coalesce(1)):
+            assert same(by_id(again), expected)
+        joined = many.join(many.withColumnRenamed("x", "other"), "id")
+        assert joined.where("x = other").count() == len(IDS)
+        few = many.where(F.col("id") < int(np.median(IDS)))
+        assert same(by_id(few), [part[: few.count()] for part in expected])
+
+
+def test_any_thread_may_act(df):
+    seen = {}
+
+    def act(name, read):
+        try:
+            seen[name] = read()
+        except Exception as error:
+            seen[name] = str(error)
+
+    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
+        here = by_id(reports.dataframe)
+        reads = {
+            "sql": lambda: by_id(reports.dataframe),
+            "rdd": lambda: reports.dataframe.rdd.collect(),
+        }
+        for name, read in reads.items():
+            thread = threading.Thread(target=act, args=(name, read))
+            thread.start()
+            thread.join()
+        assert len(reports.dataframe.rdd.collect()) == len(IDS)
+    assert same(seen["sql"], here)
+    # Outside Spark SQL a thread has its own properties: no key, and no other noise.
+    assert "the key of these reports is not here" in seen["rdd"]
+
+
+def test_types_and_names_come_through(spark):
+    names = ["a.b", "count", "`z`"]
+    points, ids = some_points(50, d=3)
+    points = points.astype(np.float32)
+    table = table_of(points, np.arange(50), names).append_column(
+        "note", [["private"] * 50]
+    )
+    df = spark.createDataFrame(table)
+    df = df.withColumn("id", F.col("id").cast("int"))
+    mechanism = BPM(8.0, 1.0, 3)
+    with privatize(df, mechanism, names, "id", None, source=Seeded(1)) as reports:
+        found = reports.dataframe
+        assert found.dtypes == [("id", "int"), *((name, "double") for name in names)]
+        expected = plain_reports(mechanism, points, np.arange(50), Seeded(1))
+        assert same(by_id(found, names), expected)
+
+
+# -- paid once -------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, book, tmp_path):
+    def run(idempotency_key="monday", table=df):
+        return privatize(
+            table, EVERY[0], NAMES, "id", ledger, idempotency_key=idempotency_key
+        )
+
+    with book() as ledger:
+        with pytest.raises(ZeroDivisionError), run() as reports:
+            first = by_id(reports.dataframe)
+            raise ZeroDivisionError
+        with pytest.raises(NoiseReuse, match="are closed"):
+            _ = reports.dataframe
+        spent = ledger.epsilon()
+    assert not lent(spark) and list((tmp_path / "keys").glob("*.key"))
+    with book() as ledger:
+        moved = table_of(np.clip(POINTS + 1e-9, 0, 1), IDS)
+        with pytest.raises(IdempotencyConflict):
+            run(table=spark.createDataFrame(moved))
+        with run(table=df.orderBy("y")) as reports:
+            reports.dataframe.write.parquet(str(tmp_path / "out"))
+        assert same(by_id(spark.read.parquet(str(tmp_path / "out"))), first)
+        assert ledger.epsilon() == spent and len(ledger.entries()) == 1
+        assert "NOT PRIVATE" not in reports.entry.statement()
+        with pytest.raises(NoiseReuse, match="is committed"):
+            run()
+        with run("tuesday") as reports:
+            assert not same_rows(by_id(reports.dataframe), first).any()
+        assert len(ledger.entries()) == 2 and ledger.verify()
+    names = {path.name for path in (tmp_path / "keys").glob("*.key")}
+    assert names == {"input-digests.key"}  # no noise key is left
+
+
+def test_a_declined_charge_draws_nothing(spark, df, monkeypatch):
+    def draw(*_):
+        raise AssertionError("a key was lent for nothing")
+
+    monkeypatch.setattr(shares.Loan, "__init__", draw)
+    ledger = Ledger(Budget(1.0), unit=Ball(0.2, space="cube"), filter="pure")
+    with pytest.raises(BudgetExceeded, match="nothing was spent"):
+        privatize(df, EVERY[0], NAMES, "id", ledger)
+    assert ledger.epsilon() == 0.0 and not ledger.entries() and not lent(spark)
+
+
+def test_after_commit_there_is_no_noise(spark, df):
+    reports = privatize(df, EVERY[0], NAMES, "id", None)
+    kept = reports.dataframe
+    assert kept.count() == len(IDS) and lent(spark)
+    reports.commit()
+    reports.commit()  # the exit of a `with` may follow
+    assert not lent(spark)
+    with pytest.raises(NoiseReuse, match="are committed and their key is gone"):
+        _ = reports.dataframe
+    with pytest.raises(Exception, match="after it was destroyed"):
+        kept.collect()
+    assert "secret" not in repr(reports) and "committed" in repr(reports)
+
+
+def test_the_commit_can_name_the_reports_as_written(
+    spark, df, book, tmp_path, monkeypatch
+):
+    bound, commit = [], Ledger.commit
+
+    def noted(ledger, entry, artefact):
+        bound.append(artefact)
+        commit(ledger, entry, artefact)
+
+    monkeypatch.setattr(Ledger, "commit", noted)
+    path = str(tmp_path / "out")
+    with book() as ledger:
+        reports = privatize(df, EVERY[0], NAMES, "id", ledger)
+        reports.dataframe.write.parquet(path)
+        written = spark.read.parquet(path)
+        with pytest.raises(ValueError, match="399 reports of 400. Nothing was commit"):
+            reports.commit(written.orderBy("id").limit(399))
+        reports.commit(written)
+    turned = written.orderBy("y")
+    assert bound == [reports_digest(turned, NAMES, "id")]
+    moved = written.withColumn("x", F.col("x") + 1e-3)
+    assert reports_digest(moved, NAMES, "id") != bound[0]
+
+
+# -- refused ---------------------------------------------------------------------------
+
+
+def spoiled(**cells):
+    points, ids = POINTS[:40].copy(), IDS[:40].copy()
+    for name, value in cells.items():
+        (ids if name == "id" else points[:, NAMES.index(name)])[[7, 30]] = value
+    return table_of(points, ids)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"x": np.nan}, "2 rows hold NaN or infinity"),
+        ({"y": -7.654321}, "2 rows lie outside the unit cube"),
+        ({"id": [-77654321, 5]}, "1 rows have a negative id"),
+        ({"id": 77654321}, "1 of them occur more than once"),
+    ],
+    ids=["nan", "outside", "negative", "twice"],
+)
+def test_bad_rows_cost_nothing_and_are_not_shown(spark, cells, message):
+    df = spark.createDataFrame(spoiled(**cells)).repartition(2, "id")
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    with pytest.raises(ValueError, match=message) as refused:
+        privatize(df, EVERY[0], NAMES, "id", ledger)
+    assert "Nothing was spent" in str(refused.value)
+    assert "7654321" not in str(refused.value) and not ledger.entries()
+
+
+def test_ids_that_meet_in_two_partitions_are_found(spark):
+    half = len(IDS) // 2
+    left = spark.createDataFrame(table_of(POINTS[:half], IDS[:half])).coalesce(1)
+    again = np.r_[IDS[half:-1], IDS[3]]
+    right = spark.createDataFrame(table_of(POINTS[half:], again)).coalesce(1)
+    with pytest.raises(ValueError, match="1 of them occur more than once"):
+        privatize(left.union(right), EVERY[0], NAMES, "id", None)
+
+
+def test_missing_values_cost_nothing(spark):
+    df = spark.createDataFrame([(1, 0.5, None), (None, 0.5, 0.5), (3, 0.1, 0.2)]).toDF(
+        "id", *NAMES
+    )
+    with pytest.raises(ValueError, match="2 rows have no value"):
+        privatize(df, EVERY[0], NAMES, "id", None)
+
+
+def test_arguments_are_looked_at_before_any_job(spark, df):
+    bpm = EVERY[0]
+
+    def refused(
+        error, match, *, table=df, mechanism=bpm, columns=NAMES, name="id", **k
+    ):
+        with pytest.raises(error, match=match) as caught:
+            privatize(table, mechanism, columns, name, k.pop("ledger", None), **k)
+        assert "Nothing was spent" in str(caught.value)
+
+    refused(TypeError, "must be a Spark DataFrame", table=[1])
+    refused(TypeError, "mechanism of reports", mechanism="bpm")
+    refused(TypeError, "list of names", columns="xy")
+    refused(ValueError, "2 different columns", columns=["x"])
+    refused(ValueError, "2 different columns", columns=["x", "x"])
+    refused(ValueError, "2 different columns", columns=["x", "id"])
+    refused(ValueError, "one column 'z'", columns=["x", "z"])
+    refused(ValueError, "must be one of tinyint", columns=["id", "y"], name="x")
+    refused(ValueError, "an idempotency key needs a ledger", idempotency_key="k")
+    refused(TypeError, "must be a Ledger or None", ledger="book.db")
+    refused(ValueError, "got string", table=df.withColumn("x", F.lit("a")))
+    refused(ValueError, "got boolean", table=df.withColumn("x", F.lit(True)))
+    refused(ValueError, "decimal", table=df.withColumn("x", F.lit(1).cast("decimal")))
+    twin = df.select("id", "x", "y", F.col("y").alias("x"))
+    refused(ValueError, "it has 2", table=twin)
+    chance = df.withColumn("x", F.rand())
+    refused(ValueError, "non-deterministic", table=chance)
+    refused(ValueError, "non-deterministic", table=chance.cache())
+    numbered = df.withColumn("id", F.monotonically_increasing_id())
+    refused(ValueError, "non-deterministic", table=numbered)
+    with pytest.raises(ValueError, match="no rows"):
+        privatize(df.where("x > 2"), bpm, NAMES, "id", None)
+    with recording.watching(recording.Tape()):
+        refused(NoiseReuse, "cannot watch executors", source=Seeded(1))
+
+
+def test_input_that_changes_is_refused_at_commit(spark, book, tmp_path):
+    folder = tmp_path / "in"
+    df = spark.read.parquet(written_table(folder, POINTS, IDS))
+    moved = POINTS.copy()
+    moved[3, 1] = np.nextafter(moved[3, 1], 0.0)
+    with book() as ledger:
+
+        def run():
+            return privatize(df, EVERY[0], NAMES, "id", ledger, idempotency_key="k")
+
+        reports = run()
+        first = by_id(reports.dataframe)
+        written_table(folder, moved, IDS)
+        with pytest.raises(InputChanged, match="Destroy what was"), reports:
+            reports.dataframe.collect()
+        with pytest.raises(NoiseReuse):
+            _ = reports.dataframe
+        with pytest.raises(IdempotencyConflict):
+            run()
+        written_table(folder, POINTS, IDS)  # the first files come back
+        with run() as reports:
+            assert same(by_id(reports.dataframe), first)
+        assert len(ledger.entries()) == 1
+
+
+def test_the_draw_refuses_rows_that_no_survey_passed(spark, tmp_path):
+    folder = tmp_path / "in"
+    df = spark.read.parquet(written_table(folder, POINTS, IDS))
+    reports = privatize(df, EVERY[0], NAMES, "id", None)
+    outside = POINTS.copy()
+    outside[5] = 7.654321
+    written_table(folder, outside, IDS)
+    with pytest.raises(Exception, match="1 rows lie outside") as caught:
+        reports.dataframe.collect()
+    text = str(caught.value)
+    assert "7.654" not in text and str(IDS[5]) not in text
+    with pytest.raises(InputChanged):
+        reports.commit()
+
+
+# -- the key ---------------------------------------------------------------------------
+
+
+def keys_of(seed):
+    """The entry's key of a seeded source, and the key of its rows."""
+    key = Seeded(seed).new_key()
+    return key, EVERY[0].row_key(NoiseKey(key, private=False))
+
+
+def traces(reports, secrets, folder):
+    """Where a secret is found while its job runs: files, plans, settings, closure."""
+    df = reports.dataframe
+    df.write.format("noop").mode("overwrite").save()
+    df.repartition(2).collect()
+    texts = [text.encode() for text in plan_texts(df)]
+    texts.append(str(df.sparkSession.sql("SET -v").collect()).encode())
+    wanted = [spelling for secret in secrets for spelling in spellings(secret)]
+    found = {str(path.relative_to(folder)) for path in holding(folder, *secrets)}
+    if any(spelling in text for text in texts for spelling in wanted):
+        found.add("plan")
+    if any(spelling in closure_of(df) for spelling in wanted):
+        found.add("closure")
+    return found
+
+
+def test_no_file_plan_or_log_holds_the_key(spark, df, spark_files):
+    secrets = keys_of(21)
+    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(21)) as reports:
+        assert same(
+            by_id(reports.dataframe), plain_reports(EVERY[0], POINTS, IDS, Seeded(21))
+        )
+        assert not traces(reports, secrets, spark_files)
+        lent = reports._loan.borrowed
+        closure, broadcast = lent.share, lent.broadcast.value
+        logged = bytes.fromhex(spark.conf.get(lent.property))
+        assert shares._xor(closure, shares._xor(broadcast, logged)) == secrets[1]
+        # One share in each place, and no place with two.
+        assert traces(reports, [closure], spark_files) == {"closure"}
+        files = holding(spark_files, broadcast)
+        assert files and all("local" in path.parts for path in files)
+        log = holding(spark_files, logged)
+        assert log and all("events" in path.parts for path in log)
+    assert not holding(spark_files, broadcast, closure, *secrets)
+
+
+@pytest.mark.parametrize("place", ["closure", "broadcast", "property"])
+def test_a_key_that_travels_whole_would_be_found(df, spark_files, monkeypatch, place):
+    secrets = keys_of(22)
+    nothing = bytes(32)
+    random = {
+        "closure": [secrets[1], nothing],
+        "broadcast": [nothing, secrets[1]],
+        "property": [nothing, nothing],
+    }[place]
+    broken = SimpleNamespace(token_bytes=lambda n: random.pop(0), token_hex=str)
+    monkeypatch.setattr(shares, "secrets", broken)
+    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(22)) as reports:
+        found = traces(reports, secrets, spark_files)
+    where = {"closure": "closure", "broadcast": "local/", "property": "events/"}[place]
+    assert found and all(name.startswith(where) for name in found)
+
+
+def test_shares_say_nothing_by_themselves(spark):
+    key = bytes(range(32))
+    loans = [shares.Loan(spark, key) for _ in range(2)]
+    for place in (
+        lambda b: b.share,
+        lambda b: b.broadcast.value,
+        lambda b: bytes.fromhex(spark.conf.get(b.property)),
+    ):
+        one, other = (place(loan.borrowed) for loan in loans)
+        assert one != other and key not in (one, other)
+    for loan in loans:
+        loan.take_back()
+        loan.take_back()  # the exit of a `with` may follow a commit
+    assert "secret" in repr(loans[0]) and not lent(spark)
+
+
+def test_the_handle_is_what_is_exported():
+    assert SparkReports.__module__ == "demur.adapters.spark.reports"

@@ -1,0 +1,141 @@
+"""A client of a book, alone on its host; reads one JSON command a line, answers so.
+
+"blind" is a sabotaged twin: it repeats a lost commit without looking for it.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import sqlalchemy as sa
+
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.errors import BookUnreachable, BudgetExceeded, OutcomeUnknown
+from demur.core.events import Pure
+from demur.ledger import Ledger, Timeouts, journal
+
+GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
+
+
+class Host:
+    def __init__(self):
+        self.book = self.reserved = self.entry = self.key = None
+        self.stop_at_commit = self.stop_at_row = False
+
+    def open(self, url, timeouts, blind=False):
+        if self.book:
+            self.book.close()
+        self.book = Ledger.open(url, timeouts=Timeouts(**timeouts))
+        self.reserved = None
+        sa.event.listen(self.book._store._engine, "commit", self._before_commit)
+        journal.charge_by_id = (lambda *_: None) if blind else CHARGE_BY_ID
+        journal.with_token = (lambda *_: None) if blind else WITH_TOKEN
+
+    def _before_commit(self, connection):
+        if self.stop_at_commit and connection.get_execution_options().get(
+            "demur_write"
+        ):
+            self.stop_at_commit = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def charge(self, label, key=None, digest=None, stop_at=None):
+        """Charge; stop this process while it holds the lock, or just before COMMIT."""
+        self.stop_at_commit = stop_at == "commit"
+        self.stop_at_row = stop_at == "row"
+        self.entry = self.book.charge(
+            GRAIN, label=label, idempotency_key=key, input_digest=digest
+        )
+        return self.entry.id
+
+    def before_row(self):
+        if self.stop_at_row:
+            self.stop_at_row = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def noise(self, digest=None):
+        """The first bytes of the entry's noise (for tests: it is compared)."""
+        self.key = self.book.key(self.entry, digest)
+        return self.key.stream("test").read(8).hex()
+
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def commit(self):
+        self.book.commit(self.entry, "artefact")
+
+    def note(self, stop_at=None):
+        self.stop_at_commit = stop_at == "commit"
+        self.book.annotate(self.entry, "utility", {"accuracy": 0.5})
+
+    def reserve(self, label, count):
+        self.reserved = self.book.reserve(GRAIN, count=count, label=label)
+        return self.reserved.entry.id
+
+    def draw(self, count=1, stop_at=None):
+        self.stop_at_commit = stop_at == "commit"
+        return [d.index for d in self.reserved.draw_many(count)]
+
+    def hammer(self, name, seconds):
+        """Charge as fast as it goes, every third time with an idempotency key."""
+        said = {"acknowledged": [], "unknown": [], "nothing": [], "declined": 0}
+        give_up, number, slowest = time.monotonic() + seconds, 0, 0.0
+        while time.monotonic() < give_up and not said["declined"]:
+            number += 1
+            label = f"{name}.{number}"
+            key = None if number % 3 else label
+            for _ in range(10):
+                begin = time.monotonic()
+                try:
+                    entry = self.book.charge(GRAIN, label=label, idempotency_key=key)
+                    said["acknowledged"].append((label, entry.id))
+                except BudgetExceeded:
+                    said["declined"] += 1
+                except BookUnreachable:
+                    if key:
+                        continue
+                    said["nothing"].append(label)
+                except OutcomeUnknown:
+                    if key:
+                        continue
+                    said["unknown"].append(label)
+                finally:
+                    slowest = max(slowest, time.monotonic() - begin)
+                break
+            else:
+                said["unknown"].append(label)
+        return said | {"slowest": slowest}
+
+
+CHARGE_BY_ID, WITH_TOKEN, APPEND = (
+    journal.charge_by_id,
+    journal.with_token,
+    journal.append,
+)
+
+
+def main():
+    host = Host()
+
+    def append(*arguments):
+        host.before_row()
+        APPEND(*arguments)
+
+    journal.append = append
+    for line in sys.stdin:
+        asked = json.loads(line)
+        begin = time.monotonic()
+        try:
+            answer = {"is": getattr(host, asked.pop("do"))(**asked)}
+        except Exception as error:
+            answer = {"error": type(error).__name__, "text": str(error)}
+        answer["took"] = time.monotonic() - begin
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""What a session on a server is told to wait for, and books of the schema before."""
+
+import re
+from typing import Any
+
+import pytest
+
+from demur.core.errors import BookUnreachable
+from demur.core.events import Pure
+from demur.ledger import Budget, Ledger, Timeouts, journal, server, store
+from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says
+
+GRAIN = says(Pure(2.0**-10))
+TERMS: dict[str, Any] = {
+    "dataset": "d",
+    "budgets": {UNIT: Budget(1.0)},
+    "filter": "pure",
+}
+
+
+def shown(book, name):
+    with book._store.read() as connection:
+        return connection.exec_driver_sql(f"SHOW {name}").scalar()
+
+
+@pytest.mark.postgres
+def test_every_session_is_bounded_whatever_the_server_is_told(
+    server, postgres_url, opened
+):
+    name = postgres_url.split("/")[3].split("?")[0]
+    for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
+        server.admin(f"ALTER DATABASE {name} SET {setting} = 0")
+    server.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
+    book = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
+    assert shown(book, "lock_timeout") == "7s"
+    assert shown(book, "idle_in_transaction_session_timeout") == "3500ms"
+    # Cancelled while it waits for a standby, a COMMIT is answered with success.
+    assert shown(book, "statement_timeout") == "0"
+    assert shown(book, "application_name") == "demur"
+    assert shown(book, "client_connection_check_interval") == "5s"
+
+
+@pytest.mark.postgres
+def test_what_the_address_says_wins(postgres_url, opened):
+    asked = "options=-c%20lock_timeout%3D9s%20--idle-in-transaction-session-timeout%3D0"
+    book = opened(f"{postgres_url}&application_name=mine&{asked}", **TERMS)
+    assert shown(book, "lock_timeout") == "9s"
+    assert shown(book, "idle_in_transaction_session_timeout") == "0"
+    assert shown(book, "application_name") == "mine"
+    book.charge(GRAIN, label="x")
+
+
+@pytest.mark.postgres
+def test_what_the_environment_says_wins(postgres_url, opened, monkeypatch):
+    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=8s")
+    monkeypatch.setenv("PGAPPNAME", "theirs")
+    book = opened(postgres_url, **TERMS)
+    assert shown(book, "lock_timeout") == "8s"
+    assert shown(book, "application_name") == "theirs"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("wish", ["off", "local", "remote_write", "remote_apply"])
+def test_a_commit_is_durable_and_may_be_more(postgres_url, opened, wish):
+    """remote_apply is stronger than on; nothing weaker is let through."""
+    options = f"options=-c%20synchronous_commit%3D{wish}"
+    book = opened(f"{postgres_url}&{options}", **TERMS)
+    kept = "remote_apply" if wish == "remote_apply" else "on"
+    assert shown(book, "synchronous_commit") == kept
+
+
+@pytest.mark.postgres
+def test_a_wrong_address_is_told_at_once_and_a_lost_server_waited_for(
+    postgres_url, opened
+):
+    with pytest.raises(BookUnreachable, match="Nothing was spent"):
+        Ledger.open(postgres_url.replace("/book", "/nobook"))
+    book = opened(postgres_url, **TERMS)
+    book.charge(GRAIN, label="one")
+    killed = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'demur'"
+    )
+    for read_or_write in (
+        lambda: book.charge(GRAIN, label="two"),
+        lambda: book.entries(),
+    ):
+        assert ask(postgres_url, killed)
+        read_or_write()
+    assert [e.label for e in book.entries()] == ["one", "two"]
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_a_lock_that_others_keep_is_given_up(postgres_url, opened):
+    impatient = Timeouts(lock=0.2, pause=0.5, call=1.0)
+    book = opened(postgres_url, timeouts=impatient, **TERMS)
+    other = opened(postgres_url)
+    with other._store.write() as connection:
+        store.lock_book(connection)
+        with pytest.raises(BookUnreachable, match="lock timeout|in time"):
+            book.charge(GRAIN, label="x")
+    assert book.entries() == []
+    book.charge(GRAIN, label="x")
+
+
+@pytest.mark.postgres
+def test_a_client_needs_no_right_to_change_what_was_written(
+    server, postgres_url, opened
+):
+    """The roles of docs/howto/a_book_for_many_hosts.md."""
+    page = (HERE.parents[1] / "docs/howto/a_book_for_many_hosts.md").read_text()
+    (grants,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    owner = opened(postgres_url, **TERMS)
+    for statement in grants.split(";"):
+        if statement.strip():
+            edit(postgres_url, statement)
+    try:
+        writer = opened(postgres_url.replace("demur@", "writer@"))
+        entry = writer.charge(GRAIN, label="x", idempotency_key="k")
+        writer.reserve(GRAIN, count=3, label="y").draw_many(2)
+        writer.annotate(entry, "utility", {"accuracy": 0.5})
+        writer.commit(entry, "artefact")
+        reader = opened(postgres_url.replace("demur@", "reader@"))
+        assert reader.verify(owner.head()).ok and reader.epsilon(delta=0.0) > 0
+        with pytest.raises(BookUnreachable, match="permission denied"):
+            reader.charge(GRAIN, label="z")
+        for role, harm in (
+            ("writer", "UPDATE demur_rows SET body = ''"),
+            ("writer", "DELETE FROM demur_rows"),
+            ("writer", "DROP TABLE demur_rows"),
+            ("reader", "UPDATE demur_budgets SET totals = '{}'"),
+        ):
+            with pytest.raises(Exception, match="permission denied|must be owner"):
+                edit(postgres_url.replace("demur@", f"{role}@"), harm)
+    finally:
+        for role in ("reader", "writer"):
+            edit(postgres_url, f"DROP OWNED BY {role}")
+            edit(postgres_url, f"DROP ROLE {role}")
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_a_standby_can_be_read_and_declines_to_write(postgres_url, opened):
+    opened(postgres_url, **TERMS).charge(GRAIN, label="x")
+    standby = f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
+    book = opened(standby, timeouts=Timeouts(pause=0.5, call=1.0))
+    assert len(book.entries()) == 1
+    with pytest.raises(BookUnreachable, match="read-only"):
+        book.charge(GRAIN, label="y")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"connect": 0.0},
+        {"silence": float("nan")},
+        {"lock": float("inf")},
+        {"call": "60"},
+        {"pause": True},
+        {"pause": 60.0},
+    ],
+)
+def test_time_outs_that_make_no_sense_are_refused(wrong):
+    with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
+        Timeouts(**wrong)
+
+
+def test_an_old_server_is_not_told_what_it_does_not_know():
+    new, old = (server.session_settings(Timeouts(), v) for v in (150000, 110000))
+    assert set(new) - set(old) == {"tcp_user_timeout"}
+
+
+def test_a_book_of_schema_1_is_taken_over_with_its_draws(new_book, book_url, opened):
+    """There a row was one draw and said no count; and the file must not go back."""
+    book = new_book(budgets={UNIT: BUDGET})
+    reserved = book.reserve(GRAIN, count=3, label="old", idempotency_key="k")
+    with book._store.write() as connection:
+        sequence, last, _ = store.lock_book(connection)
+        body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "time": "then"}
+        journal.append(connection, sequence, last, body, None)
+    edit(book_url, "UPDATE demur_book SET schema_version = 1")
+    now = opened(book_url).reserve(GRAIN, count=3, label="old", idempotency_key="k")
+    assert ask(book_url, "SELECT schema_version FROM demur_book") == [(2,)]
+    assert now.drawn == 1
+    assert [d.index for d in now.draw_many(2)] == [1, 2]
+    assert book.verify(book.head()).ok
+
+
+@pytest.mark.parametrize("count", [0, -2, 3, None])
+def test_a_forged_row_of_draws_is_found(new_book, book_url, count):
+    """Even with a chain that was computed anew."""
+    book = new_book(budgets={UNIT: BUDGET})
+    reserved = book.reserve(GRAIN, count=2, label="two")
+    with book._store.write() as connection:
+        sequence, last, _ = store.lock_book(connection)
+        body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
+        journal.append(connection, sequence, last, body | {"time": "now"}, None)
+    assert not book.verify(book.head()).ok

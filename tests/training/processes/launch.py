@@ -1,0 +1,80 @@
+"""Start the worker in several processes on the loopback; collect what they found."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+HEARTBEAT_S = 10
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One process: how it ended, and what it found by scenario."""
+
+    code: int
+    output: str
+    found: dict[str, Any]
+    seconds: float
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def launch(
+    count: int, folder: Path, *scenarios: str, timeout: float = 600.0
+) -> list[Ended]:
+    """All processes to their end; none is left behind, whatever happens."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"
+        " --xla_backend_optimization_level=0",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    port, began = free_port(), time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    running, outputs = [], []
+    for index in range(count):
+        output = folder / f"output-{index}.txt"
+        command = [sys.executable, "-m", "tests.training.processes.worker"]
+        command += [str(port), str(count), str(index), str(folder), *scenarios]
+        with output.open("w") as file:
+            running.append(
+                subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        outputs.append(output)
+    ended: list[Ended] = []
+    try:
+        for index, (process, output) in enumerate(zip(running, outputs, strict=True)):
+            left = timeout - (time.monotonic() - began)
+            code = process.wait(max(1.0, left))
+            found = {
+                path.name.removesuffix(f"-{index}.json"): json.loads(path.read_text())
+                for path in folder.glob(f"*-{index}.json")
+            }
+            seconds = time.monotonic() - began
+            ended.append(Ended(code, output.read_text(), found, seconds))
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return ended

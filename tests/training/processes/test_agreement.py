@@ -1,0 +1,120 @@
+"""What one process can show about several: errors that travel, keys, layouts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from demur.core.entropy import NoiseKey, Seeded
+from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
+from demur.training import processes
+from demur.training.data import as_data
+from demur.training.noise_streams import flat_normal, standard_normal
+from demur.training.placement import Placement, Share
+from demur.training.processes import ProcessesDisagree, ProcessFailed, ProcessLost
+
+
+class WantsMore(DemurError):
+    """An error that cannot be made from a message alone."""
+
+    def __init__(self, message, reason):
+        super().__init__(message, reason)
+
+
+def told_again(error):
+    """The error that another process raises for `error` of process 2."""
+    word = processes._word(error, False)
+    assert word[0] == 1 and len(word) == len(processes._word(None, True))
+    with pytest.raises(BaseException) as caught:
+        processes._raise_again(2, bytes(word[2:]))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error, kind",
+    [
+        (BudgetExceeded("declined: é"), BudgetExceeded),
+        (ValueError("no"), ValueError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError("the disk is gone"), ProcessFailed),
+        (WantsMore("a", "b"), ProcessFailed),
+        (ProcessesDisagree("in data"), ProcessesDisagree),
+    ],
+)
+def test_an_error_is_told_by_its_name(error, kind):
+    found = told_again(error)
+    assert type(found) is kind and str(found).startswith("process 2: ")
+    assert str(error) in str(found) or kind is KeyboardInterrupt
+
+
+def test_a_long_message_is_cut_and_still_told():
+    found = told_again(RuntimeError("é" * 5000))
+    assert type(found) is RuntimeError and 400 < len(str(found)) < 1100
+
+
+@pytest.mark.parametrize(
+    "error, lost",
+    [
+        (ValueError("UNKNOWN: Gloo AllReduce failed: Connection reset by peer"), True),
+        (ValueError("batch arguments disagree about the batch size"), False),
+        (TypeError("gloo"), False),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: task 1 heartbeat timeout"), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), False),
+    ],
+)
+def test_a_broken_connection_has_a_name(error, lost):
+    found = processes.lost(error)
+    assert isinstance(found, ProcessLost) if lost else found is error
+
+
+def test_one_process_alone_agrees_with_itself():
+    group = processes.Processes(None)
+    assert group.count == 1 and group.first
+    group.same({"data": 1})
+    assert group.from_first(lambda: 7) == 7
+    with group.stage() as meeting:
+        meeting.stop = True
+    assert meeting.stop
+    with pytest.raises(KeyError, match="mine"), group.stage():
+        raise KeyError("mine")
+
+
+def test_a_key_is_handed_on_until_it_is_wiped():
+    key = NoiseKey(Seeded(1).new_key(), private=False)
+    other = NoiseKey(key.handed_on(), private=False)
+    assert other.stream("x").read(16) == key.stream("x").read(16)
+    key.wipe()
+    with pytest.raises(NoiseReuse, match="wiped"):
+        key.handed_on()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (7, 3), (2, 3, 4)])
+def test_flat_noise_is_the_same_noise(shape):
+    key = jnp.array([3, 4], jnp.uint32)
+    whole = np.asarray(standard_normal(key, shape)).reshape(-1)
+    flat = np.asarray(flat_normal(key, shape, whole.size + 3))
+    np.testing.assert_array_equal(flat[: whole.size], whole)
+    assert len(np.unique(flat)) == flat.size  # padding repeats nothing either
+
+
+def test_a_leaf_that_counters_cannot_tell_apart_is_refused():
+    with pytest.raises(ValueError, match="split it"):
+        jax.eval_shape(lambda k: flat_normal(k, (2**31, 4), 2**33), jnp.zeros(2, "u4"))
+
+
+def test_a_share_has_the_rows_of_the_batch():
+    rows = as_data({"x": np.arange(12.0, dtype=np.float32).reshape(6, 2)})
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    indices = np.array([4, 0, -1, 5])
+    found = Share(rows, Placement(mesh).rows).take(indices)
+    np.testing.assert_array_equal(found["x"], rows.take(indices)["x"])
+    people = np.array([[4, 0], [-1, 5]])
+    found = Share(rows, Placement(mesh).rows).take(people)
+    np.testing.assert_array_equal(found["x"], rows.take(people)["x"])
+
+
+def test_a_layout_is_told_by_axes_and_owners():
+    devices = np.array(jax.devices()[:1])
+    told = {Placement(Mesh(devices, (name,))).told() for name in "ab"}
+    assert len(told | {Placement(None).told()}) == 3

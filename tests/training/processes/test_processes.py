@@ -1,0 +1,304 @@
+"""Training on 1, 2 and 4 processes of this machine, over the loopback."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from demur.training.distributed import start
+from tests.training.processes.launch import HEARTBEAT_S, launch
+from tests.training.processes.worker import open_book
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+
+SAME = ("plain", "drawn", "noise_alone", "in_parts", "rows_read", "clipping")
+MORE = ("other_noise", "people", "lattice")  # with two processes only
+SPREAD = ("noise_cost", "distinct_shards", "microbatches", "handed_round")
+# Sums of up to 64 float32 terms of size 1/20 a step, over 12 steps of rate 0.5, and
+# parameters of size 1: orders of summation differ by a few units of 2^-24.
+CLOSE = {"rtol": 2e-6, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+KILLED = ("killed_first", "killed_second")
+
+
+@pytest.fixture(scope="module")
+def killed(place):
+    """Runs of two processes of which one was killed at step 8, after a checkpoint."""
+    return {name: launch(2, place / name, name) for name in KILLED}
+
+
+@pytest.fixture(scope="module")
+def heads(place, killed):
+    """The book and the checkpoint right after the kill."""
+    return {name: state_of(place / name / "kept") for name in KILLED}
+
+
+@pytest.fixture(scope="module")
+def one(place, heads):
+    return fine(launch(1, place / "one", *SAME, *MORE, "other_mesh"))
+
+
+@pytest.fixture(scope="module")
+def four(place, heads):
+    return fine(launch(4, place / "four", *SAME, *SPREAD, "other_mesh"))
+
+
+@pytest.fixture(scope="module")
+def after_refusals(place, one, four):
+    return {name: state_of(place / name / "kept") for name in KILLED}
+
+
+@pytest.fixture(scope="module")
+def two(place, after_refusals):
+    more = ("stops", "failures", "undisturbed", "taken_up")
+    return fine(launch(2, place / "two", *SAME, *MORE, *SPREAD, *more))
+
+
+@pytest.fixture(params=["two", "four"])
+def several(request):
+    return request.getfixturevalue(request.param)
+
+
+def fine(ended):
+    for process in ended:
+        assert process.code == 0, process.output[-4000:]
+    return [process.found for process in ended]
+
+
+def state_of(folder):
+    with open_book(folder) as book:
+        book.verify()
+        (entry,) = book.entries()
+        head = book.head()
+        reserved = book.epsilon()
+    files = sorted(path.name for path in (folder / "run").rglob("*.npz"))
+    return {"entry": entry, "head": head, "epsilon": reserved, "files": files}
+
+
+def close(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, leaf in wanted.items():
+        np.testing.assert_allclose(found[name], leaf, **CLOSE)
+
+
+# -- the same result -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ["plain", "in_parts", "rows_read"])
+def test_several_processes_end_where_one_ends(one, several, scenario):
+    all_close(one, several, scenario)
+
+
+@pytest.mark.parametrize("scenario", ["people", "lattice"])
+def test_batches_of_people_and_lattice_noise_do_too(one, two, scenario):
+    all_close(one, two, scenario)
+
+
+def all_close(one, several, scenario):
+    (alone,) = one
+    for found in several:
+        assert found[scenario]["params"] == several[0][scenario]["params"]
+        close(found[scenario]["params"], alone[scenario]["params"])
+
+
+def test_all_else_is_told_alike(one, several):
+    (alone,) = one
+    for found in several:
+        close(found["plain"]["average"], alone["plain"]["average"])
+        assert found["rows_read"]["seen"] == found["rows_read"]["params"]
+        close(found["rows_read"]["loss"], alone["rows_read"]["loss"])
+        for name in ("steps", "waste", "statement"):
+            assert found["plain"][name] == alone["plain"][name]
+
+
+def test_a_missing_gradient_is_seen(one, several):
+    """The comparison has power: a run without gradients is far outside it."""
+    (alone,) = one
+    with pytest.raises(AssertionError):
+        close(several[0]["noise_alone"]["3 bands"], alone["plain"]["params"])
+
+
+def test_the_numbers_drawn_have_the_same_bits_on_any_mesh(one, several):
+    (alone,) = one
+    for found in several:
+        assert found["drawn"] == alone["drawn"]
+    assert all(len(values) == len(set(values)) for values in alone["drawn"].values())
+
+
+def test_noise_is_the_same_up_to_the_rounding_of_its_scale(one, several):
+    (alone,) = one
+    for found in several:
+        for bands, params in alone["noise_alone"].items():
+            close(found["noise_alone"][bands], params)
+
+
+def test_memories_that_are_no_ring_give_the_same_noise(one, two):
+    (alone,) = one
+    for found in two:
+        for memory, params in alone["other_noise"].items():
+            close(found["other_noise"][memory], params)
+
+
+# -- each process its share ------------------------------------------------------------
+
+
+def test_a_process_reads_its_share_of_the_rows(one, several):
+    (alone,) = one
+    reads = [found["rows_read"]["read"] for found in several]
+    assert reads == [alone["rows_read"]["read"] // len(several)] * len(several)
+
+
+def test_a_device_draws_its_share_of_the_noise_and_no_more(several):
+    size, count = 101 * 99, len(several)
+    for found in several:
+        cost = found["noise_cost"]
+        share = -(-size // count)
+        assert cost["ours"]["words"] == share
+        assert cost["twin"]["words"] == size
+        assert cost["ours"]["flops"] < 1.1 * cost["twin"]["flops"] / count
+        # Two steps of the past in float32.
+        assert cost["ours"]["memory"] == 2 * 4 * share
+        assert cost["twin"]["memory"] == 2 * 4 * size
+
+
+def test_microbatches_do_not_gather_the_rows_of_other_devices(several):
+    for found in several:
+        assert found["microbatches"]["ours"] == 64 // len(several)
+        assert found["microbatches"]["twin"] == 64
+
+
+def all_differ(shards):
+    values = np.asarray(shards)
+    return len(np.unique(values)) == values.size
+
+
+def test_no_two_shards_have_the_same_noise(several):
+    for found in several:
+        assert all_differ(found["distinct_shards"]["ours"])
+        assert not all_differ(found["distinct_shards"]["twin"])
+
+
+def test_inside_shard_map_examples_are_clipped_before_they_are_summed(one, several):
+    (alone,) = one
+    for found in several:
+        close(found["clipping"]["sum"], alone["clipping"]["sum"])
+        close(found["clipping"]["ours"], alone["clipping"]["sum"])
+        with pytest.raises(AssertionError):
+            close(found["clipping"]["twin"], alone["clipping"]["sum"])
+
+
+def test_arrays_are_handed_round_whole(several):
+    for found in several:
+        for arrays in found["handed_round"].values():
+            assert arrays and all(arrays.values())
+
+
+# -- who decides, and who fails --------------------------------------------------------
+
+
+def test_the_first_process_decides_when_to_stop(two):
+    for found in two:
+        assert found["stops"] == {"process 0": 4, "process 1": 12}
+
+
+@pytest.mark.parametrize(
+    "case, first, second, entries",
+    [
+        ("no mesh", "ValueError: mesh must be given where 2 processes", None, 0),
+        ("fewer rows", "ProcessesDisagree: .* differ in data", None, 0),
+        (
+            "bad data",
+            "TypeError: process 1: data must be numbers",
+            "TypeError: data",
+            0,
+        ),
+        ("other parameters", "ProcessesDisagree: .* first parameters", None, 0),
+        ("other loss", "ProcessesDisagree: .* program", None, 0),
+        ("bad loss", "RuntimeError: process 1: no such", "RuntimeError: no such", 0),
+        ("other plan", "ProcessesDisagree: .* differ in plan", None, 0),
+        ("book in the second", "TypeError: process 1: only", "TypeError: only", 0),
+        ("declined", "BudgetExceeded: 'DP", "BudgetExceeded: process 0: 'DP", 0),
+        ("callback", "ProcessFailed: process 1: KeyError", "KeyError", 1),
+        ("interrupt", "KeyboardInterrupt: process 1", "KeyboardInterrupt", 1),
+        ("disk", "ProcessFailed: process 1: OSError: the disk", "OSError", 1),
+    ],
+)
+def test_what_fails_in_one_process_fails_in_all(two, case, first, second, entries):
+    for found, wanted in zip(two, (first, second or first), strict=True):
+        assert re.match(wanted, found["failures"]["errors"][case])
+    assert two[0]["failures"]["after"][case]["entries"] == entries
+
+
+# -- killed, and taken up again --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, who", [("killed_first", 0), ("killed_second", 1)])
+def test_a_killed_process_ends_the_run(killed, name, who):
+    ended = killed[name]
+    assert ended[who].code == -9
+    other = ended[1 - who]
+    assert other.code not in (0, -9) and "finished" not in other.output
+    said = ("another process of the run has died", "another task died")
+    assert any(text in other.output for text in said)
+    # Starting and compiling take the rest.
+    assert other.seconds < 6 * HEARTBEAT_S + 60
+
+
+def test_a_process_can_be_told_to_end(place):
+    first, second = launch(2, place / "terminated", "terminated")
+    assert second.code == -15
+    assert first.code not in (0, -9) and "ProcessLost" in first.output
+
+
+def test_the_lost_process_is_named_where_the_others_get_to_speak(killed):
+    first = killed["killed_second"][0].output
+    assert "ProcessLost" in first and "taken up where it was" in first
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_after_the_kill_the_book_has_one_open_entry(heads, name):
+    assert heads[name]["epsilon"] > 0
+    assert "model-5.npz" in heads[name]["files"]
+    assert "noise-5.npz" in heads[name]["files"]
+
+
+def test_another_mesh_is_refused_and_nothing_is_drawn(heads, one, four, after_refusals):
+    for found in (*one, *four):
+        assert "CheckpointRefused" in found["other_mesh"]["error"]
+    assert after_refusals == heads
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_the_same_mesh_goes_on_bit_for_bit(two, place, name):
+    for found in two:
+        taken, wanted = found["taken_up"][name], found["undisturbed"]
+        assert taken["params"] == wanted["params"]
+    assert two[0]["taken_up"][name]["entries"] == 1
+    after = state_of(place / name / "kept")
+    # Committed: the secret half is gone.
+    assert after["files"] == ["model-12.npz"]
+
+
+# -- starting --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (("127.0.0.1:1", 2, 2), "from 0 to 1"),
+        (("127.0.0.1:1", 0, 0), "processes"),
+        (("127.0.0.1", 2, 0), "host:port"),
+        ((":1", 2, 0), "host:port"),
+    ],
+)
+def test_a_bad_start_is_refused(arguments, error):
+    with pytest.raises(ValueError, match=error):
+        start(*arguments)
+    assert jax.process_count() == 1
