@@ -10,7 +10,7 @@ from tests.ledger.kit import HERE
 
 @pytest.fixture(scope="module")
 def simulate():
-    module = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "scale_ledger.py"))
+    module = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "scale_parts" / "ledger.py"))
     return module["simulate"]
 
 

@@ -19,7 +19,6 @@ every data set then yields a theta within tau / lam of its own minimiser.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -189,11 +188,11 @@ def _solver_of(hessian: Array, lam: float, shape: tuple[int, ...]) -> Solve:
     return solve
 
 
-@dataclass
 class _Secants:
     """L-BFGS's two loops around a given inverse Hessian."""
 
-    _pairs: list[tuple[Array, Array, float]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Array, Array, float]] = []
 
     def learn(self, along: Array, change: Array) -> None:
         curve = float(np.vdot(along, change))

@@ -29,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,7 +195,8 @@ class Store:
         On a server it ends at the monotonic time `give_up`, or after a call's time.
         """
         progress, options = _Progress(), {"demur_write": True}
-        give_up = give_up or time.monotonic() + self._timeouts.call
+        if give_up is None:
+            give_up = time.monotonic() + self._timeouts.call
         begun = self._begun(options, give_up, to_the_end=True)
         with _clear_errors(progress), begun as connection:
             yield connection
@@ -407,11 +407,10 @@ def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
         yield
 
 
-@dataclass
 class _Progress:
     """How far a transaction came: after COMMIT was sent, its outcome may be unknown."""
 
-    committing: bool = False
+    committing = False
 
 
 @contextmanager

@@ -81,7 +81,12 @@ def test_many_reports_give_the_clusters_of_one_machine(spark):
     passes = []
     with clustering.ReportBlocks(df, mechanism, COLUMNS, "id") as blocks:
         sound = blocks.over
-        blocks.over = lambda work: passes.append(work) or sound(work)
+
+        def counted(work):
+            passes.append(work)
+            return sound(work)
+
+        blocks.over = counted
         there = clone(model).fit_reports(blocks)
     assert len(passes) > 4 and not there.averaged_
     assert np.array_equal(learned(here), learned(there))  # 1e-9 is asked for

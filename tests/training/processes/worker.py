@@ -190,8 +190,10 @@ def noise_cost(mesh, folder):
         words = {int(size) for size in re.findall(r"u32\[(\d+)\]", made.as_text())}
         pairs = re.findall(r"u32\[(\d+),(\d+)\]", made.as_text())
         words |= {int(a) * int(b) for a, b in pairs}
+        costs = made.cost_analysis()
+        assert costs is not None
         found[name] = {
-            "flops": made.cost_analysis()["flops"],
+            "flops": costs["flops"],
             "words": max(words),
             "memory": state.memory[0].addressable_shards[0].data.nbytes,
         }

@@ -167,7 +167,9 @@ def _raw_rows(size: Size, seed: int) -> AuditResult:
     right = inputs.prepare
 
     def wrong(estimator: Any, X: Any, y: Any, **options: Any) -> Any:
-        return right(estimator, X, y, **options)._replace(X=np.asarray(X))
+        prepared = right(estimator, X, y, **options)
+        assert isinstance(prepared, inputs.Prepared)
+        return prepared._replace(X=np.asarray(X))
 
     far = _moved((30.0, 40.0))
     audited = _replayed(_prototypes, Ball(2.0, "records"), far, "convex: prototypes")

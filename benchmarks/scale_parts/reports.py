@@ -1,6 +1,6 @@
 """BPM reports on Spark with two cores, against the plain kernel on the same cores.
 
-    python benchmarks/scale_reports.py [--quick] [--rows 10000000] [--dimension 10]
+    python benchmarks/scale_parts/reports.py [--quick] [--rows 10000000] [--dimension 10]
 
 The plain kernel runs in two threads (it releases Python's lock): once in memory alone,
 and once from Parquet to Parquet by Arrow, which is the work that Spark does. Spark runs

@@ -1,6 +1,6 @@
 """Training on 1, 2 and 4 processes of one machine: rows a second, and the noise.
 
-    python benchmarks/scale_training.py [--quick]
+    python benchmarks/scale_parts/training.py [--quick]
 
 Every process is pinned to one core and runs one thread, so that two of them on two
 cores can at best double what one does, and four only show what the meetings cost. One
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 from demur.core.entropy import Seeded  # noqa: E402

@@ -1,6 +1,6 @@
 """The book at 10,000 charges a second: measured on PostgreSQL, and simulated.
 
-    python benchmarks/scale_ledger.py [--quick] [--plot FILE]
+    python benchmarks/scale_parts/ledger.py [--quick] [--plot FILE]
 
 Every charge takes the book's one lock, so a book makes 1 / S transactions a second, S
 being the time from one commit to the next. Taken k at a time, as a reservation of k or
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402

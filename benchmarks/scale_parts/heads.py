@@ -1,6 +1,6 @@
 """A head fitted from Parquet: wall time, passes and peak memory against its file.
 
-    python benchmarks/scale_heads.py [--quick] [--size N D ...]
+    python benchmarks/scale_parts/heads.py [--quick] [--size N D ...]
 
 Each fit runs in a process of its own, whose peak memory is what the system says
 (ru_maxrss). Files are made here, float32 embeddings in one column of lists, and removed
