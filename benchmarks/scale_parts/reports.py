@@ -1,6 +1,6 @@
 """BPM reports on Spark with two cores, against the plain kernel on the same cores.
 
-    python benchmarks/scale_parts/reports.py [--quick] [--rows 10000000] [--dimension 10]
+    python benchmarks/scale_parts/reports.py [--quick] [--rows 1e7] [--dimension 10]
 
 The plain kernel runs in two threads (it releases Python's lock): once in memory alone,
 and once from Parquet to Parquet by Arrow, which is the work that Spark does. Spark runs
@@ -227,7 +227,7 @@ def run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
-    parser.add_argument("--rows", type=int)
+    parser.add_argument("--rows", type=lambda text: int(float(text)))
     parser.add_argument("--dimension", type=int, default=10)
     parser.add_argument("--records", type=int, default=BATCH)
     chosen = parser.parse_args()

@@ -10,7 +10,8 @@ from tests.ledger.kit import HERE
 
 @pytest.fixture(scope="module")
 def simulate():
-    module = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "scale_parts" / "ledger.py"))
+    script = HERE.parents[1] / "benchmarks" / "scale_parts" / "ledger.py"
+    module = runpy.run_path(str(script))
     return module["simulate"]
 
 
