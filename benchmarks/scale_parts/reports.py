@@ -169,6 +169,9 @@ def on_spark(
 
     took = {"survey and charge": measured(survey)}
     took["draw"] = measured(lambda: write(kept[0].dataframe, target))
+    took["draw, written nowhere"] = measured(
+        lambda: kept[0].dataframe.write.format("noop").mode("overwrite").save()
+    )
     took["commit"] = measured(kept[0].commit)
     took["a copy of the table"] = measured(
         lambda: write(points, target.with_name(target.name + "-copy"))

@@ -38,7 +38,7 @@ class IdempotencyConflict(DemurError):
 
 
 class BookUnreachable(DemurError):
-    """The book's store did not answer in time; nothing was spent."""
+    """The book's store did not answer in time; this step spent nothing."""
 
 
 class OutcomeUnknown(DemurError):

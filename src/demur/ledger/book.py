@@ -497,11 +497,14 @@ class Ledger:
         """
         with self._store.read() as connection:
             body = self._charge_row(connection, entry)
-            if journal.body_of(connection, entry.id, "commit") is not None:
-                raise NoiseReuse(
-                    f"{entry.label!r} is committed and its key is wiped: its noise"
-                    " cannot be drawn again. Charge a new entry."
-                )
+            committed = journal.body_of(connection, entry.id, "commit") is not None
+        if committed:
+            # The process died, or lost the answer, between its commit and the wipe.
+            self._shelf.wipe(entry.id)
+            raise NoiseReuse(
+                f"{entry.label!r} is committed and its key is wiped: its noise"
+                " cannot be drawn again. Charge a new entry."
+            )
         bound = body["input"] is not None
         salt = _salt(entry.id, body["idempotency_key"])
         if bound and (
@@ -637,15 +640,27 @@ class Ledger:
             if about in (None, body["about"])
         )
 
-    def find(self, idempotency_key: str) -> Entry | None:
-        """The charge that was made with this idempotency key, if there is one."""
-        with self._store.read() as connection:
+    def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
+        """The charge that was made with this idempotency key, if there is one.
+
+        `settled` takes the book's lock first: a charge whose answer was lost is there
+        by then, or never will be. A plain look may come before its commit is over.
+        """
+
+        def look(connection: Connection, again: bool = False) -> Entry | None:
+            if settled:
+                store.lock_book(connection)
             found = journal.charge_by_key(connection, idempotency_key)
             if found is None:
                 return None
             sequence, body = found
             declared = journal.declaration(connection, body["declaration"])
-        return self._entry(sequence, body, declared)
+            return self._entry(sequence, body, declared)
+
+        if settled:
+            return self._store.persist(look)
+        with self._store.read() as connection:
+            return look(connection)
 
     def _default_unit(self, unit: Unit | None) -> Unit:
         if unit is not None:
@@ -794,8 +809,10 @@ def _state_folder() -> Path:
 
 
 def _shown(url: str | os.PathLike[str]) -> str:
-    """An address without its password."""
+    """An address without user, password and parameters (one may be a password)."""
     text = os.fspath(url)
-    if "://" in text and "@" in text:
-        return text.split("://")[0] + "://..." + text.rsplit("@", 1)[1]
-    return repr(text)
+    if "://" not in text or text.startswith("sqlite:"):
+        return repr(text)
+    address = sa.make_url(text)
+    where = f"{address.host or ''}/{address.database or ''}"
+    return f"{address.drivername}://...{where}"

@@ -10,10 +10,12 @@ the address, or of PGOPTIONS, wins; what the server is configured with does not)
 - a client that stopped inside its transaction: the server ends its session after
   `idle_in_transaction_session_timeout`, which rolls back and frees the lock;
 - a server that is alive and says nothing (a stalled disk): the client shuts its socket.
+  Not in the middle of a reading, which may be long: only its first answer is bounded.
 
-`statement_timeout` is set to 0 on purpose. It also counts while COMMIT waits for a
-synchronous standby, and PostgreSQL answers a COMMIT that is cancelled there with
-success, though the standby lacks it: a failover would forget an acknowledged charge.
+`statement_timeout` is set to 0: the bounds above are enough, and a reading may be long.
+PostgreSQL answers a COMMIT whose wait for a synchronous standby was cancelled
+(pg_cancel_backend) with success and a warning, though the standby may lack it: a
+failover would forget an acknowledged charge. Such an answer counts as a lost one.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _CHECK = "client_connection_check_interval"
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE WHEN"
     " current_setting('synchronous_commit') = 'remote_apply'"
-    " THEN 'remote_apply' ELSE 'on' END, false)"
+    " THEN 'remote_apply' ELSE 'on' END, false),"
+    " set_config('client_min_messages', 'warning', false)"
 )
 
 
@@ -214,6 +217,28 @@ def bounded(connection: Any, give_up: float) -> Iterator[None]:
         timer.cancel()
         timer.join()
         held.close()
+
+
+class Unconfirmed(Exception):
+    """A COMMIT was answered with a warning."""
+
+
+@contextmanager
+def without_warning(connection: Any) -> Iterator[None]:
+    """Take a COMMIT that the server warns about for one without an answer."""
+    warnings: list[str] = []
+
+    def hear(said: Any) -> None:
+        if said.severity_nonlocalized == "WARNING":
+            warnings.append(str(said.message_primary))
+
+    connection.add_notice_handler(hear)
+    try:
+        yield
+    finally:
+        connection.remove_notice_handler(hear)
+    if warnings:
+        raise Unconfirmed(warnings[0])
 
 
 def is_passing(error: BaseException | None) -> bool:

@@ -203,7 +203,11 @@ class Store:
             progress.committing = True
             transaction = connection.get_transaction()
             assert transaction is not None
-            transaction.commit()
+            with ExitStack() as stack:
+                if not self._is_sqlite:
+                    driver = connection.connection.driver_connection
+                    stack.enter_context(server.without_warning(driver))
+                transaction.commit()
 
     def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
         """Run `work` in a transaction until it is durable, within the time of a call.
@@ -250,11 +254,13 @@ class Store:
                     with ExitStack() as attempt:
                         plain = attempt.enter_context(engine.connect())
                         connection = plain.execution_options(**options)
-                        attempt.enter_context(connection.begin())
+                        # Around the transaction: a ROLLBACK is waited for, too.
                         bound = attempt.enter_context(ExitStack())
                         if not self._is_sqlite:
                             driver = connection.connection.driver_connection
                             bound.enter_context(server.bounded(driver, give_up))
+                        attempt.enter_context(connection.begin())
+                        if not self._is_sqlite:
                             connection.exec_driver_sql("SELECT 1")
                         if not to_the_end:
                             bound.close()
@@ -417,6 +423,12 @@ class _Progress:
 def _clear_errors(progress: _Progress) -> Iterator[None]:
     try:
         yield
+    except server.Unconfirmed as error:
+        raise OutcomeUnknown(
+            "the book answered a commit, but no standby has confirmed it: its wait was"
+            " cancelled. Repeat the same call with the same idempotency key: it pays"
+            " once. Without a key, count it as spent."
+        ) from error
     except (DBAPIError, PoolTimeout) as error:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
@@ -430,7 +442,8 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
                 " idempotency key: it pays once. Without a key, count it as spent."
             ) from error
         raise BookUnreachable(
-            f"the book could not be reached: {cause}. Nothing was spent."
+            f"the book could not be reached: {cause}. Nothing was spent by this step;"
+            " what was charged before it stays spent."
         ) from error
 
 

@@ -143,8 +143,8 @@ class Till:
         return self.ledger.key(entry)
 
     def find(self, operation: str) -> Entry | None:
-        """The entry of an operation, if it was booked."""
-        return self.ledger.find(self._name(operation))
+        """The entry of an operation, if it was booked; final, not just not yet."""
+        return self.ledger.find(self._name(operation), settled=True)
 
     def commit(self, entry: Entry, artefact: str) -> None:
         """Bind the entry to what it paid for; its key is wiped."""

@@ -2,10 +2,15 @@
 
 A report is a function of (key of the rows, row id, point). Nothing of the task enters:
 not its partition, its attempt, its executor, nor what ran before.
+
+An executor may have another version of demur, or a processor whose `exp` ends in other
+bits. Attempts there and elsewhere would be two reports of one row. So each task draws a
+few fixed rows under a public key first, and must get what the driver got.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,11 +19,23 @@ import numpy as np
 import pyarrow as pa
 
 from demur.adapters.spark.survey import rows_of
+from demur.core.errors import DemurError
 from demur.mechanisms.reports import RowMechanism
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.row_streams import KEY_BYTES, RowStreams
 
 if TYPE_CHECKING:
     from demur.adapters.spark.shares import Borrowed
+
+_PROBES = 64
+
+
+def probe(mechanism: RowMechanism) -> str:
+    """A digest of what this machine draws for fixed points under a public key."""
+    shape = _PROBES, mechanism.dimension
+    points = np.linspace(0.0, 1.0, shape[0] * shape[1]).reshape(shape)
+    ids = np.arange(_PROBES, dtype=np.uint64)
+    drawn = mechanism.draw_rows(points, ids, RowStreams(bytes(KEY_BYTES)))
+    return hashlib.sha256(drawn.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,10 +45,18 @@ class Draw:
     mechanism: RowMechanism
     names: tuple[str, ...]
     borrowed: Borrowed
+    expected: str  # the driver's probe
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The reports of one partition, batch by batch."""
         streams = RowStreams(self.borrowed.key())
+        if probe(self.mechanism) != self.expected:
+            raise DemurError(
+                "this executor draws other reports than the driver would: it has"
+                " another version of demur or its libraries, or another kind of"
+                " processor. A task that runs twice could give two reports of one row."
+                " Nothing was drawn here."
+            )
         for batch in batches:
             if not batch.num_rows:
                 continue

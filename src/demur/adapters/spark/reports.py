@@ -12,7 +12,9 @@ The order of things:
     charge    one entry, bound to the digest: durable, or declined and nothing is drawn
     lend      the key of the rows, in shares, to the tasks of this session (`shares`)
     draw      lazily, by `mapInArrow`, as often as actions ask
-    commit    the survey again; the shares destroyed; the entry committed, its key wiped
+    commit    the shares destroyed; the survey again; the entry committed, its key wiped
+
+The shares go before the last survey, so that no task can begin to draw after it.
 
 **The input must stay.** One noise on two points shows their difference, so what is
 drawn must be what was surveyed. A plan that Spark calls non-deterministic is refused,
@@ -35,9 +37,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from demur.adapters.spark.drawing import Draw
+from demur.adapters.spark.drawing import Draw, probe
 from demur.adapters.spark.session import classic_dataframe
-from demur.adapters.spark.shares import Loan
+from demur.adapters.spark.shares import Borrowed, Loan, must_travel
 from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
 from demur.cluster.report_job import InputChanged
 from demur.core import recording, validate
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _REAL = ("float", "double", *_WHOLE)
+State = Literal["open", "closed", "being committed", "spoiled", "committed"]
 
 
 def privatize(
@@ -84,8 +87,12 @@ def privatize(
             "mechanism must be a mechanism of reports (BPM, LaplacePerDimension,"
             f" GaussianReports); got {type(mechanism).__name__}. Nothing was spent."
         )
+    columns = _listed(columns)
     rows = _rows(df, mechanism.dimension, columns, id_column)
     _must_repeat(df)
+    schema = _schema(df, columns, id_column)
+    alike = Draw(mechanism, (), Borrowed("", b"", None), "")
+    must_travel(df.sparkSession.sparkContext, alike, schema)
     must_last(ledger, idempotency_key)
     if recording.active() is not None:
         raise NoiseReuse(
@@ -102,7 +109,6 @@ def privatize(
         source=source or OsEntropy(),
     )
     key = mechanism.row_key(book.key(entry, found.digest))
-    schema = _schema(df, columns, id_column)
     return SparkReports(rows, schema, mechanism, book, entry, found, key)
 
 
@@ -111,6 +117,7 @@ def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str
 
     `commit(written)` puts it into the book; whoever has the reports can compare.
     """
+    columns = _listed(columns)
     rows = _rows(classic_dataframe(df), len(columns), columns, id_column)
     return survey_reports(rows).digest
 
@@ -138,10 +145,16 @@ class SparkReports:
         self._names = schema.fieldNames()
         text = f"spark reports {entry.id} {found.digest}"
         self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-        self._state: Literal["open", "closed", "committed"] = "open"
+        self._state: State = "open"
+        expected = probe(mechanism)
         self._loan = Loan(rows.sparkSession, key)
-        draw = Draw(mechanism, tuple(self._names), self._loan.borrowed)
-        self._dataframe = rows.mapInArrow(draw, schema)
+        try:
+            lent = self._loan.borrowed
+            draw = Draw(mechanism, tuple(self._names), lent, expected)
+            self._dataframe = rows.mapInArrow(draw, schema)
+        except BaseException:
+            self._loan.take_back()
+            raise
 
     @property
     def dataframe(self) -> DataFrame:
@@ -166,9 +179,12 @@ class SparkReports:
         if self._state == "committed":
             return
         artefact = self._artefact if written is None else self._digest_of(written)
-        unchanged = self._unchanged()
-        self.close()
-        if not unchanged:
+        self._loan.take_back()
+        if self._state != "spoiled":
+            self._state = "being committed"
+            if not self._unchanged():
+                self._state = "spoiled"
+        if self._state == "spoiled":
             raise InputChanged(
                 "df is not what it was when it was surveyed: one noise may lie on two"
                 " points of a row, and their difference would show. Destroy what was"
@@ -179,7 +195,10 @@ class SparkReports:
         self._state = "committed"
 
     def close(self) -> None:
-        """Take the key back without committing; the entry stays spent."""
+        """Take the key back without committing; the entry stays spent.
+
+        The end of a `with` then does not commit either.
+        """
         self._loan.take_back()
         if self._state == "open":
             self._state = "closed"
@@ -194,10 +213,11 @@ class SparkReports:
         name, *columns = self._names
         rows = _rows(classic_dataframe(written, "written"), len(columns), columns, name)
         found = survey_reports(rows)
-        if found.rows != self._found.rows:
+        if (found.rows, found.ids) != (self._found.rows, self._found.ids):
             raise ValueError(
-                f"written holds {found.rows} reports of {self._found.rows}. Nothing"
-                " was committed: write them again."
+                f"written must hold one report for each of {self._found.rows} ids; it"
+                f" holds {found.rows}, or other ids. Nothing was committed: write them"
+                " again."
             )
         return found.digest
 
@@ -211,7 +231,7 @@ class SparkReports:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and self._state != "closed":
                 self.commit()
         finally:
             self.close()
@@ -220,14 +240,18 @@ class SparkReports:
         return f"SparkReports({self.entry.label!r}, {self._state})"
 
 
+def _listed(columns: Sequence[str]) -> list[str]:
+    if isinstance(columns, str):
+        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
+    return list(columns)
+
+
 def _rows(
     df: DataFrame, dimension: int, columns: Sequence[str], id_column: str
 ) -> DataFrame:
     """The id and the coordinates as doubles, under names of our own."""
     from pyspark.sql import functions as F
 
-    if isinstance(columns, str):
-        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
     names = [id_column, *columns]
     for name in names:
         validate.name(column=name)

@@ -14,6 +14,12 @@ third is the key XOR both: any one of them, and any two, are uniform and say not
 keep its share; the broadcast's exists nowhere then, and without it the key is gone. A
 DataFrame that is used afterwards fails: Spark refuses a destroyed broadcast.
 
+Spark spools a pickled function above `spark.broadcast.UDFCompressionThreshold` to a
+file, where the broadcast's share lies as well: `must_travel` refuses such a function,
+before anything is paid. What leaves Spark SQL (`df.rdd`, `foreach`, `checkpoint`) has
+all settings of the session in the binary of its tasks, beside the closure: two shares,
+in memory, and in the block manager's files where memory is short.
+
 Spark's own network carries the shares: without `spark.network.crypto.enabled` (or TLS)
 whoever reads all traffic between driver and executors has them all, and the points too.
 The memory of an idle Python worker is not wiped.
@@ -30,10 +36,12 @@ from typing import TYPE_CHECKING, Any
 from demur.core.errors import NoiseReuse
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # "secret" in its name: Spark leaves such values out of what it shows of a session.
 _PROPERTY = "spark.demur.secret.share."
+_ROOM = 4096  # bytes for what Spark wraps around a function
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +97,27 @@ class Loan:
 
     def __repr__(self) -> str:
         return "Loan(<secret>)"
+
+
+def must_travel(context: SparkContext, function: object, schema: object) -> None:
+    """Refuse a function that cannot be pickled, or that Spark would put into a file."""
+    from pyspark import cloudpickle
+
+    try:
+        size = len(cloudpickle.dumps((function, schema)))
+    except Exception as error:
+        raise TypeError(
+            "mechanism must be one that can be pickled, for the tasks have to get it;"
+            f" got {type(error).__name__}. Nothing was spent."
+        ) from error
+    most = context._jvm.PythonUtils.getBroadcastThreshold(context._jsc)  # type: ignore[union-attr]
+    if size + _ROOM > most:
+        raise ValueError(
+            f"mechanism and columns take {size} bytes in each task, and Spark writes"
+            f" what is above {most} (spark.broadcast.UDFCompressionThreshold) to a"
+            " file, with a share of the key. Use a smaller mechanism, or raise that"
+            " setting. Nothing was spent."
+        )
 
 
 def _xor(one: bytes, other: bytes) -> bytes:

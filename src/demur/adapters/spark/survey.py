@@ -3,7 +3,8 @@
 **The digest** does not depend on order or partitions. A row is folded, id first and
 coordinate after coordinate, into two 64-bit lanes; a step is a bijection of the lane,
 and for a given lane of the word it takes in. The rows' lanes are added modulo 2^64, and
-the sums are hashed with the numbers of rows and columns. So a change of one word of one
+the sums are hashed with the numbers of rows and columns. A sum over ids alone tells
+whether reports have the ids of the points. So a change of one word of one
 row always changes the digest, and other accidents pass it by once in 2^128. It is not
 made against someone who composes rows to collide. It is a function of exact data: it
 stays on the driver, and the book keeps it under its own key.
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 
 _RUNS = 64  # of rising ids that one partition tells of; beyond it Spark counts
 _FOUND = (
-    "rows long, missing long, strange long, outside long, negative long,"
+    "rows long, missing long, strange long, outside long, negative long, ids long,"
     " first long, second long, low array<long>, high array<long>"
 )
 _SCHEMA = pa.schema(
     [(name, pa.int64()) for name in ("rows", "missing", "strange", "outside")]
-    + [(name, pa.int64()) for name in ("negative", "first", "second")]
+    + [(name, pa.int64()) for name in ("negative", "ids", "first", "second")]
     + [(name, pa.list_(pa.int64())) for name in ("low", "high")]
 )
 
@@ -50,6 +51,7 @@ class Survey:
     """What one pass found: all of it secret but the number of rows."""
 
     rows: int
+    ids: int
     digest: str
 
 
@@ -80,16 +82,14 @@ class Faults(NamedTuple):
         said = [f"{count} rows {what}" for count, what in words if count]
         if said:
             raise BadRows(
-                "every row must be a point of the unit cube with an id from 0:"
-                f" {'; '.join(said)}. {then}"
+                f"rows must be points with ids from 0: {'; '.join(said)}. {then}"
             )
 
 
 def survey(df: DataFrame) -> Survey:
     """Check every row of df(id, coordinates ...) and take the digest of all of them."""
     parts = df.mapInArrow(_look, _FOUND).collect()
-    faults = (sum(getattr(part, what) for part in parts) for what in Faults._fields)
-    Faults(*faults).complain("Nothing was spent.")
+    _faults_of(parts).complain("Nothing was spent.")
     if not any(part.rows for part in parts):
         raise BadRows("df holds no rows. Nothing was spent.")
     if not _apart(parts):
@@ -99,7 +99,16 @@ def survey(df: DataFrame) -> Survey:
 
 def survey_reports(df: DataFrame) -> Survey:
     """Count the reports df(id, coordinates ...) and take the digest of all of them."""
-    return _summed("reports", df, df.mapInArrow(_look, _FOUND).collect())
+    parts = df.mapInArrow(_look, _FOUND).collect()
+    # A null would be digested as 0. Reports may well lie outside the cube.
+    faults = _faults_of(parts)._replace(outside=0)
+    faults.complain("These are no reports: nothing was committed.")
+    return _summed("reports", df, parts)
+
+
+def _faults_of(parts: Sequence[Any]) -> Faults:
+    counts = (sum(getattr(part, what) for part in parts) for what in Faults._fields)
+    return Faults(*counts)
 
 
 def _summed(what: str, df: DataFrame, parts: Sequence[Any]) -> Survey:
@@ -107,12 +116,13 @@ def _summed(what: str, df: DataFrame, parts: Sequence[Any]) -> Survey:
     first = sum(part.first for part in parts) % 2**64
     second = sum(part.second for part in parts) % 2**64
     text = f"spark {what} {rows} {len(df.columns) - 1} {first:016x} {second:016x}"
-    return Survey(rows, hashlib.sha256(text.encode()).hexdigest())
+    ids = sum(part.ids for part in parts) % 2**64
+    return Survey(rows, ids, hashlib.sha256(text.encode()).hexdigest())
 
 
 def rows_of(batch: pa.RecordBatch) -> tuple[Values, RowIds]:
     """Points and ids of one batch for the draw, checked again."""
-    ids, columns, faults, _ = _read(batch)
+    ids, columns, faults, _, _ = _read(batch)
     faults.complain("The input is not what was surveyed: nothing was drawn from it.")
     matrix = np.empty((batch.num_rows, len(columns)))
     for j, column in enumerate(columns):
@@ -122,19 +132,20 @@ def rows_of(batch: pa.RecordBatch) -> tuple[Values, RowIds]:
 
 def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row of findings for each partition; runs in the executors."""
-    rows, first, second = 0, 0, 0
+    rows, named, first, second = 0, 0, 0, 0
     faults = np.zeros(len(Faults._fields), dtype=np.int64)
     runs = Runs()
     for batch in batches:
         if not batch.num_rows:
             continue
-        ids, _, found, lanes = _read(batch)
+        ids, _, found, names, lanes = _read(batch)
         rows += len(ids)
         faults += found
+        named += names
         first += int(lanes[0].sum())
         second += int(lanes[1].sum())
         runs.add(ids)
-    sums = [_signed(first), _signed(second)]
+    sums = [_signed(named), _signed(first), _signed(second)]
     told: list[Any] = [rows, *faults.tolist(), *sums, runs.low, runs.high]
     yield pa.RecordBatch.from_pydict(
         {name: [value] for name, value in zip(_SCHEMA.names, told, strict=True)},
@@ -196,8 +207,8 @@ Lanes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 def _read(
     batch: pa.RecordBatch,
-) -> tuple[NDArray[np.int64], list[Values], Faults, Lanes]:
-    """Ids, coordinates (zero-copy), their faults and the lanes of each row."""
+) -> tuple[NDArray[np.int64], list[Values], Faults, int, Lanes]:
+    """Ids, coordinates (zero-copy), faults, the sum over ids, the lanes of each row."""
     n = batch.num_rows
     flags = np.zeros(n, dtype=np.uint8)
     columns = []
@@ -210,6 +221,7 @@ def _read(
     points = [column.astype(np.float64, copy=False) for column in columns[1:]]
     lanes = np.full(n, _FIRST), np.full(n, _SECOND)
     _fold(ids.view(np.uint64), *lanes)
+    named = int(lanes[0].sum())
     for point in points:
         _judge(point, flags)
         _fold(point.view(np.uint64), *lanes)
@@ -219,7 +231,7 @@ def _read(
         int(np.count_nonzero(flags & _OUTSIDE)),
         int(np.count_nonzero(ids < 0)),
     )
-    return ids, points, faults, lanes
+    return ids, points, faults, named, lanes
 
 
 def _signed(total: int) -> int:
