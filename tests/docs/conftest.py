@@ -1,4 +1,7 @@
-"""What a page may ask for and a machine may not have: a PostgreSQL server."""
+"""What a page may ask for and a machine may not have: a PostgreSQL server, Spark."""
+
+import shutil
+import sys
 
 import pytest
 
@@ -17,3 +20,13 @@ def book_on_a_server(monkeypatch, tmp_path):
     monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "keys"))
     yield
     server.close()
+
+
+@pytest.fixture
+def spark_here(monkeypatch):
+    """PySpark and a Java to run it."""
+    pytest.importorskip("pyspark", reason="machine: no PySpark")
+    if shutil.which("java") is None:
+        pytest.skip("machine: no Java")
+    # Pages set it; it shall not outlive them.
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

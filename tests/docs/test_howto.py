@@ -19,6 +19,8 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 def test_the_page_runs_and_prints_what_it_says(page, tmp_path, request):
     if "DEMUR_BOOK" in page.read_text():
         request.getfixturevalue("book_on_a_server")
+    if "pyspark" in page.read_text():
+        request.getfixturevalue("spark_here")
     run_page(with_expected(blocks_of(page)), tmp_path)
 
 

@@ -193,6 +193,7 @@ ALLOWED = {
     "training/mixing.py": "probes a loss with made-up inputs",
     "training/models.py": "first weights of a model",
     "training/monte_carlo.py": "Monte Carlo verification of a plan, no data",
+    "training/placement.py": "places the key of an optimiser, draws nothing",
     "training/selection_key.py": "recognises a generator",
     "training/steps.py": "hands a key from the entry's stream to the loss",
     "unlearning/retrain_test.py": "a test's stream",

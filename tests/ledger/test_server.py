@@ -1,14 +1,20 @@
 """What a session on a server is told to wait for, and books of the schema before."""
 
+import os
 import re
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from demur.core.errors import BookUnreachable
+from demur.core.errors import BookUnreachable, BudgetExceeded, NoiseReuse
 from demur.core.events import Pure
 from demur.ledger import Budget, Ledger, Timeouts, journal, server, store
-from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says
+from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
 
 GRAIN = says(Pure(2.0**-10))
 TERMS: dict[str, Any] = {
@@ -16,6 +22,11 @@ TERMS: dict[str, Any] = {
     "budgets": {UNIT: Budget(1.0)},
     "filter": "pure",
 }
+
+
+def wake(process):
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGCONT)
 
 
 def shown(book, name):
@@ -34,7 +45,6 @@ def test_every_session_is_bounded_whatever_the_server_is_told(
     book = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
     assert shown(book, "lock_timeout") == "7s"
     assert shown(book, "idle_in_transaction_session_timeout") == "3500ms"
-    # Cancelled while it waits for a standby, a COMMIT is answered with success.
     assert shown(book, "statement_timeout") == "0"
     assert shown(book, "application_name") == "demur"
     assert shown(book, "client_connection_check_interval") == "5s"
@@ -105,6 +115,121 @@ def test_a_lock_that_others_keep_is_given_up(postgres_url, opened):
 
 
 @pytest.mark.postgres
+@pytest.mark.slow
+def test_a_rollback_is_not_waited_for_for_ever(postgres_url, opened):
+    """The server hangs just when a charge was declined."""
+    limits = Timeouts(lock=0.5, pause=0.5, call=1.0)
+    book = opened(postgres_url, timeouts=limits, **TERMS)
+    stopped = []
+
+    def decline(connection, _):
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        os.kill(backend, signal.SIGSTOP)
+        stopped.append(backend)
+        raise BudgetExceeded("declined")
+
+    rescue = threading.Timer(10.0, lambda: wake(stopped[0]))
+    rescue.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(BookUnreachable, match="in time"):
+            book._store.persist(decline)
+        assert time.monotonic() - begin < 5.0
+    finally:
+        rescue.cancel()
+        for backend in stopped:
+            wake(backend)
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGTERM])
+def test_what_was_read_stays_read_when_the_link_is_lost_then(
+    postgres_url, opened, fault
+):
+    """A key that is asked for after its charge is handed out, not lost with it."""
+    book = opened(postgres_url, timeouts=Timeouts(silence=1.0), **TERMS)
+    book.charge(GRAIN, label="x")
+    begin = time.monotonic()
+    with book._store.read() as connection:
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        rescue = threading.Timer(10.0, wake, [backend])
+        rescue.start()
+        os.kill(backend, fault)
+        time.sleep(0.2)
+    assert time.monotonic() - begin < 5.0
+    rescue.cancel()
+    wake(backend)
+    assert len(book.entries()) == 1
+
+
+@contextmanager
+def no_standby(server):
+    """A COMMIT waits for a synchronous standby that is not there."""
+    name = "synchronous_standby_names"
+    try:
+        server.admin(f"ALTER SYSTEM SET {name} = 'nobody'")
+        server.admin("SELECT pg_reload_conf()")
+        wait_until(lambda: ask(server.url("postgres"), f"SHOW {name}")[0][0])
+        yield
+    finally:
+        server.admin(f"ALTER SYSTEM RESET {name}")
+        server.admin("SELECT pg_reload_conf()")
+
+
+@pytest.mark.postgres
+def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, opened):
+    """PostgreSQL answers a wait that was cancelled with success, and a warning."""
+    book = opened(postgres_url, **TERMS)
+    waiting = (
+        "SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event = 'SyncRep'"
+    )
+    look = waiting.replace(", pg_cancel_backend(pid)", "")
+    found: list[Any] = []
+    charge = threading.Thread(
+        target=lambda: found.append(book.charge(GRAIN, label="x", idempotency_key="k"))
+    )
+    find = threading.Thread(target=lambda: found.append(book.find("k", settled=True)))
+    with no_standby(server):
+        charge.start()
+        wait_until(lambda: ask(postgres_url, look))
+        # A commit that is under way: a plain look is too early.
+        assert book.find("k") is None
+        find.start()
+        lock = look.replace("wait_event = 'SyncRep'", "wait_event_type = 'Lock'")
+        wait_until(lambda: ask(postgres_url, lock))
+        assert ask(postgres_url, waiting)
+        # It asks again, and waits again; nobody was told that it was paid.
+        time.sleep(0.3)
+        wait_until(lambda: ask(postgres_url, look))
+        assert not found
+    charge.join(20)
+    find.join(20)
+    (entry,) = book.entries()
+    assert [one.id for one in found] == [entry.id] * 2
+
+
+@pytest.mark.postgres
+def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
+    server, postgres_url, opened
+):
+    book = opened(postgres_url, timeouts=Timeouts(pause=0.3, call=0.5), **TERMS)
+    entry = book.charge(GRAIN, label="paid")
+    name = postgres_url.split("/")[3].split("?")[0]
+    killed = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        f" WHERE datname = '{name}'"
+    )
+    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    server.admin(killed)
+    for step in (lambda: book.key(entry), lambda: book.commit(entry, "artefact")):
+        with pytest.raises(BookUnreachable, match="before it stays spent"):
+            step()
+    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+@pytest.mark.postgres
 def test_a_client_needs_no_right_to_change_what_was_written(
     server, postgres_url, opened
 ):
@@ -159,6 +284,7 @@ def test_a_standby_can_be_read_and_declines_to_write(postgres_url, opened):
         {"call": "60"},
         {"pause": True},
         {"pause": 60.0},
+        {"lock": 1e7},
     ],
 )
 def test_time_outs_that_make_no_sense_are_refused(wrong):
@@ -184,6 +310,10 @@ def test_a_book_of_schema_1_is_taken_over_with_its_draws(new_book, book_url, ope
     assert ask(book_url, "SELECT schema_version FROM demur_book") == [(2,)]
     assert now.drawn == 1
     assert [d.index for d in now.draw_many(2)] == [1, 2]
+    # An older client that still has the book open would count these two as one.
+    with pytest.raises(sa.exc.IntegrityError), book._store.write() as connection:
+        sequence, last, _ = store.lock_book(connection)
+        journal.append(connection, sequence, last, body | {"index": 2}, None)
     assert book.verify(book.head()).ok
 
 
@@ -197,3 +327,18 @@ def test_a_forged_row_of_draws_is_found(new_book, book_url, count):
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
         journal.append(connection, sequence, last, body | {"time": "now"}, None)
     assert not book.verify(book.head()).ok
+
+
+def test_a_key_that_outlived_its_commit_is_wiped(new_book, opened, book_url, tmp_path):
+    """The answer to the commit was lost, or the process died before the wipe."""
+    keys = tmp_path / "keys"
+    book = new_book(keys=keys)
+    asked = {"label": "x", "input_digest": "d", "idempotency_key": "k"}
+    entry = book.charge(GRAIN, **asked)
+    book._shelf.wipe = lambda _: None
+    book.commit(entry, "artefact")
+    assert (keys / f"{entry.id}.key").exists()
+    later = opened(book_url, keys=keys)
+    with pytest.raises(NoiseReuse, match="committed"):
+        later.key(later.charge(GRAIN, **asked), "d")
+    assert not (keys / f"{entry.id}.key").exists()

@@ -115,7 +115,10 @@ def test_noise_handed_out_is_wiped_by_the_commit():
     ("url", "shown"),
     [
         ("postgresql://me:secret@host/db", "postgresql://...host/db"),
-        ("postgresql://host/db", "'postgresql://host/db'"),
+        ("postgresql://host/db", "postgresql://...host/db"),
+        ("postgresql://host/db?password=secret", "postgresql://...host/db"),
+        ("postgresql:///db?user=me&password=secret", "postgresql://.../db"),
+        ("postgresql://me@host/db?options=a@b&password=c", "postgresql://...host/db"),
         ("me@home.db", "'me@home.db'"),
         ("book.db", "'book.db'"),
     ],

@@ -1,8 +1,12 @@
 """The service on a PostgreSQL server: the same promises, its secrets kept here."""
 
+import threading
+
 import pytest
+import sqlalchemy as sa
 
 from demur.core.adjacency import Erasure
+from demur.core.errors import BookUnreachable, OutcomeUnknown
 from demur.ledger import Budget, Ledger
 from demur.unlearning.refusals import ServiceBusy, ServiceMismatch
 from demur.unlearning.service import UnlearningService
@@ -56,3 +60,58 @@ def test_a_new_epoch_needs_a_book_of_its_own(postgres_url, tmp_path):
             service.retrain(stay)
             assert service.delete(1).book == book.id
             assert service.verify().ok
+
+
+@pytest.fixture
+def book(postgres_url, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "state"))
+    budgets = {Erasure(): Budget(1.0, 1e-6)}
+    rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
+    with Ledger.open(postgres_url, **rule) as opened:
+        yield opened
+
+
+JOINT = {"scope": "joint", "capacity": 2}
+
+
+def test_a_charge_still_under_way_is_not_taken_for_none(book, tmp_path):
+    """Abandoned as unpaid and paid a moment later, it would look like a rollback."""
+    place, charge = str(tmp_path / "service.db"), book.charge
+    committing, writers = threading.Event(), []
+
+    def slow(connection):
+        if threading.current_thread() in writers:
+            committing.set()
+            threading.Event().wait(0.7)
+
+    def lose_the_answer(*what, **more):
+        writers.append(threading.Thread(target=charge, args=what, kwargs=more))
+        writers[0].start()
+        assert committing.wait(10)
+        raise OutcomeUnknown("lost")
+
+    sa.event.listen(book._store._engine, "commit", slow)
+    with open_service(place, ledger=book, **JOINT) as service:
+        fill(service, range(6))
+        book.charge = lose_the_answer
+        with pytest.raises(OutcomeUnknown):
+            service.delete(0)
+        del book.charge
+    writers[0].join()
+    assert len(book.entries()) == 1
+    with open_service(place, ledger=book, **JOINT) as service:
+        assert service.verify().ok
+
+
+def test_a_book_out_of_reach_is_no_rewritten_journal(book, tmp_path):
+    place = str(tmp_path / "service.db")
+    with open_service(place, ledger=book, **JOINT) as service:
+        fill(service, range(6))
+        service.delete(0)
+
+    def lost(*_):
+        raise BookUnreachable("lost")
+
+    book.commit = lost
+    with pytest.raises(BookUnreachable):
+        open_service(place, ledger=book, **JOINT)

@@ -20,6 +20,7 @@ rests are added at the very end, in one rounding.
 
 B is guessed. What a pass really met is part of its result (a largest value does not
 depend on the order either), and where the guess was too small the pass is repeated.
+Where n B is beyond the largest float (no report is) sums are plain.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Summable(Protocol):
 
 def summed(rows: Summable, work: Work) -> Array:
     """The sums over all rows, the same for any batches of them."""
-    bounds = work.bounds
+    # A guess that is no number says nothing: then the first pass finds the size.
+    bounds = np.where(np.isfinite(work.bounds), work.bounds, 0.0)
     while True:
         found = rows.over(partial(work, anchors=anchors(rows.shape[0], bounds)))
         fits = (found.largest <= bounds).all()

@@ -22,6 +22,8 @@ def feature_columns(
     schema: pa.Schema, label: str, columns: Sequence[str] | None, where: str
 ) -> tuple[str, ...]:
     """The names of the feature columns, all there and of numbers."""
+    if isinstance(columns, str):
+        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
     names = list(schema.names)
     wanted = [n for n in names if n != label] if columns is None else list(columns)
     missing = [name for name in (label, *wanted) if name not in names]
@@ -73,6 +75,8 @@ def matrix_of(
                 column = column.cast(pa.float64())
             blocks.append(column.to_numpy(zero_copy_only=False)[:, None])
     found = sum(block.shape[1] for block in blocks)
+    if not found:
+        raise ValueError("the lists of the features are empty. Nothing was spent.")
     if width is not None and found != width:
         raise ValueError(
             f"rows must have {width} features, as the first; a column of lists has"

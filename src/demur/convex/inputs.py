@@ -14,7 +14,13 @@ from sklearn.utils.validation import validate_data
 
 from demur.convex.objective import Objective, objective
 from demur.convex.prototypes import exact_sums
-from demur.convex.row_sources import MOST_LABELS, Rows, RowSource, refuse_long_rows
+from demur.convex.row_sources import (
+    MOST_LABELS,
+    Rows,
+    RowSource,
+    is_rows,
+    refuse_long_rows,
+)
 from demur.convex.streamed import StreamedRows
 from demur.core import validate
 from demur.core.bounds import Bound, BoundSource, clip_rows
@@ -118,7 +124,7 @@ def prepare(
     is checked in every pass, and the first comes before the charge.
     """
     with nothing_spent():
-        if isinstance(X, Rows):
+        if is_rows(X):
             if y is not None:
                 raise TypeError(
                     f"y must be left out: {type(X).__name__} names its column of labels"
@@ -126,8 +132,9 @@ def prepare(
             validate.positive(norm_bound=norm_bound)
             source = X.row_source()
             known, counts = _counted(source, classes, two_classes)
-            # As scikit-learn does when it looks at a matrix.
+            # As scikit-learn does when it looks at a matrix without names.
             estimator.n_features_in_ = source.width
+            vars(estimator).pop("feature_names_in_", None)
             bound = Bound(float(norm_bound), BoundSource.ENFORCED)
             public = classes is not None
             return StreamedRows(source, known, counts, bound, public, clip)
@@ -181,7 +188,8 @@ def _counted(
         raise ValueError("X has fewer records than a minimum of 2 is required")
     with no_records_quoted():
         labels = np.asarray(list(found))
-        check_classification_targets(labels)
+        # Twice each: labels that occur once look like real numbers to scikit-learn.
+        check_classification_targets(np.repeat(labels, 2))
     known = _classes(labels, classes, two_classes)
     counts = np.zeros(len(known), dtype=np.int64)
     counts[_indices(labels, known)] = list(found.values())

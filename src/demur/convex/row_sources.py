@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,11 @@ class Rows(Protocol):
     def row_source(self) -> RowSource:
         """Look at the schema, and be ready to read."""
         ...
+
+
+def is_rows(given: object) -> TypeGuard[Rows]:
+    """Whether these are `Rows`; a table with a column of that name is none."""
+    return isinstance(given, Rows) and callable(given.row_source)
 
 
 class RowSource(Protocol):

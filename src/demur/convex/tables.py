@@ -37,6 +37,10 @@ def read_rows(
     features (default: the one other array). `columns` picks and orders them.
     """
     place = Path(path)
+    if place.is_dir():
+        raise ValueError(
+            f"{place} is a folder; this reads one file. Nothing was spent."
+        )
     if not place.is_file():
         raise ValueError(f"there is no file {place}. Nothing was spent.")
     match place.suffix.lower():

@@ -142,10 +142,10 @@ class Ledger:
             first: Terms | None = None
             if not place.exists():
                 if head is not None or budgets is None:
-                    needs = "dataset= and budgets={unit: Budget(...)}, and no head"
                     raise BookMismatch(
-                        f"there is no book at {_shown(url)}: the first opening needs"
-                        f" {needs}. Nothing was created."
+                        f"there is no book at {_shown(url)}. Nothing was created. The"
+                        " first opening makes one: Ledger.open(place, dataset=...,"
+                        " budgets={unit: Budget(...)}), without head="
                     )
                 first = Terms.make(
                     dataset="" if dataset is None else dataset,

@@ -50,6 +50,7 @@ _SETTINGS = (
     "SELECT set_config(name, value, false)"
     " FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)"
 )
+_DAY = 86_400.0
 _CHECK = "client_connection_check_interval"
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE WHEN"
@@ -78,6 +79,9 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         validate.positive(**asdict(self))
+        for name, value in asdict(self).items():
+            if value > _DAY:  # More may not fit a setting, which is in milliseconds.
+                raise ValueError(f"{name} must be at most a day; got {value:g} s")
         if self.pause >= self.call:
             raise ValueError(
                 "pause must be shorter than call: others would give up before a client"

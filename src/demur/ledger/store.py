@@ -28,7 +28,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,10 +102,30 @@ rows = sa.Table(
 # Pools of connections that a forked child found and must neither use nor close.
 _LEFT_TO_PARENT: list[object] = []
 
+
+def _refuse_draws_without_count(connection: Connection) -> None:
+    """From 1: old rows mean what they meant, and no more of them are taken.
+
+    An older demur counts a row of many draws as one, and would hand out some twice. The
+    version keeps it from opening the book; this stops one that has it open.
+    """
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(
+            "CREATE TRIGGER IF NOT EXISTS demur_draws BEFORE INSERT ON demur_rows"
+            " WHEN NEW.kind = 'draw' AND NEW.count IS NULL"
+            " BEGIN SELECT RAISE(ABORT, 'this book needs a newer demur'); END"
+        )
+        return
+    alter = "ALTER TABLE demur_rows"
+    connection.exec_driver_sql(f"{alter} DROP CONSTRAINT IF EXISTS demur_draws")
+    connection.exec_driver_sql(
+        f"{alter} ADD CONSTRAINT demur_draws"
+        " CHECK (kind <> 'draw' OR count IS NOT NULL) NOT VALID"
+    )
+
+
 # Steps from one version of the schema to the next, by the version they start from.
-# From 1 there is nothing to move: old rows mean what they meant. The number keeps an
-# older demur from counting a row of many draws as one.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: lambda _: None}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _refuse_draws_without_count}
 
 
 class Store:
@@ -187,6 +207,13 @@ class Store:
         give_up = time.monotonic() + self._timeouts.call  # for a first answer
         with _clear_errors(_Progress()), self._begun(options, give_up) as connection:
             yield connection
+            if self._is_sqlite:
+                return
+            # What was read was read: a link lost now takes nothing away.
+            driver = connection.connection.driver_connection
+            give_up = time.monotonic() + self._timeouts.silence
+            with suppress(DBAPIError), server.bounded(driver, give_up):
+                connection.rollback()
 
     @contextmanager
     def write(self, give_up: float | None = None) -> Iterator[Connection]:

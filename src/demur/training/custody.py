@@ -102,7 +102,12 @@ class Custody:
             shared = self.key.handed_on() if group.count > 1 else None
             return _Told(reservation.entry, at, shared)
 
-        told = group.from_first(pay)
+        try:
+            told = group.from_first(pay)
+        except BaseException:
+            if self._held is not None:  # paid, and then another process failed
+                self.close()
+            raise
         self.entry, self.delta = told.entry, told.delta
         if not group.first:
             assert told.key is not None
@@ -138,12 +143,12 @@ class Custody:
         loaded = self._group.arrays_from_first(mine, state)
         return placement.like(loaded, state), step
 
-    def keep(self, step: int, state: TrainState) -> None:
-        """Write a checkpoint, if one is due after `step` steps."""
-        if self._every is not None and step % self._every == 0:
-            self._save(step, state)
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after `step` steps."""
+        return self._every is not None and step % self._every == 0
 
-    def _save(self, step: int, state: TrainState) -> None:
+    def save(self, step: int, state: TrainState) -> None:
+        """Write a checkpoint."""
         noise = self._group.whole(state.noise)
         with self._group.stage():
             if self._held is not None and self._held.keeper is not None:
@@ -153,12 +158,13 @@ class Custody:
 
     def commit(self, state: TrainState) -> None:
         """The release is made: the entry is closed, and its key wiped everywhere."""
-        steps, digest = int(state.steps), booking.tree_digest(state.params)
+        with self._group.in_touch():  # the last steps may still be on their way
+            steps, digest = int(state.steps), booking.tree_digest(state.params)
         self._group.same({"last parameters": digest}, "Nothing was released.")
         # Written before it is committed: the key is wiped then, and a run killed
         # between the two could neither be continued nor be read.
         if self._every is not None:
-            self._save(steps, state)
+            self.save(steps, state)
         committed = False
         try:
             with self._group.stage():

@@ -13,7 +13,6 @@ from demur.training.custody import Custody
 from demur.training.feed import StepInput
 from demur.training.metrics import Exact, StepReport, spent_so_far
 from demur.training.plan import DPExecutionPlan
-from demur.training.processes import lost
 from demur.training.progress import Bar
 from demur.training.steps import Steps, TrainState
 from demur.training.types import PyTree
@@ -53,16 +52,10 @@ class Loop:
 
     def step(self, state: TrainState, given: StepInput) -> tuple[TrainState, Any]:
         """The next state, and the summed loss if it was asked for."""
-        try:
-            state, token, value = self._steps.run(state, given, self._key)
-            self._in_flight.append(token)
-            if len(self._in_flight) > _IN_FLIGHT:
-                jax.block_until_ready(self._in_flight.popleft())
-        except Exception as error:
-            found = lost(error)
-            if found is error:
-                raise
-            raise found from error
+        state, token, value = self._steps.run(state, given, self._key)
+        self._in_flight.append(token)
+        if len(self._in_flight) > _IN_FLIGHT:
+            jax.block_until_ready(self._in_flight.popleft())
         self._computed += sum(part.size for part in given.parts)
         self._real += sum(part.real for part in given.parts)
         return state, value

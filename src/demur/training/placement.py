@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
@@ -76,6 +77,9 @@ def spread_out(tree: Any, sharding: NamedSharding) -> Any:
     """Whole arrays of the host as one array over `sharding`, each process its parts."""
 
     def one(leaf: Any) -> Any:
+        if jnp.issubdtype(jax.dtypes.result_type(leaf), jax.dtypes.prng_key):
+            placed = one(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(leaf))
         whole = np.asarray(leaf)
         return jax.make_array_from_callback(
             whole.shape, sharding, lambda index: whole[index]

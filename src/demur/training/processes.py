@@ -155,13 +155,16 @@ class Processes:
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` gives in process 0, in every process."""
         found: Any = None
+        content = b""
         with self.stage():
             if self.first:
                 found = make()
+                # Here, where a failure is told: the others wait for what comes next.
+                content = pickle.dumps(found) if self.count > 1 else b""
         if self.count == 1:
             return found
         # Pickled by a process that runs this very program, and holds the data.
-        return pickle.loads(self._from_first(pickle.dumps(found)))
+        return pickle.loads(self._from_first(content))
 
     def _from_first(self, content: bytes) -> bytes:
         length = int(self._broadcast(np.array([len(content)], np.int64))[0])
@@ -195,7 +198,7 @@ class Processes:
                 return np.zeros(leaf.shape, leaf.dtype)
             if leaf.is_fully_replicated:
                 return np.asarray(leaf) if self.first else leaf
-            with _peers():
+            with self.in_touch():
                 found = multihost_utils.process_allgather(leaf, tiled=True)
             return found if self.first else leaf
 
@@ -203,12 +206,23 @@ class Processes:
 
     # -- collectives -------------------------------------------------------------------
 
+    @contextmanager
+    def in_touch(self) -> Iterator[None]:
+        """What a broken connection raises inside, by its name."""
+        try:
+            yield
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            found = error if self.count == 1 else lost(error)
+            if found is error:
+                raise
+            raise found from error
+
     def _gathered(self, array: NDArray[Any]) -> NDArray[Any]:
-        with _peers():
+        with self.in_touch():
             return np.asarray(multihost_utils.process_allgather(array))
 
     def _broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        with _peers():
+        with self.in_touch():
             return np.asarray(multihost_utils.broadcast_one_to_all(array))
 
     @contextmanager
@@ -233,18 +247,6 @@ class Processes:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _peers() -> Iterator[None]:
-    """What a broken connection raises, by its name."""
-    try:
-        yield
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        found = lost(error)
-        if found is error:
-            raise
-        raise found from error
 
 
 def lost(error: Exception) -> Exception:

@@ -44,7 +44,7 @@ from demur.training.processes import Processes
 from demur.training.progress import bar
 from demur.training.shapes import CostModel, ShapePlan
 from demur.training.sizes import loss_flops, may_need_several, shapes_for
-from demur.training.steps import Steps, call_arguments
+from demur.training.steps import Steps, TrainState, call_arguments
 from demur.training.types import ClippedGrad, PyTree
 
 
@@ -181,6 +181,8 @@ def fit(
                 steps.compile()  # behind the check, which takes its time as well
                 _check_mixing(clipped, params, rows, width)
             kept = as_checkpoint(checkpoint)
+            if kept is not None:
+                _check_keepable(state)
             given: dict[str, object] = {}
             if kept is not None or group.count > 1:
                 given = {
@@ -224,13 +226,21 @@ def fit(
                 steps.wait()  # a process that fails inside a step leaves the others
             now = next(inputs, None)
         while now is not None:
-            state, value = loop.step(state, now)
+            with group.in_touch():
+                state, value = loop.step(state, now)
+            done = now.step + 1
             with group.stage() as meeting:
-                meeting.stop = loop.tell(state, now, value)
-                done, now = now.step + 1, next(inputs, None)
-            run.keep(done, state)
+                meeting.stop = loop.tell(state, now, value) and group.first
+                if not (meeting.stop or run.due(done)):
+                    now = next(inputs, None)
+            if run.due(done):
+                run.save(done, state)
             if meeting.stop:
                 break
+            if run.due(done):
+                # Only now: a batch that fails must not cost what is due before it.
+                with group.stage():
+                    now = next(inputs, None)
         run.commit(state)
     return Trained(
         value=state.params,
@@ -287,6 +297,16 @@ def _check(
             f"the plan was made for num_examples={plan.num_examples}; the data has"
             f" {found}. Its price rests on that number. Nothing was spent."
         )
+
+
+def _check_keepable(state: TrainState) -> None:
+    """Refuse, unpaid, what a checkpoint could not hold."""
+    for leaf in jax.tree.leaves(state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise TypeError(
+                "a checkpoint cannot hold the random key of this optimiser: leave"
+                " checkpoint out, or take one without. Nothing was spent."
+            )
 
 
 def _check_mixing(

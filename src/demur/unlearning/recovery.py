@@ -16,7 +16,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from demur.core.errors import DemurError
+from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
 from demur.ledger.chain import digest
 from demur.unlearning import journal, requests, snapshot, store
 from demur.unlearning.deletion import abandoned
@@ -161,6 +161,8 @@ def _commit_in_book(till: Till, row: Row, body: Body) -> None:
         return
     try:
         till.commit(entry, row.hash)
+    except (BookUnreachable, OutcomeUnknown):
+        raise
     except DemurError as error:
         raise ServiceDamaged(
             f"the book knows row {row.sequence} of the journal by another hash: the"

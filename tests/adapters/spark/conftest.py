@@ -20,6 +20,8 @@ LOCAL = "local[2]"
 # addresses of this machine: `local-cluster` has one, and would never speculate.
 CLUSTER = "cluster"
 HOSTS = ("127.0.0.2", "127.0.0.3")
+# For jobs of a second an optimising compiler and a parallel collector cost too much.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def end_java() -> None:
@@ -90,20 +92,23 @@ class _Server:
             # A cluster starts the JVM before there is a session to configure it.
             "PYSPARK_SUBMIT_ARGS": (
                 "--driver-memory 1g --driver-java-options"
-                f" -Djava.io.tmpdir={self.folder / 'tmp'} pyspark-shell"
+                f' "-Djava.io.tmpdir={self.folder / "tmp"} {JAVA}" pyspark-shell'
             ),
         }
         for name in ("local", "events", "warehouse", "tmp", "work"):
             (self.folder / name).mkdir()
 
     def serve(self, master: str) -> SparkSession:
-        if self.master != master:
+        # A page of the documentation that runs between two files stops what it finds.
+        stopped = self.session is None or self.session.sparkContext._jsc is None
+        if self.master != master or stopped:
             self.stop()
             settings = {
                 "spark.ui.enabled": "false",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.host": "127.0.0.1",
                 "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": JAVA,
                 "spark.local.dir": str(self.folder / "local"),
                 "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
                 "spark.eventLog.enabled": "true",

@@ -28,7 +28,7 @@ from demur.mechanisms.laplace_reports import LaplacePerDimension
 
 pytestmark = pytest.mark.slow
 
-COLUMNS = ["x", "the y"]
+COLUMNS = ["x", "the `y.1`"]
 # Grid points far from each other beside their noise: few steps to the peak.
 GRID = np.array([[a, b] for a in (0.1, 0.4, 0.7, 0.95) for b in (0.1, 0.5, 0.9)])
 
@@ -46,7 +46,7 @@ def made_by(mechanism, n, clusters=3, seed=0):
 def table_of(reports, ids=None):
     ids = reports.row_ids.astype(np.int64) if ids is None else ids
     columns = dict(zip(COLUMNS, reports.values.T, strict=True))
-    return pa.table({"id": ids, **columns, "colour": ["red"] * len(reports)})
+    return pa.table({"id": ids, **columns, "a.colour": ["red"] * len(reports)})
 
 
 def fit(estimator, df, mechanism):
@@ -92,7 +92,7 @@ def test_many_reports_give_the_clusters_of_one_machine(spark):
     assert np.array_equal(learned(here), learned(there))  # 1e-9 is asked for
     assert here.n_iter_ == there.n_iter_ and here.summary() == there.summary()
     assigned = assign(there, df, COLUMNS)
-    assert assigned.columns == ["id", *COLUMNS, "colour", "cluster"]
+    assert assigned.columns == ["id", *COLUMNS, "a.colour", "cluster"]
     assert np.array_equal(labels_in_order(assigned, reports), here.labels_)
 
 
@@ -107,9 +107,9 @@ def small_search(monkeypatch):
 
 
 MODELS = {
-    "kmeans": PrivateKMeans(3, random_state=1, n_init=2, max_iter=3),
-    "gmm": PrivateGMM(3, random_state=1, n_init=2, max_iter=5),
-    "tmm": PrivateTMM(3, random_state=1, n_init=2, max_iter=3),
+    "kmeans": PrivateKMeans(3, random_state=1, n_init=2, max_iter=2),
+    "gmm": PrivateGMM(3, random_state=1, n_init=2, max_iter=3),
+    "tmm": PrivateTMM(3, random_state=1, n_init=2, max_iter=2),
 }
 
 
@@ -117,20 +117,19 @@ MODELS = {
 @pytest.mark.parametrize(
     ("name", "mechanism", "partitions"),
     [
-        ("kmeans", LaplacePerDimension(20.0, 2), (1, 5)),
-        ("kmeans", GaussianReports(80.0, 2), (3,)),
-        ("gmm", BPM(20.0, "auto", 2), (2, 1)),
-        ("tmm", BPM(20.0, "auto", 2), (4,)),
+        ("kmeans", LaplacePerDimension(20.0, 2), 4),
+        ("kmeans", GaussianReports(80.0, 2), 1),
+        ("gmm", BPM(20.0, "auto", 2), 3),
+        ("tmm", BPM(20.0, "auto", 2), 2),
     ],
     ids=["kmeans by coordinate", "kmeans gaussian", "gmm bpm", "tmm bpm"],
 )
 def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partitions):
-    reports = made_by(mechanism, 6000)
+    reports = made_by(mechanism, 3000)
     here = clone(MODELS[name]).fit_reports(reports)
     whole = spark.createDataFrame(table_of(reports))
-    for count in partitions:
-        there = fit(MODELS[name], whole.repartition(count), mechanism)
-        assert np.array_equal(learned(here), learned(there))
+    there = fit(MODELS[name], whole.repartition(partitions), mechanism)
+    assert np.array_equal(learned(here), learned(there))
     labels = labels_in_order(assign(there, whole, COLUMNS), reports)
     assert np.array_equal(labels, here.labels_)
 
@@ -138,7 +137,7 @@ def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partiti
 @pytest.mark.usefixtures("small_search")
 def test_the_size_of_arrow_batches_does_not_matter(spark):
     mechanism = BPM(20.0, "auto", 2)
-    reports = made_by(mechanism, 4000)
+    reports = made_by(mechanism, 2500)
     here = clone(MODELS["kmeans"]).fit_reports(reports)
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
@@ -154,10 +153,10 @@ def test_the_size_of_arrow_batches_does_not_matter(spark):
 def test_plain_sums_would_depend_on_the_partitions(spark, small_search):
     """The twin: anchors of 0 cut nothing, and partial sums are added up as they are."""
     mechanism = BPM(20.0, "auto", 2)
-    reports = made_by(mechanism, 4000)
+    reports = made_by(mechanism, 2500)
     small_search.setattr(exact_sums, "anchors", lambda count, b: np.zeros((2, len(b))))
     here = clone(MODELS["kmeans"]).fit_reports(reports)
-    df = spark.createDataFrame(table_of(reports)).repartition(5)
+    df = spark.createDataFrame(table_of(reports)).repartition(3)
     there = fit(MODELS["kmeans"], df, mechanism)
     gap = np.abs(here.cluster_centers_ - there.cluster_centers_).max()
     assert 0.0 < gap < 1e-3
@@ -187,7 +186,7 @@ def test_blocks_are_a_source_and_are_forgotten(spark):
     mechanism = BPM(20.0, "auto", 2)
     reports = made_by(mechanism, 5000)
     held = HeldRows(reports.values, reports.row_ids)
-    df = spark.createDataFrame(table_of(reports)).repartition(4)
+    df = spark.createDataFrame(table_of(reports)).repartition(2)
     cached = spark.sparkContext._jsc.getPersistentRDDs
     before = len(cached())
     with clustering.ReportBlocks(df, mechanism, COLUMNS, "id") as blocks:
@@ -248,7 +247,7 @@ BAD_ROWS = {
     "null": (bad("x", None), "1 rows have no value"),
     "null id": (bad("id", None), "1 rows have no value"),
     "nan": (bad("x", math.nan), "1 rows are not finite"),
-    "infinity": (bad("the y", math.inf), "1 rows are not finite"),
+    "infinity": (bad("the `y.1`", math.inf), "1 rows are not finite"),
     "outside": (bad("x", SECRET), "1 rows are not finite or outside"),
     "negative id": (bad("id", -5), "negative id"),
     "empty": (lambda table: table.slice(0, 0), "no reports"),
@@ -278,8 +277,8 @@ def test_arguments_that_do_not_fit_are_refused(spark):
         ((model, df, GOOD, ["x", "id"], "id"), ValueError, "2 different columns"),
         ((model, df, GOOD, "xy", "id"), TypeError, "list of names"),
         ((model, df, GOOD, ["x", "z"], "id"), ValueError, "one column 'z'"),
-        ((model, df, GOOD, ["x", "colour"], "id"), ValueError, "got string"),
-        ((model, df, GOOD, COLUMNS, "colour"), ValueError, "got string"),
+        ((model, df, GOOD, ["x", "a.colour"], "id"), ValueError, "got string"),
+        ((model, df, GOOD, COLUMNS, "a.colour"), ValueError, "got string"),
         ((model, df, GOOD, COLUMNS, None), (TypeError, ValueError), "column"),
         ((model, df.toPandas(), GOOD, COLUMNS, "id"), TypeError, "Spark DataFrame"),
         ((model, df, "bpm", COLUMNS, "id"), TypeError, "what made the reports"),
@@ -305,7 +304,7 @@ def test_assign_refuses_what_it_cannot_label(spark):
     with pytest.raises(ValueError, match="2 different columns"):
         assign(model, df, ["x"])
     with pytest.raises(ValueError, match="already has a column"):
-        assign(model, df, COLUMNS, name="colour")
+        assign(model, df, COLUMNS, name="a.colour")
     wrong = spark.createDataFrame(bad("x", SECRET)(table_of(reports)))
     with pytest.raises(Exception, match="1 rows are not finite or outside") as caught:
         assign(model, wrong, COLUMNS).collect()

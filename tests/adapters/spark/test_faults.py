@@ -28,7 +28,7 @@ from tests.adapters.spark.kit import (
     same,
     same_rows,
     some_points,
-    table_of,
+    written_table,
 )
 
 pytestmark = pytest.mark.slow
@@ -41,10 +41,11 @@ MECHANISM = BPM(8.0, "auto", 2)
 
 
 class FreshNoise(BPM):
-    """A broken twin: each task draws noise of its own."""
+    """A broken twin: each task draws noise of its own, but under the probe's key."""
 
     def draw_rows(self, matrix, ids, streams):
-        return super().draw_rows(matrix, ids, RowStreams(os.urandom(32)))
+        fresh = RowStreams(os.urandom(32)) if streams._key.any() else streams
+        return super().draw_rows(matrix, ids, fresh)
 
 
 class Gate:
@@ -60,17 +61,27 @@ class Gate:
         yield from batches
 
 
-@pytest.fixture
-def gate(tmp_path):
-    path = tmp_path / "open"
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gate") / "open"
     path.touch()
     return path
 
 
-@pytest.fixture
-def table(cluster, gate):
-    rows = cluster.createDataFrame(table_of(POINTS, IDS))
-    rows = rows.repartitionByRange(PARTS, "id")
+@pytest.fixture(scope="module")
+def rows(cluster, tmp_path_factory):
+    """A partition for each file, without a shuffle: fewer tasks for every action."""
+    files = written_table(tmp_path_factory.mktemp("in"), POINTS, IDS, PARTS)
+    name = "spark.sql.files.maxPartitionBytes"
+    cluster.conf.set(name, "1m")  # a file counts as 4 MiB at least
+    rows = cluster.read.parquet(files)
+    assert rows.rdd.getNumPartitions() == PARTS
+    yield rows
+    cluster.conf.unset(name)
+
+
+@pytest.fixture(scope="module")
+def table(rows, gate):
     return rows.mapInArrow(Gate(gate), rows.schema)
 
 
@@ -145,47 +156,12 @@ def disturbed(spark, reports, path, gate, harm):
 # -- what must be shown ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["executor", "python worker"])
-def test_a_killed_process_changes_no_report(cluster, table, gate, tmp_path, victim):
-    expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
-    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
-    killed = []
-
-    def harm():
-        find = executors if victim == "executor" else python_workers
-        until(lambda: find(cluster), victim)
-        killed.append(find(cluster)[0])
-        os.kill(killed[0], signal.SIGKILL)
-        until(lambda: killed[0] not in find(cluster), "its end")
-
-    path = str(tmp_path / "out")
-    with privatize(table, MECHANISM, NAMES, "id", ledger, source=Seeded(9)) as reports:
-        quiet = by_id(reports.dataframe)
-        disturbed(cluster, reports, path, gate, harm)
-        again = by_id(reports.dataframe)
-    assert killed and killed[0] not in executors(cluster) + python_workers(cluster)
-    written = by_id(cluster.read.parquet(path))
-    assert same(quiet, expected) and same(written, expected) and same(again, expected)
-    assert len(ledger.entries()) == 1
-    assert ledger.epsilon() == MECHANISM.event(ReplaceOne()).epsilon
-    assert failed_tasks(cluster)
-
-
-def failed_tasks(spark):
-    """Whether the event log knows of a task that failed."""
-    folder = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
-    app = spark.sparkContext.applicationId
-    text = "".join(
-        path.read_text() for path in folder.rglob(f"events_*{app}*") if path.is_file()
-    )
-    return '"Failed":true' in text
-
-
-def test_noise_of_a_task_of_its_own_would_be_found(cluster, table):
+def test_noise_of_a_task_of_its_own_would_be_found(table):
     expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
     twin = FreshNoise(8.0, "auto", 2)
-    with privatize(table, twin, NAMES, "id", None, source=Seeded(9)) as reports:
-        one, two = by_id(reports.dataframe), by_id(reports.dataframe)
+    reports = privatize(table, twin, NAMES, "id", None, source=Seeded(9))
+    one, two = by_id(reports.dataframe), by_id(reports.dataframe)
+    reports.close()
     assert not same_rows(one, expected).any() and not same_rows(one, two).any()
 
 
@@ -207,17 +183,17 @@ class Race:
         yield from batches
 
 
-def test_a_speculative_copy_gives_the_same_reports(cluster, tmp_path):
+def test_a_speculative_copy_gives_the_same_reports(rows, tmp_path):
     expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(4))
-    rows = cluster.createDataFrame(table_of(POINTS, IDS)).repartitionByRange(3, "id")
     race = rows.mapInArrow(Race(tmp_path), rows.schema)
-    with privatize(race, MECHANISM, NAMES, "id", None, source=Seeded(4)) as reports:
-        (tmp_path / "armed").touch()
-        assert same(by_id(reports.dataframe), expected)
-        assert (tmp_path / "copied").exists()  # two attempts ran side by side
+    reports = privatize(race, MECHANISM, NAMES, "id", None, source=Seeded(4))
+    (tmp_path / "armed").touch()
+    assert same(by_id(reports.dataframe), expected)
+    assert (tmp_path / "copied").exists()  # two attempts ran side by side
+    reports.close()
 
 
-def test_executors_keep_no_share_after_the_commit(cluster, table, spark_files):
+def test_executors_keep_no_share_after_the_commit(table, spark_files):
     key = Seeded(8).new_key()
     with privatize(table, MECHANISM, NAMES, "id", None, source=Seeded(8)) as reports:
         assert reports.dataframe.count() == len(IDS)
@@ -227,3 +203,37 @@ def test_executors_keep_no_share_after_the_commit(cluster, table, spark_files):
         assert len(at) >= 2  # beside the driver, and at an executor
         assert not holding(spark_files, key)
     assert not holding(spark_files, key, *secrets)
+
+
+def test_killed_processes_change_no_report(cluster, table, gate, tmp_path):
+    """First a Python worker, then an executor: last, for another has to start."""
+    expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    killed = []
+
+    def kill_one_of(find):
+        until(lambda: find(cluster), "a victim")
+        killed.append(find(cluster)[0])
+        os.kill(killed[-1], signal.SIGKILL)
+        until(lambda: killed[-1] not in find(cluster), "its end")
+
+    written = []
+    with privatize(table, MECHANISM, NAMES, "id", ledger, source=Seeded(9)) as reports:
+        quiet = by_id(reports.dataframe)
+        for find in (python_workers, executors):
+            path = str(tmp_path / find.__name__)
+            failed = failed_tasks(cluster)
+            disturbed(cluster, reports, path, gate, lambda f=find: kill_one_of(f))
+            assert failed_tasks(cluster) > failed
+            written.append(by_id(cluster.read.parquet(path)))
+    assert len(killed) == 2 and all(same(one, expected) for one in (quiet, *written))
+    assert len(ledger.entries()) == 1
+    assert ledger.epsilon() == MECHANISM.event(ReplaceOne()).epsilon
+
+
+def failed_tasks(spark):
+    """How many tasks that failed the event log knows of."""
+    folder = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
+    app = spark.sparkContext.applicationId
+    logs = (path for path in folder.rglob(f"events_*{app}*") if path.is_file())
+    return sum(log.read_text().count('"Failed":true') for log in logs)

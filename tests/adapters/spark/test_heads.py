@@ -34,9 +34,9 @@ MAKE: dict[str, Any] = {"radius": 0.3, "lam": 1e-3, "classes": [0, 1]}
 
 @pytest.fixture(scope="module")
 def table(spark, tmp_path_factory):
-    """Embeddings in a column of lists, in five partitions of different lengths."""
+    """Embeddings in a column of lists, in three partitions of different lengths."""
     rows = pa.table({"embedding": list(X), "kind": NAMES, "two": Y % 2})
-    return spark.createDataFrame(rows).repartition(5).cache()
+    return spark.createDataFrame(rows).repartition(3).cache()
 
 
 class Fitted(NamedTuple):
@@ -59,6 +59,7 @@ def fitted(table):
         # A small sample leaves something to do; sums are merged on executors first.
         patch.setattr(streamed_solver, "_MOST_SAMPLE", 512)
         patch.setattr(spark_heads, "_LARGE", 0)
+        patch.setattr(spark_heads, "_FEW", 2)
         ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
         rows = SparkRows(table, label="two", columns=["embedding"])
         head = BallLogisticRegression(source=Seeded(1), ledger=ledger, **MAKE)
@@ -122,6 +123,23 @@ def test_prototypes_are_equal_to_the_bit_and_labels_may_be_names(table, tmp_path
     assert np.array_equal(again.prototypes_, whole.prototypes_)
 
 
+def test_other_columns_may_hold_what_arrow_cannot_name(table):
+    """A time needs a zone in Arrow's schema; a backtick needs another in Spark's."""
+    odd = table.limit(50).select(
+        F.col("embedding").alias("an `odd` one"),
+        F.col("two").alias("a.`label`"),
+        F.current_timestamp().alias("when"),
+        F.expr("make_interval(1, 2)").alias("how long"),
+    )
+    rows = SparkRows(odd, label="a.`label`", columns=["an `odd` one"])
+    head = BallPrototypeClassifier(radius=0.3).fit(rows)
+    assert head.n_features_in_ == 5
+    for name in ("when", "how long"):
+        wrong = SparkRows(odd, label="a.`label`", columns=[name])
+        with pytest.raises(ValueError, match=f"column '{name}' must hold numbers"):
+            BallPrototypeClassifier(radius=0.3).fit(wrong)
+
+
 def test_noisy_descent_is_that_of_the_array(table):
     make = {"radius": 0.3, "mechanism": "noisy_gd", "steps": 2, "source": Seeded(5)}
     rows = SparkRows(table, label="kind", columns=["embedding"])
@@ -132,15 +150,8 @@ def test_noisy_descent_is_that_of_the_array(table):
 
 def test_rows_that_differ_between_passes_are_refused(table):
     """A DataFrame is computed anew for each job; this one never twice alike."""
-
-    def jittered(batches):
-        rng = np.random.default_rng()
-        for batch in batches:
-            noise = pa.array(rng.uniform(size=batch.num_rows) * 0.1)
-            yield batch.append_column("noise", noise)
-
-    schema = "embedding array<float>, kind string, two bigint, noise double"
-    moving = table.mapInArrow(jittered, schema)
+    now = F.expr("unix_micros(current_timestamp()) % 1000000 / 1e7")
+    moving = table.withColumn("noise", now)
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
     rows = SparkRows(moving, label="two", columns=["embedding", "noise"])
     with pytest.raises(DataChanged, match="nothing was charged"):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from demur.adapters.spark import SparkReports, privatize, reports_digest, shares
+from demur.adapters.spark import SparkReports, privatize, reports_digest, shares, survey
+from demur.adapters.spark import reports as adapter
 from demur.cluster.report_job import InputChanged
 from demur.core import recording
 from demur.core.adjacency import Ball, ReplaceOne
@@ -76,25 +77,25 @@ def test_reports_are_those_of_one_machine(df, mechanism):
     assert "NOT PRIVATE" in reports.entry.statement()
 
 
-def test_neither_partitions_nor_repetition_change_a_report(spark, df):
+def test_neither_partitions_nor_repetition_change_a_report(df):
     expected = plain_reports(EVERY[0], POINTS, IDS, Seeded(5))
     other = plain_reports(EVERY[0], POINTS, IDS, Seeded(6))
     assert not same_rows(expected, other).any()  # another key: no report alike
-    narrow = spark.createDataFrame(table_of(POINTS, IDS)).coalesce(1)
-    with privatize(narrow, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
-        one = reports.dataframe
-        assert one.rdd.getNumPartitions() == 1
-        assert same(by_id(one), expected)
+    narrow = df.coalesce(1)
+    reports = privatize(narrow, EVERY[0], NAMES, "id", None, source=Seeded(5))
+    one = reports.dataframe
+    assert one.rdd.getNumPartitions() == 1
+    assert same(by_id(one), expected)
+    reports.close()
     with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
         many = reports.dataframe
         assert many.rdd.getNumPartitions() == 2
         assert same(by_id(many), expected) and same(by_id(many), expected)
-        for again in (many.repartition(3), many.coalesce(1)):
-            assert same(by_id(again), expected)
         joined = many.join(many.withColumnRenamed("x", "other"), "id")
         assert joined.where("x = other").count() == len(IDS)
-        few = many.where(F.col("id") < int(np.median(IDS)))
-        assert same(by_id(few), [part[: few.count()] for part in expected])
+        middle = int(np.median(IDS))
+        few = many.repartition(3).where(F.col("id") < middle)
+        assert same(by_id(few), [part[: (IDS < middle).sum()] for part in expected])
 
 
 def test_any_thread_may_act(df):
@@ -106,18 +107,18 @@ def test_any_thread_may_act(df):
         except Exception as error:
             seen[name] = str(error)
 
-    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
-        here = by_id(reports.dataframe)
-        reads = {
-            "sql": lambda: by_id(reports.dataframe),
-            "rdd": lambda: reports.dataframe.rdd.collect(),
-        }
-        for name, read in reads.items():
-            thread = threading.Thread(target=act, args=(name, read))
-            thread.start()
-            thread.join()
-        assert len(reports.dataframe.rdd.collect()) == len(IDS)
-    assert same(seen["sql"], here)
+    reports = privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5))
+    reads = {
+        "sql": lambda: by_id(reports.dataframe),
+        "rdd": lambda: reports.dataframe.rdd.count(),
+    }
+    for name, read in reads.items():
+        thread = threading.Thread(target=act, args=(name, read))
+        thread.start()
+        thread.join()
+    assert reports.dataframe.rdd.count() == len(IDS)
+    reports.close()
+    assert same(seen["sql"], plain_reports(EVERY[0], POINTS, IDS, Seeded(5)))
     # Outside Spark SQL a thread has its own properties: no key, and no other noise.
     assert "the key of these reports is not here" in seen["rdd"]
 
@@ -132,7 +133,8 @@ def test_types_and_names_come_through(spark):
     df = spark.createDataFrame(table)
     df = df.withColumn("id", F.col("id").cast("int"))
     mechanism = BPM(8.0, 1.0, 3)
-    with privatize(df, mechanism, names, "id", None, source=Seeded(1)) as reports:
+    named = iter(names)  # read once: what is checked is what is drawn
+    with privatize(df, mechanism, named, "id", None, source=Seeded(1)) as reports:
         found = reports.dataframe
         assert found.dtypes == [("id", "int"), *((name, "double") for name in names)]
         expected = plain_reports(mechanism, points, np.arange(50), Seeded(1))
@@ -155,7 +157,13 @@ def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, book, tmp_path):
         with pytest.raises(NoiseReuse, match="are closed"):
             _ = reports.dataframe
         spent = ledger.epsilon()
-    assert not lent(spark) and list((tmp_path / "keys").glob("*.key"))
+        with run() as reports:
+            reports.close()  # no commit: it is taken up below
+    assert (
+        "closed" in repr(reports)
+        and not lent(spark)
+        and list((tmp_path / "keys").glob("*.key"))
+    )
     with book() as ledger:
         moved = table_of(np.clip(POINTS + 1e-9, 0, 1), IDS)
         with pytest.raises(IdempotencyConflict):
@@ -167,11 +175,12 @@ def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, book, tmp_path):
         assert "NOT PRIVATE" not in reports.entry.statement()
         with pytest.raises(NoiseReuse, match="is committed"):
             run()
-        with run("tuesday") as reports:
-            assert not same_rows(by_id(reports.dataframe), first).any()
+        names = {path.name for path in (tmp_path / "keys").glob("*.key")}
+        assert names == {"input-digests.key"}  # no noise key is left
+        reports = run("tuesday")
+        assert not same_rows(by_id(reports.dataframe), first).any()
+        reports.close()
         assert len(ledger.entries()) == 2 and ledger.verify()
-    names = {path.name for path in (tmp_path / "keys").glob("*.key")}
-    assert names == {"input-digests.key"}  # no noise key is left
 
 
 def test_a_declined_charge_draws_nothing(spark, df, monkeypatch):
@@ -185,11 +194,22 @@ def test_a_declined_charge_draws_nothing(spark, df, monkeypatch):
     assert ledger.epsilon() == 0.0 and not ledger.entries() and not lent(spark)
 
 
-def test_after_commit_there_is_no_noise(spark, df):
+def test_after_commit_there_is_no_noise(spark, df, monkeypatch):
     reports = privatize(df, EVERY[0], NAMES, "id", None)
     kept = reports.dataframe
     assert kept.count() == len(IDS) and lent(spark)
+    looked = []
+
+    def look(rows):
+        # Rows that change after the last look would get the noise unseen.
+        with pytest.raises(NoiseReuse, match="are being committed"):
+            _ = reports.dataframe
+        looked.append(lent(spark))
+        return survey.survey(rows)
+
+    monkeypatch.setattr(adapter, "survey", look)
     reports.commit()
+    assert looked == [[]]
     reports.commit()  # the exit of a `with` may follow
     assert not lent(spark)
     with pytest.raises(NoiseReuse, match="are committed and their key is gone"):
@@ -214,8 +234,16 @@ def test_the_commit_can_name_the_reports_as_written(
         reports = privatize(df, EVERY[0], NAMES, "id", ledger)
         reports.dataframe.write.parquet(path)
         written = spark.read.parquet(path)
-        with pytest.raises(ValueError, match="399 reports of 400. Nothing was commit"):
-            reports.commit(written.orderBy("id").limit(399))
+        low, high = int(IDS.min()), int(IDS.max())
+        twice = F.when(F.col("id") == high, low).otherwise(F.col("id"))
+        hole = F.when(F.col("id") != low, F.col("x"))
+        for wrong, match in (
+            (written.where(F.col("id") != low), "one report for each of 400 .* 399"),
+            (written.withColumn("id", twice), "one report for each of 400 ids"),
+            (written.withColumn("x", hole), "1 rows have no value"),
+        ):
+            with pytest.raises(ValueError, match=f"{match}.*othing was committed"):
+                reports.commit(wrong)
         reports.commit(written)
     turned = written.orderBy("y")
     assert bound == [reports_digest(turned, NAMES, "id")]
@@ -305,6 +333,44 @@ def test_arguments_are_looked_at_before_any_job(spark, df):
         refused(NoiseReuse, "cannot watch executors", source=Seeded(1))
 
 
+class Heavy(BPM):
+    """More than Spark carries in a closure: it writes such a one to a file."""
+
+    def __getstate__(self):
+        return vars(self) | {"ballast": bytes(2**21)}
+
+
+class Locked(BPM):
+    """One that cannot be pickled."""
+
+    def __getstate__(self):
+        return vars(self) | {"lock": threading.Lock()}
+
+
+def test_a_mechanism_that_cannot_travel_costs_nothing(spark, df):
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    for kind, error, match in (
+        (Heavy, ValueError, "UDFCompressionThreshold"),
+        (Locked, TypeError, "can be pickled"),
+    ):
+        with pytest.raises(error, match=f"{match}.*Nothing was spent"):
+            privatize(df, kind(8.0, "auto", 2), NAMES, "id", ledger)
+    assert not ledger.entries() and not lent(spark)
+
+
+def test_a_heavy_closure_would_lie_beside_another_share(
+    df, spark, spark_files, monkeypatch
+):
+    monkeypatch.setattr(adapter, "must_travel", lambda *_: None)
+    reports = privatize(df, Heavy(8.0, "auto", 2), NAMES, "id", None)
+    found = holding(spark_files, reports._loan.borrowed.share)
+    reports.close()
+    assert found and all("local" in path.parts for path in found)
+    with pytest.raises(Exception, match="pickle"):
+        privatize(df, Locked(8.0, "auto", 2), NAMES, "id", None)
+    assert not lent(spark)  # what fails after the charge keeps no key either
+
+
 def test_input_that_changes_is_refused_at_commit(spark, book, tmp_path):
     folder = tmp_path / "in"
     df = spark.read.parquet(written_table(folder, POINTS, IDS))
@@ -325,6 +391,8 @@ def test_input_that_changes_is_refused_at_commit(spark, book, tmp_path):
         with pytest.raises(IdempotencyConflict):
             run()
         written_table(folder, POINTS, IDS)  # the first files come back
+        with pytest.raises(InputChanged):
+            reports.commit()  # but not for what was drawn meanwhile
         with run() as reports:
             assert same(by_id(reports.dataframe), first)
         assert len(ledger.entries()) == 1

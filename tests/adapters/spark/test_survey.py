@@ -1,11 +1,19 @@
-"""The survey's kernels, without Spark: faults, runs of ids, the digest of rows."""
+"""What tasks do, without Spark: faults, runs of ids, the digest of rows, the draw."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from demur.adapters.spark import survey
+from demur.adapters.spark.drawing import Draw, probe
 from demur.adapters.spark.survey import BadRows, Runs, rows_of
+from demur.core.errors import DemurError
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.row_streams import RowStreams
 
 RNG = np.random.default_rng(4)
 POINTS = RNG.random((500, 3))
@@ -169,3 +177,38 @@ def test_too_many_runs_say_nothing():
 def test_an_empty_partition_tells_zero():
     told = found()
     assert told["rows"] == 0 and told["low"] == []
+
+
+def test_the_sum_over_ids_tells_of_ids_alone():
+    whole = found(batch_of(IDS, POINTS))["ids"]
+    assert found(batch_of(IDS[::-1], POINTS))["ids"] == whole
+    other = IDS.copy()
+    other[0], other[1] = other[0] + 1, other[1] - 1  # a plain sum would not notice
+    twice = np.r_[IDS[:-1], IDS[:1]]
+    assert len({found(batch_of(i, POINTS))["ids"] for i in (IDS, other, twice)}) == 3
+
+
+class Drifted(BPM):
+    """An executor whose reports are one grid step away from the driver's."""
+
+    def draw_rows(self, matrix, ids, streams):
+        return super().draw_rows(matrix, ids, streams) + self.grid
+
+
+MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)
+def test_a_task_draws_only_what_the_driver_would(mechanism):
+    key, names = bytes(range(32)), ("id", "x0", "x1", "x2")
+    lent = SimpleNamespace(key=lambda: key)
+    (drawn,) = Draw(mechanism, names, lent, probe(mechanism))([batch_of(IDS, POINTS)])
+    ids = IDS.astype(np.uint64)
+    expected = mechanism.draw_rows(POINTS, ids, RowStreams(key))
+    values = np.column_stack([drawn.column(name) for name in names[1:]])
+    assert np.array_equal(values, expected)
+    assert drawn.column("id").to_pylist() == IDS.tolist()
+    drifted = Drifted(8.0, "auto", 3)
+    assert probe(drifted) != probe(MECHANISMS[0])
+    with pytest.raises(DemurError, match="another version of demur"):
+        next(Draw(drifted, names, lent, probe(mechanism))([batch_of(IDS, POINTS)]))

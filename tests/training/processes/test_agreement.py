@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
+from demur.ledger import Budget, Ledger
+from demur.ledger.filters import Filter
 from demur.training import processes
+from demur.training.checkpoint import Checkpoint, Keeper
+from demur.training.custody import Custody
 from demur.training.data import as_data
 from demur.training.noise_streams import flat_normal, standard_normal
 from demur.training.placement import Placement, Share
 from demur.training.processes import ProcessesDisagree, ProcessFailed, ProcessLost
+from demur.training.steps import TrainState
+from tests.training.kit import make_params, make_plan
 
 
 class WantsMore(DemurError):
@@ -78,6 +85,63 @@ def test_one_process_alone_agrees_with_itself():
     assert meeting.stop
     with pytest.raises(KeyError, match="mine"), group.stage():
         raise KeyError("mine")
+
+
+class Pair(processes.Processes):
+    """Two processes, of which the other one is always fine."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.count, self.words = 2, []
+
+    def _gathered(self, array):
+        self.words.append(array)
+        return np.stack([array, np.zeros_like(array)])
+
+    def _broadcast(self, array):
+        return array
+
+
+def test_what_cannot_be_sent_is_told_before_the_others_wait_for_it():
+    group = Pair()
+    assert group.from_first(lambda: {"step": 7}) == {"step": 7}
+    with pytest.raises(Exception, match="pickle"):
+        group.from_first(lambda: lambda: 7)
+    assert [int(word[0]) for word in group.words] == [0, 1]
+
+
+class LaterInterrupted(processes.Processes):
+    """Another process fails while this one pays."""
+
+    def from_first(self, make):
+        make()
+        raise KeyboardInterrupt("process 1")
+
+
+def test_a_run_that_fails_when_it_is_paid_lets_go_of_its_folder(tmp_path):
+    kept = Checkpoint(tmp_path / "run")
+    plan, params = make_plan(), make_params()
+    with Ledger.open(
+        tmp_path / "book.db",
+        dataset="agreement",
+        budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
+        filter=Filter.pure(),
+        testing=True,
+    ) as book:
+        with pytest.raises(KeyboardInterrupt) as held:
+            Custody(
+                LaterInterrupted(None),
+                plan,
+                (book, 1e-5),
+                label="run",
+                state=TrainState(params, None, None, 0, None),
+                checkpoint=kept,
+                digest="of the input",
+                source=Seeded(1),
+            )
+        assert len(book.entries()) == 1
+        Keeper(kept).close()  # as a notebook does, which holds the error
+        del held
 
 
 def test_a_key_is_handed_on_until_it_is_wiped():

@@ -12,12 +12,18 @@ from tests.training.processes.worker import open_book
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
-SAME = ("plain", "drawn", "noise_alone", "in_parts", "rows_read", "clipping")
-MORE = ("other_noise", "people", "lattice")  # with two processes only
-SPREAD = ("noise_cost", "distinct_shards", "microbatches", "handed_round")
+SAME = ("plain", "drawn", "clipping")
+SPREAD = ("noise_cost", "distinct_shards", "handed_round")
+# With two processes only.
+MORE = ("noise_alone", "other_noise", "in_parts", "people", "lattice")
+ALONE = ("microbatches", "stops", "failures", "undisturbed")
+KILLED = ("killed_first", "killed_second")
 # Sums of up to 64 float32 terms of size 1/20 a step, over 12 steps of rate 0.5, and
 # parameters of size 1: orders of summation differ by a few units of 2^-24.
 CLOSE = {"rtol": 2e-6, "atol": 2e-6}
+
+# Starting a process takes longer than what it does here. So one launch ends with the
+# kill of a process, and another one, which takes the killed runs up, with a SIGTERM.
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +31,25 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("processes")
 
 
-KILLED = ("killed_first", "killed_second")
+@pytest.fixture(scope="module")
+def killed(place):
+    """Two processes of which one was killed at step 8 of a run, after a checkpoint."""
+    many = (*SAME, *MORE, *SPREAD, *ALONE, "killed_second")
+    return {
+        "killed_second": launch(2, place / "two", *many),
+        "killed_first": launch(2, place / "other two", "killed_first"),
+    }
 
 
 @pytest.fixture(scope="module")
-def killed(place):
-    """Runs of two processes of which one was killed at step 8, after a checkpoint."""
-    return {name: launch(2, place / name, name) for name in KILLED}
+def two(killed):
+    return [process.found for process in killed["killed_second"]]
 
 
 @pytest.fixture(scope="module")
 def heads(place, killed):
     """The book and the checkpoint right after the kill."""
-    return {name: state_of(place / name / "kept") for name in KILLED}
+    return {name: state_of(place / name) for name in KILLED}
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +64,12 @@ def four(place, heads):
 
 @pytest.fixture(scope="module")
 def after_refusals(place, one, four):
-    return {name: state_of(place / name / "kept") for name in KILLED}
+    return {name: state_of(place / name) for name in KILLED}
 
 
 @pytest.fixture(scope="module")
-def two(place, after_refusals):
-    more = ("stops", "failures", "undisturbed", "taken_up")
-    return fine(launch(2, place / "two", *SAME, *MORE, *SPREAD, *more))
+def again(place, after_refusals):
+    return launch(2, place / "again", "taken_up", "terminated")
 
 
 @pytest.fixture(params=["two", "four"])
@@ -91,13 +102,12 @@ def close(found, wanted):
 # -- the same result -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ["plain", "in_parts", "rows_read"])
-def test_several_processes_end_where_one_ends(one, several, scenario):
-    all_close(one, several, scenario)
+def test_several_processes_end_where_one_ends(one, several):
+    all_close(one, several, "plain")
 
 
-@pytest.mark.parametrize("scenario", ["people", "lattice"])
-def test_batches_of_people_and_lattice_noise_do_too(one, two, scenario):
+@pytest.mark.parametrize("scenario", ["in_parts", "people", "lattice", "noise_alone"])
+def test_parts_and_people_and_other_noise_do_too(one, two, scenario):
     all_close(one, two, scenario)
 
 
@@ -112,17 +122,17 @@ def test_all_else_is_told_alike(one, several):
     (alone,) = one
     for found in several:
         close(found["plain"]["average"], alone["plain"]["average"])
-        assert found["rows_read"]["seen"] == found["rows_read"]["params"]
-        close(found["rows_read"]["loss"], alone["rows_read"]["loss"])
+        assert found["plain"]["seen"] == found["plain"]["params"]
+        close(found["plain"]["loss"], alone["plain"]["loss"])
         for name in ("steps", "waste", "statement"):
             assert found["plain"][name] == alone["plain"][name]
 
 
-def test_a_missing_gradient_is_seen(one, several):
+def test_a_missing_gradient_is_seen(one, two):
     """The comparison has power: a run without gradients is far outside it."""
     (alone,) = one
     with pytest.raises(AssertionError):
-        close(several[0]["noise_alone"]["3 bands"], alone["plain"]["params"])
+        close(two[0]["noise_alone"]["params"], alone["plain"]["params"])
 
 
 def test_the_numbers_drawn_have_the_same_bits_on_any_mesh(one, several):
@@ -130,13 +140,6 @@ def test_the_numbers_drawn_have_the_same_bits_on_any_mesh(one, several):
     for found in several:
         assert found["drawn"] == alone["drawn"]
     assert all(len(values) == len(set(values)) for values in alone["drawn"].values())
-
-
-def test_noise_is_the_same_up_to_the_rounding_of_its_scale(one, several):
-    (alone,) = one
-    for found in several:
-        for bands, params in alone["noise_alone"].items():
-            close(found["noise_alone"][bands], params)
 
 
 def test_memories_that_are_no_ring_give_the_same_noise(one, two):
@@ -151,8 +154,8 @@ def test_memories_that_are_no_ring_give_the_same_noise(one, two):
 
 def test_a_process_reads_its_share_of_the_rows(one, several):
     (alone,) = one
-    reads = [found["rows_read"]["read"] for found in several]
-    assert reads == [alone["rows_read"]["read"] // len(several)] * len(several)
+    reads = [found["plain"]["read"] for found in several]
+    assert reads == [alone["plain"]["read"] // len(several)] * len(several)
 
 
 def test_a_device_draws_its_share_of_the_noise_and_no_more(several):
@@ -168,9 +171,9 @@ def test_a_device_draws_its_share_of_the_noise_and_no_more(several):
         assert cost["twin"]["memory"] == 2 * 4 * size
 
 
-def test_microbatches_do_not_gather_the_rows_of_other_devices(several):
-    for found in several:
-        assert found["microbatches"]["ours"] == 64 // len(several)
+def test_microbatches_do_not_gather_the_rows_of_other_devices(two):
+    for found in two:
+        assert found["microbatches"]["ours"] == 64 // len(two)
         assert found["microbatches"]["twin"] == 64
 
 
@@ -251,8 +254,8 @@ def test_a_killed_process_ends_the_run(killed, name, who):
     assert other.seconds < 6 * HEARTBEAT_S + 60
 
 
-def test_a_process_can_be_told_to_end(place):
-    first, second = launch(2, place / "terminated", "terminated")
+def test_a_process_can_be_told_to_end(again):
+    first, second = again
     assert second.code == -15
     assert first.code not in (0, -9) and "ProcessLost" in first.output
 
@@ -276,12 +279,12 @@ def test_another_mesh_is_refused_and_nothing_is_drawn(heads, one, four, after_re
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_the_same_mesh_goes_on_bit_for_bit(two, place, name):
-    for found in two:
-        taken, wanted = found["taken_up"][name], found["undisturbed"]
-        assert taken["params"] == wanted["params"]
-    assert two[0]["taken_up"][name]["entries"] == 1
-    after = state_of(place / name / "kept")
+def test_the_same_mesh_goes_on_bit_for_bit(two, again, place, name):
+    for process, wanted in zip(again, two, strict=True):
+        taken = process.found["taken_up"][name]
+        assert taken["params"] == wanted["undisturbed"]["params"]
+    assert again[0].found["taken_up"][name]["entries"] == 1
+    after = state_of(place / name)
     # Committed: the secret half is gone.
     assert after["files"] == ["model-12.npz"]
 

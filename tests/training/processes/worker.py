@@ -19,7 +19,7 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.mechanisms.correlated import Buffered, optimize_dense
+from demur.mechanisms.correlated import BandedToeplitz, Buffered, optimize_dense
 from demur.training.checkpoint import Checkpoint
 from demur.training.clipping import clipped_grad
 from demur.training.data import Data, as_data
@@ -59,14 +59,46 @@ def error_of(act):
 # -- the same result -------------------------------------------------------------------
 
 
+class Watched:
+    """A column that notes which rows were read."""
+
+    def __init__(self, array, fail_at=None):
+        self.array, self.dtype, self.shape = array, array.dtype, array.shape
+        self.read, self.calls, self.fail_at = 0, 0, fail_at
+
+    def __getitem__(self, rows):
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise OSError("the disk is gone")
+        self.read += len(rows)
+        return self.array[rows]
+
+
+def watched(fail_at=None):
+    given = make_data()
+    columns = {name: Watched(array, fail_at) for name, array in given.items()}
+    return Data(columns, N), columns
+
+
 def plain(mesh, folder):
-    done = run(mesh, average=0.9)
+    """A run, and all that is told of it."""
+    data, columns = watched()
+    seen = {}
+
+    def look(report):
+        seen["loss"] = report.exact.reveal()["loss"]
+        seen["params"] = lists(report.params())
+
+    done = run(mesh, data=data, average=0.9, callback=look, exact_metrics=True)
     return {
         "params": lists(done.value),
         "average": lists(done.average),
         "steps": done.steps,
         "statement": done.statement(),
         "waste": done.waste.reveal(),
+        "read": columns["x"].read,
+        "seen": seen["params"],
+        "loss": {"last": seen["loss"]},
     }
 
 
@@ -91,6 +123,7 @@ def other_noise(mesh, folder):
     params = {"w": np.zeros((7, 3), np.float32)}
     placement, found = Placement(mesh), {}
     for name, strategy in {
+        "nothing": BandedToeplitz([1.0], 70),
         "buffers": Buffered([0.9, 0.3], [0.3, 0.2], 70),
         "keys": optimize_dense(70),
     }.items():
@@ -107,11 +140,7 @@ def other_noise(mesh, folder):
 
 def noise_alone(mesh, folder):
     """What is left without a gradient: noise, scaled and summed up."""
-    found = {}
-    for bands in (1, 3):
-        done = run(mesh, make_plan(bands=bands), loss=no_gradient)
-        found[f"{bands} bands"] = lists(done.value)
-    return found
+    return {"params": lists(run(mesh, loss=no_gradient).value)}
 
 
 def in_parts(mesh, folder):
@@ -130,44 +159,6 @@ def lattice(mesh, folder):
 
 
 # -- each process its share ------------------------------------------------------------
-
-
-class Watched:
-    """A column that notes which rows were read."""
-
-    def __init__(self, array, fail_at=None):
-        self.array, self.dtype, self.shape = array, array.dtype, array.shape
-        self.read, self.calls, self.fail_at = 0, 0, fail_at
-
-    def __getitem__(self, rows):
-        self.calls += 1
-        if self.calls == self.fail_at:
-            raise OSError("the disk is gone")
-        self.read += len(rows)
-        return self.array[rows]
-
-
-def watched(fail_at=None):
-    given = make_data()
-    columns = {name: Watched(array, fail_at) for name, array in given.items()}
-    return Data(columns, N), columns
-
-
-def rows_read(mesh, folder):
-    data, columns = watched()
-    seen = {}
-
-    def look(report):
-        seen["loss"] = report.exact.reveal()["loss"]
-        seen["params"] = lists(report.params())
-
-    done = run(mesh, data=data, callback=look, exact_metrics=True)
-    return {
-        "params": lists(done.value),
-        "read": columns["x"].read,
-        "seen": seen["params"],
-        "loss": {"last": seen["loss"]},
-    }
 
 
 def noise_cost(mesh, folder):
@@ -426,11 +417,11 @@ def undisturbed(mesh, folder):
 
 
 def killed_first(mesh, folder):
-    return kept(mesh, folder / "kept", die_at=8, who=0)
+    return kept(mesh, folder.parent / "killed_first", die_at=8, who=0)
 
 
 def killed_second(mesh, folder):
-    return kept(mesh, folder / "kept", die_at=8, who=1)
+    return kept(mesh, folder.parent / "killed_second", die_at=8, who=1)
 
 
 def terminated(mesh, folder):
@@ -446,13 +437,13 @@ def terminated(mesh, folder):
 
 def other_mesh(mesh, folder):
     """A run that two processes began."""
-    place = folder.parent / "killed_second" / "kept"
+    place = folder.parent / "killed_second"
     return {"error": error_of(lambda: kept(mesh, place))}
 
 
 def taken_up(mesh, folder):
     names = ("killed_first", "killed_second")
-    return {name: kept(mesh, folder.parent / name / "kept") for name in names}
+    return {name: kept(mesh, folder.parent / name) for name in names}
 
 
 SCENARIOS = {
@@ -465,7 +456,6 @@ SCENARIOS = {
         in_parts,
         people,
         lattice,
-        rows_read,
         noise_cost,
         microbatches,
         distinct_shards,

@@ -109,7 +109,10 @@ def assign(
         raise ValueError(f"df already has a column {name!r}")
     places = tuple(df.columns.index(one) for one in columns)
     schema = T.StructType([*df.schema.fields, T.StructField(name, T.IntegerType())])
-    return df.mapInArrow(_Assign(label, mechanism, places, name), schema)
+    # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
+    plain = df.toDF(*map(str, range(len(df.columns))))
+    task = _Assign(label, mechanism, places, (*df.columns, name))
+    return plain.mapInArrow(task, schema)
 
 
 class ReportBlocks:
@@ -130,9 +133,13 @@ class ReportBlocks:
         from pyspark.sql import functions as F
 
         _must_have(df, mechanism, columns, [id_column])
+        # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
         chosen = df.select(
-            F.col(_quoted(id_column)).cast("long"),
-            *(F.col(_quoted(one)).cast("double") for one in columns),
+            F.col(_quoted(id_column)).cast("long").alias("id"),
+            *(
+                F.col(_quoted(one)).cast("double").alias(str(i))
+                for i, one in enumerate(columns)
+            ),
         )
         self.mechanism = mechanism
         self._blocks = chosen.mapInArrow(_Pack(mechanism), _BLOCK_DDL)
@@ -266,7 +273,7 @@ class _Assign:
     label: Label
     mechanism: ReportMechanism
     places: tuple[int, ...]
-    name: str
+    names: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -274,9 +281,8 @@ class _Assign:
             outside = ~missing & ~_inside(values, self.mechanism)
             _complain(self.mechanism, int(missing.sum()), int(outside.sum()), 0)
             labels = pa.array(self.label(values).astype(np.int32))
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, labels], names=[*batch.schema.names, self.name]
-            )
+            columns = [*batch.columns, labels]
+            yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
 
 
 def _matrix(columns: Sequence[pa.Array]) -> tuple[NDArray[np.bool_], Array]:

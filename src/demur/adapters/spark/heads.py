@@ -74,11 +74,13 @@ class SparkSource:
         self._columns = feature_columns(schema, label, columns, "the DataFrame")
         self._label = label
         names = [*self._columns, label]
-        self._df = df.select(*(df[f"`{name}`"] for name in names))
+        # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
+        self._df = df.select(*map(_quoted, names)).toDF(*map(str, range(len(names))))
         first = self._df.limit(1).toArrow().combine_chunks().to_batches()
         if not first:
             raise ValueError("the DataFrame holds no rows. Nothing was spent.")
-        self.width = matrix_of(first[0], self._columns, None).shape[1]
+        named = first[0].rename_columns(names)
+        self.width = matrix_of(named, self._columns, None).shape[1]
         self._counts: dict[Any, int] | None = None
 
     @property
@@ -89,7 +91,7 @@ class SparkSource:
     def label_counts(self) -> dict[Any, int]:
         """How often each label occurs: one job."""
         if self._counts is None:
-            found = self._df.groupBy(f"`{self._label}`").count()
+            found = self._df.groupBy(self._df.columns[-1]).count()
             rows = found.limit(MOST_LABELS + 1).collect()
             self._counts = {row[0]: int(row[1]) for row in rows}
         return self._counts
@@ -172,18 +174,32 @@ def _chunks(
     width: int,
     task: Task,
 ) -> Iterator[Chunk]:
+    names = [*columns, label]
+    named = (batch.rename_columns(names) for batch in batches if batch.num_rows)
     pieces = (
         Chunk(
             matrix_of(batch, columns, width),
             class_indices(batch.column(label), task.classes),
         )
-        for batch in batches
-        if batch.num_rows
+        for batch in named
     )
     return rechunked(pieces, rows_at_once(width))
 
 
 def _arrow_schema(df: DataFrame) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql import types as T
+    from pyspark.sql.pandas.types import to_arrow_type
 
-    return to_arrow_schema(df.schema)
+    def plain(kind: T.DataType) -> bool:
+        inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
+        return isinstance(inner, T.NumericType | T.BooleanType | T.StringType)
+
+    # What Arrow has no name for (without a time zone, or at all) may be in columns that
+    # nobody asks for: it passes here as a struct, and is refused where it is wanted.
+    other = pa.struct([])
+    kinds = [(field.name, field.dataType) for field in df.schema]
+    return pa.schema([(n, to_arrow_type(k) if plain(k) else other) for n, k in kinds])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

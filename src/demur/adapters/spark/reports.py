@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _REAL = ("float", "double", *_WHOLE)
-State = Literal["open", "closed", "being committed", "spoiled", "committed"]
+_State = Literal["open", "closed", "being committed", "spoiled", "committed"]
 
 
 def privatize(
@@ -126,7 +126,8 @@ class SparkReports:
     """Reports that are paid for, while they may be drawn; ends with `commit`.
 
     Use it as a context manager. Its DataFrame may be acted on any number of times, from
-    any thread, until then.
+    any thread, until then. Let all actions end before the commit: one that still runs
+    fails, or draws rows that the last survey may have seen otherwise.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class SparkReports:
         self._names = schema.fieldNames()
         text = f"spark reports {entry.id} {found.digest}"
         self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-        self._state: State = "open"
+        self._state: _State = "open"
         expected = probe(mechanism)
         self._loan = Loan(rows.sparkSession, key)
         try:

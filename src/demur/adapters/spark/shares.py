@@ -103,8 +103,9 @@ def must_travel(context: SparkContext, function: object, schema: object) -> None
     """Refuse a function that cannot be pickled, or that Spark would put into a file."""
     from pyspark import cloudpickle
 
+    pickler: Any = cloudpickle
     try:
-        size = len(cloudpickle.dumps((function, schema)))
+        size = len(pickler.dumps((function, schema)))
     except Exception as error:
         raise TypeError(
             "mechanism must be one that can be pickled, for the tasks have to get it;"
