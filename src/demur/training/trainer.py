@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -302,7 +303,7 @@ def _check(
 def _check_keepable(state: TrainState) -> None:
     """Refuse, unpaid, what a checkpoint could not hold."""
     for leaf in jax.tree.leaves(state):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise TypeError(
                 "a checkpoint cannot hold the random key of this optimiser: leave"
                 " checkpoint out, or take one without. Nothing was spent."
