@@ -68,8 +68,8 @@ def in_the_second_batch() -> None:
 
 
 def after_ten_steps() -> None:
-    _Run = import_module("demur.training.trainer")._Run
-    real, calls = _Run.step, []
+    Loop = import_module("demur.training.loop").Loop
+    real, calls = Loop.step, []
 
     def slow(self, *given):
         found = real(self, *given)
@@ -78,7 +78,7 @@ def after_ten_steps() -> None:
             pause()
         return found
 
-    _Run.step = slow
+    Loop.step = slow
 
 
 def while_drawing() -> None:

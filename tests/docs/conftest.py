@@ -25,8 +25,14 @@ def book_on_a_server(monkeypatch, tmp_path):
 @pytest.fixture
 def spark_here(monkeypatch):
     """PySpark and a Java to run it."""
-    pytest.importorskip("pyspark", reason="machine: no PySpark")
+    java = pytest.importorskip(
+        "tests.adapters.spark.java", reason="machine: no PySpark", exc_type=ImportError
+    )
     if shutil.which("java") is None:
         pytest.skip("machine: no Java")
     # Pages set it; it shall not outlive them.
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    # Java reads relative paths from the folder it was started in: one for each page.
+    java.end_java()
+    yield
+    java.end_java()

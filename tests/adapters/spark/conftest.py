@@ -15,6 +15,8 @@ import pytest
 pyspark = pytest.importorskip("pyspark", reason="machine: no PySpark")
 from pyspark.sql import SparkSession  # noqa: E402
 
+from tests.adapters.spark.java import end_java  # noqa: E402
+
 LOCAL = "local[2]"
 # Spark starts no copy of a task on the host of the first, so the executors are on two
 # addresses of this machine: `local-cluster` has one, and would never speculate.
@@ -22,19 +24,6 @@ CLUSTER = "cluster"
 HOSTS = ("127.0.0.2", "127.0.0.3")
 # For jobs of a second an optimising compiler and a parallel collector cost too much.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def end_java() -> None:
-    """End the JVM of this process, if there is one: it keeps its first environment."""
-    context = pyspark.SparkContext
-    if context._active_spark_context is not None:
-        context._active_spark_context.stop()
-    if context._gateway is not None:
-        process = context._gateway.proc
-        context._gateway.shutdown()
-        process.stdin.close()  # the JVM ends when its standard input does
-        process.wait(60)
-        context._gateway = context._jvm = None
 
 
 class _Cluster:
