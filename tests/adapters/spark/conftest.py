@@ -88,7 +88,7 @@ class _Server:
             (self.folder / name).mkdir()
 
     def serve(self, master: str) -> SparkSession:
-        # A page of the documentation that runs between two files stops what it finds.
+        # A page of the documentation that runs between two files ends what it finds.
         stopped = self.session is None or self.session.sparkContext._jsc is None
         if self.master != master or stopped:
             self.stop()
@@ -125,10 +125,11 @@ class _Server:
         return self.session
 
     def stop(self) -> None:
-        if self.session is not None:
+        # A page that ran in between has ended this Java, and all that was in it.
+        if self.session is not None and self.session.sparkContext._jsc is not None:
             self.session.stop()
-        if self.cluster is not None:
-            self.cluster.stop()
+            if self.cluster is not None:
+                self.cluster.stop()
         self.session = self.master = self.cluster = None
 
     def close(self) -> None:
