@@ -25,6 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from _crowd import in_processes  # noqa: E402
+
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
@@ -87,40 +89,18 @@ def rate(
     make: Callable[[str], Step], url: str, processes: int, seconds: float
 ) -> float:
     """Steps per second of many processes together."""
-    waiting, start = os.pipe()
-    pipes = []
-    for _ in range(processes):
-        receive, send = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                os.close(start)
-                step = make(url)
-                step()
-                os.write(send, b"ready\n")
-                os.read(waiting, 1)
-                begin, done = time.perf_counter(), 0
-                while time.perf_counter() - begin < seconds:
-                    step()
-                    done += 1
-                took = time.perf_counter() - begin
-                os.write(send, f"{done / took}\n".encode())
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(send)
-        pipes.append((pid, os.fdopen(receive)))
-    for _, pipe in pipes:
-        assert pipe.readline() == "ready\n"
-    os.close(start)
-    os.close(waiting)
-    total = 0.0
-    for pid, pipe in pipes:
-        total += float(pipe.readline())
-        os.waitpid(pid, 0)
-        pipe.close()
-    return total
+
+    def work(_: int, ready: Callable[[], None]) -> float:
+        step = make(url)
+        step()
+        ready()
+        begin, done = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            step()
+            done += 1
+        return done / (time.perf_counter() - begin)
+
+    return float(sum(in_processes(processes, work)))
 
 
 def compare(

@@ -122,7 +122,7 @@ def run(quick: bool, sizes: list[tuple[int, int]] | None = None) -> list[str]:
                 lines.append(
                     f"| {n:,} | {d} | {size:,.0f} | {how} | {found['seconds']:.1f} |"
                     f" {found['cpu']:.1f} | {shown} | {found['peak']:,.0f} |"
-                    f" {found['peak'] - found['before']:,.0f} |"  # type: ignore[operator]
+                    f" {found['peak'] - found['before']:,.0f} |"
                 )
                 print(lines[-1], file=sys.stderr, flush=True)
     return lines

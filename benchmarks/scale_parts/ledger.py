@@ -12,7 +12,6 @@ processes.
 
 import argparse
 import heapq
-import json
 import os
 import sys
 import tempfile
@@ -27,7 +26,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "src"), str(ROOT)]
+
+from _crowd import in_processes  # noqa: E402
 
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
@@ -74,46 +75,6 @@ def from_a_long_one(url: str, batch: int) -> Step:
     return lambda: reserved.draw_many(batch)
 
 
-def in_processes(work: Callable[[int, Callable[[], None]], object]) -> list[Any]:
-    """What `work(number, ready)` returns in each of the client processes.
-
-    They wait in `ready` for each other.
-    """
-    waiting, start = os.pipe()
-    pipes = []
-    for number in range(CLIENTS):
-        receive, send = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                os.close(start)
-
-                def ready(send: int = send) -> None:
-                    os.write(send, b"ready\n")
-                    os.read(waiting, 1)
-
-                found = json.dumps(work(number, ready)).encode()
-                with os.fdopen(send, "wb") as file:
-                    file.write(found)
-                code = 0
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        os.close(send)
-        pipes.append((pid, os.fdopen(receive)))
-    for _, pipe in pipes:
-        assert pipe.readline() == "ready\n", "a client failed"
-    os.close(start)
-    os.close(waiting)
-    answers = []
-    for pid, pipe in pipes:
-        answers.append(json.loads(pipe.read()))
-        os.waitpid(pid, 0)
-        pipe.close()
-    return answers
-
-
 @dataclass(frozen=True)
 class Saturated:
     """As many transactions as the book makes, with all clients asking at once."""
@@ -139,7 +100,7 @@ def saturate(
             times.append((before, time.monotonic()))
         return times
 
-    times = [pair for found in in_processes(work) for pair in found]
+    times = [pair for found in in_processes(CLIENTS, work) for pair in found]
     ends = np.sort([end for _, end in times])
     # The last second may have fewer clients at work.
     gaps = np.diff(ends[: max(2, int(0.9 * len(ends)))])
@@ -197,7 +158,7 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
             stock -= 1
         return {"waits": waits, "times": [*zip(begins, asked, got, ends, strict=True)]}
 
-    found = in_processes(work)
+    found = in_processes(CLIENTS, work)
     waits = np.concatenate([f["waits"] for f in found])
     begins, asked, got, ends = np.array([t for f in found for t in f["times"]]).T
     # The server gives the lock a little before we hear of it: as long as that takes

@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,21 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src"))
-
-from demur.core.entropy import Seeded  # noqa: E402
-from demur.mechanisms.correlated import optimize_banded_toeplitz  # noqa: E402
-from demur.training import (  # noqa: E402
+from demur.core.entropy import Seeded
+from demur.mechanisms.correlated import optimize_banded_toeplitz
+from demur.training import (
     BandMFExecutionPlanConfig,
     ClippedSum,
     ShapePlan,
     fit,
     privatizer,
 )
-from demur.training.distributed import start  # noqa: E402
-from demur.training.placement import Placement  # noqa: E402
-from demur.training.processes import Processes  # noqa: E402
+from demur.training.distributed import start
+from demur.training.placement import Placement
+from demur.training.processes import Processes
 
 ROWS, SIZES = 1024, (784, 512, 512, 10)
 SEEN_FROM = 3  # the first steps wait for programs and pages

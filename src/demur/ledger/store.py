@@ -7,7 +7,7 @@ reads the totals, then writes the row, the totals and the head together:
   writers ever decide on the same totals; WAL with synchronous=FULL makes the commit
   durable before it returns. (Not for network file systems: WAL needs shared memory.)
 - PostgreSQL: the head row and the budget rows are locked with SELECT ... FOR UPDATE
-  under READ COMMITTED; synchronous_commit is on. See server.py for what is waited for.
+  under READ COMMITTED; synchronous_commit is on. See `files` and `server`.
 
 A commit whose answer is lost may or may not have happened. `persist` then repeats the
 transaction, and this pays once. Proof: the lost attempt held the head row's lock when
@@ -24,7 +24,6 @@ idempotency key is that name: looked for under the same lock, and unique in the 
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +35,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool, StaticPool
 
 from demur.core.errors import (
     BookDamaged,
@@ -45,11 +43,10 @@ from demur.core.errors import (
     DemurError,
     OutcomeUnknown,
 )
-from demur.ledger import server
+from demur.ledger import files, server
 from demur.ledger.server import Timeouts
 
 SCHEMA_VERSION = 2  # 2: a row of draws may hand out several
-_PATIENCE_SECONDS = 120.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
 _T = TypeVar("_T")
 
@@ -140,12 +137,12 @@ class Store:
         self.durable = url is not None
         self._path: Path | None = None
         if url is None:
-            self._engine = self._sqlite("", memory=True)
+            self._engine = files.make_engine(None)
         elif url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")):
             self._engine = server.make_engine(url, self._timeouts)
         else:
-            self._path = _sqlite_path(url)
-            self._engine = self._sqlite(str(self._path), memory=False)
+            self._path = files.path_of(url)
+            self._engine = files.make_engine(self._path)
 
     @property
     def folder(self) -> Path | None:
@@ -156,33 +153,6 @@ class Store:
     @property
     def _is_sqlite(self) -> bool:
         return self._engine.dialect.name == "sqlite"
-
-    def _sqlite(self, path: str, *, memory: bool) -> Engine:
-        engine = sa.create_engine(
-            sa.URL.create("sqlite", database=None if memory else path),
-            **_pool(memory),
-            hide_parameters=True,  # An error text must not show what was written.
-            connect_args={
-                "timeout": _PATIENCE_SECONDS,
-                "check_same_thread": False,
-                "isolation_level": None,
-            },
-        )
-
-        @sa.event.listens_for(engine, "connect")
-        def _prepare(connection: sqlite3.Connection, _: object) -> None:
-            # The driver must not open transactions of its own: we say BEGIN.
-            connection.isolation_level = None
-            if not memory:
-                _write_ahead(connection)
-                connection.execute("PRAGMA synchronous=FULL")
-
-        @sa.event.listens_for(engine, "begin")
-        def _begin(connection: Connection) -> None:
-            write = connection.get_execution_options().get("demur_write", False)
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-        return engine
 
     def _usable(self) -> Engine:
         if os.getpid() != self._process:
@@ -390,44 +360,6 @@ def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]
         if connection.dialect.name == "postgresql"
         else statement
     )
-
-
-def _pool(memory: bool) -> dict[str, Any]:
-    """One shared connection in memory; else a few, waited for as long as the lock."""
-    if memory:
-        return {"poolclass": StaticPool}
-    return {"poolclass": QueuePool, "pool_timeout": _PATIENCE_SECONDS}
-
-
-def _sqlite_path(url: str) -> Path:
-    if "://" in url and not url.startswith("sqlite:///"):
-        raise ValueError(
-            "url must be a file path, sqlite:///... or postgresql://...; got"
-            f" {url.split('://')[0]!r}://..."
-        )
-    path = Path(url.removeprefix("sqlite:///")).expanduser()
-    if str(path) in ("", ".", ":memory:"):
-        raise ValueError(
-            f"url must name a file; got {url!r}. For a book in memory use Ledger(...)."
-        )
-    if path.is_dir():
-        raise ValueError(f"url must name a file; {path.name!r} is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"the folder of {path.name!r} does not exist: {path.parent}")
-    return path.absolute()
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to WAL; the first openers may collide, which SQLite does not wait for."""
-    give_up = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
 
 
 @contextmanager

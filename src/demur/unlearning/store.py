@@ -28,7 +28,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.ledger import Timeouts
-from demur.ledger.store import _PATIENCE_SECONDS, Store
+from demur.ledger.files import PATIENCE_SECONDS
+from demur.ledger.store import Store
 from demur.unlearning.refusals import ServiceBusy
 
 SCHEMA_VERSION = 1
@@ -142,7 +143,7 @@ class ServiceStore(Store):
             # A deletion does not wait for somebody's long query.
             cursor.execute(f"PRAGMA busy_timeout={_SCRUB_PATIENCE_MS}")
             busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            cursor.execute(f"PRAGMA busy_timeout={int(1000 * _PATIENCE_SECONDS)}")
+            cursor.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE_SECONDS)}")
         finally:
             raw.close()
         if busy:

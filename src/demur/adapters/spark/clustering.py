@@ -27,6 +27,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from demur.adapters.spark.columns import (
+    check_columns,
+    id_and_coordinates,
+    listed,
+    repeated,
+)
 from demur.adapters.spark.session import classic_dataframe
 from demur.cluster.exact_sums import Partial
 from demur.cluster.labelling import Label
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 AnyClusterer = TypeVar("AnyClusterer", bound=PrivateClusterer)
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_REAL = ("double", "float", *_WHOLE)
 _FAULTS = ("missing", "outside", "negative")
 _BLOCK = pa.schema(
     [(name, pa.int64()) for name in ("rows", *_FAULTS)]
@@ -104,7 +108,8 @@ def assign(
 
     validate.name(name=name)
     label, mechanism = estimator.labelling(), estimator.report_mechanism_
-    _must_have(df, mechanism, columns, [])
+    columns = listed(columns)
+    check_columns(df, mechanism.dimension, columns)
     if name in df.columns:
         raise ValueError(f"df already has a column {name!r}")
     places = tuple(df.columns.index(one) for one in columns)
@@ -132,15 +137,8 @@ class ReportBlocks:
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        _must_have(df, mechanism, columns, [id_column])
-        # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
-        chosen = df.select(
-            F.col(_quoted(id_column)).cast("long").alias("id"),
-            *(
-                F.col(_quoted(one)).cast("double").alias(str(i))
-                for i, one in enumerate(columns)
-            ),
-        )
+        columns = listed(columns)
+        chosen = id_and_coordinates(df, mechanism.dimension, columns, id_column)
         self.mechanism = mechanism
         self._blocks = chosen.mapInArrow(_Pack(mechanism), _BLOCK_DDL)
         self._blocks.persist(StorageLevel.MEMORY_AND_DISK)
@@ -150,7 +148,12 @@ class ReportBlocks:
             if not found.rows:
                 raise ValueError("df holds no reports")
             _complain(mechanism, *(found[one] for one in _FAULTS))
-            _must_differ(self._blocks.select("ids").mapInArrow(_unpacked, "id long"))
+            ids = self._blocks.select("ids").mapInArrow(_unpacked, "id long")
+            if twice := repeated(ids):
+                raise ValueError(
+                    f"ids must all differ, and {twice} of them occur more than once: a"
+                    " person would count more than once (a join, or files read twice?)"
+                )
         except BaseException:
             self.close()
             raise
@@ -216,7 +219,7 @@ class _Pack:
                 continue
             missing, values = _matrix(batch.columns[1:])
             missing |= _nulls(batch.column(0))
-            ids = batch.column(0).fill_null(0).to_numpy()
+            ids = batch.column(0).fill_null(0).to_numpy().astype(np.int64, copy=False)
             outside = ~missing & ~_inside(values, self.mechanism)
             counts = [len(ids), missing.sum(), outside.sum(), (ids < 0).sum()]
             columns = [*map(int, counts), ids.tobytes(), values.tobytes()]
@@ -331,36 +334,6 @@ def _from_bytes(data: bytes) -> Partial:
 # -- what is asked of a DataFrame ------------------------------------------------------
 
 
-def _must_have(
-    df: DataFrame,
-    mechanism: ReportMechanism,
-    columns: Sequence[str],
-    ids: Sequence[str],
-) -> None:
-    if isinstance(columns, str):
-        raise TypeError("columns must be a list of names, not one name")
-    names = [*ids, *columns]
-    for name in names:
-        validate.name(column=name)
-    if len(columns) != mechanism.dimension or len(set(names)) != len(names):
-        raise ValueError(
-            f"columns must name the {mechanism.dimension} different columns of a report"
-            f" of this mechanism, without the id; got {len(columns)}"
-        )
-    types = dict(df.dtypes)
-    for name in names:
-        if df.columns.count(name) != 1:
-            raise ValueError(
-                f"df must have one column {name!r}; it has {df.columns.count(name)}"
-            )
-        allowed = _WHOLE if name in ids else _REAL
-        if types[name] not in allowed:
-            raise ValueError(
-                f"column {name!r} must be one of {', '.join(allowed)}; got"
-                f" {types[name][:40]}"
-            )
-
-
 def _complain(
     mechanism: ReportMechanism, missing: int, outside: int, negative: int
 ) -> None:
@@ -379,17 +352,3 @@ def _complain(
             f" finite, ids from 0: {'; '.join(said)}. These are not this mechanism's"
             " reports"
         )
-
-
-def _must_differ(ids: DataFrame) -> None:
-    """Spark counts ids in a shuffle, exactly."""
-    twice = ids.groupBy("id").count().where("count > 1").count()
-    if twice:
-        raise ValueError(
-            f"ids must all differ, and {twice} of them occur more than once: a person"
-            " would count more than once (a join, or files read twice?)"
-        )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from demur.adapters.spark.columns import quoted
 from demur.adapters.spark.session import classic_dataframe
 from demur.convex.arrow_rows import class_indices, feature_columns, matrix_of
 from demur.convex.row_sources import (
@@ -75,7 +76,7 @@ class SparkSource:
         self._label = label
         names = [*self._columns, label]
         # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
-        self._df = df.select(*map(_quoted, names)).toDF(*map(str, range(len(names))))
+        self._df = df.select(*map(quoted, names)).toDF(*map(str, range(len(names))))
         first = self._df.limit(1).toArrow().combine_chunks().to_batches()
         if not first:
             raise ValueError("the DataFrame holds no rows. Nothing was spent.")
@@ -199,7 +200,3 @@ def _arrow_schema(df: DataFrame) -> pa.Schema:
     other = pa.struct([])
     kinds = [(field.name, field.dataType) for field in df.schema]
     return pa.schema([(n, to_arrow_type(k) if plain(k) else other) for n, k in kinds])
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

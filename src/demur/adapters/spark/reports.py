@@ -37,12 +37,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from demur.adapters.spark.columns import id_and_coordinates, listed
 from demur.adapters.spark.drawing import Draw, probe
 from demur.adapters.spark.session import classic_dataframe
 from demur.adapters.spark.shares import Borrowed, Loan, must_travel
 from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
 from demur.cluster.report_job import InputChanged
-from demur.core import recording, validate
+from demur.core import recording
 from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_REAL = ("float", "double", *_WHOLE)
 _State = Literal["open", "closed", "being committed", "spoiled", "committed"]
 
 
@@ -87,8 +86,8 @@ def privatize(
             "mechanism must be a mechanism of reports (BPM, LaplacePerDimension,"
             f" GaussianReports); got {type(mechanism).__name__}. Nothing was spent."
         )
-    columns = _listed(columns)
-    rows = _rows(df, mechanism.dimension, columns, id_column)
+    columns = listed(columns)
+    rows = id_and_coordinates(df, mechanism.dimension, columns, id_column)
     _must_repeat(df)
     schema = _schema(df, columns, id_column)
     alike = Draw(mechanism, (), Borrowed("", b"", None), "")
@@ -117,8 +116,8 @@ def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str
 
     `commit(written)` puts it into the book; whoever has the reports can compare.
     """
-    columns = _listed(columns)
-    rows = _rows(classic_dataframe(df), len(columns), columns, id_column)
+    columns = listed(columns)
+    rows = id_and_coordinates(classic_dataframe(df), len(columns), columns, id_column)
     return survey_reports(rows).digest
 
 
@@ -212,7 +211,9 @@ class SparkReports:
 
     def _digest_of(self, written: DataFrame) -> str:
         name, *columns = self._names
-        rows = _rows(classic_dataframe(written, "written"), len(columns), columns, name)
+        rows = id_and_coordinates(
+            classic_dataframe(written, "written"), len(columns), columns, name
+        )
         found = survey_reports(rows)
         if (found.rows, found.ids) != (self._found.rows, self._found.ids):
             raise ValueError(
@@ -239,46 +240,6 @@ class SparkReports:
 
     def __repr__(self) -> str:
         return f"SparkReports({self.entry.label!r}, {self._state})"
-
-
-def _listed(columns: Sequence[str]) -> list[str]:
-    if isinstance(columns, str):
-        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
-    return list(columns)
-
-
-def _rows(
-    df: DataFrame, dimension: int, columns: Sequence[str], id_column: str
-) -> DataFrame:
-    """The id and the coordinates as doubles, under names of our own."""
-    from pyspark.sql import functions as F
-
-    names = [id_column, *columns]
-    for name in names:
-        validate.name(column=name)
-    if len(names) != dimension + 1 or len(set(names)) != len(names):
-        raise ValueError(
-            f"columns must name {dimension} different columns, as declared, without"
-            f" the id column; got {len(names) - 1}. Nothing was spent."
-        )
-    types = dict(df.dtypes)
-    for name in names:
-        allowed = _WHOLE if name == id_column else _REAL
-        if df.columns.count(name) != 1:
-            raise ValueError(
-                f"df must have one column {name!r}; it has {df.columns.count(name)}."
-                " Nothing was spent."
-            )
-        if types[name] not in allowed:
-            raise ValueError(
-                f"column {name!r} must be one of {', '.join(allowed)}; got"
-                f" {types[name][:40]}. Nothing was spent."
-            )
-    first, *others = (F.col("`" + name.replace("`", "``") + "`") for name in names)
-    points = (column.cast("double") for column in others)
-    return df.select(
-        first.alias("id"), *(x.alias(f"x{i}") for i, x in enumerate(points))
-    )
 
 
 def _schema(df: DataFrame, columns: Sequence[str], id_column: str) -> StructType:

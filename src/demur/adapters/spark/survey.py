@@ -29,6 +29,7 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
+from demur.adapters.spark.columns import repeated
 from demur.mechanisms.reports import RowIds, Values
 
 if TYPE_CHECKING:
@@ -189,12 +190,7 @@ def _apart(parts: Iterable[Any]) -> bool:
 
 
 def _must_differ(df: DataFrame) -> None:
-    from pyspark.sql import functions as F
-
-    name = df.columns[0]
-    counts = df.groupBy(name).agg(F.count("*").alias("times")).where("times > 1")
-    twice = counts.agg(F.count("*").alias("ids")).collect()[0].ids
-    if twice:
+    if twice := repeated(df):
         raise BadRows(
             f"ids must all differ, and {twice} of them occur more than once: rows of"
             " one id would share their noise, and the difference of their reports"
