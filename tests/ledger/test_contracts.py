@@ -293,7 +293,7 @@ def test_entries_of_another_book_are_refused(book):
     with pytest.raises(DemurError, match="not an entry of this book"):
         book.key(entry)
     with pytest.raises(DemurError, match="not an entry of this book"):
-        book._draw(reserved.entry)
+        book._draw_many(reserved.entry, 1)
     assert trace(book) == before
 
 
@@ -301,7 +301,7 @@ def test_what_an_entry_claims_to_have_paid_for_does_not_count(book):
     reserved = book.reserve(COUNT, count=1, label="one")
     reserved.draw()
     with pytest.raises(BudgetExceeded):
-        book._draw(replace(reserved.entry, count=5))
+        book._draw_many(replace(reserved.entry, count=5), 1)
     assert book.verify(book.head()).ok
 
 

@@ -9,19 +9,21 @@ from demur.core import accounting, calibrate
 from demur.core.events import Composed, Gaussian
 from demur.ledger import Ledger
 from tests.ledger import large
-from tests.ledger.kit import run_script
+from tests.ledger.kit import is_file, run_script
 
 pytestmark = pytest.mark.slow
 ENTRIES = 100_000
 
 
 def test_a_large_book_reads_right(book_url, capsys):
-    large.build(book_url, ENTRIES)
+    # Where the rows lie changes nothing in what is computed of them: fewer will do.
+    entries = ENTRIES if is_file(book_url) else ENTRIES // 5
+    large.build(book_url, entries)
     found = json.loads(run_script("large.py", "read", book_url))
     with capsys.disabled():
-        print(f"\n{ENTRIES:,} entries, a fresh process: {found}")
-    assert found["entries"] == ENTRIES
-    mu_squared = large.mu_squared(ENTRIES)
+        print(f"\n{entries:,} entries, a fresh process: {found}")
+    assert found["entries"] == entries
+    mu_squared = large.mu_squared(entries)
     gaussians = calibrate.gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
     one = Gaussian(1.0 / math.sqrt(mu_squared))
     whole = accounting.price(Composed((one, *large.plans(10))), 1e-5)
@@ -29,7 +31,7 @@ def test_a_large_book_reads_right(book_url, capsys):
     assert found["epsilon"] == pytest.approx(whole, rel=2e-3)
     with Ledger.open(book_url) as book:
         verified = book.verify(book.head())
-    assert verified.ok and verified.rows == ENTRIES
+    assert verified.ok and verified.rows == entries
 
 
 def test_a_book_of_gaussians_alone_reads_in_closed_form(tmp_path):

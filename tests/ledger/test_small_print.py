@@ -14,8 +14,8 @@ from demur.core.errors import NoiseReuse, NotPriced
 from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.gaussian import gaussian_epsilon
 from demur.ledger import Budget, Ledger, filters, journal
-from demur.ledger.book import _shown
 from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
+from demur.ledger.store import shown_address
 from tests.ledger.kit import UNIT, edit, says
 
 COUNT = says(Gaussian(10.0))
@@ -124,7 +124,7 @@ def test_noise_handed_out_is_wiped_by_the_commit():
     ],
 )
 def test_an_address_is_shown_without_its_password(url, shown):
-    assert _shown(url) == shown
+    assert shown_address(url) == shown
 
 
 def test_a_reading_at_a_budgets_unit_says_what_is_enforced():

@@ -105,9 +105,9 @@ class Histories(RuleBasedStateMachine):
         index = self.drawn[entry.id]
         if index >= entry.count:
             with pytest.raises(BudgetExceeded):
-                self.book._draw(entry)
+                self.book._draw_many(entry, 1)
             return
-        assert self.book._draw(entry).index == index
+        assert self.book._draw_many(entry, 1)[0].index == index
         self.drawn[entry.id] += 1
         self.rows += 1
 

@@ -11,8 +11,6 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -22,50 +20,37 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
 from demur.core import recording, validate
-from demur.core.adjacency import AnyUnit, Erasure, LipschitzMap, Unit
+from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
 from demur.core.declaration import Declaration, Mechanism
 from demur.core.entropy import NoiseKey, OsEntropy, Source, source_name
-from demur.core.entry import Entry, Promise
+from demur.core.entry import Entry
 from demur.core.errors import (
-    BookDamaged,
     BookMismatch,
     BookUnreachable,
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
     NoiseReuse,
-    NotCovered,
     NotPrivate,
     OutcomeUnknown,
 )
-from demur.core.events import Repeated
-from demur.ledger import amounts, chain, filters, journal, store
+from demur.ledger import amounts, chain, journal, store
+from demur.ledger.admission import Ways, pay, ways_to_pay
 from demur.ledger.budget import Budget
 from demur.ledger.chain import Head, canonical, digest
-from demur.ledger.filters import Amounts, Filter
-from demur.ledger.keys import Shelf
-from demur.ledger.notes import Note, checked
-from demur.ledger.reading import Reading, read
+from demur.ledger.filters import Filter
+from demur.ledger.keys import Shelf, keys_folder
+from demur.ledger.notes import checked
+from demur.ledger.reader import BookReader
 from demur.ledger.reservation import Draw, Reservation
 from demur.ledger.server import Timeouts
 from demur.ledger.terms import Terms
-from demur.ledger.verification import Verification, verify_rows
 
 _OS = OsEntropy()
 _LARGEST_RESERVATION = 2**40
 
 
-@dataclass(frozen=True)
-class BudgetStatus:
-    """One budget of a book and what is left of it."""
-
-    unit: Unit
-    budget: Budget
-    spent_epsilon: float
-    accounts: Mapping[str, str]
-
-
-class Ledger:
+class Ledger(BookReader):
     """A book of charges with a budget for each unit.
 
     In memory, for one process:
@@ -143,9 +128,9 @@ class Ledger:
             if not place.exists():
                 if head is not None or budgets is None:
                     raise BookMismatch(
-                        f"there is no book at {_shown(url)}. Nothing was created. The"
-                        " first opening makes one: Ledger.open(place, dataset=...,"
-                        " budgets={unit: Budget(...)}), without head="
+                        f"there is no book at {store.shown_address(url)}. Nothing was"
+                        " created. The first opening makes one: Ledger.open(place,"
+                        " dataset=..., budgets={unit: Budget(...)}), without head="
                     )
                 first = Terms.make(
                     dataset="" if dataset is None else dataset,
@@ -181,7 +166,7 @@ class Ledger:
         self.id: str = row.book_id
         folder = keys or place.folder
         if folder is None and place.durable:
-            folder = _state_folder() / self.id
+            folder = keys_folder() / self.id
         self._shelf = Shelf(folder if place.durable else None)
         self._out: dict[str, WeakSet[NoiseKey]] = {}
 
@@ -214,11 +199,6 @@ class Ledger:
             )
 
     # -- writing ---------------------------------------------------------------
-
-    @property
-    def durable(self) -> bool:
-        """Whether the book outlives this process."""
-        return self._store.durable
 
     def charge(
         self,
@@ -305,7 +285,7 @@ class Ledger:
         asked = recording.asked(declaration, count, label, private=source.private)
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
-        ways = self._ways(declaration, count, block_delta)
+        ways = ways_to_pay(self.terms, declaration, count, block_delta)
         curves = journal.profiles_of(declaration, count)
         key, entry_id = source.new_key(), secrets.token_hex(16)
         salt = _salt(entry_id, idempotency_key)
@@ -348,7 +328,7 @@ class Ledger:
         body: journal.Body,
         text: str,
         declaration: Declaration,
-        ways: list[list[Amounts] | None],
+        ways: Ways,
         curves: dict[str, journal.KeptProfile],
     ) -> Entry:
         """The transaction: find a repeat, or pay and append; durable on return."""
@@ -359,7 +339,7 @@ class Ledger:
             if found is not None:
                 return found
             totals = [amounts.from_text(text) for text in stored]
-            spent = self._pay(label, ways, totals)
+            spent = pay(self.terms, label, ways, totals)
             row = body | {
                 "time": journal.now(),
                 "spent": [None if s is None else amounts.to_data(s) for s in spent],
@@ -371,60 +351,6 @@ class Ledger:
             return self._entry(sequence + 1, row, declaration)
 
         return self._store.persist(work)
-
-    def _ways(
-        self, declaration: Declaration, count: int, block_delta: float | None
-    ) -> list[list[Amounts] | None]:
-        """For each budget the ways to pay; None where the budget is not concerned."""
-        cost = declaration.cost
-        deletion = cost.only_erasure()
-        ways: list[list[Amounts] | None] = []
-        for unit, budget in self.terms.budgets:
-            # A deletion says nothing about privacy, nor most mechanisms about deletion.
-            if not cost.speaks_of_erasure() if isinstance(unit, Erasure) else deletion:
-                ways.append(None)
-                continue
-            event = cost.at(unit, self.terms.maps)
-            whole = Repeated(event, count) if count > 1 else event
-            distance = Fraction(declaration.sampler_distance) * count
-            ways.append(
-                filters.spends(self.terms.filter, budget, whole, distance, block_delta)
-            )
-        if all(way is None for way in ways):
-            raise NotCovered(
-                f"{declaration.name!r} speaks of {', '.join(cost.spoken_of())}; this"
-                " book has budgets at"
-                f" {', '.join(str(u) for u, _ in self.terms.budgets)}."
-                " Nothing was spent."
-            )
-        return ways
-
-    def _pay(
-        self, label: str, ways: list[list[Amounts] | None], totals: list[Amounts]
-    ) -> list[Amounts | None]:
-        """Move the totals, in place, or decline as a whole."""
-        spent: list[Amounts | None] = []
-        rule = self.terms.filter
-        for position, (unit, budget) in enumerate(self.terms.budgets):
-            options = ways[position]
-            if options is None:
-                spent.append(None)
-                continue
-            after = [filters.add(totals[position], option) for option in options]
-            fitting = [
-                i for i, total in enumerate(after) if filters.fits(rule, budget, total)
-            ]
-            if not fitting:
-                reasons = " or ".join(filters.over(rule, budget, a) for a in after)
-                now = filters.spent_epsilon(rule, budget, totals[position])
-                raise BudgetExceeded(
-                    f"{label!r} would {reasons} (delta {budget.delta:g}) at {unit};"
-                    f" {now:.6g} is spent so far. Declined: nothing was released and"
-                    " nothing was spent. Use more noise, or ask whoever set the budget."
-                )
-            totals[position] = after[fitting[0]]
-            spent.append(options[fitting[0]])
-        return spent
 
     def _same_charge(
         self, connection: Connection, body: journal.Body, again: bool
@@ -532,9 +458,6 @@ class Ledger:
         with self._store.read() as connection:
             return journal.draws(connection, entry.id)
 
-    def _draw(self, entry: Entry) -> Draw:
-        return self._draw_many(entry, 1)[0]
-
     def _draw_many(self, entry: Entry, count: int) -> tuple[Draw, ...]:
         token = secrets.token_hex(16)
 
@@ -592,180 +515,6 @@ class Ledger:
 
         self._store.persist(work)
 
-    # -- reading ---------------------------------------------------------------
-
-    def _charge_row(self, connection: Connection, entry: Entry) -> journal.Body:
-        body = journal.body_of(connection, entry.id, "charge")
-        if body is None:
-            raise DemurError(
-                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this book"
-            )
-        return body
-
-    def _entry(
-        self, sequence: int, body: journal.Body, declaration: Declaration
-    ) -> Entry:
-        return Entry(
-            id=body["id"],
-            sequence=sequence,
-            label=body["label"],
-            declaration=declaration,
-            count=body["count"],
-            noise=body["noise"],
-            time=body["time"],
-            dataset=self.terms.dataset,
-            durable=self.durable,
-            promises=tuple(
-                Promise(unit, budget.epsilon, budget.delta)
-                for unit, budget in self.terms.budgets
-            ),
-            maps=self.terms.maps,
-        )
-
-    def entries(self) -> list[Entry]:
-        """Every charge of the book, in order."""
-        with self._store.read() as connection:
-            found = journal.charges(connection)
-        return [self._entry(*row) for row in found]
-
-    def notes(
-        self, entry: Entry | None = None, about: str | None = None
-    ) -> tuple[Note, ...]:
-        """The notes of the book in order: of one entry, about one thing, or all."""
-        with self._store.read() as connection:
-            found = journal.notes(connection, entry.id if entry else None)
-        return tuple(
-            Note(sequence, body["id"], body["about"], body["facts"], body["time"])
-            for sequence, body in found
-            if about in (None, body["about"])
-        )
-
-    def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
-        """The charge that was made with this idempotency key, if there is one.
-
-        `settled` takes the book's lock first: a charge whose answer was lost is there
-        by then, or never will be. A plain look may come before its commit is over.
-        """
-
-        def look(connection: Connection, again: bool = False) -> Entry | None:
-            if settled:
-                store.lock_book(connection)
-            found = journal.charge_by_key(connection, idempotency_key)
-            if found is None:
-                return None
-            sequence, body = found
-            declared = journal.declaration(connection, body["declaration"])
-            return self._entry(sequence, body, declared)
-
-        if settled:
-            return self._store.persist(look)
-        with self._store.read() as connection:
-            return look(connection)
-
-    def _default_unit(self, unit: Unit | None) -> Unit:
-        if unit is not None:
-            return unit
-        if len(self.terms.budgets) == 1:
-            return self.terms.budgets[0][0]
-        raise TypeError(
-            "unit must be given for a book with several budgets: one of"
-            f" {', '.join(str(u) for u, _ in self.terms.budgets)}, or any other unit"
-        )
-
-    def reading(
-        self, unit: Unit | None = None, *, delta: float | None = None
-    ) -> Reading:
-        """The whole book at `unit` (default: its one budget's), tight.
-
-        An entry that says nothing about the unit makes the reading fail by name.
-        Deletions are never added to a privacy cost, nor the other way round.
-        """
-        unit = self._default_unit(unit)
-        budget = dict(self.terms.budgets).get(unit)
-        if delta is None:
-            deltas = {b.delta for _, b in self.terms.budgets}
-            if budget is None and len(deltas) > 1:
-                raise TypeError(f"delta must be given: {unit} has no budget here")
-            delta = budget.delta if budget else deltas.pop()
-        validate.probability(delta=delta)
-        with self._store.read() as connection:
-            groups = journal.groups(connection)
-            kept = journal.profiles(connection)
-        found = read(groups, unit, delta, self.terms.maps, kept)
-        if budget is None:
-            return found
-        (status,) = [s for s in self.status() if s.unit == unit]
-        return Reading(**(vars(found) | {"enforced_epsilon": status.spent_epsilon}))
-
-    def epsilon(self, delta: float | None = None, unit: Unit | None = None) -> float:
-        """The epsilon of the whole book at `unit` and `delta`, tight."""
-        return self.reading(unit, delta=delta).epsilon
-
-    def status(self) -> tuple[BudgetStatus, ...]:
-        """Each budget and what the filter counts as spent of it."""
-        with self._store.read() as connection:
-            totals = [amounts.from_text(text) for text in journal.totals(connection)]
-        rule = self.terms.filter
-        return tuple(
-            BudgetStatus(
-                unit,
-                budget,
-                filters.spent_epsilon(rule, budget, total),
-                {
-                    k: "used up" if v is None else f"{float(v):.6g}"
-                    for k, v in total.items()
-                },
-            )
-            for (unit, budget), total in zip(self.terms.budgets, totals, strict=True)
-        )
-
-    def report(self) -> str:
-        """The book in a few lines of plain text."""
-        lines = [f"Book {self.terms.dataset!r}, filter {self.terms.filter}"]
-        for status in self.status():
-            lines.append(
-                f"  {status.unit}: {status.spent_epsilon:.4g} of"
-                f" {status.budget.epsilon:g} at delta {status.budget.delta:g}"
-            )
-        lines += [f"  {e.sequence}. {e.label}" for e in self.entries()]
-        return "\n".join(lines)
-
-    # -- trust -----------------------------------------------------------------
-
-    def head(self) -> Head:
-        """The head of the chain; keep it elsewhere to find a cut or a rewrite."""
-        with self._store.read() as connection:
-            row = connection.execute(
-                sa.select(store.book.c.sequence, store.book.c.hash)
-            ).one()
-        return Head(row.sequence, row.hash)
-
-    def _contains(self, head: Head) -> None:
-        with self._store.read() as connection:
-            found = (
-                journal.hash_at(connection, head.sequence)
-                if head.sequence
-                else digest(self.terms.to_text())
-            )
-        if found != head.hash:
-            raise BookDamaged(
-                f"the book does not contain the exported head {head}: it was restored"
-                " from an older copy, cut off or rewritten. What was spent since then"
-                " is still spent: do not write to this copy."
-            )
-
-    def verify(
-        self, head: Head | str | None = None, *, signer: str | None = None
-    ) -> Verification:
-        """Check every row, link, signature, total and stored curve of the book.
-
-        `head` is an exported head; `signer` the public key (hexadecimal) that must
-        have signed every row. Without them the answer says what it cannot know.
-        """
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        with self._store.read() as connection:
-            return verify_rows(connection, self.terms, wanted, signer)
-
     def close(self) -> None:
         """Close the book's connections."""
         self._store.close()
@@ -797,22 +546,3 @@ class Ledger:
 def _salt(entry_id: str, idempotency_key: str | None) -> str:
     """What tells one entry's input digest from another's: the same for its repeats."""
     return f"entry {entry_id}" if idempotency_key is None else f"key {idempotency_key}"
-
-
-def _state_folder() -> Path:
-    """Where a user's program keeps what must survive but is not configuration."""
-    chosen = os.environ.get("DEMUR_KEYS")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "demur" / "keys"
-
-
-def _shown(url: str | os.PathLike[str]) -> str:
-    """An address without user, password and parameters (one may be a password)."""
-    text = os.fspath(url)
-    if "://" not in text or text.startswith("sqlite:"):
-        return repr(text)
-    address = sa.make_url(text)
-    where = f"{address.host or ''}/{address.database or ''}"
-    return f"{address.drivername}://...{where}"

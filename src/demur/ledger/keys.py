@@ -116,6 +116,15 @@ class Shelf:
         return key
 
 
+def keys_folder() -> Path:
+    """Where keys of a book on a server lie: what must survive but is no setting."""
+    chosen = os.environ.get("DEMUR_KEYS")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "demur" / "keys"
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -347,6 +347,16 @@ _HEAD = sa.select(book.c.sequence, book.c.hash)
 _TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 
 
+def shown_address(url: str | os.PathLike[str]) -> str:
+    """An address without user, password and parameters (one may be a password)."""
+    text = os.fspath(url)
+    if "://" not in text or text.startswith("sqlite:"):
+        return repr(text)
+    address = sa.make_url(text)
+    where = f"{address.host or ''}/{address.database or ''}"
+    return f"{address.drivername}://...{where}"
+
+
 def lock_book(connection: Connection) -> tuple[int, str, list[str]]:
     """Take the lock all writers share; the head and the totals as they stand."""
     head = connection.execute(_locked(_HEAD, connection)).one()

@@ -1,0 +1,219 @@
+"""What a book says: entries, notes, readings, budgets and their state, the chain.
+
+Everything here follows from the rows and the terms; nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.core import validate
+from demur.core.adjacency import Unit
+from demur.core.declaration import Declaration
+from demur.core.entry import Entry, Promise
+from demur.core.errors import BookDamaged, DemurError
+from demur.ledger import amounts, filters, journal, store
+from demur.ledger.budget import Budget
+from demur.ledger.chain import Head, digest
+from demur.ledger.notes import Note
+from demur.ledger.reading import Reading, read
+from demur.ledger.terms import Terms
+from demur.ledger.verification import Verification, verify_rows
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """One budget of a book and what is left of it."""
+
+    unit: Unit
+    budget: Budget
+    spent_epsilon: float
+    accounts: Mapping[str, str]
+
+
+class BookReader:
+    """The reading half of `Ledger`."""
+
+    terms: Terms
+    _store: store.Store
+
+    @property
+    def durable(self) -> bool:
+        """Whether the book outlives this process."""
+        return self._store.durable
+
+    def _charge_row(self, connection: Connection, entry: Entry) -> journal.Body:
+        body = journal.body_of(connection, entry.id, "charge")
+        if body is None:
+            raise DemurError(
+                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this book"
+            )
+        return body
+
+    def _entry(
+        self, sequence: int, body: journal.Body, declaration: Declaration
+    ) -> Entry:
+        return Entry(
+            id=body["id"],
+            sequence=sequence,
+            label=body["label"],
+            declaration=declaration,
+            count=body["count"],
+            noise=body["noise"],
+            time=body["time"],
+            dataset=self.terms.dataset,
+            durable=self.durable,
+            promises=tuple(
+                Promise(unit, budget.epsilon, budget.delta)
+                for unit, budget in self.terms.budgets
+            ),
+            maps=self.terms.maps,
+        )
+
+    def entries(self) -> list[Entry]:
+        """Every charge of the book, in order."""
+        with self._store.read() as connection:
+            found = journal.charges(connection)
+        return [self._entry(*row) for row in found]
+
+    def notes(
+        self, entry: Entry | None = None, about: str | None = None
+    ) -> tuple[Note, ...]:
+        """The notes of the book in order: of one entry, about one thing, or all."""
+        with self._store.read() as connection:
+            found = journal.notes(connection, entry.id if entry else None)
+        return tuple(
+            Note(sequence, body["id"], body["about"], body["facts"], body["time"])
+            for sequence, body in found
+            if about in (None, body["about"])
+        )
+
+    def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
+        """The charge that was made with this idempotency key, if there is one.
+
+        `settled` takes the book's lock first: a charge whose answer was lost is there
+        by then, or never will be. A plain look may come before its commit is over.
+        """
+
+        def look(connection: Connection, again: bool = False) -> Entry | None:
+            if settled:
+                store.lock_book(connection)
+            found = journal.charge_by_key(connection, idempotency_key)
+            if found is None:
+                return None
+            sequence, body = found
+            declared = journal.declaration(connection, body["declaration"])
+            return self._entry(sequence, body, declared)
+
+        if settled:
+            return self._store.persist(look)
+        with self._store.read() as connection:
+            return look(connection)
+
+    def _default_unit(self, unit: Unit | None) -> Unit:
+        if unit is not None:
+            return unit
+        if len(self.terms.budgets) == 1:
+            return self.terms.budgets[0][0]
+        raise TypeError(
+            "unit must be given for a book with several budgets: one of"
+            f" {', '.join(str(u) for u, _ in self.terms.budgets)}, or any other unit"
+        )
+
+    def reading(
+        self, unit: Unit | None = None, *, delta: float | None = None
+    ) -> Reading:
+        """The whole book at `unit` (default: its one budget's), tight.
+
+        An entry that says nothing about the unit makes the reading fail by name.
+        Deletions are never added to a privacy cost, nor the other way round.
+        """
+        unit = self._default_unit(unit)
+        budget = dict(self.terms.budgets).get(unit)
+        if delta is None:
+            deltas = {b.delta for _, b in self.terms.budgets}
+            if budget is None and len(deltas) > 1:
+                raise TypeError(f"delta must be given: {unit} has no budget here")
+            delta = budget.delta if budget else deltas.pop()
+        validate.probability(delta=delta)
+        with self._store.read() as connection:
+            groups = journal.groups(connection)
+            kept = journal.profiles(connection)
+        found = read(groups, unit, delta, self.terms.maps, kept)
+        if budget is None:
+            return found
+        (status,) = [s for s in self.status() if s.unit == unit]
+        return Reading(**(vars(found) | {"enforced_epsilon": status.spent_epsilon}))
+
+    def epsilon(self, delta: float | None = None, unit: Unit | None = None) -> float:
+        """The epsilon of the whole book at `unit` and `delta`, tight."""
+        return self.reading(unit, delta=delta).epsilon
+
+    def status(self) -> tuple[BudgetStatus, ...]:
+        """Each budget and what the filter counts as spent of it."""
+        with self._store.read() as connection:
+            totals = [amounts.from_text(text) for text in journal.totals(connection)]
+        rule = self.terms.filter
+        return tuple(
+            BudgetStatus(
+                unit,
+                budget,
+                filters.spent_epsilon(rule, budget, total),
+                {
+                    k: "used up" if v is None else f"{float(v):.6g}"
+                    for k, v in total.items()
+                },
+            )
+            for (unit, budget), total in zip(self.terms.budgets, totals, strict=True)
+        )
+
+    def report(self) -> str:
+        """The book in a few lines of plain text."""
+        lines = [f"Book {self.terms.dataset!r}, filter {self.terms.filter}"]
+        for status in self.status():
+            lines.append(
+                f"  {status.unit}: {status.spent_epsilon:.4g} of"
+                f" {status.budget.epsilon:g} at delta {status.budget.delta:g}"
+            )
+        lines += [f"  {e.sequence}. {e.label}" for e in self.entries()]
+        return "\n".join(lines)
+
+    # -- trust -----------------------------------------------------------------
+
+    def head(self) -> Head:
+        """The head of the chain; keep it elsewhere to find a cut or a rewrite."""
+        with self._store.read() as connection:
+            row = connection.execute(
+                sa.select(store.book.c.sequence, store.book.c.hash)
+            ).one()
+        return Head(row.sequence, row.hash)
+
+    def _contains(self, head: Head) -> None:
+        with self._store.read() as connection:
+            found = (
+                journal.hash_at(connection, head.sequence)
+                if head.sequence
+                else digest(self.terms.to_text())
+            )
+        if found != head.hash:
+            raise BookDamaged(
+                f"the book does not contain the exported head {head}: it was restored"
+                " from an older copy, cut off or rewritten. What was spent since then"
+                " is still spent: do not write to this copy."
+            )
+
+    def verify(
+        self, head: Head | str | None = None, *, signer: str | None = None
+    ) -> Verification:
+        """Check every row, link, signature, total and stored curve of the book.
+
+        `head` is an exported head; `signer` the public key (hexadecimal) that must
+        have signed every row. Without them the answer says what it cannot know.
+        """
+        wanted = Head.parse(head) if isinstance(head, str) else head
+        with self._store.read() as connection:
+            return verify_rows(connection, self.terms, wanted, signer)
