@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import pytest
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse
+from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
 from demur.training import booking
@@ -26,6 +28,7 @@ from demur.training.checkpoint import (
     _unpack,
     load_model,
 )
+from tests.ledger.kit import says
 
 from .crash import open_book, run
 from .kit import loss, make_data, make_params, make_plan, train
@@ -263,6 +266,37 @@ def test_two_that_draw_from_one_run_notice():
     one(0)
     with pytest.raises(CheckpointRefused, match="somebody else draws"):
         other(0)
+
+
+def test_two_near_the_end_of_one_run_notice():
+    """Fewer draws are left than one of them counts on: not a budget that is gone."""
+    plan = make_plan()
+    book = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
+    reservation = plan.reserve(book, label="shared")
+    pay = booking.payer(plan, reservation)
+    for step in range(3):
+        pay(step)
+    reservation.draw_many(reservation.remaining - 1)
+    with pytest.raises(CheckpointRefused, match="somebody else draws"):
+        pay(3)
+
+
+@pytest.mark.parametrize("steps_per_draw", [1, 3])
+def test_draws_are_taken_ahead_in_few_transactions(monkeypatch, steps_per_draw):
+    """Each before its step, all of them once, and a long run in few rows."""
+    book = Ledger(Budget(50.0), unit=AddOrRemoveOne(), filter=Filter.pure())
+    reservation, asked = book.reserve(says(Pure(0.001)), count=600, label="long"), []
+    plain = reservation.draw_many
+    monkeypatch.setattr(
+        reservation, "draw_many", lambda count: asked.append(count) or plain(count)
+    )
+    pay = booking.payer(SimpleNamespace(steps_per_draw=steps_per_draw), reservation)
+    for step in range(600 * steps_per_draw):
+        pay(step)
+        used = step // steps_per_draw + 1
+        assert used <= sum(asked) < used + min(used + 1, booking._LARGEST_BLOCK)
+    assert sum(asked) == 600 == reservation.drawn
+    assert len(asked) < 7 + 600 / booking._LARGEST_BLOCK
 
 
 @pytest.mark.slow
