@@ -85,9 +85,11 @@ def test_a_book_is_made_charged_and_declines(tables):
     book = ["--book", str(tables / "book.db")]
     first = fit(tables, "t.csv", *book)
     assert first.exit_code == 0 and "Booked as entry 1" in first.output
+    assert "a new book" in first.stderr and "epsilon 8 at delta 1e-06" in first.stderr
     (tables / "head.npz").unlink()
     again = fit(tables, "t.csv", *book)
     assert again.exit_code == 3 and "Declined" in again.output
+    assert "a new book" not in again.stderr
     assert not (tables / "head.npz").exists()
 
 

@@ -236,18 +236,16 @@ def _open(
 ) -> Ledger | None:
     if book is None:
         return None
-    from demur.cli.spending import HeldLedger, held
-    from demur.core.adjacency import Ball, Unit
-    from demur.core.errors import BookMismatch
+    from demur.cli.spending import open_or_make
+    from demur.core.adjacency import Ball
     from demur.ledger import Budget
 
-    try:
-        return held(HeldLedger.open(book), hold)
-    except BookMismatch:
-        budgets: dict[Unit, Budget] = {
-            Ball(radius, space=space): Budget(epsilon, delta)
-        }
-        return held(HeldLedger.open(book, dataset=dataset, budgets=budgets), hold)
+    return open_or_make(
+        book,
+        dataset=dataset,
+        budgets={Ball(radius, space=space): Budget(epsilon, delta)},
+        hold=hold,
+    )
 
 
 def _parse(classes: str, dtype: Any) -> list[Any]:

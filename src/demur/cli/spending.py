@@ -9,15 +9,18 @@ first Ctrl-C is noted and the work goes on to its end; a second one stops it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from rich.markup import escape
+
 from demur.cli.shell import Interrupted, errors
+from demur.core.adjacency import Unit
 from demur.core.entry import Entry
-from demur.core.errors import DemurError
-from demur.ledger import Ledger
+from demur.core.errors import BookMismatch, DemurError
+from demur.ledger import Budget, Ledger, store
 
 
 class Hold:
@@ -85,6 +88,38 @@ def held(ledger: Ledger, hold: Hold) -> Ledger:
     assert isinstance(ledger, HeldLedger)
     ledger.hold = hold
     return ledger
+
+
+def open_or_make(
+    book: str,
+    *,
+    dataset: str,
+    budgets: Mapping[Unit, Budget],
+    filter: str | None = None,
+    hold: Hold | None = None,
+) -> Ledger:
+    """The book at `book`, or a new one with these budgets, which is told.
+
+    A new book keeps its budgets also where the command is refused later, so somebody
+    who asks again with another epsilon must know of it.
+    """
+    kind = Ledger if hold is None else HeldLedger
+    try:
+        found = kind.open(book)
+    except BookMismatch:
+        found = kind.open(book, dataset=dataset, budgets=budgets, filter=filter)
+        for unit, budget in budgets.items():
+            errors.print(
+                f"a new book, {escape(store.shown_address(book))}: epsilon"
+                f" {budget.epsilon:g} at delta {budget.delta:g} for"
+                f" {escape(str(unit))}",
+                highlight=False,
+                soft_wrap=True,
+            )
+    if hold is not None:
+        assert isinstance(found, HeldLedger)
+        found.hold = hold
+    return found
 
 
 @contextmanager
