@@ -128,6 +128,8 @@ def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_pa
         ({"op": "delete", "id": "nobody"}, "no live record has id"),
         ({"x1": float("nan")}, "finite numbers"),
         ({"y": None}, "finite numbers"),
+        ({"id": None}, "the id is missing"),
+        ({"id": ""}, "the id is missing"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path, change, message):
@@ -141,11 +143,28 @@ def test_a_bad_row_is_named(tmp_path, change, message):
     assert "row 7" in result.output
 
 
+def test_a_missing_subject_is_nobody_and_not_one_person(tmp_path):
+    """Two people without a name share nothing, least of all their requests."""
+    table = columns(simulated(60, 10, 1, dim=2, warm_up=20), subject=True)
+    owners = table["subject"]
+    for at in range(len(owners)):
+        owners[at] = (None, "", owners[at])[at % 3]
+    path = tmp_path / "stream.parquet"
+    pq.write_table(pa.table(table), path)
+    subjects = read_stream(path).subjects
+    assert subjects is not None and subjects[:2] == [None, None]
+    assert subjects[2] == "person r2" and "None" not in subjects
+    options = ("--calibration", 20, "--gamma-priv", 500, "--json")
+    result = demur("run", path, *options)
+    assert result.exit_code == 0 and '"refused": 0' in result.output
+
+
 @pytest.mark.parametrize(
     ("name", "table", "message"),
     [
         ("a.parquet", {"op": ["insert"], "id": ["a"]}, "lacks y"),
         ("a.parquet", {"op": ["insert"], "id": ["a"], "y": [1.0]}, "no feature"),
+        ("a.parquet", {"op": [], "id": [], "y": [], "x": []}, "has no row"),
         (
             "a.parquet",
             {"op": ["insert"], "id": ["a"], "y": [1.0], "x": ["high"]},

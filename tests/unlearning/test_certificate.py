@@ -17,6 +17,7 @@ from demur.ledger import Budget, Ledger
 from demur.unlearning import store
 from demur.unlearning.certificate import Certificate
 from demur.unlearning.deletion import Deletions
+from demur.unlearning.modes import OGD
 from demur.unlearning.refusals import ServiceMismatch
 from demur.unlearning.service import UnlearningService
 from demur.unlearning.tariff import Tariff
@@ -117,6 +118,19 @@ def test_every_changed_field_is_found(case):
         changed = Certificate.from_json(json.dumps(content | {name: forged}))
         assert certificate_problems(changed, history), name
     assert not verify_certificate(changed, path).ok
+
+
+@pytest.mark.parametrize("terms", [{}, {"requests_per_subject": 2}])
+def test_numbers_that_no_service_has_are_told_and_never_a_crash(tmp_path, terms):
+    """Also where journal and certificate agree about them: a process may lie."""
+    certificate = made(tmp_path / "model[1].db", terms)  # brackets are no pattern
+    assert verify_certificate(certificate, tmp_path / "model[1].db").ok
+    for name in ("requests", "records", "tick", "sigma", "shift_bound", "epsilon"):
+        for value in (0, -1, 10**18, 1e300):
+            kind = type(getattr(certificate, name))
+            lie = dataclasses.replace(certificate, **{name: kind(value)})
+            found = verify_certificate(lie, tmp_path / "model[1].db")
+            assert not found.ok and name in str(found)
 
 
 def test_a_changed_certificate_ends_the_command_with_one(held):
@@ -270,6 +284,25 @@ def test_a_whole_budget_for_every_request_is_found(tmp_path, monkeypatch):
         assert certificate.epsilon <= 1.0
         found = verify_certificate(certificate, tmp_path / "model.db")
         assert f"request {certificate.requests} of one person" in str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["shift", "tick"])
+def test_a_shift_that_is_not_the_theorems_is_found(tmp_path, monkeypatch, lie):
+    """Half the shift takes half the noise, and so does a clock that is ahead."""
+    honest, shift_bound = Deletions._certificate, OGD.shift_bound
+    with monkeypatch.context() as patch:
+        patch.setattr(OGD, "shift_bound", lambda *rest: shift_bound(*rest) / 2.0)
+        if lie == "tick":
+            patch.setattr(
+                Deletions,
+                "_certificate",
+                lambda *rest: dataclasses.replace(honest(*rest), tick=1000),
+            )
+        certificate = made(tmp_path / "model.db", {})
+    found = verify_certificate(certificate, tmp_path / "model.db")
+    said = {"shift": "below that of the theorem", "tick": "not that of the journal"}
+    assert said[lie] in str(found)
 
 
 @pytest.mark.slow

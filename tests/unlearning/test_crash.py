@@ -96,7 +96,7 @@ class Witness:
         self.inserted: dict[int, int] = {}
         self.deleted: dict[tuple[int, int], str] = {}
         self.seen: set[str] = set()
-        self.entries: list[str] = []
+        self.entries: dict[str, list[str]] = {}  # of each book
         self.free = 0
 
     def listen(self, lines):
@@ -133,28 +133,33 @@ class Witness:
             states = {body["state"] for _, body in rows if "state" in body}
             unknown = self.seen - states - {keeper.sealed(keeper.terms.model())}
             assert not unknown, "a state was seen that is not in the journal"
-            tick = 0
+            ticks = [0]
             for row, body in rows:
-                tick += row.op == "insert"
+                tick = ticks[-1] + (row.op == "insert")
                 tick = body["records"] if row.op == "retrain" else tick
-            assert keeper.tick == tick
+                ticks.append(ticks[body["to"]] if row.op == "restore" else tick)
+            assert keeper.tick == ticks[-1]
             self.check_book(service, rows)
             if keeper.terms.mode == "ridge":
                 self.check_survivors(service)
 
     def check_book(self, service, rows):
         """Nothing is spent twice, nothing is refunded, nothing is free."""
-        entries = [e.id for e in service.ledger.entries() if e.label[:8] == "deletion"]
+        book = service.ledger
+        entries = [e.id for e in book.entries() if e.label[:8] == "deletion"]
         entries = entries[1:] if service._opened.till.cover else entries
-        paid = {
-            body["certificate"]["entry"] for row, body in rows if row.op == "delete"
-        }
-        lost = {
-            body["entry"] for row, body in rows if row.op == "abandon" and body["entry"]
-        }
+        said = {"paid": set(), "lost": set()}
+        for row, body in rows:
+            if row.op in (*journal.PAID, "abandon"):
+                charged = body.get("certificate", body)
+                if charged["entry"] is not None and charged["book"] == book.id:
+                    kind = "lost" if row.op == "abandon" else "paid"
+                    said[kind].add(charged["entry"])
+        paid, lost = said["paid"], said["lost"]
         assert set(entries) == paid | lost and not paid & lost, "book and journal"
-        assert entries[: len(self.entries)] == self.entries, "the book shrank"
-        self.entries = entries
+        known = self.entries.setdefault(book.id, [])
+        assert entries[: len(known)] == known, "the book shrank"
+        self.entries[book.id] = entries
 
     def check_survivors(self, service):
         """The model is bit for bit one that learned the live records alone."""
@@ -203,9 +208,10 @@ def test_nothing_acknowledged_is_lost_and_everything_agrees(
 def test_two_hundred_crashes(launcher, tmp_path, options):
     seed = int(time.time())
     witness = kill_many(launcher, tmp_path / "model.db", 200, options, seed=seed)
+    paid = sum(map(len, witness.entries.values()))
     print(
         f"200 kills: {len(witness.inserted)} inserts and {len(witness.deleted)}"
-        f" deletions acknowledged, {len(witness.entries)} paid for, none lost"
+        f" deletions acknowledged, {paid} paid for, none lost"
     )
     assert len(witness.deleted) > 80
 

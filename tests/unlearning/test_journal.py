@@ -113,6 +113,9 @@ def test_every_edited_row_is_found(kept, sequence):
         ("DELETE FROM demur_unlearning_subjects", "requests"),
         ("UPDATE demur_unlearning SET paid = 0", "epoch has used"),
         ("UPDATE demur_unlearning_records SET live = 1", "table of records"),
+        ("UPDATE demur_unlearning_records SET subject = 'x'", "table of records"),
+        ("UPDATE demur_unlearning_state SET tick = tick + 1", "clock of the state"),
+        ("UPDATE demur_unlearning_state SET epoch = 2", "clock of the state"),
         ("DELETE FROM demur_unlearning_certificates", "certificates"),
         (
             "UPDATE demur_unlearning_certificates SET body ="
@@ -125,6 +128,28 @@ def test_every_edited_table_is_found(kept, statement, words):
     sql(kept, statement)
     found = finding(kept)
     assert not found.ok and words in str(found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "records SET generation = 'x'",
+        "state SET tick = '[]'",
+        "state SET body = '{}'",
+        "state SET body = 7",
+        "journal SET hash = '' WHERE sequence = 15",
+        "journal SET body = '[]' WHERE sequence = 15",
+        "journal SET body = '{}' WHERE sequence = 15",
+    ],
+)
+def test_what_cannot_be_read_is_damage_and_never_a_crash(kept, change):
+    with UnlearningService.open(kept) as service:
+        certificate = service.certificate(2)
+    sql(kept, f"UPDATE demur_unlearning_{change}")
+    with pytest.raises(ServiceDamaged):
+        UnlearningService.open(kept)
+    if "state" not in change:  # the state is secret, and no part of a certificate
+        assert not verify_certificate(certificate, kept).ok
 
 
 def test_a_rewritten_history_is_told_by_book_and_certificate(kept):

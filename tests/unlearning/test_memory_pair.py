@@ -281,6 +281,39 @@ def test_ids():
         model.delete()
     with pytest.raises(ValueError, match="together"):
         model.delete(X[0])
+    with pytest.raises(TypeError, match="record_id="):
+        model.delete("r61")
+
+
+@pytest.mark.parametrize("hooks", [None, Hooks()])
+def test_ids_in_an_array_are_ids(hooks):
+    """An array has no truth value: rows must not be learned without their ids."""
+    model = ready("ridge", hooks=hooks)
+    X, Y = of("ridge")
+    ids = np.array(["a", "b", "c"])
+    model.insert_many(X[300:303], Y[300:303], ids)
+    assert model.inserts_seen == 303 and len(model.registry) == 3
+    model.delete(X[301], Y[301], record_id="b")
+    model.delete_many(ids[[0, 2]], X[[300, 302]], Y[[300, 302]])
+    assert len(model.registry) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_mask_hides_is_not_learned(mode):
+    model = ready(mode)
+    X, Y = of(mode)
+    before = model.mode.digest()
+    hidden = np.ma.masked_greater(X[300:302], -2.0)
+    for act in (
+        lambda: model.insert(hidden[0], Y[300]),
+        lambda: model.insert_many(hidden, Y[300:302]),
+        lambda: model.delete(hidden[0], Y[300]),
+        lambda: model.insert([10**400] * DIM, Y[300]),
+        lambda: model.insert(X[300] * 1j, Y[300]),
+    ):
+        with pytest.raises(ValueError, match="real numbers"):
+            act()
+    assert model.mode.digest() == before and model.inserts_seen == 300
 
 
 def test_by_content_only_as_many_as_came_without_an_id():
@@ -354,6 +387,17 @@ def test_a_subjects_second_request_needs_a_promise_for_two():
     with pytest.raises(UnknownRecord, match="does not belong"):
         model.insert(X[0], Y[0], record_id="q", subject_id="Bob")
         model.delete(record_id="q", subject_id="Ada")
+
+
+def test_a_record_that_comes_back_without_a_name_is_still_its_subjects():
+    model = ready()
+    X, Y = of("ogd")
+    model.insert(X[0], Y[0], record_id="a", subject_id="Ada")
+    model.delete(record_id="a")
+    model.insert(X[0], Y[0], record_id="a")
+    with pytest.raises(CapacityExhausted, match="requests"):
+        model.delete(record_id="a")
+    assert model.odometer.deletions_made == 1
 
 
 def test_a_subject_and_a_record_of_the_same_name_are_two_persons():

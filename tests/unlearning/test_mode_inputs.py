@@ -7,16 +7,25 @@ import pytest
 
 from demur.unlearning.modes import inputs
 
-NOT_NUMBERS = [[object(), 1.0], [1j, 2.0], ["a", "b"], [[1.0], [2.0, 3.0]]]
+NOT_NUMBERS = [
+    [object(), 1.0],
+    [1j, 2.0],
+    ["a", "b"],
+    [[1.0], [2.0, 3.0]],
+    [10**400, 1.0],
+    np.array([1j, 2.0]),
+    np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"),
+    np.ma.array([1.0, 2.0], mask=[True, False]),
+]
 
 
 @pytest.mark.parametrize("bad", NOT_NUMBERS)
 def test_what_is_no_array_of_numbers_is_a_value_error(bad):
-    with pytest.raises(ValueError, match="x must be a vector of 2 numbers"):
+    with pytest.raises(ValueError, match="x must be a vector of real numbers"):
         inputs.vector(bad, 2)
-    with pytest.raises(ValueError, match="X and Y must be arrays of numbers"):
-        inputs.rows([bad], [1.0], 2)
-    with pytest.raises(ValueError, match="X and Y must be arrays of numbers"):
+    with pytest.raises(ValueError, match="X must be a matrix of real numbers"):
+        inputs.rows(bad[None] if isinstance(bad, np.ndarray) else [bad], [1.0], 2)
+    with pytest.raises(ValueError, match="Y must be a vector of real numbers"):
         inputs.rows([[1.0, 2.0]] * 2, bad, 2)
 
 

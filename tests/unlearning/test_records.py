@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from demur.unlearning import store
-from demur.unlearning.marks import Marks
+from demur.unlearning.marks import Marks, claim
 from demur.unlearning.refusals import (
     RecordNeeded,
     ServiceBusy,
@@ -75,6 +75,21 @@ def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
         assert service.status().live == 2
 
 
+def test_two_services_never_share_their_secrets(path, tmp_path):
+    """One would sweep away the other's keys: they have no box in its tables."""
+    terms = {"mode": "ridge", "record_store": "encrypted", "keys": tmp_path / "keys"}
+    with open_service(path, **terms) as service:
+        fill(service, range(3))
+    other = tmp_path / "other.db"
+    with pytest.raises(ServiceMismatch, match="another service"):
+        open_service(other, **terms)
+    assert not other.exists()
+    with pytest.raises(ServiceMismatch, match="another service"):
+        claim(tmp_path / "keys", 32 * "0")
+    with UnlearningService.open(path, keys=tmp_path / "keys") as service:
+        assert service.delete(1).generation == 1
+
+
 def test_no_file_holds_an_id_or_a_raw_record(path):
     """Names, features and targets are in no file, in no form of them."""
     x, y = np.array([0.1234567, -0.7654321, 0.31415926, 0.2718281]), 0.123456789
@@ -117,7 +132,7 @@ def test_a_box_opens_for_its_own_key_and_label_alone(tmp_path):
     with place.read() as connection:
         with pytest.raises(ServiceDamaged, match="was changed"):
             vault.open(connection, "a")
-    vault.erase(["b"])
+    vault.erase({"b": 1})
     with place.read() as connection:
         with pytest.raises(ServiceDamaged, match="key"):
             vault.open(connection, "b")

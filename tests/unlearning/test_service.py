@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -12,7 +13,7 @@ from demur import __version__
 from demur.core.adjacency import AddOrRemoveOne, Erasure
 from demur.core.errors import BookMismatch, DemurError, NoiseReuse
 from demur.ledger import Budget, Ledger
-from demur.unlearning import snapshot
+from demur.unlearning import epochs, snapshot
 from demur.unlearning.deletion import Deletions
 from demur.unlearning.modes import make_mode
 from demur.unlearning.refusals import (
@@ -27,6 +28,7 @@ from demur.unlearning.refusals import (
 )
 from demur.unlearning.requests import Queued
 from demur.unlearning.service import UnlearningService
+from demur.unlearning.witness import verify_certificate
 from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
 
 MODES = ("ogd", "ridge", "logistic")
@@ -163,6 +165,52 @@ def test_refusals_change_and_spend_nothing(path, mode):
         assert service.verify().ok
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "x",
+    [
+        [10**400, 0, 0, 0],
+        np.array([1j, 0, 0, 0]),
+        np.ma.array([1.0, 2.0, 3.0, 4.0], mask=[1, 0, 0, 0]),
+        np.array(["2020-01-01"] * DIM, dtype="M8[D]"),
+        ["secret", 0, 0, 0],
+        [[1.0, 2.0], [3.0]],
+    ],
+    ids=["huge", "complex", "masked", "dates", "words", "ragged"],
+)
+def test_a_bad_record_never_stops_a_service(path, mode, x):
+    with open_service(path, mode=mode) as service:
+        fill(service, range(3))
+        before = service.status(), service._keeper.mode.digest()
+        matrix = x[None] if isinstance(x, np.ndarray) else [x]
+        for learn in (
+            lambda: service.insert(x, 1.0, record_id="bad"),
+            lambda: service.insert_many(matrix, [1.0], record_ids=["bad"]),
+            lambda: service.insert(*record(3)[:1], "secret", record_id="bad"),
+            lambda: service.insert_many(record(3)[0], [1.0], record_ids=["bad"]),
+        ):
+            with pytest.raises((ValueError, TypeError)) as refusal:
+                learn()
+            assert "secret" not in str(refusal.value)
+            assert (service.status(), service._keeper.mode.digest()) == before
+        fill(service, [3])
+        assert service.status().live == 4 and service.verify().ok
+
+
+def test_ids_may_come_in_arrays(path):
+    ids = np.array([7, 2**64 - 1], dtype=np.uint64)
+    with open_service(path) as service:
+        rows = [record(number) for number in range(4)]
+        X, Y = np.array([x for x, _ in rows]), np.array([y for _, y in rows])
+        service.insert_many(X[:2], Y[:2], record_ids=ids, subject_ids=ids)
+        service.insert_many(X[2:], Y[2:], record_ids=np.array(["a", "b"]))
+        assert service.delete(str(2**64 - 1)).generation == 1
+        assert [c.generation for c in service.delete_many(ids)] == [1, 1]
+        assert service.delete_subject(np.int64(7)) == [service.certificate(7)]
+        with pytest.raises(TypeError, match="record_id"):
+            service.insert(*record(5), record_id=np.float64(1.0))
+
+
 def test_a_record_that_comes_back_is_a_new_generation(path):
     with open_service(path) as service:
         fill(service, range(3))
@@ -176,6 +224,21 @@ def test_a_record_that_comes_back_is_a_new_generation(path):
         assert first.epsilon_so_far < second.epsilon_so_far <= 1.0
         assert service.delete(0) == second
         assert service.verify().ok
+
+
+def test_a_record_that_comes_back_without_a_name_is_still_its_persons(path):
+    """As somebody else's it would have a second budget for the same record."""
+    with open_service(path) as service:
+        service.insert(*record(0), record_id=0, subject_id="ada")
+        first = service.delete(0)
+        service.insert(*record(0), record_id=0)
+        x, y = record(1)
+        service.insert_many([x], [y], record_ids=[1], subject_ids=["ada"])
+        second, third = service.delete(0), service.delete(1)
+        assert first.subject == second.subject == third.subject
+        assert [c.requests for c in (first, second, third)] == [1, 2, 3]
+        service.insert(*record(0), record_id=0, subject_id="bob")  # said otherwise
+        assert service.delete(0).requests == 1 and service.verify().ok
 
 
 def test_no_request_of_a_person_is_the_last_and_none_exceeds_the_budget(path):
@@ -342,6 +405,20 @@ def test_retraining_refuses_what_was_deleted_or_is_not_what_was_learned(path):
         assert service.status() == before
 
 
+def test_renewal_takes_the_live_records_and_no_others(path):
+    """One left out and a stranger in its place are as many, and another model."""
+    with open_service(path, mode="logistic") as service:
+        fill(service, range(6))
+        live = [(number, *record(number)) for number in range(6)]
+        before = service.status(), service._keeper.mode.digest()
+        for wrong in ([*live[1:], (9, *record(9))], live[1:], [*live, (9, *record(9))]):
+            with pytest.raises(RecordMismatch, match="not the live records"):
+                service.renew(wrong)
+            assert (service.status(), service._keeper.mode.digest()) == before
+        service.renew(live)
+        assert service.verify().ok
+
+
 def test_a_buried_id_is_refused_for_good(path):
     with open_service(path) as service:
         with pytest.raises(UnknownRecord):
@@ -455,6 +532,15 @@ def test_there_is_one_writer(path):
             UnlearningService.open(path)
     with UnlearningService.open(path):
         pass
+
+
+def test_a_link_is_no_second_door(path):
+    with open_service(path) as service:
+        fill(service, range(3))
+        link = path.parent / "link.db"
+        link.symlink_to(path)
+        with pytest.raises(ServiceBusy):
+            UnlearningService.open(link, keys=path.parent / "model.db.keys")
 
 
 def test_a_forked_copy_and_a_closed_one_are_refused(path):
@@ -627,6 +713,100 @@ def test_an_older_copy_of_the_service_or_of_its_book_is_refused(path, terms):
         UnlearningService.open(newer / "model.db")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["subject", "joint"])
+@pytest.mark.parametrize("way", ["retrain", "on_exhausted", "restore"])
+def test_an_older_copy_is_refused_whichever_way_a_record_had_gone(path, scope, way):
+    """A model in the model's place forgets too, and leaves a trace in the book."""
+    service = open_service(path, scope=scope, capacity=1, on_exhausted="retrain")
+    fill(service, range(3))
+    service.delete(0)
+    taken = service.snapshot()
+    fill(service, [3])
+    service.close()
+    older = copied(path, "older")
+    live = [(number, *record(number)) for number in (1, 2)]
+    with UnlearningService.open(
+        path, on_exhausted="retrain", records=lambda: iter(live)
+    ) as service:
+        if way == "retrain":
+            service.retrain(live)
+        elif way == "restore":
+            service.restore(taken)
+        else:
+            assert service.delete(3).theorem == "retrain"
+        assert service.certificate(3).epsilon == 0.0 and service.verify().ok
+    with UnlearningService.open(path) as again:
+        assert again.verify().ok and again.status().live == 2
+    for book in path.parent.glob("model.db.book-?"):
+        shutil.copy(book, older)
+    with pytest.raises(ServiceDamaged, match="still deleted"):
+        UnlearningService.open(older / "model.db")
+
+
+@pytest.mark.slow
+def test_an_older_copy_with_its_older_book_is_told_by_a_later_one(path):
+    service = open_service(path, scope="joint", capacity=2)
+    fill(service, range(4))
+    service.delete(0)
+    service.close()
+    older = copied(path, "older")
+    with UnlearningService.open(path) as service:
+        service.retrain([(number, *record(number)) for number in (1, 2)])
+    shutil.copy(path.parent / "model.db.book-2", older)
+    with pytest.raises(ServiceDamaged, match="epoch that this journal has not reached"):
+        UnlearningService.open(older / "model.db")
+
+
+def test_a_model_is_not_replaced_behind_the_books_back(path, monkeypatch):
+    """The sabotaged twin: a retrain that the book never hears of."""
+
+    @contextmanager
+    def silently(keeper, till):
+        yield {"operation": "", "entry": None, "book": ""}
+
+    with open_service(path) as service:
+        fill(service, range(3))
+        with monkeypatch.context() as patch:
+            patch.setattr(epochs.operation, "replacing", silently)
+            service.retrain([(1, *record(1))])
+        assert "a retrain without its intent" in str(service.verify())
+
+
+def test_a_record_is_not_dropped_without_a_new_model(path):
+    """The sabotaged twin: a certificate of a retrain that never was."""
+    with open_service(path) as service:
+        fill(service, range(3))
+        keeper, mark = service._keeper, service._keeper.marks.record(1)
+        same = keeper.mode.fresh()
+        same.restore(keeper.mode.state())
+        till = service._opened.till
+        gone = epochs._certificates(keeper, till, [mark], same, "retrain", 1)
+        keeper.replace(same, epochs._drops(keeper, gone), gone)
+        assert "without a new model" in str(service.verify())
+        assert not verify_certificate(service.certificate(1), path).ok
+
+
+@pytest.mark.parametrize("scope", ["subject", "joint"])
+def test_a_retrain_that_dies_before_it_is_written_comes_to_nothing(
+    path, monkeypatch, scope
+):
+    service = open_service(path, scope=scope, capacity=2)
+    fill(service, range(4))
+    service.delete(0)
+    before = service.published()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(service._keeper), "replace", failing())
+        with pytest.raises(Died):
+            service.retrain([(1, *record(1))])
+    service._resources.close()
+    with UnlearningService.open(path) as again:
+        assert again.status().epoch == 1 and again.status().live == 3
+        assert np.array_equal(again.published(), before)
+        assert again.queue() == [] and again.verify().ok
+        assert len(again.retrain([(1, *record(1))])) == 2 and again.verify().ok
+
+
 def test_a_shared_book_carries_the_service(tmp_path, path):
     budgets = {Erasure(): Budget(2.0, 1e-6), AddOrRemoveOne(): Budget(1.0, 1e-6)}
     with Ledger.open(tmp_path / "book.db", dataset="d", budgets=budgets) as book:
@@ -773,6 +953,21 @@ def test_keys_that_could_not_be_wiped_are_told_and_made_up_for(
         else:
             service.delete(2)
         assert sql(keys, kept, mark) == [(0,)] and not service.status().unclean
+
+
+def test_a_late_wipe_spares_the_key_of_a_record_that_came_back(path, monkeypatch):
+    with open_service(path, mode="ridge", record_store="encrypted") as service:
+        fill(service, range(3))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(service._keeper.vault), "erase", failing(OSError))
+            with pytest.raises(OSError):
+                service.delete(1)
+        fill(service, [1])  # its second generation, with a key of its own
+        service.delete(2)  # wipes what the first one left
+        keys = path.parent / "model.db.keys" / "records.db"
+        kept = "SELECT generation FROM demur_record_keys WHERE mark = ?"
+        assert sql(keys, kept, service._keeper.marks.record(1)) == [(2,)]
+        assert service.delete(1).generation == 2 and service.verify().ok
 
 
 def test_a_forked_copy_that_closes_writes_nothing(path):

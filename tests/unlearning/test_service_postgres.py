@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from demur.core.adjacency import Erasure
-from demur.core.errors import BookUnreachable, OutcomeUnknown
+from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
 from demur.ledger import Budget, Ledger
 from demur.unlearning.refusals import ServiceBusy, ServiceMismatch
 from demur.unlearning.service import UnlearningService
@@ -60,6 +60,35 @@ def test_a_new_epoch_needs_a_book_of_its_own(postgres_url, tmp_path):
             service.retrain(stay)
             assert service.delete(1).book == book.id
             assert service.verify().ok
+
+
+def test_a_writer_that_lost_its_lock_writes_no_more(postgres_url, tmp_path):
+    """Its successor may have opened: two histories, and a book that knows both."""
+    keys = {"keys": tmp_path / "keys"}
+    first = open_service(postgres_url, **keys)
+    fill(first, range(4))
+    with first._keeper.place.read() as connection:
+        ended = connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND granted"
+            )
+        )
+        assert ended.scalars().all() == [True]
+    with UnlearningService.open(postgres_url, **keys) as second:
+        before = len(second.ledger.entries())
+        for _ in range(2):  # nor when the server answers again
+            with pytest.raises(DemurError, match="open it again"):
+                first.delete(1)
+        with pytest.raises(DemurError, match="open it again"):
+            first.insert(*record(9), record_id=9)
+            first.flush()
+        assert len(second.ledger.entries()) == before
+        second.delete(1)
+        assert second.verify().ok
+    first.close()
+    with UnlearningService.open(postgres_url, **keys) as again:
+        assert again.status().live == 3 and again.verify().ok
 
 
 @pytest.fixture

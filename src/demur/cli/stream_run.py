@@ -55,19 +55,17 @@ def open_book(
     """The book, made if it is not there; interrupts wait from its first charge on."""
     if book is None:
         return None
-    from demur.cli.spending import HeldLedger, held
+    from demur.cli.spending import open_or_make
     from demur.core.adjacency import Erasure
-    from demur.core.errors import BookMismatch
     from demur.ledger import Budget
 
-    try:
-        found = HeldLedger.open(book)
-    except BookMismatch:
-        budgets = {Erasure(): Budget(options.epsilon, options.delta)}
-        found = HeldLedger.open(
-            book, dataset=dataset, budgets=budgets, filter="gaussian"
-        )
-    return held(found, hold)
+    return open_or_make(
+        book,
+        dataset=dataset,
+        budgets={Erasure(): Budget(options.epsilon, options.delta)},
+        filter="gaussian",
+        hold=hold,
+    )
 
 
 def write_files(

@@ -17,6 +17,7 @@ from demur.core.rounding import printed_up
 from demur.ledger.chain import Head
 
 VERSION = 1
+_NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,11 @@ class Certificate:
             *(f"Not covered: {line}." for line in self.not_covered),
         ]
         return "\n".join(lines)
+
+
+def stamped(statement: str, testing: bool) -> str:
+    """What a certificate says; of a service for tests, with the stamp before it."""
+    return f"{_NOT_PRIVATE} {statement}" if testing else statement
 
 
 def _check_type(name: str, kind: str, value: object) -> None:

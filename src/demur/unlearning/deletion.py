@@ -23,7 +23,6 @@ cheaper side.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +35,8 @@ from demur.core.errors import DemurError
 from demur.core.rounding import quotient_down, sum_up
 from demur.ledger.journal import now
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
-from demur.unlearning.certificate import VERSION, Certificate
+from demur.unlearning import operation as operations
+from demur.unlearning.certificate import VERSION, Certificate, stamped
 from demur.unlearning.journal import Body
 from demur.unlearning.keeper import Keeper
 from demur.unlearning.modes.base import Array, Mode
@@ -117,7 +117,7 @@ class Deletions:
         """Forget these records together; their certificates, by mark."""
         quote = self.quote(targets)
         self._rehearse(targets, quote)
-        operation = secrets.token_hex(16)
+        operation = operations.new_name(self._keeper)
         self._keeper.flush(then=self.intent(operation, targets, quote, deadline))
         try:
             entry = self.spend(operation, quote)
@@ -171,14 +171,13 @@ class Deletions:
         self, operation: str, targets: Sequence[Target], quote: Quote, deadline: str
     ) -> Body:
         """What is about to be done, and what it will cost."""
-        return self._keeper.row(
-            "intent",
-            operation=operation,
-            records=[[t.mark, t.generation] for t in targets],
+        return operations.intent(
+            self._keeper,
+            operation,
+            records=[(t.mark, t.generation) for t in targets],
             requests=quote.requests,
             units=quote.units,
             deadline=deadline,
-            time=now(),
         )
 
     def spend(self, operation: str, quote: Quote) -> Entry:
@@ -190,7 +189,7 @@ class Deletions:
         distance = 0.0
         if quote.mechanism is not None:
             distance = quote.mechanism.declaration().sampler_distance
-        return self._till.charge(tariff.free(cover.id, distance), operation)
+        return self._till.charge(tariff.free(self._keeper.id, distance), operation)
 
     def noised(self, entry: Entry, targets: Sequence[Target], quote: Quote) -> Mode:
         """A copy of the model that has forgotten; nobody sees it yet."""
@@ -232,11 +231,7 @@ class Deletions:
 
     def abandon(self, operation: str) -> None:
         """Close an intent that came to nothing; what it cost stays spent."""
-        keeper = self._keeper
-        if keeper.broken:
-            return  # Reopening will find the intent, or the commit.
-        with keeper.step():  # Nothing may follow an intent that was left open.
-            keeper.flush(then=abandoned(keeper, self._till, operation))
+        operations.abandon(self._keeper, self._till, operation)
 
     def _certificate(
         self,
@@ -271,7 +266,7 @@ class Deletions:
             tick=keeper.tick,
             mode=terms.mode,
             theorem=after.theorem.id,
-            statement=after.theorem.statement,
+            statement=stamped(after.theorem.statement, terms.testing),
             scope=terms.scope,
             accounting="none" if after.exact else terms.accounting,
             not_covered=after.theorem.not_covered,
@@ -289,18 +284,6 @@ class Deletions:
             library=__version__,
             time=now(),
         )
-
-
-def abandoned(keeper: Keeper, till: Till, operation: str) -> Body:
-    """The row that closes an intent, with the entry that it had paid, if it had."""
-    entry = till.find(operation)
-    return keeper.row(
-        "abandon",
-        operation=operation,
-        entry=None if entry is None else entry.id,
-        book=till.ledger.id,
-        time=now(),
-    )
 
 
 def _copied(mode: Mode) -> Mode:

@@ -65,11 +65,12 @@ class Desk:
                 "this id was asked to be forgotten before it was learned, and is"
                 " refused since. Nothing has changed."
             )
-        subject = (
-            keeper.marks.alone(mark)
-            if subject_id is None
-            else keeper.marks.subject(subject_id)
-        )
+        if subject_id is not None:
+            subject = keeper.marks.subject(subject_id)
+        elif known is None:
+            subject = keeper.marks.alone(mark)
+        else:  # It comes back to its person, whose requests go on counting.
+            subject = keeper.subjects([mark])[mark]
         return mark, 1 if known is None else 1 - known, subject
 
     def forget(

@@ -19,8 +19,8 @@ from sqlalchemy.engine import Connection
 
 from demur import __version__
 from demur.ledger.journal import now
-from demur.unlearning import journal, store
-from demur.unlearning.certificate import VERSION, Certificate
+from demur.unlearning import journal, operation, store
+from demur.unlearning.certificate import VERSION, Certificate, stamped
 from demur.unlearning.journal import Body
 from demur.unlearning.keeper import Keeper
 from demur.unlearning.modes.base import Array, Mode
@@ -32,7 +32,7 @@ from demur.unlearning.refusals import (
 )
 from demur.unlearning.snapshot import Snapshot, decode, encode
 from demur.unlearning.tables import Learned
-from demur.unlearning.tariff import Tariff
+from demur.unlearning.till import Till
 
 Record: TypeAlias = (
     tuple[str | int, ArrayLike, float]
@@ -112,11 +112,11 @@ def gather(
 
 
 def begin(
-    keeper: Keeper, tariff: Tariff, found: Sequence[Gathered]
+    keeper: Keeper, till: Till, found: Sequence[Gathered]
 ) -> dict[str, Certificate]:
     """A new epoch on these records; the certificates of all others, by mark.
 
-    The caller tidies up.
+    The caller opens the book of the new epoch, and tidies up.
     """
     mode = keeper.terms.model()
     if found:
@@ -128,11 +128,19 @@ def begin(
     stay = {g.record.mark for g in found}
     lost = [m for m, generation in keeper.index.items() if generation > 0]
     lost = [mark for mark in lost if mark not in stay]
-    gone = _certificates(keeper, tariff, lost, mode, "retrain", keeper.epoch + 1)
-    with keeper.step():
+    gone = _certificates(keeper, till, lost, mode, "retrain", keeper.epoch + 1)
+    with operation.replacing(keeper, till) as paid, keeper.step():
         old, keeper.epoch = keeper.epoch, keeper.epoch + 1
         bodies: list[Body] = [
-            keeper.row("retrain", records=len(found), before=old, time=now()),
+            keeper.row(
+                "retrain",
+                records=len(found),
+                new=len(new),
+                drops=len(gone),
+                before=old,
+                time=now(),
+                **paid,
+            ),
             *(
                 keeper.row(
                     "insert",
@@ -162,6 +170,13 @@ def renew(keeper: Keeper, found: Sequence[Gathered]) -> None:
     steps = getattr(keeper.mode, "renew", None)
     if steps is None:
         raise ValueError(f"mode {keeper.terms.mode!r} has nothing to renew")
+    # One left out and a stranger in its place would be as many, and another model.
+    live = {mark for mark, generation in keeper.index.items() if generation > 0}
+    if live != {g.record.mark for g in found}:
+        raise RecordMismatch(
+            "these are not the live records, all of them and no others. Nothing has"
+            " changed."
+        )
     copy = keeper.mode.fresh()
     copy.restore(keeper.mode.state())
     X, Y = np.array([g.x for g in found]), np.array([g.y for g in found])
@@ -187,7 +202,7 @@ def _seal(keeper: Keeper, taken: Snapshot) -> str:
     return keeper.marks.snapshot(replace(taken, sealed="").to_bytes())
 
 
-def restore(keeper: Keeper, tariff: Tariff, data: bytes) -> list[Certificate]:
+def restore(keeper: Keeper, till: Till, data: bytes) -> list[Certificate]:
     """Go back to a snapshot that is newer than every deletion."""
     kept = Snapshot.from_bytes(data)
     with keeper.place.read() as connection:
@@ -218,12 +233,15 @@ def restore(keeper: Keeper, tariff: Tariff, data: bytes) -> list[Certificate]:
         )
     mode = keeper.terms.model()
     mode.restore(decode(kept.state))
-    gone = _certificates(keeper, tariff, lost, mode, "restore", keeper.epoch)
-    bodies = [
-        keeper.row("restore", to=kept.sequence, time=now()),
-        *_drops(keeper, gone),
-    ]
-    issued = keeper.replace(mode, bodies, gone, tick=kept.tick)
+    gone = _certificates(keeper, till, lost, mode, "restore", keeper.epoch)
+    with operation.replacing(keeper, till) as paid:
+        bodies = [
+            keeper.row(
+                "restore", to=kept.sequence, drops=len(gone), time=now(), **paid
+            ),
+            *_drops(keeper, gone),
+        ]
+        issued = keeper.replace(mode, bodies, gone, tick=kept.tick)
     keeper.tidy()
     return list(issued.values())
 
@@ -234,7 +252,7 @@ def _drops(keeper: Keeper, gone: dict[str, Certificate]) -> list[Body]:
 
 def _certificates(
     keeper: Keeper,
-    tariff: Tariff,
+    till: Till,
     lost: Sequence[str],
     after: Mode,
     theorem: str,
@@ -244,7 +262,7 @@ def _certificates(
     subjects = keeper.subjects(lost)
     earlier = keeper.requests(set(subjects.values()))
     # Many persons, few different numbers of requests.
-    so_far = {n: tariff.epsilon_of_requests(n) for n in set(earlier.values())}
+    so_far = {n: till.tariff.epsilon_of_requests(n) for n in set(earlier.values())}
     before, after_sealed = keeper.sealed(keeper.mode), keeper.sealed(after)
     plain = after.digest() if after.exact or after.publishes == "state" else None
     time = now()
@@ -261,7 +279,7 @@ def _certificates(
             tick=keeper.tick,
             mode=keeper.terms.mode,
             theorem=theorem,
-            statement=WITHOUT_NOISE[theorem],
+            statement=stamped(WITHOUT_NOISE[theorem], keeper.terms.testing),
             scope=keeper.terms.scope,
             accounting="none",
             not_covered=after.theorem.not_covered,

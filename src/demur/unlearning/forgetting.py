@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from demur.core.bounds import real_array
 from demur.core.errors import DemurError
 from demur.unlearning.modes import CertificateExceeded
 from demur.unlearning.modes.base import Array, Mode
@@ -89,9 +90,15 @@ class Forgetting:
         """Rows and targets as they were learned, or None where nothing was given."""
         if x is None and y is None:
             return None, None
+        if isinstance(x, str):
+            raise TypeError(
+                "x must be a record; an id goes by its name, as in"
+                " delete(record_id=...). Nothing was spent."
+            )
         if x is None or y is None:
             raise ValueError("x and y must be given together; nothing was spent")
-        rows, targets = np.atleast_2d(np.asarray(x)), np.atleast_1d(np.asarray(y))
+        rows = np.atleast_2d(real_array("x", x))
+        targets = np.atleast_1d(np.asarray(y))
         if len(rows) != len(targets) or not len(rows):
             raise ValueError(
                 f"x has {len(rows)} rows and y {len(targets)} values; nothing was spent"

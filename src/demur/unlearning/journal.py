@@ -45,6 +45,8 @@ OPERATIONS = (
     "renew",
 )
 
+# The outcomes of operations that were paid for (`operation`).
+PAID = ("delete", "publish", "retrain", "restore")
 _FORGETFUL = ("delete", "drop", "retrain", "restore")
 
 _INSERT = store.journal.insert()
@@ -125,11 +127,14 @@ def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
 
 
 def _parsed(found: Any) -> tuple[Row, Body]:
-    row = Row(int(found.sequence), found.op, found.body, found.hash)
     try:
+        row = Row(int(found.sequence), found.op, found.body, found.hash)
+        _ = row.head
         body = json.loads(row.body)
-    except (ValueError, RecursionError) as error:
-        raise ServiceDamaged(f"row {row.sequence} cannot be read") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ServiceDamaged(
+            f"row {str(found.sequence):.20} of the journal cannot be read"
+        ) from error
     if not isinstance(body, dict):
         raise ServiceDamaged(f"row {row.sequence} is not a row of a journal")
     return row, body
@@ -138,13 +143,15 @@ def _parsed(found: Any) -> tuple[Row, Body]:
 def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
     """The entries that the journal speaks of, with the book and epoch of each."""
     table = store.journal
-    statement = sa.select(table).where(table.c.op.in_(("delete", "publish", "abandon")))
+    statement = sa.select(table).where(table.c.op.in_((*PAID, "abandon")))
     entries = {}
     for found in connection.execute(statement):
-        _, body = _parsed(found)
+        row, body = _parsed(found)
         said = body.get("certificate", body)
         if said["entry"] is not None:
-            entries[said["entry"]] = (said["book"], body["epoch"])
+            # A retrain is charged to the book of the epoch that it ends.
+            epoch = body["before"] if row.op == "retrain" else body["epoch"]
+            entries[said["entry"]] = (said["book"], epoch)
     return entries
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.core.entropy import Source
 from demur.core.errors import DemurError
 from demur.ledger.chain import Head
 from demur.ledger.journal import now
@@ -30,7 +31,7 @@ from demur.unlearning.certificate import Certificate
 from demur.unlearning.journal import Body, Row
 from demur.unlearning.marks import Marks
 from demur.unlearning.modes.base import Array, Mode
-from demur.unlearning.refusals import ServiceBusy, ServiceDamaged
+from demur.unlearning.refusals import ServiceBusy, ServiceDamaged, readable
 from demur.unlearning.tables import Learned
 from demur.unlearning.terms import Terms
 from demur.unlearning.vault import Vault
@@ -40,20 +41,27 @@ class Keeper:
     """One service in one process."""
 
     def __init__(
-        self, place: store.ServiceStore, terms: Terms, marks: Marks, folder: Path
+        self,
+        place: store.ServiceStore,
+        terms: Terms,
+        marks: Marks,
+        folder: Path,
+        source: Source,
     ) -> None:
-        self.place, self.terms, self.marks = place, terms, marks
-        self.vault = Vault(folder) if terms.record_store == "encrypted" else None
+        self.place, self.terms, self.marks, self.source = place, terms, marks, source
+        encrypted = terms.record_store == "encrypted"
+        self.vault = Vault(folder, source) if encrypted else None
         self.snapshots = snapshot.Shelf(folder / "snapshots")
         self.lock = threading.RLock()
         self.run = secrets.token_hex(8)  # tells this process from every other
         self.mode: Mode = terms.model()
         self.pending: list[Body] = []
         self._learned: list[Learned] = []
-        self._gone: set[str] = set()  # deleted, their keys not erased yet
+        self._gone: dict[str, int] = {}  # deleted, their keys not erased yet
         self._process = os.getpid()
         self.broken = self.closed = self.unclean = False
-        self._load()
+        with readable():
+            self._load()
 
     def _load(self) -> None:
         """The last durable moment, checked against the journal."""
@@ -64,10 +72,7 @@ class Keeper:
             self.paid = int(row.paid)
             self.head = Head(int(row.sequence), row.hash)
             self.epoch, self.tick = int(kept.epoch), int(kept.tick)
-            try:
-                self.mode.restore(snapshot.decode(kept.body))
-            except (ValueError, KeyError) as error:
-                raise ServiceDamaged(f"the state cannot be read: {error}") from error
+            self.mode.restore(snapshot.decode(kept.body))
             self._check(connection, int(kept.sequence))
             self.index = tables.index(connection)
 
@@ -279,7 +284,7 @@ class Keeper:
             self.index |= {r.mark: r.generation for r in learned}
             self.index |= {mark: -c.generation for mark, c in issued.items()}
             self.mode = mode
-            self._gone.update(issued)
+            self._gone |= {mark: c.generation for mark, c in issued.items()}
             self.unclean = self.unclean or bool(issued)  # until `tidy` is through
         return issued
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.bounds import real_array
 from demur.unlearning import phase as phases
 from demur.unlearning.calibrator import Calibrator, CalibStats
 from demur.unlearning.drift import DriftDetector
@@ -156,15 +157,16 @@ class Learner(Machine):
         """
         phases.require("insert", self.phase)
         if record_ids is not None:
+            record_ids = list(record_ids)  # an array of ids has no truth value
             self._check_ids(record_ids, len(np.asarray(Y)))
         if self._watched or self._hooks is not None:
-            rows, targets = np.atleast_2d(np.asarray(X)), np.asarray(Y)
+            rows, targets = np.atleast_2d(real_array("X", X)), real_array("Y", Y)
             ids: Sequence[str | None] = record_ids or [None] * len(targets)
             made = [self.insert(*row) for row in zip(rows, targets, ids, strict=True)]
             return np.array([np.nan if p is None else p for p in made])
         content: list[tuple[Array, float]] = []
         if record_ids is not None and self.mode.needs_record:
-            pairs = zip(np.atleast_2d(np.asarray(X)), np.asarray(Y), strict=False)
+            pairs = zip(np.atleast_2d(real_array("X", X)), np.asarray(Y), strict=False)
             content = [self.mode.check(*pair) for pair in pairs]
         predictions = self.mode.insert_many(X, Y)
         if not self.ready_to_predict and self.predictions == "withhold":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import struct
 from pathlib import Path
 
@@ -20,12 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
-from demur.core.entropy import KEY_BYTES
+from demur.core.entropy import OsEntropy, Source
 from demur.ledger.keys import Shelf
 from demur.unlearning.refusals import ServiceMismatch
 
 _NAME = "unlearning-marks"
+_OWNER = "unlearning-service"
 _DOUBLE = struct.Struct("<d")
+_OS = OsEntropy()
 
 
 class Marks:
@@ -36,9 +37,9 @@ class Marks:
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     @classmethod
-    def create(cls, folder: Path) -> Marks:
+    def create(cls, folder: Path, source: Source = _OS) -> Marks:
         """Marks under a new secret, on disk before this returns."""
-        Shelf(folder).put(_NAME, os.urandom(KEY_BYTES), keep=True)
+        Shelf(folder).put(_NAME, source.new_key(), keep=True)
         return cls.load(folder)
 
     @classmethod
@@ -90,10 +91,29 @@ class Marks:
         return "Marks(<secret>)"
 
 
+def claim(folder: Path, service_id: str) -> None:
+    """Make a folder of secrets this service's own, or refuse another's.
+
+    Two services in one folder would sweep away each other's keys and snapshots.
+    """
+    Shelf(folder).put(_OWNER, service_id.encode(), keep=True)  # the first one wins
+    if owner(folder) != service_id:
+        raise ServiceMismatch(
+            "this folder holds the secrets of another service: give each a folder of"
+            " its own (keys=). Nothing was changed."
+        )
+
+
+def owner(folder: Path) -> str | None:
+    """Whose folder this is."""
+    known = Shelf(folder).take(_OWNER, keep=True)
+    return None if known is None else known.decode(errors="replace")
+
+
 def _identifier(name: str, value: object) -> bytes:
     """An id as bytes; a whole number is its own text, as 7 and "7" are one id."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        value = str(int(value))
     validate.name(**{name: value})
     assert isinstance(value, str)
     return value.encode()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demur.core.entropy import Source
+from demur.core.errors import NotPrivate
 from demur.ledger import Ledger
 from demur.unlearning import recovery, store
 from demur.unlearning.keeper import Keeper
@@ -36,6 +38,7 @@ def open_service(
     config: dict[str, Any],
     ledger: Ledger | None,
     keys: str | os.PathLike[str] | None,
+    source: Source,
     resources: ExitStack,
 ) -> Opened:
     """Create or load a service, and recover it; `resources` will close it."""
@@ -48,26 +51,34 @@ def open_service(
             " service do not belong on the server that keeps it"
         )
     if not recovery.exists(place):
-        _first_terms(asked, config)  # Refused before anything is created.
+        _first_terms(asked, config, source)  # Refused before anything is created.
     resources.callback(place.only_writer().close)
     there = recovery.exists(place)  # Another first opener may have been faster.
     if there:
         terms = recovery.kept_terms(place)
         exact = {"epsilon": None, "delta": None} if terms.model().exact else {}
         terms.must_equal(asked | exact, config)
+        if terms.testing == source.private:
+            raise NotPrivate(
+                "this service is for tests: open it with a seeded source (source=)."
+                " Nothing was changed."
+                if terms.testing
+                else "a seeded noise source is for tests, and this service is not: open"
+                " another with it. Nothing was changed."
+            )
     else:
-        terms = _first_terms(asked, config)
+        terms = _first_terms(asked, config, source)
     tariff = Tariff(terms)
     if ledger is not None:
         check_shared(ledger, terms, tariff)
     if not there:
-        recovery.create(place, terms, folder)
-    keeper = recovery.load(place, terms, folder)
+        recovery.create(place, terms, folder, source)
+    keeper = recovery.load(place, terms, folder, source)
     resources.callback(keeper.close)
     till = (
         Till.own_book(url, keeper, tariff, folder)
         if ledger is None
-        else Till(ledger, tariff, keeper.id, own=False)
+        else Till(ledger, tariff, keeper.id, own=False, source=source)
     )
     opened = Opened(keeper, till, tariff, url, folder, shared=ledger is not None)
     resources.callback(lambda: opened.till.close())
@@ -75,7 +86,9 @@ def open_service(
     return opened
 
 
-def _first_terms(asked: dict[str, Any], config: dict[str, Any]) -> Terms:
+def _first_terms(
+    asked: dict[str, Any], config: dict[str, Any], source: Source
+) -> Terms:
     if asked["dim"] is None:
         raise ServiceMismatch(
             "there is no service here: the first opening needs dim=, and epsilon= and"
@@ -85,7 +98,7 @@ def _first_terms(asked: dict[str, Any], config: dict[str, Any]) -> Terms:
     chosen: dict[str, Any] = {
         k: defaults.get(k) if v is None else v for k, v in asked.items()
     }
-    return Terms.make(**chosen, config=config)
+    return Terms.make(**chosen, config=config, testing=not source.private)
 
 
 def check_next_epoch(opened: Opened) -> None:

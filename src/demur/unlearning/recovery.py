@@ -11,21 +11,21 @@ What a crash can leave, and what becomes of it (`deletion` has the order of even
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from demur.core.entropy import Source
 from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
 from demur.ledger.chain import digest
 from demur.unlearning import journal, requests, snapshot, store
-from demur.unlearning.deletion import abandoned
 from demur.unlearning.journal import Body, Row
 from demur.unlearning.keeper import Keeper
-from demur.unlearning.marks import Marks
-from demur.unlearning.refusals import ServiceDamaged, ServiceMismatch
+from demur.unlearning.marks import Marks, claim, owner
+from demur.unlearning.operation import abandoned
+from demur.unlearning.refusals import ServiceDamaged, ServiceMismatch, readable
 from demur.unlearning.terms import Terms
-from demur.unlearning.till import Till
+from demur.unlearning.till import Till, later_book
 
 
 def exists(place: store.ServiceStore) -> bool:
@@ -38,9 +38,16 @@ def exists(place: store.ServiceStore) -> bool:
         return connection.execute(sa.select(store.service.c.id)).first() is not None
 
 
-def create(place: store.ServiceStore, terms: Terms, folder: Path) -> None:
+def create(
+    place: store.ServiceStore, terms: Terms, folder: Path, source: Source
+) -> None:
     """An empty service: its secret first, then everything else at once."""
-    marks = Marks.create(folder)
+    if owner(folder) is not None:
+        raise ServiceMismatch(
+            "this folder holds the secrets of another service: give each a folder of"
+            " its own (keys=), or remove it with the service. Nothing was created."
+        )
+    marks = Marks.create(folder, source)
     text = terms.to_text()
     if place.path is not None:  # The state may be secret: owner-only, like the keys.
         place.path.touch(0o600)
@@ -50,7 +57,7 @@ def create(place: store.ServiceStore, terms: Terms, folder: Path) -> None:
             store.service.insert().values(
                 id=1,
                 schema_version=store.SCHEMA_VERSION,
-                service_id=secrets.token_hex(16),
+                service_id=source.new_key()[:16].hex(),
                 terms=text,
                 secret=marks.own(),
                 sequence=0,
@@ -84,24 +91,27 @@ def kept_terms(place: store.ServiceStore) -> Terms:
         raise ServiceDamaged(f"the terms cannot be read: {error}") from error
 
 
-def load(place: store.ServiceStore, terms: Terms, folder: Path) -> Keeper:
+def load(
+    place: store.ServiceStore, terms: Terms, folder: Path, source: Source
+) -> Keeper:
     """The service as it was when it was last durable."""
     marks = Marks.load(folder)
     with place.read() as connection:
-        known = connection.execute(sa.select(store.service.c.secret)).scalar_one()
-    if known != marks.own():
+        known = connection.execute(sa.select(store.service)).one()
+    if known.secret != marks.own():
         raise ServiceMismatch(
             "the secret beside the service belongs to another one: no record could be"
             " found again with it. Put the right one back."
         )
-    return Keeper(place, terms, marks, folder)
+    claim(folder, known.service_id)
+    return Keeper(place, terms, marks, folder, source)
 
 
 def recover(keeper: Keeper, till: Till) -> None:
     """Finish, or close, what the last process left undone."""
-    with keeper.place.read() as connection:
+    with readable(), keeper.place.read() as connection:
         intent = journal.open_intent(connection)
-        paid = journal.last_of(connection, ("delete", "publish"))
+        paid = journal.last_of(connection, journal.PAID)
     if intent is not None:
         close_intent(keeper, till, intent)
     check_copies(keeper, till)
@@ -130,7 +140,7 @@ def check_copies(keeper: Keeper, till: Till) -> None:
     A journal from before a deletion would bring back what was deleted, and a book from
     before it would forget what was spent.
     """
-    with keeper.place.read() as connection:
+    with readable(), keeper.place.read() as connection:
         known = journal.paid_entries(connection)
     booked = till.booked()
     if booked - set(known):
@@ -140,6 +150,12 @@ def check_copies(keeper: Keeper, till: Till) -> None:
             " deleted since is still deleted. Do not serve this copy."
         )
     composes = till.tariff.composition != "nothing"
+    path = keeper.place.path
+    if composes and till.own and path is not None and later_book(path, keeper.epoch):
+        raise ServiceDamaged(
+            "there is a book of an epoch that this journal has not reached: the service"
+            " was put back from an older copy. Do not serve this copy."
+        )
     here = {e for e, (book, _) in known.items() if book == till.ledger.id}
     # The service's own book of this epoch is the one that was charged all along.
     other = till.own and any(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from demur.core.errors import DemurError
@@ -44,6 +46,18 @@ class ServiceMismatch(DemurError):
 
 class ServiceDamaged(DemurError):
     """Journal, state or certificates do not agree; nothing may be served."""
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Around what is read from disk: text that is none of ours is damage, not a bug."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ServiceDamaged(
+            f"what is stored cannot be read ({type(error).__name__}): it was edited, or"
+            " comes from elsewhere. Restore a whole copy."
+        ) from error
 
 
 class SnapshotRefused(DemurError):

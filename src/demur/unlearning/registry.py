@@ -45,6 +45,7 @@ class Registry:
         self._subject_of: dict[str, str | None] = {}
         self._records_of: dict[str, list[str]] = {}
         self._asked: dict[tuple[str, str], int] = {}
+        self._left: dict[str, str] = {}  # whose a deleted record was
         self._content: dict[str, bytes] = {}
         self._calibration: dict[str, int] = {}
         self._calibration_digests: dict[bytes, int] = {}
@@ -75,7 +76,9 @@ class Registry:
             )
 
     def add(self, record_id: str, subject_id: str | None) -> None:
-        """Note a learned record."""
+        """Note a learned record; one that comes back comes back to its subject."""
+        if subject_id is None:
+            subject_id = self._left.get(record_id)
         self._subject_of[record_id] = subject_id
         if subject_id is not None:
             self._records_of.setdefault(subject_id, []).append(record_id)
@@ -193,6 +196,7 @@ class Registry:
             owner = self._subject_of.pop(record_id)
             self._content.pop(record_id, None)
             if owner is not None:
+                self._left[record_id] = owner
                 self._records_of[owner].remove(record_id)
                 if not self._records_of[owner]:
                     del self._records_of[owner]

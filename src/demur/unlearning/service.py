@@ -21,32 +21,32 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
-from demur.ledger import Head, Ledger
+from demur.core.bounds import real_array
+from demur.core.entropy import OsEntropy, Source
+from demur.ledger import Ledger
 from demur.unlearning import epochs, opening, requests
 from demur.unlearning.certificate import Certificate
 from demur.unlearning.deletion import Deletions
-from demur.unlearning.desk import BURIED, Answer, Desk, OnExhausted
+from demur.unlearning.desk import Answer, Desk, OnExhausted
 from demur.unlearning.epochs import Record
 from demur.unlearning.modes.base import Accounting, Array, Scope
 from demur.unlearning.opening import Opened
 from demur.unlearning.refusals import RecordExists, UnknownRecord
-from demur.unlearning.requests import Queued
-from demur.unlearning.status import ServiceStatus, status_of
+from demur.unlearning.serving import Serving
 from demur.unlearning.tables import Learned
 from demur.unlearning.terms import RecordStore
-from demur.unlearning.verification import Finding, verify_service
 
 Durability: TypeAlias = Literal["each", "batch"]
 Deadline: TypeAlias = datetime | timedelta | None
 
 
-class UnlearningService:
+class UnlearningService(Serving):
     """A live model with ids, a journal, a book and certificates of deletion."""
 
     # What carries deletions out; tests put saboteurs here.
@@ -90,6 +90,7 @@ class UnlearningService:
         durability: Durability = "each",
         batch_size: int = 1000,
         keys: str | os.PathLike[str] | None = None,
+        source: Source | None = None,
         **config: Any,
     ) -> Self:
         """A service in a file, at `sqlite:///...` or at `postgresql://...`.
@@ -98,7 +99,9 @@ class UnlearningService:
         requests_per_subject, record_store and the mode's own options (`config`); later
         ones may leave them out, and are refused if they name others. `records` gives
         the live records for on_exhausted="retrain" (default: the encrypted store).
-        `keys` is the owner-only folder for secrets (default: beside a file).
+        `keys` is the owner-only folder for secrets (default: beside a file). A service
+        with a seeded `source` is for tests, from its first opening to its last: its
+        certificates are stamped NOT PRIVATE, and `demur unlearn verify` refuses them.
         """
         _one_of("on_exhausted", on_exhausted, OnExhausted)
         _one_of("durability", durability, Durability)
@@ -116,7 +119,13 @@ class UnlearningService:
         }
         with ExitStack() as refused:  # A refusal leaves no lock and no file open.
             opened = opening.open_service(
-                os.fspath(url), asked, config, ledger, keys, refused
+                os.fspath(url),
+                asked,
+                config,
+                ledger,
+                keys,
+                OsEntropy() if source is None else source,
+                refused,
             )
             batch = 1 if durability == "each" else int(batch_size)
             self = cls(opened, on_exhausted, records, batch)
@@ -156,8 +165,13 @@ class UnlearningService:
         subject_ids: Sequence[str | int | None] | None = None,
     ) -> Array:
         """Learn rows in order, all or none, and make them durable together."""
-        rows, targets = np.asarray(X, np.float64), np.asarray(Y, np.float64)
+        rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
         subjects = [None] * len(record_ids) if subject_ids is None else subject_ids
+        if rows.ndim != 2 or targets.ndim != 1:
+            raise ValueError(
+                f"X must be a matrix and Y a vector; got shapes {rows.shape} and"
+                f" {targets.shape}"
+            )
         if not len(rows) == len(targets) == len(record_ids) == len(subjects):
             raise ValueError(
                 f"X, Y and the ids must be equally many; got {len(rows)} rows,"
@@ -178,26 +192,6 @@ class UnlearningService:
                     keeper.learned(Learned(*newcomer, content), x, y)
             keeper.flush()
             return predictions
-
-    def flush(self) -> Head:
-        """Acknowledge every insert so far; the journal's head, to keep elsewhere."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            keeper.flush()
-            return keeper.head
-
-    def predict(self, x: ArrayLike) -> float:
-        """A prediction from what may be published."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._keeper.mode.predict(x)
-
-    def published(self) -> Array:
-        """The parameters that may be published."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._keeper.mode.published()
 
     # -- forgetting --------------------------------------------------------------
 
@@ -276,12 +270,6 @@ class UnlearningService:
             if keeper.mode.publishes == "output":
                 self._desk.deletions.carry_out([], requests.deadline_text(None))
 
-    def queue(self) -> list[Queued]:
-        """Requests that wait, the most urgent first."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._desk.waiting()
-
     def process_queue(self) -> list[Certificate]:
         """Try every request that waits again; the certificates of those that went."""
         with self._keeper.lock:
@@ -308,7 +296,7 @@ class UnlearningService:
         opening.check_next_epoch(self._opened)
         without = without | {queued.record for queued in self._desk.waiting()}
         found = self._gather(records, without)
-        issued = epochs.begin(self._keeper, self._opened.tariff, found)
+        issued = epochs.begin(self._keeper, self._opened.till, found)
         with self._keeper.step():  # No deletion of an epoch without its book.
             if opening.next_epoch(self._opened):
                 self._desk.deletions = self._deletions(
@@ -349,76 +337,7 @@ class UnlearningService:
         with self._keeper.lock:
             self._keeper.usable()
             self._keeper.flush()
-            return epochs.restore(self._keeper, self._opened.tariff, data)
-
-    # -- trust -------------------------------------------------------------------
-
-    def certificate(self, record_id: str | int) -> Certificate:
-        """The certificate of a record's last deletion."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            mark = keeper.marks.record(record_id)
-            generation = keeper.index.get(mark, BURIED)
-            last = -generation if generation < 0 else generation - 1
-            found = keeper.certificate(mark, last) if last > 0 else None
-        if found is None:
-            raise UnknownRecord("no record of this id was ever deleted here")
-        return found
-
-    def verify(self) -> Finding:
-        """Check journal, certificates, state and book against each other."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.flush()
-            with opening.books(self._opened) as books:
-                keeper = self._keeper
-                return verify_service(keeper.place, books, keeper.sealed_bytes)
-
-    def status(self) -> ServiceStatus:
-        """Where the service stands."""
-        with self._keeper.lock:
-            return status_of(self._keeper, self.queue())
-
-    def scrub(self) -> None:
-        """Wipe what a deletion left behind, if a reader or an error was in the way."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.sweep()
-            self._keeper.scrub(strict=True)
-
-    @property
-    def ledger(self) -> Ledger:
-        """The book that this epoch's deletions are charged to."""
-        return self._opened.till.ledger
-
-    def close(self) -> None:
-        """Flush and give the service back."""
-        keeper = self._keeper
-        with keeper.lock:
-            if keeper.closed:
-                return
-            if keeper.foreign:  # Pending inserts and connections are the parent's.
-                keeper.closed = True
-                return
-            try:
-                if not keeper.broken:
-                    keeper.flush()
-            finally:
-                self._resources.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a service cannot be copied or pickled: it has one writer")
-
-    def __repr__(self) -> str:
-        terms = self._keeper.terms
-        return f"<UnlearningService {terms.mode}, dim {terms.dim}, {terms.scope}>"
+            return epochs.restore(self._keeper, self._opened.till, data)
 
 
 def _one_of(name: str, value: object, choices: Any) -> None:

@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import fcntl
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from demur.ledger import Timeouts
 from demur.ledger.files import PATIENCE_SECONDS
@@ -112,6 +115,7 @@ class ServiceStore(Store):
     def __init__(self, url: str) -> None:
         # One writer, whom nobody waits for: its steps may take longer than a charge.
         super().__init__(url, Timeouts(pause=120.0, call=600.0))
+        self._writer: WriterLock | None = None
         if self._is_sqlite:
 
             @sa.event.listens_for(self._engine, "connect")
@@ -122,6 +126,14 @@ class ServiceStore(Store):
     def path(self) -> Path | None:
         """The file, or None for a server."""
         return self._path
+
+    @contextmanager
+    def write(self, give_up: float | None = None) -> Iterator[Connection]:
+        """A transaction, for as long as the right to write is held."""
+        if self._writer is not None:
+            self._writer.check()
+        with super().write(give_up) as connection:
+            yield connection
 
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there yet."""
@@ -155,11 +167,15 @@ class ServiceStore(Store):
 
     def only_writer(self) -> WriterLock:
         """The right to write, until it is closed or the process ends."""
-        return _FileLock(self._path) if self._path else _ServerLock(self)
+        self._writer = _FileLock(self._path) if self._path else _ServerLock(self)
+        return self._writer
 
 
 class WriterLock:
     """The right to write to one service."""
+
+    def check(self) -> None:
+        """Refuse where the right was lost; a file's lock ends with its process only."""
 
     def close(self) -> None:
         """Give the right back."""
@@ -174,7 +190,8 @@ _BUSY = (
 
 class _FileLock(WriterLock):
     def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = path.with_name(f"{path.name}.lock").open("ab")
+        real = path.resolve()  # Links to one file are one service.
+        self._file: IO[bytes] = real.with_name(f"{real.name}.lock").open("ab")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -186,7 +203,10 @@ class _FileLock(WriterLock):
 
 
 class _ServerLock(WriterLock):
+    """Held by a session of the server: whoever loses it may have a successor."""
+
     def __init__(self, store: ServiceStore) -> None:
+        self._lost = False
         self._connection: Connection = store._usable().connect()
         free = self._connection.execute(
             sa.text(f"SELECT pg_try_advisory_lock({_ADVISORY_LOCK})")
@@ -195,6 +215,20 @@ class _ServerLock(WriterLock):
         if not free:
             self._connection.close()
             raise ServiceBusy(_BUSY)
+
+    def check(self) -> None:
+        try:
+            if not self._lost:
+                self._connection.execute(sa.text("SELECT 1"))
+                self._connection.commit()
+                return
+        except DBAPIError:
+            self._lost = True  # a new session would answer, and not have the lock
+        raise ServiceBusy(
+            "the server ended the session that held the right to write, and another"
+            " process may write by now: close this service and open it again. Nothing"
+            " was changed."
+        )
 
     def close(self) -> None:
         # The lock belongs to the session: a pooled connection would keep it.

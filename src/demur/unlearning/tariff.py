@@ -156,14 +156,22 @@ class Tariff:
             " (a tighter reading is not proved)"
         )
 
-    def free(self, cover: str, sampler_distance: float = 0.0) -> Declaration:
+    def free(self, service: str, sampler_distance: float = 0.0) -> Declaration:
         """A deletion that the cover has paid for: noise of its own, no further cost."""
         return _declared(
-            f"a deletion under the entry {cover[:8]}",
+            f"a deletion under the cover of service {service[:8]}",
             Pure(0.0),
             "other people's deletions are the same in both worlds, so that the cover"
             " pays for each of them in parallel",
             sampler_distance,
+        )
+
+    def replacement(self) -> Declaration:
+        """A new model in the model's place, which never saw the records it lacks."""
+        return _declared(
+            "a model that never saw the records it lacks",
+            Pure(0.0),
+            "which records it lacks does not depend on what the model published",
         )
 
     def paid(self, mechanism: GaussianMechanism) -> Declaration:

@@ -27,6 +27,7 @@ class Terms:
       the sake of the model's quality (None: no limit).
     - `requests_per_subject`: how many requests of one person share (epsilon, delta)
       equally; None shares it out in a series, so that no request is ever the last.
+    - `testing`: noise comes from a seeded source, and whatever leaves is stamped.
     """
 
     mode: str
@@ -39,6 +40,7 @@ class Terms:
     requests_per_subject: int | None = None
     record_store: RecordStore = "none"
     config: dict[str, Any] = field(default_factory=dict)
+    testing: bool = False
 
     @classmethod
     def make(
@@ -54,6 +56,7 @@ class Terms:
         requests_per_subject: int | None,
         record_store: RecordStore,
         config: dict[str, Any],
+        testing: bool = False,
     ) -> Terms:
         """Terms that a theorem stands behind, or a ValueError that says why not."""
         model = make_mode(mode, dim, **config)
@@ -93,6 +96,7 @@ class Terms:
             requests_per_subject=requests_per_subject,
             record_store=record_store,
             config=model.config(),
+            testing=testing,
         )
 
     def model(self) -> Mode:

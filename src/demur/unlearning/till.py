@@ -12,18 +12,21 @@ the older books stay where they are.
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey
+from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
-from demur.core.errors import BookMismatch, BudgetExceeded
+from demur.core.errors import BookMismatch, BudgetExceeded, NotPrivate
 from demur.ledger import GaussianMeter, Ledger
 from demur.unlearning.keeper import Keeper
 from demur.unlearning.refusals import CapacityExhausted
 from demur.unlearning.tariff import Tariff
 from demur.unlearning.terms import Terms
+
+_OS = OsEntropy()
 
 
 def book_path(path: Path, epoch: int, composes: bool) -> Path:
@@ -33,8 +36,13 @@ def book_path(path: Path, epoch: int, composes: bool) -> Path:
 
 def books_beside(path: Path) -> list[Path]:
     """The service's own books that are there, of all epochs."""
-    found = path.parent.glob(f"{path.name}.book-*")
+    found = path.parent.glob(f"{glob.escape(path.name)}.book-*")
     return sorted(p for p in found if p.name.rpartition("-")[2].isdigit())
+
+
+def later_book(path: Path, epoch: int) -> bool:
+    """Whether there is a book of an epoch after this one."""
+    return any(int(p.name.rpartition("-")[2]) > epoch for p in books_beside(path))
 
 
 def entry_name(service_id: str, operation: str) -> str:
@@ -53,6 +61,11 @@ def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
         raise BookMismatch(
             "a durable service needs a durable book: Ledger.open(...). Nothing was"
             " spent."
+        )
+    if terms.testing and not ledger.terms.testing:
+        raise NotPrivate(
+            "a service with a seeded noise source is for tests, and this book is not:"
+            " open one with testing=True. Nothing was spent."
         )
     if not any(isinstance(unit, Erasure) for unit, _ in ledger.terms.budgets):
         raise BookMismatch(
@@ -74,10 +87,16 @@ class Till:
     """One book and the service that pays into it."""
 
     def __init__(
-        self, ledger: Ledger, tariff: Tariff, service_id: str, *, own: bool
+        self,
+        ledger: Ledger,
+        tariff: Tariff,
+        service_id: str,
+        *,
+        own: bool,
+        source: Source = _OS,
     ) -> None:
         self.ledger, self.tariff, self.own = ledger, tariff, own
-        self._service = service_id
+        self._service, self._source = service_id, source
         self.cover: Entry | None = None
         if tariff.composition == "nothing":
             try:
@@ -85,6 +104,7 @@ class Till:
                     tariff.cover(),
                     label="deletions, to each person their own",
                     idempotency_key=self._name("cover"),
+                    source=source,
                 )
             except BudgetExceeded as error:
                 raise CapacityExhausted(
@@ -103,8 +123,9 @@ class Till:
             budgets={Erasure(): tariff.budget},
             filter=tariff.rule,
             keys=keys / "book" if path is None else None,
+            testing=keeper.terms.testing,
         )
-        return cls(ledger, tariff, keeper.id, own=True)
+        return cls(ledger, tariff, keeper.id, own=True, source=keeper.source)
 
     def _name(self, operation: str) -> str:
         return entry_name(self._service, operation)
@@ -132,6 +153,7 @@ class Till:
                 declaration,
                 label=self._label(operation),
                 idempotency_key=self._name(operation),
+                source=self._source,
             )
         except BudgetExceeded as error:
             raise CapacityExhausted(

@@ -14,7 +14,7 @@ should be readable and is not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from sqlalchemy.engine import Connection
 
+from demur.core.entropy import OsEntropy, Source
 from demur.unlearning import store
 from demur.unlearning.modes.base import Array
 from demur.unlearning.refusals import RecordNeeded, ServiceDamaged
 
 _NONCE = bytes(12)
+_OS = OsEntropy()
 _metadata = sa.MetaData()
 _keys = sa.Table(
     "demur_record_keys",
@@ -41,7 +43,8 @@ _keys = sa.Table(
 class Vault:
     """Sealed records and their keys."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, source: Source = _OS) -> None:
+        self._source = source
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "records.db"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -52,7 +55,7 @@ class Vault:
 
     def seal(self, mark: str, generation: int, x: Array, y: float) -> None:
         """Seal a record; it is on disk after the next `write_keys` and `write`."""
-        key = ChaCha20Poly1305.generate_key()
+        key = self._source.new_key()
         plain = np.append(x, y).astype("<f8").tobytes()
         box = ChaCha20Poly1305(key).encrypt(_NONCE, plain, _label(mark, generation))
         self._waiting.append({"mark": mark, "generation": generation, "key": key})
@@ -114,11 +117,15 @@ class Vault:
             row = np.frombuffer(plain, "<f8").astype(np.float64)
             yield box.mark, row[:-1], float(row[-1])
 
-    def erase(self, marks: Iterable[str]) -> None:
-        """Erase the keys of these records, in all generations; then `scrub`."""
+    def erase(self, gone: Mapping[str, int]) -> None:
+        """Erase the keys of these records, up to a generation; then `scrub`."""
         with self._place.write() as connection:
-            for mark in marks:
-                connection.execute(_keys.delete().where(_keys.c.mark == mark))
+            for mark, generation in gone.items():
+                connection.execute(
+                    _keys.delete().where(
+                        _keys.c.mark == mark, _keys.c.generation <= generation
+                    )
+                )
 
     def scrub(self) -> None:
         """Let no page or log hold a key that was erased."""

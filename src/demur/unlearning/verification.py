@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.errors import DemurError
-from demur.ledger import Ledger, chain
+from demur.ledger import Ledger
 from demur.ledger.chain import Head, canonical
-from demur.unlearning import journal, store
+from demur.unlearning import store
 from demur.unlearning.certificate import Certificate
-from demur.unlearning.journal import OPERATIONS, Body, Row
-from demur.unlearning.refusals import ServiceDamaged
+from demur.unlearning.history import History, follow
+from demur.unlearning.refusals import ServiceDamaged, readable
 from demur.unlearning.till import entry_name
-
-_MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
@@ -47,135 +45,36 @@ class Finding:
         return "\n".join(lines)
 
 
-@dataclass
-class History:
-    """What the rows of a journal say, taken together."""
-
-    service: str
-    head: Head
-    problems: list[str] = field(default_factory=list)
-    generations: dict[str, int] = field(default_factory=dict)  # negative: deleted
-    requests: Counter[str] = field(default_factory=Counter)
-    certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
-    paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, book
-    abandoned: dict[str, str | None] = field(default_factory=dict)
-    units: int = 0
-    state: str | None = None
-
-    def wrong(self, row: Row, what: str) -> None:
-        """Note a problem."""
-        self.problems.append(f"row {row.sequence}: {what}")
-
-
 def read_history(connection: Connection) -> History:
-    """Walk the journal from its genesis and check every row."""
-    kept = connection.execute(sa.select(store.service)).one()
-    previous = Head(0, chain.digest(kept.terms))
-    history = History(kept.service_id, previous)
-    intent: Body | None = None
-    carried = 0
-    try:
-        for row, body in journal.walk(connection):
-            if len(history.problems) >= _MOST_PROBLEMS:
-                history.problems.append("more problems follow; stopped here")
-                break
-            if row.sequence != previous.sequence + 1:
-                history.wrong(row, f"the rows after {previous.sequence} are missing")
-            if chain.link(previous.hash, row.body) != row.hash:
-                history.wrong(row, "its hash does not follow from its text")
-            if row.op not in OPERATIONS or body.get("op") != row.op:
-                history.wrong(row, "its kind does not repeat its text")
-            previous = row.head
-            try:
-                intent, carried = _apply(history, row, body, intent, carried)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                history.wrong(row, f"its text cannot be read ({error!r:.80})")
-    except ServiceDamaged as error:
-        history.problems.append(str(error))
-    history.head = previous
-    if Head(int(kept.sequence), kept.hash) != previous:
+    """Walk the journal from its genesis, check every row, and the tables against it."""
+    history = follow(connection)
+    kept, previous = connection.execute(sa.select(store.service)).one(), history.head
+    if (kept.sequence, kept.hash) != (previous.sequence, previous.hash):
         history.problems.append(
             f"the service says it ends at row {kept.sequence}; the journal ends at row"
             f" {previous.sequence}"
         )
-    _check_tables(connection, kept, history)
+    try:
+        with readable():
+            _check_tables(connection, kept, history)
+    except ServiceDamaged as error:
+        history.problems.append(f"the tables: {error}")
     return history
-
-
-def _apply(
-    history: History, row: Row, body: Body, intent: Body | None, carried: int
-) -> tuple[Body | None, int]:
-    """One row; the intent that is open after it, and how much of it is done."""
-    history.state = body.get("state", history.state)
-    op, known = row.op, history.generations
-    if intent is not None and body.get("operation") != intent["operation"]:
-        history.wrong(row, "a deletion was left hanging in the air before it")
-        intent = None
-    match op:
-        case "insert":
-            mark, generation = body["record"], body["generation"]
-            if generation != 1 - known.get(mark, 0) or known.get(mark, -1) == 0:
-                history.wrong(row, "a record was learned that could not be")
-            known[mark] = generation
-        case "intent":
-            for subject, number in body["requests"].items():
-                history.requests[subject] += 1
-                if number != history.requests[subject]:
-                    history.wrong(row, "a person's requests are miscounted")
-            history.units += body["units"]
-            return body, 0
-        case "delete" | "publish" | "abandon":
-            if intent is None or body["operation"] != intent["operation"]:
-                history.wrong(row, f"a {op} without its intent")
-                return None, 0
-            if op == "abandon":
-                history.abandoned[body["operation"]] = body["entry"]
-                return None, 0
-            if body["run"] != intent["run"]:
-                # The key died with the process of the intent: this noise was redrawn.
-                history.wrong(row, "its noise was drawn by another process")
-            if op == "publish":
-                history.paid[body["operation"]] = (body["entry"], body["book"])
-                return None, 0
-            certificate = body["certificate"]
-            mark, generation = certificate["record"], certificate["generation"]
-            if [mark, generation] not in intent["records"]:
-                history.wrong(row, "it deletes what its intent does not name")
-            _forgotten(history, row, certificate)
-            history.paid[body["operation"]] = (
-                certificate["entry"],
-                certificate["book"],
-            )
-            carried += 1
-            return (None, 0) if carried == len(intent["records"]) else (intent, carried)
-        case "drop":
-            _forgotten(history, row, body["certificate"])
-        case "bury":
-            if body["record"] in known:
-                history.wrong(row, "it buries a record that is known")
-            known[body["record"]] = 0
-        case "retrain":
-            history.units = 0
-    return None, 0
-
-
-def _forgotten(history: History, row: Row, certificate: dict[str, Any]) -> None:
-    mark, generation = certificate["record"], certificate["generation"]
-    if history.generations.get(mark) != generation:
-        history.wrong(row, "it deletes a record that is not live")
-    history.generations[mark] = -generation
-    history.certified[mark, generation] = (row, certificate)
 
 
 def _check_tables(connection: Connection, kept: Any, history: History) -> None:
     """The tables say what the journal says."""
     problems = history.problems
-    said = {
-        row.mark: row.generation if row.live else -row.generation
-        for row in connection.execute(sa.select(store.records))
-    }
-    if said != history.generations:
+    said, owners = {}, {}
+    for row in connection.execute(sa.select(store.records)):
+        said[row.mark] = row.generation if row.live else -row.generation
+        if row.generation:  # a buried one is nobody's
+            owners[row.mark] = row.subject
+    if said != history.generations or owners != history.subjects:
         problems.append("the table of records is not what the journal says")
+    state = connection.execute(sa.select(store.state.c.epoch, store.state.c.tick)).one()
+    if tuple(state) != (history.epoch, history.ticks[-1]):
+        problems.append("the clock of the state is not that of the journal")
     counted = {
         row.mark: row.requests for row in connection.execute(sa.select(store.subjects))
     }

@@ -12,6 +12,8 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.events import Gaussian
@@ -20,7 +22,7 @@ from demur.ledger import Ledger
 from demur.unlearning import recovery, store
 from demur.unlearning.certificate import Certificate
 from demur.unlearning.epochs import WITHOUT_NOISE
-from demur.unlearning.refusals import ServiceMismatch
+from demur.unlearning.refusals import CapacityExhausted, ServiceMismatch
 from demur.unlearning.tariff import Tariff
 from demur.unlearning.terms import Terms
 from demur.unlearning.till import books_beside, entry_name
@@ -69,7 +71,7 @@ def verify_certificate(
                 )
             else:
                 problems += [f"the book: {p}" for p in ledger.verify().problems]
-                problems += _cost_problems(certificate, tariff, ledger)
+                problems += _number_problems(certificate, terms, tariff, ledger)
         return Finding(
             history.head.sequence, history.head, tuple(problems), tuple(unknown)
         )
@@ -102,6 +104,8 @@ def _term_problems(certificate: Certificate, terms: Terms) -> list[str]:
         for name in ("mode", "scope", "delta")
         if getattr(certificate, name) != getattr(terms, name)
     ]
+    if terms.testing:
+        problems.append("the service is for tests: its noise has a seed, NOT PRIVATE")
     if certificate.theorem in WITHOUT_NOISE:
         if (certificate.entry, certificate.epsilon) != ("", 0.0):
             problems.append("a model that never saw the record costs nothing")
@@ -110,6 +114,29 @@ def _term_problems(certificate: Certificate, terms: Terms) -> list[str]:
     if certificate.epsilon_so_far > terms.epsilon * _LOOSE:
         problems.append("its epsilon so far exceeds the budget of the service")
     return problems
+
+
+def _number_problems(
+    certificate: Certificate, terms: Terms, tariff: Tariff, ledger: Ledger
+) -> list[str]:
+    """Cost and shift, computed again; numbers that no service has are wrong, too."""
+    try:
+        found = _cost_problems(certificate, tariff, ledger)
+        return found + _shift_problems(certificate, terms)
+    except (ValueError, ArithmeticError, CapacityExhausted):
+        return ["its numbers are none that this service can give"]
+
+
+def _shift_problems(certificate: Certificate, terms: Terms) -> list[str]:
+    """The bound is the theorem's at that tick; grids of earlier deletions may add."""
+    model = terms.model()
+    state = model.state()
+    if "ticks" in state:
+        model.restore(state | {"ticks": np.array(certificate.tick)})
+    least = model.shift_bound(certificate.records)
+    if certificate.shift_bound * _LOOSE < least:
+        return ["its shift bound is below that of the theorem at its tick"]
+    return []
 
 
 def _cost_problems(

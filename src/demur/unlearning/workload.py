@@ -41,7 +41,7 @@ class Stream:
     deletes: NDArray[np.bool_]
     row: NDArray[np.int64]
     ids: list[str]
-    subjects: list[str] | None
+    subjects: list[str | None] | None
     X: Array
     Y: Array
     features: list[str]
@@ -95,7 +95,7 @@ def read_stream(path: Path) -> Stream:
     if not features:
         raise ValueError(f"{path.name} has no feature column")
     ops = [str(op) for op in table.column("op").to_pylist()]
-    keys = [str(key) for key in table.column("id").to_pylist()]
+    keys = table.column("id").to_pylist()
     owners: list[Any] | None = None
     if "subject" in table.column_names:
         owners = table.column("subject").to_pylist()
@@ -116,14 +116,19 @@ def _numbers(table: pa.Table, names: list[str]) -> dict[str, Array]:
 def _stream(
     where: str,
     ops: list[str],
-    keys: list[str],
+    named: list[Any],
     owners: list[Any] | None,
     columns: dict[str, Array],
 ) -> Stream:
+    if not ops:
+        raise ValueError(f"{where} has no row")
     live: dict[str, int] = {}
     taken: list[int] = []
     row = np.empty(len(ops), dtype=np.int64)
+    keys = [_name(name) for name in named]
     for at, (op, key) in enumerate(zip(ops, keys, strict=True)):
+        if key is None:
+            raise ValueError(f"{where}, row {at}: the id is missing")
         if op == INSERT:
             if key in live:
                 raise ValueError(f"{where}, row {at}: id {key!r} is live already")
@@ -149,12 +154,19 @@ def _stream(
     return Stream(
         deletes=np.array([op == DELETE for op in ops]),
         row=row,
-        ids=[keys[at] for at in taken],
-        subjects=None if owners is None else [str(owners[at]) for at in taken],
+        ids=[keys[at] or "" for at in taken],
+        subjects=None if owners is None else [_name(owners[at]) for at in taken],
         X=np.ascontiguousarray(X),
         Y=Y,
         features=features,
     )
+
+
+def _name(value: Any) -> str | None:
+    """An id as text; a missing one (null, NaN, nothing) is nobody's."""
+    if value is None or value == "" or value != value:
+        return None
+    return str(value)
 
 
 def simulated(
@@ -173,6 +185,7 @@ def simulated(
     after `warm_up` inserts. `seed` makes the *data* repeatable; noise never is.
     """
     validate.count(inserts=inserts, every=every, per=per, dim=dim)
+    validate.non_negative(seed=seed)
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(inserts, dim))
     X /= np.linalg.norm(X, axis=1, keepdims=True)

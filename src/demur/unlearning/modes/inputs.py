@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import recording, validate
+from demur.core.bounds import real_array
 from demur.core.rounding import up
 from demur.unlearning import kernels
 from demur.unlearning.modes.base import Array
@@ -40,10 +41,7 @@ def longest(norm_bound: float, dim: int) -> float:
 
 def vector(x: ArrayLike, dim: int, what: str = "x") -> Array:
     """A finite float64 vector of `dim` entries, or a clear error."""
-    try:
-        row = np.ascontiguousarray(x, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} must be a vector of {dim} numbers; {error}") from None
+    row = _array(what, x, "a vector")
     if row.shape != (dim,):
         raise ValueError(f"{what} must have shape ({dim},); got {row.shape}")
     if not np.isfinite(row).all():
@@ -58,9 +56,19 @@ def clipped(row: Array, norm_bound: float) -> Array:
     return kernels.clip(row, norm_bound)
 
 
+def _array(name: str, values: ArrayLike, what: str) -> Array:
+    """Rows in one piece; a copy only where that takes one."""
+    if type(values) is np.ndarray and values.dtype is FLOAT64:
+        return np.ascontiguousarray(values)
+    return real_array(name, values, what)
+
+
 def number(y: object) -> float:
-    """A finite target."""
-    validate.finite(y=y)
+    """A finite target; its error does not quote it."""
+    try:
+        validate.finite(y=y)
+    except (TypeError, ValueError) as error:
+        raise type(error)("y must be a finite number") from None
     return float(y)  # type: ignore[arg-type]
 
 
@@ -68,8 +76,7 @@ def label(y: object) -> float:
     """A class as 0.0 or 1.0; takes 0 / 1, -1 / 1 and False / True."""
     if isinstance(y, (bool, np.bool_)):
         return float(y)
-    validate.finite(y=y)
-    value = float(y)  # type: ignore[arg-type]
+    value = number(y)
     if value == 1.0:
         return 1.0
     if value in (0.0, -1.0):
@@ -79,11 +86,8 @@ def label(y: object) -> float:
 
 def rows(X: ArrayLike, Y: ArrayLike, dim: int) -> tuple[Array, Array]:
     """Finite rows and as many finite targets, or a clear error that names the row."""
-    try:
-        matrix = np.ascontiguousarray(X, dtype=np.float64)
-        targets = np.ascontiguousarray(Y, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"X and Y must be arrays of numbers; {error}") from None
+    matrix = _array("X", X, "a matrix")
+    targets = _array("Y", Y, "a vector")
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise ValueError(f"X must have shape (records, {dim}); got {matrix.shape}")
     if targets.shape != (len(matrix),):

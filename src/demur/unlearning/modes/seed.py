@@ -13,6 +13,7 @@ stored pairs are (x . s) x: the deleted features stay in memory up to scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -20,9 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.bounds import real_array
 from demur.unlearning.lbfgs import LimitedMemoryBFGS
 from demur.unlearning.modes.base import Array, Mode, State, Theorem
-from demur.unlearning.modes.inputs import with_noise
+from demur.unlearning.modes.inputs import vector, with_noise
 
 _THEOREM = Theorem(
     id="seed-heuristic",
@@ -66,15 +68,13 @@ class Seed(Mode):
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it is; the seed enforces no bound."""
-        features = np.asarray(x, dtype=np.float64)
-        if features.shape != (self.dim,):
-            raise ValueError(
-                f"x must have shape ({self.dim},); got {features.shape}. Nothing has"
-                " changed."
-            )
-        target = float(y)
-        if not (np.isfinite(features).all() and np.isfinite(target)):
-            raise ValueError("x and y must be finite; nothing has changed")
+        features = vector(x, self.dim)
+        try:
+            target = float(y)
+        except (TypeError, ValueError, OverflowError):
+            target = math.nan
+        if not math.isfinite(target):
+            raise ValueError("y must be a finite number; nothing has changed")
         return features, target
 
     def predict(self, x: ArrayLike) -> float:
@@ -101,8 +101,7 @@ class Seed(Mode):
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """`insert` in a loop, all rows or none."""
-        rows = np.asarray(X, dtype=np.float64)
-        targets = np.asarray(Y, dtype=np.float64)
+        rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
         if rows.ndim != 2 or targets.shape != (len(rows),):
             raise ValueError(
                 "X must have shape (n, dim) and Y shape (n,); got"
@@ -134,8 +133,8 @@ class Seed(Mode):
         """w <- w - d + noise, d the direction of the gradient at the current w."""
         if x is None or y is None:
             raise ValueError("mode 'seed' needs x and y to delete; nothing has changed")
-        rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
-        targets = np.atleast_1d(np.asarray(y, dtype=np.float64))
+        rows = np.atleast_2d(real_array("x", x))
+        targets = np.atleast_1d(real_array("y", y))
         if len(rows) != records or len(targets) != records:
             raise ValueError(
                 f"records={records}, but x has {len(rows)} rows and y {len(targets)}"

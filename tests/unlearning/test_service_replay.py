@@ -1,0 +1,172 @@
+"""A service under the audit's replay: seeded, stamped, and its broken twins."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from demur.audit.replay import Breach, replay
+from demur.core.adjacency import Erasure
+from demur.core.entropy import Seeded
+from demur.core.errors import NotPrivate
+from demur.ledger import Budget, Ledger
+from demur.mechanisms.gaussian import Gaussian
+from demur.unlearning.deletion import Deletions
+from demur.unlearning.service import UnlearningService
+from demur.unlearning.witness import verify_certificate
+from tests.unlearning.service_kit import DIM, NOISY, fill, open_service, record
+
+GONE, LEARNED, MORE = 7, 20, 26
+CASES = {
+    "subject": {},
+    "one request": {"requests_per_subject": 1},
+    "joint": {"scope": "joint", "capacity": 3},
+    "encrypted": {"record_store": "encrypted"},
+}
+
+EVERY_CASE = ["subject"] + [
+    pytest.param(case, marks=pytest.mark.slow)
+    for case in ("one request", "joint", "encrypted")
+]
+
+
+def worlds():
+    """A record along an axis of its own, far off: it moves the model all it can.
+
+    In world 2 it is blank, which is the regulariser's step alone.
+    """
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(MORE, DIM))
+    rows[:, -1] = 0.0
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[GONE] = np.eye(DIM)[-1]
+    targets = np.sign(rows[:, 0] + 0.1)
+    targets[GONE] = 50.0
+    blank = rows.copy()
+    blank[GONE] = 0.0
+    return (rows, targets), (blank, targets)
+
+
+def replayed(tmp_path, terms=None, service_class=UnlearningService):
+    """Learn, forget the record, then another one, and learn on."""
+    folders = itertools.count()
+
+    def run(data, source):
+        rows, targets = data
+        terms_of_all = {"mode": "ogd", "dim": DIM, "source": source, **NOISY}
+        path = tmp_path / f"{next(folders)}.db"
+        with service_class.open(path, **terms_of_all, **(terms or {})) as live:
+            live.insert_many(
+                rows[:LEARNED],
+                targets[:LEARNED],
+                record_ids=range(LEARNED),
+                subject_ids=[number // 2 for number in range(LEARNED)],
+            )
+            held = live.delete_many([GONE])[0]
+            live.delete(3)
+            later = live.insert_many(
+                rows[LEARNED:], targets[LEARNED:], record_ids=range(LEARNED, MORE)
+            )
+            return {
+                "state": live._keeper.mode.state(),
+                "published": live.published(),
+                "later": later,
+                "certificate": (held.record, held.sigma, held.epsilon, held.operation),
+            }
+
+    return replay(run, worlds(), unit=Erasure(), subject="a service")
+
+
+@pytest.mark.parametrize("case", EVERY_CASE)
+def test_a_replay_accepts_the_service(tmp_path, case):
+    found = replayed(tmp_path, CASES[case])
+    assert not found.refuted, [v.said for v in found.violations]
+    # Two passages for each of two deletions (the noise, and the sum), on a hard pair.
+    assert found.passages == 4 and found.closest > 0.99
+
+
+class HalfNoise(Deletions):
+    """Books what it should and draws half of it."""
+
+    def noised(self, entry, targets, quote):
+        full = quote.mechanism
+        half = Gaussian(float(full.sigma) / 2.0, full.sensitivity, full.dimension)
+        object.__setattr__(quote, "mechanism", half)
+        return super().noised(entry, targets, quote)
+
+
+class Silent(Deletions):
+    """Draws its noise and leaves it out."""
+
+    def _apply(self, mode, targets, noise, quote):
+        super()._apply(mode, targets, np.zeros(DIM), quote)
+
+
+class Halved(UnlearningService):
+    _deletions = HalfNoise
+
+
+class Silenced(UnlearningService):
+    _deletions = Silent
+
+
+@pytest.mark.parametrize("case", EVERY_CASE[:3])
+def test_half_the_noise_is_refuted(tmp_path, case):
+    found = replayed(tmp_path, CASES[case], Halved)
+    assert found.breaches() == {Breach.PRICE}
+
+
+def test_no_noise_is_refuted(tmp_path):
+    assert Breach.RESULT in replayed(tmp_path, service_class=Silenced).breaches()
+
+
+def test_equal_seeds_make_equal_services_and_others_do_not(tmp_path):
+    drawn = []
+    for number, seed in enumerate((1, 1, 2)):
+        path = tmp_path / f"{number}.db"
+        with open_service(path, source=Seeded(seed)) as service:
+            fill(service, range(5))
+            service.delete(1)
+            drawn.append(service.published())
+        with open_service(path, source=Seeded(seed)) as again:  # no name comes back
+            again.delete(2)
+            assert again.verify().ok
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_whatever_a_seed_touches_is_stamped(tmp_path):
+    path = tmp_path / "model.db"
+    with open_service(path, source=Seeded(1)) as service:
+        fill(service, range(5))
+        held = [service.delete(1), *service.retrain([(2, *record(2))])]
+        assert "NOT PRIVATE" in repr(service)
+        assert not any(entry.private for entry in service.ledger.entries())
+    with pytest.raises(NotPrivate, match="open it with a seeded source"):
+        UnlearningService.open(path)
+    for certificate in held:
+        assert certificate.statement.startswith("NOT PRIVATE")
+        found = verify_certificate(certificate, path)
+        assert found.problems == (
+            "the service is for tests: its noise has a seed, NOT PRIVATE",
+        )
+
+
+def test_a_seed_never_reaches_a_service_or_a_book_in_use(tmp_path):
+    path = tmp_path / "model.db"
+    with open_service(path) as service:
+        fill(service, range(3))
+        assert "NOT PRIVATE" not in repr(service) + service.delete(1).statement
+    with pytest.raises(NotPrivate, match="this service is not"):
+        UnlearningService.open(path, source=Seeded(1))
+    book = {"dataset": "d", "budgets": {Erasure(): Budget(1.0, 1e-6)}}
+    terms = {"source": Seeded(1), "requests_per_subject": 1}
+    other = tmp_path / "other.db"
+    with Ledger.open(tmp_path / "book.db", **book) as ledger:
+        with pytest.raises(NotPrivate, match="testing=True"):
+            open_service(other, ledger=ledger, **terms)
+        assert ledger.entries() == [] and not other.exists()
+    with Ledger.open(tmp_path / "testing.db", testing=True, **book) as ledger:
+        with open_service(other, ledger=ledger, **terms) as service:
+            fill(service, range(3))
+            assert service.delete(1).statement.startswith("NOT PRIVATE")
