@@ -67,6 +67,26 @@ def in_the_second_batch() -> None:
     BPM.apply = slow
 
 
+def before_the_commit() -> None:
+    real = Ledger.commit
+
+    def slow(self, *given):
+        pause()
+        return real(self, *given)
+
+    Ledger.commit = slow
+
+
+def after_the_commit() -> None:
+    real = Ledger.commit
+
+    def slow(self, *given):
+        real(self, *given)
+        pause()
+
+    Ledger.commit = slow
+
+
 def after_ten_steps() -> None:
     Loop = import_module("demur.training.loop").Loop
     real, calls = Loop.step, []

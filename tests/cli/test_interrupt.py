@@ -16,7 +16,8 @@ import pytest
 
 from demur.cli.shell import Code
 from demur.convex.files import load_head
-from demur.ledger import Ledger
+from demur.core.adjacency import ReplaceOne
+from demur.ledger import Budget, Ledger
 from tests.cli.tree import make_files, right
 from tests.cli.tree import run as run_here
 
@@ -49,8 +50,15 @@ class Run:
         self._process.send_signal(signal.SIGINT)
         return self
 
+    def kill(self) -> "Run":
+        self._process.kill()
+        self._process.communicate()
+        return self
+
     def until_noted(self) -> "Run":
         line = self._process.stderr.readline()
+        if line.startswith("a new book"):
+            line = self._process.stderr.readline()
         assert "interrupt noted" in line
         return self
 
@@ -166,6 +174,66 @@ def test_reports_are_taken_up_and_paid_for_once(home) -> None:
     assert charged(home) == ["reports of rows"]
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
     assert left == {"book.db", "reports.parquet"}
+
+
+@pytest.mark.parametrize("name", ["reports.parquet", "reports.csv"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_reports_killed_before_their_commit_are_finished(home, name, keyed) -> None:
+    """SIGKILL when OUT has its name and its entry is not yet committed."""
+    source, _, *rest = right(home)["reports make"]
+    out = home / "out" / name
+    arguments = [source, str(out), *rest]
+    arguments += ["--idempotency-key", "monday"] if keyed else []
+    Run("before_the_commit", "reports make", arguments).until_ready().kill()
+    made = out.read_bytes()
+    assert len(charged(home)) == 1
+    # Whatever lies there by then stays as it is, unless it is this very file.
+    for other in (b"somebody's", made + b"\n"):
+        out.write_bytes(other)
+        refused = run_here("reports", "make", *arguments)
+        assert refused.exit_code == Code.ERROR
+        assert "something else than this job's" in " ".join(refused.output.split())
+        assert out.read_bytes() == other
+    out.write_bytes(made)
+    finished = run_here("reports", "make", *arguments)
+    assert finished.exit_code == Code.DONE and "Booked as entry 1" in finished.output
+    assert out.read_bytes() == made and len(charged(home)) == 1
+    left = {p.name for p in (home / "out").iterdir() if p.is_file()}
+    assert left == {"book.db", *(p.name for p in out.parent.glob(f"{name}*"))}
+    keys = {p.name for p in (home / "out").glob("*keys/*")}
+    assert keys == {"input-digests.key"}
+    # Once it is finished, another run is another job.
+    again = run_here("reports", "make", *arguments)
+    assert again.exit_code == Code.ERROR and len(charged(home)) == 1
+    assert out.read_bytes() == made
+
+
+def test_reports_killed_after_their_commit_say_that_they_are_there(home) -> None:
+    arguments = right(home)["reports make"]
+    Run("after_the_commit", "reports make", arguments).until_ready().kill()
+    out = home / "out" / "reports.parquet"
+    made = out.read_bytes()
+    told = run_here("reports", "make", *arguments)
+    said = "".join(told.output.split())
+    assert told.exit_code == Code.ERROR and "reports.parquetisthere" in said
+    assert ".reports.parquet.job" in said and "finished" in said
+    assert out.read_bytes() == made and len(charged(home)) == 1
+
+
+def test_two_at_once_are_one_job(home) -> None:
+    """Both begin before either is paid for, and there is budget for both."""
+    Ledger.open(
+        home / "out" / "book.db",
+        dataset="rows",
+        budgets={ReplaceOne(): Budget(100.0)},
+        filter="pure",
+    ).close()
+    arguments = right(home)["reports make"]
+    runs = [Run("before_the_charge", "reports make", arguments) for _ in range(2)]
+    for run in runs:
+        run.until_ready()
+    codes = [run.go_on().end()[0] for run in runs]
+    assert Code.DONE in codes and len(charged(home)) == 1
 
 
 def test_training_is_taken_up_and_paid_for_once(home) -> None:

@@ -12,6 +12,7 @@ from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
 
 from demur.cli import app
+from demur.cli.resuming import Job
 from demur.cli.values import spread
 from demur.cluster.report_files import read_reports
 from demur.core.adjacency import ReplaceOne
@@ -75,11 +76,13 @@ def test_make_charges_a_book_once(folder, tmp_path):
     book = ["--book", tmp_path / "book.db"]
     first = demur("make", folder / "in.parquet", tmp_path / "a.parquet", *common, *book)
     assert first.exit_code == 0 and "Booked as entry 1" in words(first)
+    assert "a new book" in words(first) and "epsilon 2 at delta 0" in words(first)
     with Ledger.open(tmp_path / "book.db") as ledger:
         assert ledger.epsilon(unit=ReplaceOne()) == pytest.approx(2.0)
         assert len(ledger.entries()) == 1
     again = demur("make", folder / "in.parquet", tmp_path / "b.parquet", *common, *book)
     assert again.exit_code == 3 and "Declined" in words(again)
+    assert "a new book" not in words(again)
     assert not (tmp_path / "b.parquet").exists()
 
 
@@ -117,6 +120,35 @@ def test_refusals_are_one_line(folder, tmp_path, more, text):
                   "--low", 0, "--high", 100, "--columns", "age", *more)  # fmt: skip
     assert found.exit_code == 1 and text in words(found)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_begin_at_once_the_first_names_the_job(tmp_path):
+    """Another name would be another entry, paid for as well."""
+    one, two = (Job(tmp_path / "out.csv", wanted=True) for _ in range(2))
+    assert one.known(None) is None and two.known(None) is None
+    name = one.key(None)
+    two._begin()  # it had looked before the file was there
+    assert one.known(None) == two.known(None) == two.key(None) == name
+    assert [path.name for path in tmp_path.iterdir()] == [".out.csv.job"]
+    with two:
+        pass
+    assert list(tmp_path.iterdir()) == [] and one.key(None) != name
+
+
+def test_a_key_of_ones_own_needs_no_file(tmp_path):
+    own = Job(tmp_path / "out.csv", wanted=False)
+    assert own.key("monday") == own.known("monday") == "monday"
+    assert own.key(None) is None and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"idempotency_key": 7}'])
+def test_a_damaged_job_is_not_begun_anew_in_silence(folder, tmp_path, text):
+    (tmp_path / ".a.parquet.job").write_text(text)
+    found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
+                  "--columns", "age", "--low", 0, "--high", 100,
+                  "--book", tmp_path / "book.db")  # fmt: skip
+    assert found.exit_code == 1 and "is damaged: remove it" in words(found)
+    assert [path.name for path in tmp_path.iterdir()] == [".a.parquet.job"]
 
 
 # -- cluster -------------------------------------------------------------------------
@@ -272,6 +304,42 @@ def test_sweep_of_a_file(folder, tmp_path):
 def test_sweep_refusals(more, text):
     found = demur("sweep", *more)
     assert found.exit_code == 1 and text in words(found)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("sweep --csv none/s.csv", "there is no folder none"),
+        ("sweep --csv {}", "is a folder"),
+        ("sweep --plot none/s.png", "there is no folder none"),
+        ("sweep --plot s", "must be a picture"),
+        ("inspect --epsilon 2 --dimension 2 --plot s.txt", "must be a picture"),
+        ("cluster {}/reports.parquet -k 3 -o none/c.csv", "there is no folder none"),
+    ],
+)
+def test_a_place_that_cannot_take_a_file_is_refused_before_the_work(
+    folder, command, text, monkeypatch
+):
+    def never(*_, **__):
+        raise AssertionError("the work was done first")
+
+    monkeypatch.setattr("demur.cluster.sweep.sweep", never)
+    monkeypatch.setattr("demur.cluster.inspection.inspect", never)
+    monkeypatch.setattr("demur.cluster.centre_tables.fit_centres", never)
+    found = demur(*command.format(folder).split())
+    assert found.exit_code == 1 and text in words(found)
+
+
+@pytest.mark.parametrize("decoder", ["noise_aware", "plain"])
+def test_cluster_names_a_report_that_cannot_be(tmp_path, decoder):
+    """One hostile client among many: the row is named, and what it may hold."""
+    lines = ["a,b", *["0.25,0.5"] * 300]
+    lines[78] = "0.25,1e160"
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    found = demur("cluster", tmp_path / "r.csv", "-k", 2, "--epsilon", 4,
+                  "--L", "inf", "--decoder", decoder)  # fmt: skip
+    assert found.exit_code == 1 and "position 77 " in words(found)
+    assert "[-162.747, 163.747]" in words(found)
 
 
 # -- values --------------------------------------------------------------------------

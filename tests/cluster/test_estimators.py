@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import math
 import pickle
 import time
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -25,12 +28,14 @@ from demur.cluster import (
     tmm,
 )
 from demur.core.adjacency import Ball
-from demur.core.entropy import Seeded
+from demur.core.entropy import OsEntropy, Seeded
 from demur.core.errors import BudgetExceeded, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import Reports
+from demur.mechanisms.row_streams import RowStreams
 
 UNIT = Ball(0.1, space="cube")
 MODELS = {
@@ -63,6 +68,29 @@ def ratio(X, centers, clusters=3):
 
 
 # -- what a fit gives ----------------------------------------------------------------
+
+SEED = {  # the seed's arguments, in its order, with its defaults
+    PrivateKMeans: {"n_clusters": 0, "epsilon": 0, "L": 0, "max_iter": 300,
+                    "random_state": None},
+    PrivateGMM: {"n_components": 0, "epsilon": 0, "L": 0, "covariance_type": "full",
+                 "max_iter": 100, "random_state": None},
+    PrivateTMM: {"n_components": 3, "epsilon": 1.0, "L": 0, "nu": 15.0, "alpha": 0.01,
+                 "max_iter": 500, "tol": 0.1, "random_state": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SEED)
+def test_the_seeds_constructors(kind):
+    """By place and by name. Where the seed has no default (0) ours may be any."""
+    ours = inspect.signature(kind).parameters
+    by_place = [n for n, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert by_place == list(SEED[kind])
+    for name, default in SEED[kind].items():
+        assert default == 0 or ours[name].default == default
+    methods = {"fit", "predict", "score", "compute_sse", "fit_reports", "summary"}
+    if kind is not PrivateKMeans:
+        methods |= {"predict_proba", "sample", "compute_aic", "compute_bic"}
+    assert all(callable(getattr(kind, name)) for name in methods)
 
 
 @pytest.mark.slow
@@ -419,7 +447,7 @@ def test_a_decoder_that_cannot_be_prepared_costs_nothing(name, monkeypatch):
 @every
 def test_an_error_does_not_quote_a_cell(name):
     rows = [[0.1, 0.2]] * 5 + [[0.3, "patient 61.62"]]
-    with pytest.raises(ValueError, match="Nothing was spent") as caught:
+    with pytest.raises(ValueError, match=r"[a-z]\. Nothing was spent\.$") as caught:
         model(name).fit(rows)
     error = caught.value
     while error is not None:
@@ -451,6 +479,106 @@ def test_reports_of_another_mechanism_are_refused(name):
             estimator.fit_reports(bad, BPM(8.0, 1.0, 2))
     assert not hasattr(estimator, "reports_")
     assert estimator.fit_reports(reports, BPM(8.0, 1.0, 2)).release_ is None
+
+
+UNBOUNDED = [BPM(8.0, math.inf, 2), LaplacePerDimension(8.0, 2), GaussianReports(30, 2)]
+
+
+@pytest.mark.parametrize("decoder", ["noise_aware", "clip", "plain"])
+@pytest.mark.parametrize("mechanism", UNBOUNDED, ids=lambda m: type(m).__name__)
+@every
+def test_a_report_that_no_client_can_have_drawn_is_named(name, mechanism, decoder):
+    """A client may send what it likes; 1e160 has no square in float64."""
+    values = blobs(250)
+    values[77, 1] = 1e160
+    estimator = model(name, decoder=decoder)
+    with pytest.raises(ValueError, match="position 77 ") as caught:
+        estimator.fit_reports(values, mechanism)
+    assert f"{mechanism.reach:g}"[:4] in str(caught.value)
+    assert not hasattr(estimator, "reports_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [
+        ("kmeans", BPM(8.0, math.inf, 2)),
+        ("kmeans", BPM(8.0, "auto", 2)),
+        ("kmeans", LaplacePerDimension(8.0, 2)),
+        ("gmm", BPM(8.0, math.inf, 2)),
+        ("gmm", BPM(8.0, 1e4, 2)),
+        ("tmm", BPM(8.0, math.inf, 2)),
+    ],
+)
+def test_the_farthest_report_that_there_can_be_moves_no_centre_far(name, mechanism):
+    """Far out the log-likelihood is flat or straight: the pull of one is bounded.
+
+    Plain k-means and Gaussian mixtures give it a cluster of its own: the twin.
+    """
+
+    def centers(values, decoder):
+        fitted = model(name, decoder=decoder).fit_reports(values, mechanism)
+        assert np.isfinite(fitted.inertia_)
+        return fitted.cluster_centers_ if name == "kmeans" else fitted.means_
+
+    def moved(one, two):
+        gaps = np.linalg.norm(one[:, None] - two[None], axis=2)
+        return gaps.min(axis=1).max()
+
+    honest = mechanism.privatize(blobs(600), ledger=None, source=Seeded(2)).value.values
+    hostile = honest.copy()
+    hostile[77, 1] = mechanism.reach
+    assert moved(*(centers(v, "noise_aware") for v in (honest, hostile))) < 0.02
+    if name != "tmm" and mechanism.reach > 10:  # a t lets an outlier go
+        assert moved(*(centers(v, "plain") for v in (honest, hostile))) > 0.2
+
+
+@pytest.mark.parametrize("decoder", ["noise_aware", "clip", "plain"])
+@pytest.mark.parametrize("more", [{"L": math.inf}, {"mechanism": "laplace"}])
+@every
+def test_noise_wider_than_any_number_is_refused_unpaid(name, decoder, more):
+    ledger = book()
+    wide = model(name, epsilon=1e-150, decoder=decoder, ledger=ledger, **more)
+    with pytest.raises(ValueError, match="Nothing was spent"):
+        wide.fit(GOOD)
+    assert not ledger.entries()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "L"), [("kmeans", "auto"), ("gmm", math.inf)])
+def test_noise_a_billion_times_wider_than_the_cube_is_decoded(name, L):
+    fitted = model(name, epsilon=2e-9, L=L).fit(blobs(210))
+    centers = fitted.cluster_centers_ if name == "kmeans" else fitted.means_
+    assert fitted.decoder_ == "noise_aware" and np.isfinite(centers).all()
+
+
+@pytest.mark.parametrize("L", ["auto", math.inf])
+@every
+def test_noise_wider_than_that_is_refused_unpaid(name, L):
+    """Tables for it would take minutes or fail, and there is nothing to be seen."""
+    ledger = book()
+    with pytest.raises(ValueError, match="say nothing about their points"):
+        model(name, epsilon=1e-20, L=L, ledger=ledger).fit(blobs(210))
+    assert not ledger.entries()
+
+
+def test_a_mechanism_that_nobody_can_draw_from_is_no_way_in():
+    """A file of reports names its mechanism itself; this one allows any number."""
+    values = blobs(250)
+    values[77, 1] = 1e160
+    with pytest.raises(ValueError, match="cannot be clustered"):
+        model("kmeans").fit_reports(values, BPM(4.0, 1e300, 2))
+
+
+@pytest.mark.slow
+def test_what_privatize_returned_can_be_fitted():
+    release = BPM(8.0, "auto", 2).privatize(blobs(), ledger=None)
+    one, two = (
+        model("kmeans").fit_reports(given) for given in (release, release.value)
+    )
+    assert np.array_equal(one.cluster_centers_, two.cluster_centers_)
+    with pytest.raises(ValueError, match="not by"):
+        model("kmeans").fit_reports(release, BPM(8.0, 0.9, 2))
 
 
 @pytest.mark.slow
@@ -517,6 +645,46 @@ def test_nothing_fitted_holds_the_points(name, decoder):
     stored = pickle.dumps(fitted)
     assert not any(value.tobytes() in stored for value in X.ravel()[:40])
     assert fitted.reports_.values.ravel()[0].tobytes() in stored
+
+
+def reachable(thing):
+    """Every object that can be reached from one, but for code and modules."""
+    seen, left = {}, [thing]
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen[id(one)] = one
+        left += gc.get_referents(one)
+        left += [one.obj] if isinstance(one, memoryview) else []
+    return seen.values()
+
+
+@every
+def test_no_key_is_left_in_a_fitted_model_or_its_book(name, monkeypatch):
+    """Neither the entry's nor that of the rows, as bytes or in an array."""
+    keys = []
+    new_key, row_key = OsEntropy.new_key, BPM.row_key
+
+    def kept(key):
+        keys.append(key)
+        return key
+
+    def found(thing):
+        held = [one for one in reachable(thing) if isinstance(one, bytes | np.ndarray)]
+        assert len(held) >= 4  # reports, ids, labels, centres
+        return [one for one in held if bytes(one) in keys]
+
+    monkeypatch.setattr(OsEntropy, "new_key", lambda self: kept(new_key(self)))
+    monkeypatch.setattr(BPM, "row_key", lambda self, key: kept(row_key(self, key)))
+    fitted = model(name, ledger=book(), decoder="clip").fit(GOOD)
+    assert len(keys) == 2 and all(len(key) == 32 for key in keys)
+    assert found(fitted) == []
+    assert all(key not in pickle.dumps(fitted) for key in keys)
+    # Two twins: one keeps the entry's key, one what draws the rows.
+    for twin in ({"deep": [keys[0]]}, RowStreams(keys[1])):
+        fitted.ledger.twin = twin
+        assert len(found(fitted)) == 1
 
 
 # -- scikit-learn's contract ---------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate
 from scipy.optimize import check_grad
 
-from demur.cluster import posterior
+from demur.cluster import posterior, search
 from demur.cluster.likelihood import Clusters, Objective
 from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.posterior import best_centers, posterior_draws
@@ -126,6 +126,24 @@ def test_the_search_finds_what_a_start_from_the_truth_finds():
     gaps = np.linalg.norm(found.centers[:, None] - CENTERS, axis=2)
     assert gaps.min(axis=0).max() < 0.06  # 2,000 reports of deviation 0.43 / sqrt(2)
     assert sorted(gaps.argmin(axis=0)) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_the_prior_of_the_weights_keeps_clusters_alive(monkeypatch):
+    """The smallest of three equal weights, 150 reports; the twin has no prior."""
+    bpm = BPM(4.0, "auto", 2)
+    monkeypatch.setattr(search, "_AVERAGED", 0)  # the peak alone
+
+    def smallest(pseudo_count, seed):
+        monkeypatch.setattr(search, "PSEUDO_COUNT", pseudo_count)
+        reports = held(reports_of(bpm, points(150, seed=seed), seed=seed))
+        rng = np.random.default_rng(seed)
+        found = fit_clusters(reports, noise_of(bpm), 3, rng=rng, n_init=4, max_iter=100)
+        return found.peak.weights.min()
+
+    kept, bare = (np.array([smallest(n, s) for s in range(8)]) for n in (30.0, 0.0))
+    assert (kept > bare).all()
+    assert kept.min() > 0.25 and bare.min() < 0.2
 
 
 @pytest.mark.slow

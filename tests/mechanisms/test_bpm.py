@@ -211,6 +211,28 @@ def test_auto_is_the_smallest_L_with_alpha_of_99_percent(
     assert bpm.alpha >= 0.99 > BPM(epsilon, bpm.L * (1 - 1e-9), d).alpha
 
 
+def test_auto_ends_at_the_smallest_and_largest_epsilon() -> None:
+    """An L that has no float64 is an error, and not a search without end."""
+    assert BPM(1e-307, "auto", 2).L == pytest.approx(8.41e307, rel=1e-3)
+    assert BPM(1.7e308, "auto", 2).alpha >= 0.99
+    for epsilon, d in ((5e-324, 1), (1e-308, 2), (1e-306, 100_000)):
+        with pytest.raises(ValueError, match="epsilon is too small"):
+            BPM(epsilon, "auto", d)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "L", "d"),
+    [(1e-308, 1e308, 3), (5e-324, 1.7e308, 1), (1e-210, 1e200, 2), (2.0, 9e307, 7)],
+)
+def test_closed_forms_at_the_ends_of_float64(epsilon: float, L: float, d: int) -> None:
+    bpm, truth = BPM(epsilon, L, d), exact(epsilon, L, d)
+    for name, value in truth.items():
+        assert getattr(bpm, name) == pytest.approx(float(value), rel=1e-12, abs=1e-12)
+    # What has no float64 is infinite, and no error.
+    v = np.full(d, 0.25)
+    assert bpm.mse(v) > 0 and bpm.unbiased_mse(v) >= bpm.mse(v) * 0.99
+
+
 def test_the_papers_criterion_for_L_is_degenerate() -> None:
     """E|x - v|^2 is least where reports are uniform; the unbiased error is not."""
     v = np.array([0.2, 0.7])
@@ -261,6 +283,13 @@ def test_a_mechanism_is_frozen_and_compares() -> None:
 def test_closed_forms_want_the_right_shape(call: str) -> None:
     with pytest.raises(ValueError, match="2 coordinates"):
         getattr(BPM(2, 1, 2), call)([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("call", ["mean", "mse", "unbiased", "unbiased_mse"])
+def test_an_error_does_not_quote_the_point(call: str) -> None:
+    with pytest.raises(ValueError, match="real numbers") as caught:
+        getattr(BPM(2, 1, 2), call)([0.1, "patient 61"])
+    assert "patient" not in str(caught.value) and caught.value.__suppress_context__
 
 
 # -- the promise -------------------------------------------------------------------

@@ -185,6 +185,27 @@ def test_the_audit_sees_most_of_what_is_there(distance: float, share: float) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("setting", "sharper"),
+    list(zip(SETTINGS, (1.3, 1.5, 2.5, 1.3, 1.3, 3.0), strict=True)),
+)
+def test_in_every_setting_a_sharper_sampler_is_rejected(
+    setting: tuple[float, float | str, int, list[float]], sharper: float
+) -> None:
+    """BPM at `sharper` times its epsilon, with as many reports as the audit draws.
+
+    Where few reports are near their point (p_L is 0.13, 0.01) it takes more to be seen.
+    """
+    epsilon, L, d, distances = setting
+    honest = BPM(epsilon, L, d)
+    twin = bpm_sampler(BPM(sharper * epsilon, honest.L, d))
+    distance = distances[-2] if len(distances) > 2 else distances[-1]
+    (pair,) = pairs(d, [distance])
+    loss = measured_loss(twin, pair, min(honest.L, 2.0), 200_000)
+    assert loss > epsilon * min(distance, honest.L)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("epsilon", "L", "d", "p"), [(2.0, 0.3, 2, 0.2182), (4.0, 0.5, 2, 0.798)]
 )
 def test_the_seeds_sampler_is_rejected_by_the_same_audit(

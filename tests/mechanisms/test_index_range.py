@@ -8,7 +8,7 @@ from demur.mechanisms.bpm_sampler import index_range
 
 
 @pytest.mark.parametrize("grid", [0.125, 2.0**-10])
-@pytest.mark.parametrize("L", [0.0, 0.3, 0.5, 2.2335])
+@pytest.mark.parametrize("L", [0.0, 0.3, 0.5, 2.2335, 162.25])
 def test_the_ends_lie_in_the_cube_and_their_neighbours_do_not(L, grid):
     low, high = index_range(L, grid)
     inside = [Fraction(grid) * index for index in (low, high)]

@@ -20,6 +20,15 @@ _LINES = (_BLUE, _RED, "#5b8c3a", "#a06bb0", "#c98a1b", "#3b3f8f", "#7a5a44", _Q
 _SHOWN = 2500  # points of a scatter: more only make the file larger
 
 
+def kind_of_picture(path: Path) -> str:
+    """png, svg and so on, by the file's name; a ValueError for what is none."""
+    kind = path.suffix.lower().removeprefix(".")
+    known = Figure().canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ValueError(f"{path.name} must be a picture, .png or .svg; got {kind!r}")
+    return kind
+
+
 def plot_inspection(found: Inspection, path: Path) -> None:
     """The radial profile of the density and, in the plane, the reports themselves."""
     flat = found.mechanism.dimension == 2

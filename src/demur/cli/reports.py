@@ -32,8 +32,6 @@ from demur.cli.values import ManyValues, names, numbers, threshold, thresholds
 
 if TYPE_CHECKING:
     from demur.core.entry import Entry
-    from demur.ledger import Ledger
-    from demur.mechanisms import BPM
 
 reports_app = App(
     help="Perturb points where they are (BPM), and cluster the reports.",
@@ -107,9 +105,10 @@ def make(
     book that was interrupted is taken up by the same command, and pays once.
     """
     from demur.cli.resuming import Job
-    from demur.cli.spending import told_on_interrupt
+    from demur.cli.spending import open_or_make, told_on_interrupt
     from demur.cluster.point_tables import PointTable
-    from demur.cluster.report_job import ReportJob
+    from demur.cluster.report_job import ReportJob, whole_budget
+    from demur.core.adjacency import ReplaceOne
     from demur.ledger import Ledger
     from demur.mechanisms import BPM
 
@@ -144,11 +143,17 @@ def make(
                 bpm,
                 space=space,
                 overwrite=overwrite,
+                begun=_charged_before(book, kept.known(idempotency_key)),
                 progress=progress,
             )
             ledger = None
             if book is not None:  # made only now, when there is something to charge
-                ledger = closing.enter_context(_open(book, source.stem, bpm))
+                whole: Any = {ReplaceOne(): whole_budget(bpm)}
+                ledger = closing.enter_context(
+                    open_or_make(
+                        book, dataset=source.stem, budgets=whole, filter="pure"
+                    )
+                )
             key = closing.enter_context(kept).key(idempotency_key)
             made = job.run(ledger, label=label, idempotency_key=key)
     if as_json:
@@ -200,6 +205,7 @@ def cluster(
 
     if output is not None:
         kind_of(output)
+        _must_have_room(output)
         if output.exists() and reports.exists() and output.samefile(reports):
             raise ValueError(
                 "the output must not be the reports: they are paid for, and would be"
@@ -249,6 +255,8 @@ def inspect(
     bpm = BPM(epsilon, threshold("--L", L), dimension)
     if samples == 0 and plot is not None:
         raise ValueError("--plot needs --samples")
+    _must_have_room(plot)
+    _must_be_picture(plot)
     found = draw_and_count(bpm, samples, seed=seed) if samples else None
     if found is not None and plot is not None:
         from demur.cli.report_plots import plot_inspection
@@ -301,6 +309,8 @@ def sweep(
     from demur.cli.sweep_data import load_public, write_trials
     from demur.cluster.sweep import sweep as run
 
+    _must_have_room(csv, plot)
+    _must_be_picture(plot)
     data = load_public(dataset, label=label, samples=samples, seed=seed)
     k = data.classes if clusters is None else clusters
     if k is None:
@@ -348,17 +358,34 @@ def sweep(
         written(path)
 
 
-def _open(book: str, dataset: str, bpm: BPM) -> Ledger:
-    from demur.cluster.report_job import whole_budget
-    from demur.core.adjacency import ReplaceOne
+def _must_have_room(*files: Path | None) -> None:
+    """Refuse a place that cannot be written to before the work, not after it."""
+    for path in files:
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise ValueError(f"{path} is a folder")
+
+
+def _must_be_picture(path: Path | None) -> None:
+    if path is not None:
+        from demur.cli.report_plots import kind_of_picture
+
+        kind_of_picture(path)
+
+
+def _charged_before(book: str | None, key: str | None) -> bool:
+    """Whether a job of this key has been paid for, so that its output may be there."""
     from demur.core.errors import BookMismatch
     from demur.ledger import Ledger
 
+    if book is None or key is None:
+        return False
     try:
-        return Ledger.open(book)
-    except BookMismatch:
-        budgets: Any = {ReplaceOne(): whole_budget(bpm)}
-        return Ledger.open(book, dataset=dataset, budgets=budgets, filter="pure")
+        with Ledger.open(book) as ledger:
+            return ledger.find(key) is not None
+    except BookMismatch:  # there is none yet
+        return False
 
 
 @contextmanager

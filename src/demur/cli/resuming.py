@@ -13,33 +13,32 @@ from pathlib import Path
 
 from demur.core import validate
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
+from demur.core.whole_files import took_name, written_aside
 
 
 class Job:
     """The name of one job, kept in `.OUTPUT.job` while it is unfinished."""
 
     def __init__(self, output: Path, *, wanted: bool) -> None:
+        self._output = output
         self.path = output.with_name(f".{output.name}.job")
         self._wanted = wanted
 
     @property
     def begun(self) -> bool:
         """Whether an earlier run was not finished."""
-        return self._wanted and self.path.exists()
+        return self._wanted and os.path.lexists(self.path)
 
     def key(self, given: str | None) -> str | None:
         """The caller's own key, the unfinished job's, or a new one."""
-        if not self._wanted:
-            return given
-        if not self.path.exists():
-            made = f"job {secrets.token_hex(16)}"
-            part = self.path.with_suffix(".part")
-            with part.open("w") as file:
-                json.dump({"idempotency_key": made}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self.path)
-            return made
+        while self._wanted and not self.begun:
+            self._begin()
+        return self.known(given)
+
+    def known(self, given: str | None) -> str | None:
+        """The caller's own key, or the unfinished job's, if there is one."""
+        if not self.begun:
+            return None if self._wanted else given
         try:
             found = json.loads(self.path.read_text())["idempotency_key"]
             validate.name(idempotency_key=found)
@@ -49,6 +48,15 @@ class Job:
                 " named would be paid for again)"
             ) from error
         return str(found)
+
+    def _begin(self) -> None:
+        name = json.dumps({"idempotency_key": f"job {secrets.token_hex(16)}"})
+        aside = written_aside(self.path, name)
+        try:
+            # Of two that begin at once the first one names the job: it is paid once.
+            took_name(aside, self.path)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def __enter__(self) -> Job:
         return self
@@ -61,10 +69,11 @@ class Job:
                 " Nothing was spent."
             )
         if kind is not None and self._wanted and issubclass(kind, NoiseReuse):
+            there = f" {self._output} is there." if self._output.exists() else ""
             raise ValueError(
                 f"{self.path} names a job that is finished, or whose noise is not on"
-                " this machine. Remove the file to begin a new job, which pays anew."
-                " Nothing was spent."
+                f" this machine.{there} Remove the job's file; another run is then a"
+                " new job, which pays anew. Nothing was spent."
             )
         if kind is None or issubclass(kind, BudgetExceeded):
             self.path.unlink(missing_ok=True) if self._wanted else None

@@ -83,13 +83,6 @@ class HeldLedger(Ledger):
             raise
 
 
-def held(ledger: Ledger, hold: Hold) -> Ledger:
-    """The same book, with `hold` told of its first charge."""
-    assert isinstance(ledger, HeldLedger)
-    ledger.hold = hold
-    return ledger
-
-
 def open_or_make(
     book: str,
     *,

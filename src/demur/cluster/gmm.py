@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.mixture import GaussianMixture
 
+from demur.cluster.decoders import Pulled, baseline_rows
 from demur.cluster.gaussian_em import (
     COVARIANCE_TYPES,
     GaussianClusters,
@@ -22,7 +23,7 @@ from demur.cluster.noise import Noise, noise_of
 from demur.cluster.report_source import Rows, new_key, subsample
 from demur.cluster.scale_mixture import Nodes, scale_mixture
 from demur.cluster.search import PSEUDO_COUNT, fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, Pulled, baseline_rows
+from demur.cluster.server import LABEL, N_INIT
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.cluster.decoders import baseline_rows
 from demur.cluster.labelling import Labels, NearestCenter
 from demur.cluster.lloyd import lloyd
 from demur.cluster.noise import noise_of
 from demur.cluster.report_source import Rows
 from demur.cluster.search import fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, PrivateClusterer, baseline_rows
+from demur.cluster.server import LABEL, N_INIT, PrivateClusterer
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from demur.cluster.point_tables import kind_of
 from demur.cluster.report_metadata import SCHEMA_KEY, ReportMetadata
+from demur.core.whole_files import aside_of, name_all, sync_folder, written_aside
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.reports import Reports
 
@@ -37,9 +37,13 @@ class ReportWriter:
     which holds reports and nothing else.
     """
 
-    def __init__(self, path: Path, metadata: ReportMetadata) -> None:
+    def __init__(
+        self, path: Path, metadata: ReportMetadata, *, overwrite: bool = False
+    ) -> None:
         self.path = path
         self._metadata = metadata
+        self._overwrite = overwrite
+        self._kept = False
         self._csv = kind_of(path) == "csv"
         names = list(metadata.columns)
         types = [pa.float64()] * len(names)
@@ -50,9 +54,7 @@ class ReportWriter:
             list(zip(names, types, strict=True)),
             metadata={SCHEMA_KEY: metadata.to_text().encode()},
         )
-        self._aside = path.with_name(
-            f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.partial"
-        )
+        self._aside = aside_of(path)
 
     def __enter__(self) -> ReportWriter:
         self._file = self._aside.open("xb")
@@ -77,17 +79,37 @@ class ReportWriter:
         self._file.flush()
 
     def finish(self) -> None:
-        """Everything is durable, and then under its name."""
+        """Everything is durable, and then under its name.
+
+        Without `overwrite` a file that is there already stays, whoever made it. It must
+        be the very same, as that of a job killed right after this step is; another one
+        is a FileExistsError, and no name is taken.
+        """
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._csv:
-            # Never new words beside old reports: the old ones go first.
-            self.path.unlink(missing_ok=True)
-            _write_whole(sidecar(self.path), self._metadata.to_text() + "\n")
-        os.replace(self._aside, self.path)
-        _sync_folder(self.path.parent)
+        files = [(self._aside, self.path)]
+        if self._csv:  # no reports without the words that go with them: those first
+            words = sidecar(self.path)
+            files.insert(0, (written_aside(words, self._metadata.to_text()), words))
+        try:
+            if self._overwrite:
+                if self._csv:  # and never new words beside old reports
+                    self.path.unlink(missing_ok=True)
+                for aside, place in files:
+                    os.replace(aside, place)
+            else:
+                name_all(files)
+        finally:
+            for aside, _ in files[:-1]:
+                aside.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+
+    def keep(self) -> Path:
+        """What lies aside stays there, although its name is taken."""
+        self._kept = True
+        return self._aside
 
     def __exit__(
         self,
@@ -99,6 +121,7 @@ class ReportWriter:
             with suppress(Exception):
                 self._writer.close()
             self._file.close()
+        if not self._kept:
             self._aside.unlink(missing_ok=True)
 
 
@@ -139,12 +162,14 @@ def read_reports(
     if table.num_rows == 0:
         raise ValueError(f"{place.name} holds no reports")
     values = np.column_stack([_numbers(table, n) for n in metadata.columns])
-    if not np.isfinite(values).all():
-        raise ValueError(f"{place.name} must hold finite numbers; some are not")
     ids = np.arange(len(values), dtype=np.uint64)
     if metadata.id_column in table.column_names:
         ids = np.asarray(_column(table, str(metadata.id_column)))
-    return ReportFile(Reports(values, ids, metadata.mechanism), metadata)
+    try:
+        reports = Reports(values, ids, metadata.mechanism)
+    except ValueError as error:
+        raise ValueError(f"{place.name}: {error}") from error
+    return ReportFile(reports, metadata)
 
 
 def _metadata_text(place: Path) -> str | None:
@@ -195,6 +220,8 @@ def _must_agree(
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
+    if table.column_names.count(name) > 1:
+        raise ValueError(f"column {name!r} occurs twice")
     column = table.column(name)
     if column.null_count:
         raise ValueError(f"column {name!r} has missing values")
@@ -207,23 +234,3 @@ def _numbers(table: pa.Table, name: str) -> Values:
     if found.dtype.kind not in "iuf":
         raise ValueError(f"column {name!r} must hold numbers; got {found.dtype}")
     return np.asarray(found, dtype=np.float64)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with aside.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

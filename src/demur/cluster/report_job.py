@@ -10,37 +10,32 @@ batches leave no trace in the result, and a job that was killed and is started a
 with its idempotency key gives the same reports and pays nothing more. Row ids that
 are not in increasing order take 8 bytes a row more, to see that none occurs twice.
 
-The order at the end: file durable, renamed, entry committed (its key wiped). A crash in
-between can be taken up again; nothing is lost in any order of events.
+The order at the end: file durable, under its name, entry committed (its key wiped). A
+crash in between can be taken up again; nothing is lost in any order of events. A job
+that was charged before may find its own output there: it draws again, and what is there
+must be the same to the last byte. So it can finish, and never replaces another's file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from demur.cluster.point_tables import Batch, PointTable, RowIds, Values, kind_of
+from demur.cluster.point_survey import Digest, Progress, Survey, digest_of, survey
+from demur.cluster.point_survey import InputChanged as InputChanged
+from demur.cluster.point_tables import PointTable, kind_of
 from demur.cluster.report_files import ReportWriter, sidecar
 from demur.cluster.report_metadata import ReportMetadata
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
-from demur.core.errors import DemurError
+from demur.core.errors import NoiseReuse
 from demur.core.events import Pure
 from demur.ledger import Budget, Ledger, own_book
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm_table import make_table
-
-Progress = Callable[[str, int, int | None], None]
-
-
-class InputChanged(DemurError):
-    """The input file is not the one that was paid for; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +45,6 @@ class MadeReports:
     path: Path
     metadata: ReportMetadata
     entry: Entry
-
-
-@dataclass(frozen=True)
-class _Survey:
-    """What the first pass found: all of it secret but the number of rows."""
-
-    rows: int
-    digest: str
-    batches: tuple[bytes, ...]
-
-    def __repr__(self) -> str:
-        return "_Survey(<secret>)"
 
 
 def make_reports(
@@ -95,7 +78,13 @@ def make_reports(
     )
     bpm = BPM(epsilon, L, table.dimension)
     job = ReportJob.prepare(
-        table, output, bpm, space=space, overwrite=overwrite, progress=progress
+        table,
+        output,
+        bpm,
+        space=space,
+        overwrite=overwrite,
+        begun=_charged_before(ledger, idempotency_key),
+        progress=progress,
     )
     return job.run(ledger, label=label, idempotency_key=idempotency_key, noise=noise)
 
@@ -107,7 +96,8 @@ class ReportJob:
     table: PointTable
     path: Path
     metadata: ReportMetadata
-    _survey: _Survey
+    overwrite: bool
+    _found: Survey
     _tell: Progress
 
     @classmethod
@@ -119,10 +109,15 @@ class ReportJob:
         *,
         space: str = "cube",
         overwrite: bool = False,
+        begun: bool = False,
         progress: Progress | None = None,
     ) -> ReportJob:
-        """The first pass, after everything that can be refused without it."""
-        path = _free(Path(output), table.path, overwrite)
+        """The first pass, after everything that can be refused without it.
+
+        An output that is there is refused, unless the job was `begun` (charged before):
+        then `run` finds out whether it is the job's own.
+        """
+        path = _free(Path(output), table.path, may_exist=overwrite or begun)
         metadata = ReportMetadata(
             bpm,
             table.columns,
@@ -135,7 +130,7 @@ class ReportJob:
         bpm.declaration(space)
         make_table(bpm.epsilon, bpm.L, bpm.dimension)
         tell = progress or (lambda what, done, total: None)
-        return cls(table, path, metadata, _survey(table, tell), tell)
+        return cls(table, path, metadata, overwrite, survey(table, tell), tell)
 
     def run(
         self,
@@ -151,10 +146,12 @@ class ReportJob:
                 "an idempotency key needs a book that lasts: without one a second run"
                 " cannot know of the first. Nothing was spent."
             )
-        bpm, digest = self.metadata.mechanism, self._survey.digest
+        bpm, digest = self.metadata.mechanism, self._found.digest
         book = own_book(ledger, whole_budget(bpm), unit=ReplaceOne(), filter="pure")
         # The output is opened first: a place that cannot be written to costs nothing.
-        with ReportWriter(self.path, self.metadata) as writer:
+        with ReportWriter(self.path, self.metadata, overwrite=self.overwrite) as writer:
+            if not (self.overwrite or _charged_before(book, idempotency_key)):
+                _free(self.path, self.table.path, may_exist=False)
             entry = book.charge(
                 bpm.declaration(self.metadata.space),
                 label=label or f"reports of {self.table.path.stem}"[:200],
@@ -162,27 +159,42 @@ class ReportJob:
                 idempotency_key=idempotency_key,
                 source=noise or OsEntropy(),
             )
-            released = self._perturb(bpm, book.key(entry, digest), entry, writer)
-            writer.finish()
+            released = self._perturb(bpm, self._key(book, entry), entry, writer)
+            try:
+                writer.finish()
+            except FileExistsError as taken:
+                if idempotency_key is not None:  # nothing is lost: it can be repeated
+                    raise _taken(taken, entry, None) from None
+                left = writer.keep()
+                book.commit(entry, released)
+                raise _taken(taken, entry, left) from None
         book.commit(entry, released)
         return MadeReports(self.path, self.metadata, entry)
+
+    def _key(self, book: Ledger, entry: Entry) -> NoiseKey:
+        try:
+            return book.key(entry, self._found.digest)
+        except NoiseReuse as error:
+            if not self.path.exists():
+                raise
+            raise NoiseReuse(f"{self.path} is there, and {error}") from None
 
     def _perturb(
         self, bpm: BPM, key: NoiseKey, entry: Entry, writer: ReportWriter
     ) -> str:
         """Every batch, while it is the one that was paid for; the reports' digest."""
-        released = _Digest("reports", bpm.dimension)
-        expected = iter(self._survey.batches)
-        self._tell("perturbing", 0, self._survey.rows)
+        released = Digest("reports", bpm.dimension)
+        expected = iter(self._found.batches)
+        self._tell("perturbing", 0, self._found.rows)
         for batch in self.table.batches():
-            if next(expected, None) != _digest_of(batch):
+            if next(expected, None) != digest_of(batch):
                 raise _changed(self.table.path, entry)
             values = bpm.apply(
                 batch.points, key, batch.row_ids, space=self.metadata.space
             )
             writer.write(values, batch.row_ids)
             released.add(values, batch.row_ids)
-            self._tell("perturbing", released.rows, self._survey.rows)
+            self._tell("perturbing", released.rows, self._found.rows)
         if next(expected, None) is not None:
             raise _changed(self.table.path, entry)
         return released.text()
@@ -195,7 +207,14 @@ def whole_budget(bpm: BPM) -> Budget:
     return Budget(max(event.epsilon, 2.0**-1022))
 
 
-def _free(output: Path, source: Path, overwrite: bool) -> Path:
+def _charged_before(ledger: Ledger | None, idempotency_key: str | None) -> bool:
+    """Whether a job of this key has been paid for, so that its output may be there."""
+    if idempotency_key is None or not isinstance(ledger, Ledger):
+        return False
+    return ledger.find(idempotency_key) is not None
+
+
+def _free(output: Path, source: Path, *, may_exist: bool) -> Path:
     """The output's place, if it may be written to."""
     if output.exists() and output.samefile(source):
         raise ValueError(
@@ -204,7 +223,7 @@ def _free(output: Path, source: Path, overwrite: bool) -> Path:
         )
     written = [output, sidecar(output)] if kind_of(output) == "csv" else [output]
     for place in written:
-        if place.exists() and not (overwrite and place.is_file()):
+        if os.path.lexists(place) and not (may_exist and place.is_file()):
             raise ValueError(
                 f"{place} exists already; --overwrite replaces a file."
                 " Nothing was spent."
@@ -214,70 +233,19 @@ def _free(output: Path, source: Path, overwrite: bool) -> Path:
     return output
 
 
-class _Digest:
-    """Of rows and their names, however they are cut into batches."""
-
-    def __init__(self, what: str, dimension: int) -> None:
-        self._what, self._dimension, self.rows = what, dimension, 0
-        self._values, self._ids = hashlib.sha256(), hashlib.sha256()
-
-    def add(self, values: Values, ids: RowIds) -> None:
-        self._values.update(np.ascontiguousarray(values, dtype="<f8").data)
-        self._ids.update(np.ascontiguousarray(ids, dtype="<u8").data)
-        self.rows += len(values)
-
-    def text(self) -> str:
-        whole = hashlib.sha256(
-            f"bpm file of {self._what} {self.rows} {self._dimension}\x00".encode()
+def _taken(found: FileExistsError, entry: Entry, left: Path | None) -> ValueError:
+    paid = f"entry {entry.sequence} is paid for"
+    if left is not None:
+        kept = f"{paid}, and its reports are in {left.name} beside it."
+    else:
+        kept = (
+            f"{paid}. Move that file away and run the same again, or with --overwrite:"
+            " it makes its reports and pays nothing more."
         )
-        whole.update(self._values.digest())
-        whole.update(self._ids.digest())
-        return whole.hexdigest()
-
-
-def _digest_of(batch: Batch) -> bytes:
-    one = hashlib.sha256(np.ascontiguousarray(batch.points, dtype="<f8").data)
-    one.update(np.ascontiguousarray(batch.row_ids, dtype="<u8").data)
-    return one.digest()
-
-
-def _survey(table: PointTable, tell: Progress) -> _Survey:
-    """Check every row and remember what they were, in 32 bytes for each batch."""
-    total = table.rows
-    whole = _Digest("points", table.dimension)
-    batches: list[bytes] = []
-    increasing, last = True, -1
-    for batch in table.batches():
-        whole.add(batch.points, batch.row_ids)
-        batches.append(_digest_of(batch))
-        ids = batch.row_ids
-        increasing &= int(ids[0]) > last and bool((ids[1:] > ids[:-1]).all())
-        last = int(ids[-1])
-        tell("checking", whole.rows, total)
-    if not whole.rows:
-        raise ValueError(f"{table.path.name} holds no rows. Nothing was spent.")
-    if not increasing:
-        _must_differ(table, whole.rows, batches)
-    return _Survey(whole.rows, whole.text(), tuple(batches))
-
-
-def _must_differ(table: PointTable, rows: int, batches: Sequence[bytes]) -> None:
-    """Read the ids again, of the very same batches, and sort them in place."""
-    found = np.empty(rows, dtype=np.uint64)
-    expected, done = iter(batches), 0
-    for batch in table.batches():
-        if next(expected, None) != _digest_of(batch):
-            raise InputChanged(
-                f"{table.path.name} changed while it was read. Nothing was spent."
-            )
-        found[done : done + len(batch.row_ids)] = batch.row_ids
-        done += len(batch.row_ids)
-    found.sort()
-    if done != rows or (found[1:] == found[:-1]).any():
-        raise ValueError(
-            f"the id column {table.id_column!r} must not hold an id twice: two rows of"
-            " one id would share their noise. Nothing was spent."
-        )
+    return ValueError(
+        f"{found.filename} exists and holds something else than this job's reports; it"
+        f" stays as it is. {kept[0].upper()}{kept[1:]}"
+    )
 
 
 def _changed(path: Path, entry: Entry) -> InputChanged:

@@ -54,6 +54,8 @@ class ReportMetadata:
                     f"{name} must have one entry for each of {wanted} dimensions; got"
                     f" {len(values)}"
                 )
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns must all differ")
         if (self.low is None) != (self.high is None):
             raise ValueError("low and high must both be given, or neither")
         if self.low is not None and self.high is not None:

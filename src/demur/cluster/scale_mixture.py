@@ -63,10 +63,19 @@ def scale_mixture(noise: Noise) -> Nodes:
 
 
 def _gamma_nodes(noise: PureNoise) -> tuple[Array, Array]:
-    """The trapezoidal rule in log tau, which converges exponentially."""
+    """The trapezoidal rule in log tau, which converges exponentially.
+
+    A report at distance r asks for tau near r / k. Nodes go on until that of the
+    farthest report there is: past the last one the tail would be a Gaussian's, and one
+    client who reports what nobody draws would pull a cluster after it.
+    """
     shape = 0.5 * (noise.block + 1.0)
     ends = np.log(special.gammaincinv(shape, [1e-7, 1.0 - 1e-9]))
-    logs = np.linspace(float(ends[0]), float(ends[1]), _NODES)
+    low, high = (float(end) for end in ends)
+    step = (high - low) / (_NODES - 1)
+    reach = BPM(noise.rate, math.inf, noise.block).reach
+    further = max(0, int((math.log(0.5 * noise.rate * reach) - high) / step))
+    logs = low + step * np.arange(_NODES + further)
     weights = np.exp(shape * logs - np.exp(logs) - special.gammaln(shape))
     weights /= weights.sum()
     return np.exp(logs) * 2.0 / noise.rate**2, weights

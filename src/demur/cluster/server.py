@@ -8,7 +8,6 @@ and a pickle leaves it behind and refuses to fit without it.
 
 from __future__ import annotations
 
-import math
 import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -18,26 +17,29 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
+from demur.cluster.decoders import (
+    DECODERS,
+    Decoder,
+    choose_decoder,
+    must_be_near,
+    must_inform,
+)
+from demur.cluster.intake import mechanism_for, must_be_made_by, points_of, reports_of
 from demur.cluster.labelling import Label, Labels, squared_gaps
 from demur.cluster.noise import Noise, noise_of
 from demur.cluster.radial import radial_table
-from demur.cluster.report_source import HeldRows, ReportSource, Rows, in_order
+from demur.cluster.report_source import HeldRows, ReportSource, Rows
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.errors import NotPrivate
+from demur.core.release import Release
 from demur.ledger import Ledger
-from demur.mechanisms.bpm import BPM
-from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import ReportMechanism, Reports
 
 Array = NDArray[np.float64]
 
-DECODERS = ("noise_aware", "clip", "plain")
-MECHANISMS = ("bpm", "laplace", "laplace_per_dimension", "gaussian")
-FEW_REPORTS, SMALL_EPSILON = 200, 2.0
 N_INIT = 12
 LABEL = "reports for clustering"
 
@@ -47,61 +49,6 @@ class BookLeftBehind:
     """Stands where a ledger was, in a pickle: a fit must not go on without its book."""
 
     dataset: str
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """Which decoder is used, and why."""
-
-    name: str
-    reason: str
-
-
-def choose_decoder(
-    asked: str, count: int, mechanism: ReportMechanism, *, fallback: bool = True
-) -> Decoder:
-    """The decoder asked for, or shrinkage where reports are too few to say anything.
-
-    Both `clip` and the fallback pull reports into the cube before clustering them.
-    """
-    if asked != "noise_aware":
-        return Decoder(asked, "asked for")
-    few = count < FEW_REPORTS and mechanism.epsilon <= SMALL_EPSILON
-    if few and fallback:
-        return Decoder(
-            "shrinkage",
-            f"{count} reports at epsilon {mechanism.epsilon:g} are too few for the"
-            f" noise-aware likelihood (fewer than {FEW_REPORTS} at epsilon <="
-            f" {SMALL_EPSILON:g}): the reports were pulled into the cube instead",
-        )
-    reason = "maximum likelihood under the known noise"
-    if few:
-        reason += f"; {count} reports are few for it, and fallback=False"
-    return Decoder("noise_aware", reason)
-
-
-def pulled(reports: Array, decoder: str) -> Array:
-    """Reports as a baseline clusters them: raw, or pulled into the cube."""
-    return reports if decoder == "plain" else np.clip(reports, 0.0, 1.0)
-
-
-def baseline_rows(reports: Rows, decoder: str) -> Array:
-    """All reports as a baseline clusters them, in the order of their row ids."""
-    return pulled(in_order(reports).values, decoder)
-
-
-@dataclass(frozen=True, eq=False)
-class Pulled:
-    """Labels reports as the decoder saw them."""
-
-    label: Label
-    decoder: str
-
-    def __call__(self, reports: Array) -> Labels:
-        """A label for each report."""
-        if self.decoder == "noise_aware":
-            return self.label(reports)
-        return self.label(pulled(reports, self.decoder))
 
 
 class PrivateClusterer(ClusterMixin, BaseEstimator):
@@ -182,10 +129,10 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         perturbation takes its noise from the operating system.
         """
         del y
-        points = _points(X)
+        points = points_of(X)
         count, d = points.shape
         self._check_all(count)
-        mechanism = self._mechanism_for(d)
+        mechanism = mechanism_for(self.mechanism, self.epsilon, self.L, d)
         points = mechanism.check(points)
         decoder = self._decoder_for(count, mechanism)
         if isinstance(self.ledger, BookLeftBehind):
@@ -208,22 +155,23 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
 
     def fit_reports(
         self,
-        reports: Reports | ReportSource | ArrayLike,
+        reports: Reports | Release[Reports] | ReportSource | ArrayLike,
         mechanism: ReportMechanism | None = None,
     ) -> Self:
         """The server alone: cluster reports, without points, ledger or cost.
 
         `Reports` carry their mechanism, and naming another is an error; a plain matrix
-        needs one. The estimator's own epsilon, L and mechanism play no part.
+        needs one. The estimator's own epsilon, L and mechanism play no part. A report
+        where the mechanism puts none is refused, with its position: clients may lie.
 
         Reports may lie elsewhere (`demur.cluster.report_source`, as those on Spark do):
         the noise-aware decoder then gives the clusters that it would give here, and
         `reports_` and `labels_` are not set.
         """
         if isinstance(reports, ReportSource):
-            _must_be_made_by(reports.mechanism, mechanism)
+            must_be_made_by(reports.mechanism, mechanism)
             return self._fit_elsewhere(reports)
-        checked = _reports(reports, mechanism)
+        checked = reports_of(reports, mechanism)
         self._check_all(len(checked))
         decoder = self._decoder_for(len(checked), checked.mechanism)
         return self._fitted(checked, None, decoder)
@@ -260,8 +208,9 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _decoder_for(self, count: int, mechanism: ReportMechanism) -> Decoder:
         """The decoder of a fit; whatever it cannot take is refused here, unpaid."""
         decoder = choose_decoder(self.decoder, count, mechanism, fallback=self.fallback)
+        must_be_near(mechanism)
         if self.decoder == "noise_aware":
-            _must_inform(mechanism)
+            must_inform(mechanism)
             self._check_noise(mechanism)
         if decoder.name == "noise_aware":
             self._prepare(noise_of(mechanism))
@@ -340,30 +289,6 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _count_name(self) -> str:
         return "n_components"
 
-    def _mechanism_for(self, dimension: int) -> ReportMechanism:
-        named = self.mechanism
-        if isinstance(named, str):
-            match named:
-                case "bpm":
-                    return BPM(self.epsilon, self.L, dimension)
-                case "laplace":
-                    return BPM(self.epsilon, math.inf, dimension)
-                case "laplace_per_dimension":
-                    return LaplacePerDimension(self.epsilon, dimension)
-                case "gaussian":
-                    return GaussianReports(self.epsilon, dimension)
-        elif isinstance(named, ReportMechanism):
-            if named.dimension != dimension:
-                raise ValueError(
-                    f"the mechanism is for {named.dimension} columns; X has"
-                    f" {dimension}. Nothing was spent."
-                )
-            return named
-        raise ValueError(
-            f"mechanism must be one of {MECHANISMS}, or a mechanism; got"
-            f" {named!r:.40}. Nothing was spent."
-        )
-
     def _rng(self) -> np.random.Generator:
         seed = self.random_state
         if isinstance(seed, np.random.RandomState):
@@ -407,43 +332,3 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             else self.release_.statement()
         )
         return "\n".join([*head, *lines, f"privacy: {paid}"])
-
-
-def _points(X: ArrayLike) -> Array:
-    try:
-        return finite_matrix("X", X)
-    except ValueError as error:
-        raise ValueError(f"{error} Nothing was spent.") from error
-
-
-def _must_inform(mechanism: ReportMechanism) -> None:
-    if isinstance(mechanism, BPM) and mechanism.alpha == 0.0:
-        raise ValueError(
-            f"alpha is 0 at epsilon {mechanism.epsilon:g}, L {mechanism.L:g} in"
-            f" {mechanism.dimension} dimensions: reports say nothing about their"
-            " points. Choose a larger L, or 'auto'. Nothing was spent."
-        )
-
-
-def _must_be_made_by(made: ReportMechanism, told: ReportMechanism | None) -> None:
-    if told is not None and told != made:
-        raise ValueError(
-            f"these reports were made by {made}, not by {told}: decoding them with"
-            " another noise would give wrong clusters"
-        )
-
-
-def _reports(
-    reports: Reports | ArrayLike, mechanism: ReportMechanism | None
-) -> Reports:
-    if isinstance(reports, Reports):
-        _must_be_made_by(reports.mechanism, mechanism)
-        return reports
-    if not isinstance(mechanism, ReportMechanism):
-        raise TypeError(
-            "a matrix of reports needs its mechanism, as in"
-            " fit_reports(values, BPM(epsilon, L, dimension)); got"
-            f" {type(mechanism).__name__}"
-        )
-    matrix = finite_matrix("reports", reports)
-    return Reports(matrix, np.arange(len(matrix), dtype=np.uint64), mechanism)

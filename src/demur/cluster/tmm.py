@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.cluster.decoders import Pulled, baseline_rows
 from demur.cluster.labelling import Label, Labels, NearestCenter
 from demur.cluster.lloyd import lloyd
 from demur.cluster.mixture import PrivateMixture
@@ -15,7 +16,7 @@ from demur.cluster.noise import Noise, noise_of
 from demur.cluster.radial import radial_table
 from demur.cluster.report_source import Rows
 from demur.cluster.search import fit_clusters, subsampling
-from demur.cluster.server import LABEL, N_INIT, Pulled, baseline_rows
+from demur.cluster.server import LABEL, N_INIT
 from demur.cluster.student import StudentClusters, fit_students
 from demur.core import validate
 from demur.core.entropy import Source

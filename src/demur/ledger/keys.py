@@ -20,6 +20,7 @@ from pathlib import Path
 
 from demur.core.entropy import KEY_BYTES
 from demur.core.errors import NoiseReuse
+from demur.core.whole_files import sync_folder
 
 _SECRET = "input-digests"
 
@@ -92,7 +93,10 @@ class Shelf:
 
     def _write(self, path: Path, key: bytes) -> None:
         """Write aside and link: a reader sees the whole key or none, the first wins."""
+        new = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in new:  # or a folder could vanish with its keys
+            sync_folder(made.parent)
         aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -104,7 +108,7 @@ class Shelf:
                 os.link(aside, path)
         finally:
             aside.unlink(missing_ok=True)
-        _sync_folder(path.parent)  # The name is durable too, not the key alone.
+        sync_folder(path.parent)  # The name is durable too, not the key alone.
 
     def _read(self, path: Path) -> bytes:
         key = path.read_bytes()
@@ -123,11 +127,3 @@ def keys_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "demur" / "keys"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -42,7 +42,7 @@ from demur.core.release import Release
 from demur.core.rounding import product_up, up
 from demur.ledger import Budget, Ledger, own_book
 from demur.mechanisms import bpm_constants
-from demur.mechanisms.bpm_sampler import draw, grid_of
+from demur.mechanisms.bpm_sampler import draw, grid_of, reach_of
 from demur.mechanisms.bpm_table import make_table
 from demur.mechanisms.bpm_two_stage import two_stage
 from demur.mechanisms.reports import Reports as Reports
@@ -73,9 +73,8 @@ class BPM:
     removing the bias, larger L is better (for d >= 2 up to infinity), and from
     alpha = 0.99 on hardly so.
 
-    `L=math.inf` is the multivariate Laplace mechanism. Its reports are not bounded;
-    they still lie on the grid, and an index beyond 2^52 grid steps, which has a
-    probability below e^-30000, is cut to that.
+    `L=math.inf` is the multivariate Laplace mechanism. Its reports still lie on the
+    grid, and one beyond `reach`, which has a probability below e^-600, is cut to that.
 
     >>> bpm = BPM(epsilon=2.0, L=0.3, dimension=2)
     >>> round(bpm.p_L, 4), round(bpm.alpha, 4)
@@ -157,8 +156,11 @@ class BPM:
 
     @property
     def reach(self) -> float:
-        """How far outside [0, 1] a coordinate of a report can lie: L."""
-        return self.L
+        """How far outside [0, 1] a coordinate of a report can lie: L, if it is finite.
+
+        At L = infinity it is where reports are cut, once in 10^260.
+        """
+        return reach_of(self.epsilon, self.L, self.dimension)
 
     @property
     def grid(self) -> float:
@@ -190,19 +192,22 @@ class BPM:
         """(x - (1 - alpha) c) / alpha: its mean is v."""
         self._must_inform()
         centred = self._coordinates("x", x) - 0.5 * self.uniform_weight
-        return np.asarray(centred / self.alpha)
+        with np.errstate(over="ignore"):
+            return np.asarray(centred / self.alpha)
 
     def unbiased_mse(self, v: ArrayLike) -> Values:
         """E|unbiased(x) - v|^2."""
         self._must_inform()
-        return self._spread(v, self.alpha * self.uniform_weight) / self.alpha**2
+        with np.errstate(over="ignore"):
+            spread = self._spread(v, self.alpha * self.uniform_weight) / self.alpha
+            return np.asarray(spread / self.alpha)
 
     def _spread(self, v: ArrayLike, off_centre: float) -> Values:
         at = self._coordinates("v", v)
         spread = self.alpha * self._constants.excess_square if self.alpha else 0.0
-        w = self.uniform_weight
-        if w:
-            spread += w * self.dimension * (1.0 + 2.0 * self.L) ** 2 / 12.0
+        w, side = self.uniform_weight, 1.0 + 2.0 * self.L
+        if w:  # a product: a power that has no float64 would be an OverflowError
+            spread += w * self.dimension / 12.0 * side * side
         return spread + off_centre * ((at - 0.5) ** 2).sum(axis=-1)
 
     def _must_inform(self) -> None:

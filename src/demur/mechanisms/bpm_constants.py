@@ -68,6 +68,11 @@ def log_ball_volume(dimension: int) -> float:
     return 0.5 * dimension * math.log(math.pi) - math.lgamma(0.5 * dimension + 1.0)
 
 
+def log_side(L: float) -> float:
+    """log(1 + 2L), the side of the cube of reports; 2L itself may have no float64."""
+    return math.log1p(2.0 * L) if L < 1e300 else math.log(2.0) + math.log(L)
+
+
 @dataclass(frozen=True)
 class Constants:
     """What depends on (epsilon, L, dimension) alone; all of it is public."""
@@ -94,7 +99,7 @@ def constants(epsilon: float, L: float, dimension: int) -> Constants:
     )
     log_x = math.log(epsilon) + math.log(L)
     log_a = log_whole + log_gamma_p(d + 1, x, log_x)
-    log_u = -x + d * math.log1p(2.0 * L) if math.isfinite(x) else -math.inf
+    log_u = -x + d * log_side(L) if math.isfinite(x) else -math.inf
     log_mu = _log_add(log_a, log_u)
     log_square = (
         math.log(d)
@@ -124,13 +129,18 @@ def threshold_for(epsilon: float, dimension: int, alpha: float) -> float:
         return constants(epsilon, L, dimension).log_alpha >= wanted
 
     high = (dimension + 1.0) / epsilon
-    while not enough(high):
+    while high < math.inf and not enough(high):
         high *= 2.0
+    if math.isinf(high):
+        raise ValueError(
+            f"epsilon is too small: at {epsilon:g} in {dimension} dimensions no L"
+            f" that has a float64 makes {alpha:.0%} of a report speak of its point"
+        )
     low = high / 2.0
     while enough(low):
         low, high = low / 2.0, low
     while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
+        middle = low + 0.5 * (high - low)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 

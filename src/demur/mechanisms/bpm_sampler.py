@@ -49,6 +49,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from demur.mechanisms import bpm_exact
+from demur.mechanisms.bpm_constants import constants
 from demur.mechanisms.bpm_table import Table
 from demur.mechanisms.normal_quantile import enclose
 from demur.mechanisms.row_streams import WORDS_PER_BLOCK, RowStreams
@@ -60,6 +61,7 @@ _WORDS_AT_ONCE = 2**15
 _DONE, _AGAIN, _OPEN = 0, 1, 2
 _CUBE, _RARE, _NONE = -1, -2, -3
 _FARTHEST = 2**52  # indices beyond it (only for L = infinity) are cut: exact floats
+_NEVER = 600.0  # e^-600 < 10^-260: that seldom does a report of L = infinity end up cut
 
 
 def grid_of(epsilon: float, L: float, dimension: int) -> float:
@@ -80,12 +82,28 @@ def grid_of(epsilon: float, L: float, dimension: int) -> float:
     return math.ldexp(1.0, math.frexp(wanted)[1] - 1)
 
 
-def index_range(L: float, grid: float) -> tuple[int, int]:
-    """The smallest and the largest index whose grid point lies in the cube."""
-    if math.isinf(L):
-        return -_FARTHEST, _FARTHEST
-    low, high = -Fraction(L) / Fraction(grid), (1 + Fraction(L)) / Fraction(grid)
-    return math.ceil(low), math.floor(high)
+def reach_of(epsilon: float, L: float, dimension: int) -> float:
+    """How far outside [0, 1] a coordinate of a report can lie: L, if it is not huge.
+
+    At L = infinity |x - v| is Gamma(d, rate k), and P(k |x - v| > d + sqrt(2 d t) + t)
+    is at most e^-t (Laurent and Massart). Reports are cut to that distance from the
+    cube, at t = 600. It costs nothing, being a function of the report alone, and who
+    gets reports knows that one further out was not drawn. At a finite L beyond, the law
+    inside the ball has at most twice that tail (half the Gamma's mass or more lies in
+    the ball); so reports are cut there too, unless the uniform part is ever seen.
+    """
+    if constants(epsilon, L, dimension).log_w > -_NEVER:
+        return L
+    never = dimension + math.sqrt(2.0 * dimension * _NEVER) + _NEVER
+    grid = grid_of(epsilon, L, dimension)
+    steps = max(1, math.ceil(never / epsilon / grid))
+    return min(steps, _FARTHEST) * grid if math.isinf(L) else min(steps * grid, L)
+
+
+def index_range(reach: float, grid: float) -> tuple[int, int]:
+    """The smallest and the largest index of a grid point in [-reach, 1 + reach]."""
+    low, high = -Fraction(reach) / Fraction(grid), 1 + Fraction(reach)
+    return math.ceil(low), math.floor(high / Fraction(grid))
 
 
 def draw(
@@ -122,7 +140,8 @@ def draw(
             again.append(rows[status == _AGAIN])
         todo = np.concatenate(again)
         attempt += 1
-    low, high = index_range(table.L, grid)
+    reach = reach_of(table.epsilon, table.L, table.dimension)
+    low, high = index_range(reach, grid)
     np.clip(out, low, high, out=out)
     return out
 

@@ -2,9 +2,10 @@
 
 With probability p_L the report lies in the ball of radius L around v: a radius from the
 Gamma(d, rate k) law cut off at L, and a uniform direction. Otherwise it is uniform on
-the part of the cube outside the ball, found by rejection (at least 1 - V_d / 2^d of the
-tries succeed for d >= 2). The law is that of `bpm_sampler`; the bits are not: floating
-point betrays the point under it, so that this sampler is for tests and takes a seed.
+the part of the cube outside the ball, found by rejection (for d >= 2 at least
+1 - V_d / 2^d of the tries succeed; on a line there is nothing to try). The law is that
+of `bpm_sampler`; the bits are not: floating point betrays the point under it, so that
+this sampler is for tests and takes a seed.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def two_stage(
 def outside_ball(points: Values, L: float, rng: np.random.Generator) -> Values:
     """Uniform on the cube outside the ball around each point (Algorithm 3)."""
     n, d = points.shape
+    if d == 1:
+        # What is left is [-L, v - L] and [v + L, 1 + L], of lengths v and 1 - v: one in
+        # 1 + 2L tries would succeed.
+        u = rng.random((n, 1))
+        return np.where(u < points, u - L, u + L)
     out = np.empty((n, d))
     left = np.arange(n)
     while left.size:

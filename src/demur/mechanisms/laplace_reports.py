@@ -71,8 +71,8 @@ class LaplacePerDimension:
 
     @property
     def reach(self) -> float:
-        """Reports are unbounded."""
-        return math.inf
+        """How far outside [0, 1] a coordinate of a report can lie."""
+        return self._one.reach
 
     @property
     def _one(self) -> BPM:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import recording
-from demur.core.bounds import finite_matrix
+from demur.core.bounds import finite_matrix, real_array
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.release import Release
@@ -118,9 +118,13 @@ class Reports:
             )
         inside = (values >= -bound) & (values <= 1.0 + bound) & np.isfinite(values)
         if not inside.all():
+            # A client may send anything: whoever runs the server has to find the row.
+            outside = np.flatnonzero(~inside.all(axis=1))
             raise ValueError(
-                f"reports must lie in [-L, 1 + L] with L = {bound:g} and be finite:"
-                " these are not this mechanism's"
+                f"reports of {self.mechanism} are finite and lie in [{-bound:g},"
+                f" {1.0 + bound:g}]; {outside.size} of {len(values)} are not, the first"
+                f" at position {outside[0]} (row id {ids[outside[0]]}): these are not"
+                " this mechanism's. Leave them out"
             )
         for name, array in (("values", values), ("row_ids", ids)):
             array.flags.writeable = False
@@ -153,7 +157,7 @@ def points_in_cube(points: ArrayLike, dimension: int) -> Values:
 
 def coordinates(name: str, values: ArrayLike, dimension: int) -> Values:
     """`values` as float64 with `dimension` coordinates along the last axis."""
-    array = np.asarray(values, dtype=np.float64)
+    array = real_array(name, values)
     if array.ndim == 0 or array.shape[-1] != dimension:
         raise ValueError(
             f"{name} must have {dimension} coordinates along its last axis;"

@@ -106,12 +106,30 @@ def test_the_parts_follow_their_laws():
     assert stats.kstest(angles, "uniform").pvalue > 1e-4
 
 
+def test_outside_the_ball_on_a_line():
+    """Two pieces of lengths v and 1 - v, however far apart; no search for them."""
+    source, v = Seeded(4), np.array([0.3])
+    for L in (0.5, 1e12):
+        found = np.array([sample_f1(v, L, source=source)[0] for _ in range(600)])
+        left = found < v[0]
+        assert (np.where(left, v[0] - found, found - v[0]) >= L * (1 - 1e-15)).all()
+        assert stats.binomtest(int(left.sum()), 600, 0.3).pvalue > 1e-4
+        assert (found >= -L).all() and (found <= 1 + L).all()
+    assert stats.kstest(found[found > 0] - 1e12, "uniform", (0.3, 0.7)).pvalue > 1e-4
+
+
 def test_parts_say_once_that_they_are_not_private(caplog):
     module._say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             sample_f1(V, 0.5)
     assert caplog.text.count("NOT PRIVATE") == 1
+
+
+def test_an_error_does_not_quote_the_point():
+    with pytest.raises(ValueError, match="real numbers") as caught:
+        bpm_sampling([0.1, "patient 61"], *CONSTANTS)
+    assert "patient" not in str(caught.value) and caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.compat.bpm.mechanism import compute_lambda_2r
+from demur.core.bounds import real_array
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.ledger import Ledger
 from demur.mechanisms import bpm as exact
@@ -98,7 +99,7 @@ def sample_f2(
 
 
 def _point(v: ArrayLike) -> Values:
-    point = np.asarray(v, dtype=np.float64)
+    point = real_array("v", v, "one point")
     if point.ndim != 1 or point.size == 0:
         raise ValueError(f"v must be one point, a vector; got shape {point.shape}")
     return point

@@ -1,0 +1,86 @@
+"""What comes into a fit, checked: points, the mechanism asked for, clients' reports."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.core.bounds import finite_matrix, real_array
+from demur.core.release import Release
+from demur.mechanisms.bpm import BPM
+from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.reports import ReportMechanism, Reports
+
+Array = NDArray[np.float64]
+
+MECHANISMS = ("bpm", "laplace", "laplace_per_dimension", "gaussian")
+
+
+def points_of(X: ArrayLike) -> Array:
+    """Points to perturb, as a finite matrix."""
+    try:
+        return finite_matrix("X", X)
+    except ValueError as error:
+        raise ValueError(f"{str(error).rstrip('.')}. Nothing was spent.") from error
+
+
+def mechanism_for(
+    named: str | ReportMechanism, epsilon: float, L: float | str, dimension: int
+) -> ReportMechanism:
+    """A mechanism by its name, or the one given, for points of `dimension` columns."""
+    if isinstance(named, str):
+        match named:
+            case "bpm":
+                return BPM(epsilon, L, dimension)
+            case "laplace":
+                return BPM(epsilon, math.inf, dimension)
+            case "laplace_per_dimension":
+                return LaplacePerDimension(epsilon, dimension)
+            case "gaussian":
+                return GaussianReports(epsilon, dimension)
+    elif isinstance(named, ReportMechanism):
+        if named.dimension != dimension:
+            raise ValueError(
+                f"the mechanism is for {named.dimension} columns; X has"
+                f" {dimension}. Nothing was spent."
+            )
+        return named
+    raise ValueError(
+        f"mechanism must be one of {MECHANISMS}, or a mechanism; got"
+        f" {named!r:.40}. Nothing was spent."
+    )
+
+
+def reports_of(
+    given: Reports | Release[Reports] | ArrayLike, mechanism: ReportMechanism | None
+) -> Reports:
+    """Reports with their mechanism, all of them where it can put them."""
+    if isinstance(given, Release):
+        given = given.value
+    if isinstance(given, Reports):
+        must_be_made_by(given.mechanism, mechanism)
+        return given
+    if not isinstance(mechanism, ReportMechanism):
+        raise TypeError(
+            "a matrix of reports needs its mechanism, as in"
+            " fit_reports(values, BPM(epsilon, L, dimension)); got"
+            f" {type(mechanism).__name__}"
+        )
+    matrix = real_array("reports", given, "a matrix")
+    if matrix.ndim != 2 or not len(matrix):
+        raise ValueError(
+            f"reports must be a matrix with at least one row; got shape {matrix.shape}"
+        )
+    return Reports(matrix, np.arange(len(matrix), dtype=np.uint64), mechanism)
+
+
+def must_be_made_by(made: ReportMechanism, told: ReportMechanism | None) -> None:
+    """Refuse a mechanism that is not the one the reports carry."""
+    if told is not None and told != made:
+        raise ValueError(
+            f"these reports were made by {made}, not by {told}: decoding them with"
+            " another noise would give wrong clusters"
+        )
