@@ -137,6 +137,7 @@ def test_every_edited_table_is_found(kept, statement, words):
         "state SET tick = '[]'",
         "state SET body = '{}'",
         "state SET body = 7",
+        "state SET sequence = 1e30",
         "journal SET hash = '' WHERE sequence = 15",
         "journal SET body = '[]' WHERE sequence = 15",
         "journal SET body = '{}' WHERE sequence = 15",
@@ -150,6 +151,21 @@ def test_what_cannot_be_read_is_damage_and_never_a_crash(kept, change):
         UnlearningService.open(kept)
     if "state" not in change:  # the state is secret, and no part of a certificate
         assert not verify_certificate(certificate, kept).ok
+
+
+def test_a_table_without_its_row_and_a_number_without_end_are_damage(kept):
+    with UnlearningService.open(kept) as service:
+        certificate = service.certificate(2)
+    endless = '{"op": "retrain", "records": Infinity, "new": 0}'
+    change = "UPDATE demur_unlearning_journal SET op = ?, body = ? WHERE sequence = 2"
+    sql(kept, change, "retrain", endless)
+    found = str(verify_certificate(certificate, kept))
+    assert "row 2: its text cannot be read (OverflowError" in found
+    sql(kept, "DELETE FROM demur_unlearning_state")
+    with pytest.raises(ServiceDamaged, match="Restore a whole copy"):
+        UnlearningService.open(kept)
+    found = verify_certificate(certificate, kept)
+    assert "the tables: what is stored cannot be read" in str(found)
 
 
 def test_a_rewritten_history_is_told_by_book_and_certificate(kept):

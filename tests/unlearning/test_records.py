@@ -1,12 +1,14 @@
 """What is kept of a record: marks that tell nothing, and boxes that can be shredded."""
 
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from demur.core.entropy import Seeded
 from demur.unlearning import store
 from demur.unlearning.marks import Marks, claim
 from demur.unlearning.refusals import (
@@ -88,6 +90,25 @@ def test_two_services_never_share_their_secrets(path, tmp_path):
         claim(tmp_path / "keys", 32 * "0")
     with UnlearningService.open(path, keys=tmp_path / "keys") as service:
         assert service.delete(1).generation == 1
+
+
+def test_a_service_in_use_never_takes_up_a_secret_from_a_seed(path, monkeypatch):
+    """A first opening for tests that was killed leaves its secret, and no service."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(Path()), "touch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_service(path, source=Seeded(7))
+    folder, seeded = path.parent / "model.db.keys", Seeded(7).new_key()
+    assert seeded in {file.read_bytes() for file in folder.iterdir()}
+    with open_service(path) as service:
+        fill(service, range(2))
+        assert service._keeper.marks.own() != Marks(seeded).own()
+    with UnlearningService.open(path) as service:
+        assert service.delete(1).generation == 1 and service.verify().ok
+
+
+def killed(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_no_file_holds_an_id_or_a_raw_record(path):

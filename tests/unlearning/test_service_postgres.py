@@ -10,6 +10,7 @@ from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
 from demur.ledger import Budget, Ledger
 from demur.unlearning.refusals import ServiceBusy, ServiceMismatch
 from demur.unlearning.service import UnlearningService
+from demur.unlearning.till import Till
 from demur.unlearning.witness import verify_certificate
 from tests.ledger.conftest import postgres_url, server
 from tests.unlearning.service_kit import fill, open_service, record
@@ -67,14 +68,7 @@ def test_a_writer_that_lost_its_lock_writes_no_more(postgres_url, tmp_path):
     keys = {"keys": tmp_path / "keys"}
     first = open_service(postgres_url, **keys)
     fill(first, range(4))
-    with first._keeper.place.read() as connection:
-        ended = connection.execute(
-            sa.text(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks"
-                " WHERE locktype = 'advisory' AND granted"
-            )
-        )
-        assert ended.scalars().all() == [True]
+    end_lock(first)
     with UnlearningService.open(postgres_url, **keys) as second:
         before = len(second.ledger.entries())
         for _ in range(2):  # nor when the server answers again
@@ -89,6 +83,46 @@ def test_a_writer_that_lost_its_lock_writes_no_more(postgres_url, tmp_path):
     first.close()
     with UnlearningService.open(postgres_url, **keys) as again:
         assert again.status().live == 3 and again.verify().ok
+
+
+@pytest.mark.parametrize("scope", ["subject", "joint"])
+@pytest.mark.parametrize("way", ["delete", "restore"])
+def test_a_writer_that_lost_its_lock_before_it_paid_cannot_pay_any_more(
+    postgres_url, tmp_path, monkeypatch, scope, way
+):
+    """Its entry would be one that no journal knows: the mark of an older copy."""
+    keys = {"keys": tmp_path / "keys"}
+    first = open_service(postgres_url, scope=scope, capacity=5, **keys)
+    fill(first, range(3))
+    taken = first.snapshot()
+    fill(first, [3])
+    charge = Till.charge
+
+    def paused(till, *said):
+        monkeypatch.setattr(Till, "charge", charge)
+        end_lock(first)
+        with UnlearningService.open(postgres_url, **keys) as second:
+            assert second.verify().ok
+        return charge(till, *said)
+
+    monkeypatch.setattr(Till, "charge", paused)
+    with pytest.raises(DemurError, match="open it again"):
+        first.delete(1) if way == "delete" else first.restore(taken)
+    first.close()
+    with UnlearningService.open(postgres_url, **keys) as again:
+        assert again.status().live == (3 if way == "delete" else 4)
+        assert again.queue() == [] and again.verify().ok
+
+
+def end_lock(service):
+    with service._keeper.place.read() as connection:
+        ended = connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND granted"
+            )
+        )
+        assert ended.scalars().all() == [True]
 
 
 @pytest.fixture

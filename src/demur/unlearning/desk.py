@@ -6,7 +6,7 @@ a record that is needed and not there) is refused before anything is written or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -54,6 +54,27 @@ class Desk:
         """Mark, generation and subject of a record that may be learned, or why not."""
         keeper = self._keeper
         mark = keeper.marks.record(record_id)
+        owners = keeper.subjects([mark]) if mark in keeper.index else {}
+        return self._newcomer(mark, subject_id, owners)
+
+    def newcomers(
+        self,
+        record_ids: Iterable[str | int],
+        subject_ids: Iterable[str | int | None],
+    ) -> list[tuple[str, int, str]]:
+        """The same of many, looked up together."""
+        keeper = self._keeper
+        marks = [keeper.marks.record(record_id) for record_id in record_ids]
+        owners = keeper.subjects(mark for mark in marks if mark in keeper.index)
+        return [
+            self._newcomer(mark, subject_id, owners)
+            for mark, subject_id in zip(marks, subject_ids, strict=True)
+        ]
+
+    def _newcomer(
+        self, mark: str, subject_id: str | int | None, owners: Mapping[str, str]
+    ) -> tuple[str, int, str]:
+        keeper = self._keeper
         known = keeper.index.get(mark)
         if known is not None and known > 0:
             raise RecordExists(
@@ -70,7 +91,7 @@ class Desk:
         elif known is None:
             subject = keeper.marks.alone(mark)
         else:  # It comes back to its person, whose requests go on counting.
-            subject = keeper.subjects([mark])[mark]
+            subject = owners[mark]
         return mark, 1 if known is None else 1 - known, subject
 
     def forget(

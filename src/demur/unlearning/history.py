@@ -16,7 +16,7 @@ from demur.ledger import chain
 from demur.ledger.chain import Head
 from demur.unlearning import journal, store
 from demur.unlearning.journal import OPERATIONS, Body, Row
-from demur.unlearning.refusals import ServiceDamaged
+from demur.unlearning.refusals import UNREADABLE, ServiceDamaged
 
 _MOST_PROBLEMS = 50
 
@@ -66,7 +66,7 @@ def follow(connection: Connection) -> History:
             previous = row.head
             try:
                 intent, carried = _apply(history, row, body, intent, carried)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
+            except UNREADABLE as error:
                 history.wrong(row, f"its text cannot be read ({error!r:.80})")
     except ServiceDamaged as error:
         history.problems.append(str(error))

@@ -5,7 +5,7 @@ service's terms (`ledger.chain`). A body holds marks, never ids or features. The
 of rows, by `op`:
 
     insert    a record was learned
-    intent    deletions are about to be paid for; `operation` names them in the book
+    intent    an operation is about to be paid for; `operation` names it in the book
     delete    a deletion took effect; the row *is* the certificate's content
     abandon   the intent before it died with its process; what it cost stays spent
     publish   the published copy was renewed (modes that publish an output)

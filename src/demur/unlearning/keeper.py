@@ -258,7 +258,7 @@ class Keeper:
         each is the content of a row in `bodies`. The last row carries the state.
         """
         assert not self.pending, "pending inserts come first"
-        self.tick = self.tick if tick is None else tick
+        tick = self.tick if tick is None else tick
         bodies = [*bodies[:-1], bodies[-1] | {"state": self.sealed(mode)}]
         rows = journal.linked(self.head, bodies)
         heads = {
@@ -276,14 +276,14 @@ class Keeper:
             with self.writing() as connection:
                 self._append(connection, rows, learned)
                 tables.end_records(connection, issued)
-                tables.keep_state(connection, mode, self.epoch, self.tick, at)
+                tables.keep_state(connection, mode, self.epoch, tick, at)
                 if new_epoch:
                     connection.execute(store.service.update().values(paid=0))
             self._appended(rows)
             self.paid = 0 if new_epoch else self.paid
             self.index |= {r.mark: r.generation for r in learned}
             self.index |= {mark: -c.generation for mark, c in issued.items()}
-            self.mode = mode
+            self.mode, self.tick = mode, tick
             self._gone |= {mark: c.generation for mark, c in issued.items()}
             self.unclean = self.unclean or bool(issued)  # until `tidy` is through
         return issued

@@ -38,17 +38,21 @@ class Marks:
 
     @classmethod
     def create(cls, folder: Path, source: Source = _OS) -> Marks:
-        """Marks under a new secret, on disk before this returns."""
-        Shelf(folder).put(_NAME, source.new_key(), keep=True)
-        return cls.load(folder)
+        """Marks under a new secret, on disk before this returns.
+
+        One that is there was left by a first opening that was killed, and is taken.
+        """
+        Shelf(folder).put(_name(not source.private), source.new_key(), keep=True)
+        return cls.load(folder, testing=not source.private)
 
     @classmethod
-    def load(cls, folder: Path) -> Marks:
+    def load(cls, folder: Path, *, testing: bool = False) -> Marks:
         """Marks under the secret that is there."""
-        secret = Shelf(folder).take(_NAME, keep=True)
+        name = _name(testing)
+        secret = Shelf(folder).take(name, keep=True)
         if secret is None:
             raise ServiceMismatch(
-                f"the secret {_NAME}.key is not beside the service: without it no"
+                f"the secret {name}.key is not beside the service: without it no"
                 " record can be found again. Put it back; it is never made anew."
             )
         return cls(secret)
@@ -89,6 +93,11 @@ class Marks:
 
     def __repr__(self) -> str:
         return "Marks(<secret>)"
+
+
+def _name(testing: bool) -> str:
+    """A secret from a seed has another name: no service in use ever takes it up."""
+    return f"{_NAME}-for-tests" if testing else _NAME
 
 
 def claim(folder: Path, service_id: str) -> None:

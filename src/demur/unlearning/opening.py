@@ -72,6 +72,11 @@ def open_service(
     if ledger is not None:
         check_shared(ledger, terms, tariff)
     if not there:
+        if ledger is None and place.path is not None and books_beside(place.path):
+            raise ServiceMismatch(
+                "the book of another service lies here: remove it with that service, or"
+                " choose another place. Nothing was created."
+            )
         recovery.create(place, terms, folder, source)
     keeper = recovery.load(place, terms, folder, source)
     resources.callback(keeper.close)

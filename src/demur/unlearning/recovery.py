@@ -25,7 +25,7 @@ from demur.unlearning.marks import Marks, claim, owner
 from demur.unlearning.operation import abandoned
 from demur.unlearning.refusals import ServiceDamaged, ServiceMismatch, readable
 from demur.unlearning.terms import Terms
-from demur.unlearning.till import Till, later_book
+from demur.unlearning.till import Till, entry_name, later_book
 
 
 def exists(place: store.ServiceStore) -> bool:
@@ -83,7 +83,9 @@ def kept_terms(place: store.ServiceStore) -> Terms:
     if row.schema_version != store.SCHEMA_VERSION:
         raise ServiceMismatch(
             f"this service has schema {row.schema_version}; this version of demur"
-            f" reads {store.SCHEMA_VERSION}. Nothing was changed."
+            f" reads {store.SCHEMA_VERSION}. Open it, and verify its certificates, with"
+            " the version that made it; to move to this one, insert its live records"
+            " into a new service. Nothing was changed."
         )
     try:
         return Terms.from_text(row.terms)
@@ -95,7 +97,7 @@ def load(
     place: store.ServiceStore, terms: Terms, folder: Path, source: Source
 ) -> Keeper:
     """The service as it was when it was last durable."""
-    marks = Marks.load(folder)
+    marks = Marks.load(folder, testing=terms.testing)
     with place.read() as connection:
         known = connection.execute(sa.select(store.service)).one()
     if known.secret != marks.own():
@@ -103,7 +105,8 @@ def load(
             "the secret beside the service belongs to another one: no record could be"
             " found again with it. Put the right one back."
         )
-    claim(folder, known.service_id)
+    with readable():
+        claim(folder, known.service_id)
     return Keeper(place, terms, marks, folder, source)
 
 
@@ -116,13 +119,15 @@ def recover(keeper: Keeper, till: Till) -> None:
         close_intent(keeper, till, intent)
     check_copies(keeper, till)
     if paid is not None:
-        _commit_in_book(till, *paid)
+        _commit_in_book(keeper, till, *paid)
     keeper.sweep()
     keeper.scrub()
 
 
 def close_intent(keeper: Keeper, till: Till, intent: Body) -> None:
     """Abandon an intent: what it cost stays spent, and the request waits."""
+    if keeper.place.path is None:  # A file's lock ends with its process alone.
+        till.stop(intent["operation"])
     body = abandoned(keeper, till, intent["operation"])
     rows = journal.linked(keeper.head, [body])
     with keeper.writing() as connection:
@@ -170,13 +175,17 @@ def check_copies(keeper: Keeper, till: Till) -> None:
         )
 
 
-def _commit_in_book(till: Till, row: Row, body: Body) -> None:
+def _commit_in_book(keeper: Keeper, till: Till, row: Row, body: Body) -> None:
     """Bind the last operation's entry, if the process died just before that."""
-    entry = till.find(body["operation"])
-    if entry is None:
-        return
+    with readable():
+        name = entry_name(keeper.id, body["operation"])
+        # A retrain is charged to the book of the epoch that it ends.
+        epoch = int(body.get("before", keeper.epoch))
     try:
-        till.commit(entry, row.hash)
+        with till.book_of(keeper, epoch) as book:
+            entry = book.find(name, settled=True)
+            if entry is not None:
+                book.commit(entry, row.hash)
     except (BookUnreachable, OutcomeUnknown):
         raise
     except DemurError as error:

@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
+from sqlalchemy.exc import NoResultFound
+
 from demur.core.errors import DemurError
+
+# What reading text, numbers or a table that are none of ours may raise.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    NoResultFound,
+)
 
 Reason: TypeAlias = Literal["privacy", "regret", "numeric"]
 
@@ -53,7 +65,7 @@ def readable() -> Iterator[None]:
     """Around what is read from disk: text that is none of ours is damage, not a bug."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except UNREADABLE as error:
         raise ServiceDamaged(
             f"what is stored cannot be read ({type(error).__name__}): it was edited, or"
             " comes from elsewhere. Restore a whole copy."

@@ -180,7 +180,7 @@ class UnlearningService(Serving):
         keeper = self._keeper
         with keeper.lock:
             keeper.usable()
-            new = list(map(self._desk.newcomer, record_ids, subjects))
+            new = self._desk.newcomers(record_ids, subjects)
             if len({mark for mark, _, _ in new}) < len(new):
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"

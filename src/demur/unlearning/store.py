@@ -35,7 +35,7 @@ from demur.ledger.files import PATIENCE_SECONDS
 from demur.ledger.store import Store
 from demur.unlearning.refusals import ServiceBusy
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # of rows and terms; 2: a retrain and a restore are paid for
 _ADVISORY_LOCK = 6845231978
 _SCRUB_PATIENCE_MS = 200
 
@@ -116,6 +116,8 @@ class ServiceStore(Store):
         # One writer, whom nobody waits for: its steps may take longer than a charge.
         super().__init__(url, Timeouts(pause=120.0, call=600.0))
         self._writer: WriterLock | None = None
+        if self._path is not None:  # Links to one file are one service: lock, keys,
+            self._path = self._path.resolve()  # and books lie beside the file itself.
         if self._is_sqlite:
 
             @sa.event.listens_for(self._engine, "connect")
@@ -190,8 +192,7 @@ _BUSY = (
 
 class _FileLock(WriterLock):
     def __init__(self, path: Path) -> None:
-        real = path.resolve()  # Links to one file are one service.
-        self._file: IO[bytes] = real.with_name(f"{real.name}.lock").open("ab")
+        self._file: IO[bytes] = path.with_name(f"{path.name}.lock").open("ab")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -174,6 +174,14 @@ class Tariff:
             "which records it lacks does not depend on what the model published",
         )
 
+    def stopped(self) -> Declaration:
+        """An operation that died before its charge, so that nobody charges it late."""
+        return _declared(
+            "an operation that was stopped before its charge",
+            Pure(0.0),
+            "nothing was drawn and nothing released",
+        )
+
     def paid(self, mechanism: GaussianMechanism) -> Declaration:
         """A deletion that adds to all the others."""
         said = mechanism.declaration()

@@ -27,7 +27,7 @@ class Terms:
       the sake of the model's quality (None: no limit).
     - `requests_per_subject`: how many requests of one person share (epsilon, delta)
       equally; None shares it out in a series, so that no request is ever the last.
-    - `testing`: noise comes from a seeded source, and whatever leaves is stamped.
+    - `testing`: noise comes from a seeded source; certificates and `repr` are stamped.
     """
 
     mode: str

@@ -13,13 +13,20 @@ the older books stay where they are.
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
-from demur.core.errors import BookMismatch, BudgetExceeded, NotPrivate
+from demur.core.errors import (
+    BookMismatch,
+    BudgetExceeded,
+    IdempotencyConflict,
+    NotPrivate,
+)
 from demur.ledger import GaussianMeter, Ledger
 from demur.unlearning.keeper import Keeper
 from demur.unlearning.refusals import CapacityExhausted
@@ -167,6 +174,29 @@ class Till:
     def find(self, operation: str) -> Entry | None:
         """The entry of an operation, if it was booked; final, not just not yet."""
         return self.ledger.find(self._name(operation), settled=True)
+
+    @contextmanager
+    def book_of(self, keeper: Keeper, epoch: int) -> Iterator[Ledger]:
+        """The book that was charged in an epoch, or this one if that was put away."""
+        path, composes = keeper.place.path, self.tariff.composition != "nothing"
+        with ExitStack() as earlier:
+            found = self.ledger
+            if self.own and path is not None and composes and epoch != keeper.epoch:
+                book = book_path(path, epoch, composes)
+                if book.exists():
+                    found = earlier.enter_context(Ledger.open(book))
+            yield found
+
+    def stop(self, operation: str) -> None:
+        """Take the place of an operation's charge, unless it was booked.
+
+        A writer that lost its lock between its intent and its charge is still there:
+        its entry would be one that no journal knows. Now its charge is refused.
+        """
+        if self.find(operation) is None:
+            # A conflict: it was faster, and is booked after all.
+            with suppress(IdempotencyConflict):
+                self.charge(self.tariff.stopped(), operation)
 
     def commit(self, entry: Entry, artefact: str) -> None:
         """Bind the entry to what it paid for; its key is wiped."""
