@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
 
-from demur.cli import app
+from demur.cli import app, resuming
 from demur.cli.resuming import Job
 from demur.cli.values import spread
 from demur.cluster.report_files import read_reports
@@ -133,6 +133,53 @@ def test_of_two_that_begin_at_once_the_first_names_the_job(tmp_path):
     with two:
         pass
     assert list(tmp_path.iterdir()) == [] and one.key(None) != name
+
+
+def test_a_job_that_another_run_finishes_meanwhile_is_begun_anew(tmp_path, monkeypatch):
+    """Never without a name: what is paid for could not be taken up."""
+    one, two = (Job(tmp_path / "out.csv", wanted=True) for _ in range(2))
+    one.key(None)
+    read = type(one.path).read_text
+
+    def finished_right_before_reading(path, *given):
+        path.unlink()
+        monkeypatch.setattr(type(one.path), "read_text", read)
+        return read(path, *given)
+
+    monkeypatch.setattr(type(one.path), "read_text", finished_right_before_reading)
+    name = two.key(None)
+    assert name is not None and name.startswith("job ")
+    monkeypatch.undo()
+    assert two.known(None) == name
+
+
+def test_the_name_of_a_job_is_durable_before_it_is_paid_for(tmp_path, monkeypatch):
+    """Or a power cut after the charge would make it another job, paid for again."""
+    one, synced = Job(tmp_path / "out.csv", wanted=True), []
+    monkeypatch.setattr(
+        resuming, "sync_folder", lambda at: synced.append((at, one.path.exists()))
+    )
+    one.key(None)
+    assert synced == [(tmp_path, True)]
+
+
+def test_a_finished_job_leaves_the_name_of_the_next_one(tmp_path):
+    one, late, next_one = (Job(tmp_path / "out.csv", wanted=True) for _ in range(3))
+    assert one.key(None) == late.key(None)
+    with one:
+        pass
+    name = next_one.key(None)
+    with late:
+        pass
+    assert next_one.known(None) == name
+
+
+def test_a_job_file_that_leads_nowhere_is_damaged(tmp_path):
+    one = Job(tmp_path / "out.csv", wanted=True)
+    one.path.symlink_to(tmp_path / "nothing")
+    for ask in (one.known, one.key):
+        with pytest.raises(ValueError, match="is damaged: remove it"):
+            ask(None)
 
 
 def test_a_key_of_ones_own_needs_no_file(tmp_path):

@@ -160,3 +160,23 @@ def test_laplace_nodes_have_the_moments_of_laplace():
         nodes = scale_mixture(PureNoise(4.0, math.inf, d, d))
         second = d * float(nodes.weights @ nodes.variances)
         assert second == pytest.approx(d * (d + 1) / 16.0, rel=2e-3)
+
+
+@pytest.mark.parametrize("d", [1, 2, 8, 64])
+def test_few_nodes_more_keep_the_tail_straight(d):
+    """The pull of one report, -d/dr log f = r E[1 / tau | r], is k for the exact law.
+
+    Of the first 24 nodes alone (the twin) it grows with the distance. In high dimension
+    these are close together, and so many more would make a fit twice as slow.
+    """
+    k = 4.0
+    nodes = scale_mixture(PureNoise(k, math.inf, d, d))
+    r = np.linspace(d / k, BPM(k, math.inf, d).reach, 500)[:, None]
+
+    def strongest_pull(count):
+        tau = nodes.variances[:count]
+        logs = np.log(nodes.weights[:count]) - 0.5 * d * np.log(tau) - 0.5 * r**2 / tau
+        return float((special.softmax(logs, axis=1) * r / tau).sum(axis=1).max())
+
+    assert len(nodes.weights) <= 28
+    assert strongest_pull(None) < 2.5 * k < 5 * k < strongest_pull(24)

@@ -9,7 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -192,7 +195,7 @@ def dies_at_the_end(patch, where: str) -> None:
         return
     assert where == "words written"  # those of a CSV, before it has its name
 
-    def named(files):
+    def named(files, **_):
         os.link(*files[0])
         raise Killed
 
@@ -314,6 +317,60 @@ def test_a_file_system_without_links_will_do(tmp_path, monkeypatch, name):
         make(source, out, ledger=ledger, idempotency_key="job")
         assert out.read_bytes() == before and len(ledger.entries()) == 1
     assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_a_name_too_long_for_a_file_costs_nothing(tmp_path, name):
+    """Of a CSV that of its words is the longest; all of them come before the charge."""
+    source = write(tmp_path / "in.parquet", points(300))
+    stem, suffix = name.split(".")
+    with book(tmp_path) as ledger:
+        for length in range(215, 250):
+            out = tmp_path / f"{stem:x<{length}}.{suffix}"
+            try:
+                make(source, out, ledger=ledger)
+            except OSError as error:
+                assert error.errno == errno.ENAMETOOLONG
+                break
+            made = len(ledger.entries())
+        assert length > 215 and len(ledger.entries()) == made
+    assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_words_and_reports_are_of_one_job(tmp_path, monkeypatch, overwrite):
+    """Another job wants both names of a CSV right after a first took one of them.
+
+    If nothing is replaced both have the same words, and who gives them back because
+    the reports are another's would take them from these. Else each has its own.
+    """
+    source, out = write(tmp_path / "in.parquet", points(300)), tmp_path / "out.csv"
+    step, first = "replace" if overwrite else "link", threading.get_ident()
+    plain, drawn, go_on = getattr(os, step), threading.Event(), threading.Event()
+
+    def pause(what, done, total):
+        if what == "perturbing" and done:
+            drawn.set()
+            go_on.wait(30.0)
+
+    def then_the_other(old, new):
+        plain(old, new)
+        if threading.get_ident() == first and new == sidecar(out):
+            go_on.set()
+            wait([other], timeout=1.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(make, source, out, overwrite=overwrite, progress=pause)
+        assert drawn.wait(30.0)
+        monkeypatch.setattr(whole_files.os, step, then_the_other)
+        with suppress(ValueError):  # the first may lose, and leaves what it found
+            make(source, out, overwrite=overwrite, L=3.0 if overwrite else L)
+    assert len(values(out)) == 300
+    assert read_reports(out).reports.mechanism.L == L
+    if overwrite:
+        assert other.exception() is None
+    else:
+        assert "something else" in str(other.exception())
 
 
 def changed(table: pa.Table, how: str) -> pa.Table:

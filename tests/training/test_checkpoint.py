@@ -287,9 +287,12 @@ def test_draws_are_taken_ahead_in_few_transactions(monkeypatch, steps_per_draw):
     book = Ledger(Budget(50.0), unit=AddOrRemoveOne(), filter=Filter.pure())
     reservation, asked = book.reserve(says(Pure(0.001)), count=600, label="long"), []
     plain = reservation.draw_many
-    monkeypatch.setattr(
-        reservation, "draw_many", lambda count: asked.append(count) or plain(count)
-    )
+
+    def counted(count):
+        asked.append(count)
+        return plain(count)
+
+    monkeypatch.setattr(reservation, "draw_many", counted)
     pay = booking.payer(SimpleNamespace(steps_per_draw=steps_per_draw), reservation)
     for step in range(600 * steps_per_draw):
         pay(step)

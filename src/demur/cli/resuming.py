@@ -13,7 +13,7 @@ from pathlib import Path
 
 from demur.core import validate
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
-from demur.core.whole_files import took_name, written_aside
+from demur.core.whole_files import sync_folder, took_name, written_aside
 
 
 class Job:
@@ -23,6 +23,7 @@ class Job:
         self._output = output
         self.path = output.with_name(f".{output.name}.job")
         self._wanted = wanted
+        self._key: str | None = None
 
     @property
     def begun(self) -> bool:
@@ -31,16 +32,27 @@ class Job:
 
     def key(self, given: str | None) -> str | None:
         """The caller's own key, the unfinished job's, or a new one."""
-        while self._wanted and not self.begun:
+        if not self._wanted:
+            return given
+        # Another run of this job may finish, and remove its file, at any time.
+        while (found := self._kept()) is None:
             self._begin()
-        return self.known(given)
+        self._key = found
+        return found
 
     def known(self, given: str | None) -> str | None:
         """The caller's own key, or the unfinished job's, if there is one."""
-        if not self.begun:
-            return None if self._wanted else given
+        return self._kept() if self._wanted else given
+
+    def _kept(self) -> str | None:
         try:
-            found = json.loads(self.path.read_text())["idempotency_key"]
+            text = self.path.read_text()
+        except FileNotFoundError:
+            if not self.path.is_symlink():
+                return None
+            text = ""  # a link to nowhere holds the name, and says nothing
+        try:
+            found = json.loads(text)["idempotency_key"]
             validate.name(idempotency_key=found)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -57,6 +69,7 @@ class Job:
             took_name(aside, self.path)
         finally:
             aside.unlink(missing_ok=True)
+        sync_folder(self.path.parent)  # what is paid for under it outlives a power cut
 
     def __enter__(self) -> Job:
         return self
@@ -75,5 +88,7 @@ class Job:
                 f" this machine.{there} Remove the job's file; another run is then a"
                 " new job, which pays anew. Nothing was spent."
             )
-        if kind is None or issubclass(kind, BudgetExceeded):
-            self.path.unlink(missing_ok=True) if self._wanted else None
+        over = kind is None or issubclass(kind, BudgetExceeded)
+        # Once another run has finished this job, the file may name the next one.
+        if over and self._key is not None and self._kept() == self._key:
+            self.path.unlink(missing_ok=True)

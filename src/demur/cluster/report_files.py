@@ -63,6 +63,8 @@ class ReportWriter:
         )
         try:
             self._writer = make(self._file, self._schema)
+            if self._csv:  # a trial: its name is longer, and by `finish` all is paid
+                self._words_aside().unlink()
         except BaseException:  # a full disk: it writes the header at once
             self._file.close()
             self._aside.unlink(missing_ok=True)
@@ -91,20 +93,16 @@ class ReportWriter:
         self._file.close()
         files = [(self._aside, self.path)]
         if self._csv:  # no reports without the words that go with them: those first
-            words = sidecar(self.path)
-            files.insert(0, (written_aside(words, self._metadata.to_text()), words))
+            files.insert(0, (self._words_aside(), sidecar(self.path)))
         try:
-            if self._overwrite:
-                if self._csv:  # and never new words beside old reports
-                    self.path.unlink(missing_ok=True)
-                for aside, place in files:
-                    os.replace(aside, place)
-            else:
-                name_all(files)
+            name_all(files, replace=self._overwrite)
         finally:
             for aside, _ in files[:-1]:
                 aside.unlink(missing_ok=True)
         sync_folder(self.path.parent)
+
+    def _words_aside(self) -> Path:
+        return written_aside(sidecar(self.path), self._metadata.to_text())
 
     def keep(self) -> Path:
         """What lies aside stays there, although its name is taken."""

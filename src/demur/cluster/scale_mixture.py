@@ -30,6 +30,7 @@ from demur.mechanisms.bpm import BPM
 Array = NDArray[np.float64]
 
 _NODES = 24
+_FAR_STEP = 0.5  # of log tau, beyond what is drawn
 _CANDIDATES = 24
 _RADII = 400
 _SMOOTHING = 0.03  # clusters have some width: finer detail of the kernel is not seen
@@ -67,16 +68,19 @@ def _gamma_nodes(noise: PureNoise) -> tuple[Array, Array]:
 
     A report at distance r asks for tau near r / k. Nodes go on until that of the
     farthest report there is: past the last one the tail would be a Gaussian's, and one
-    client who reports what nobody draws would pull a cluster after it.
+    client who reports what nobody draws would pull a cluster after it. The density need
+    not be precise there: in high dimension these nodes lie further apart.
     """
     shape = 0.5 * (noise.block + 1.0)
     ends = np.log(special.gammaincinv(shape, [1e-7, 1.0 - 1e-9]))
     low, high = (float(end) for end in ends)
     step = (high - low) / (_NODES - 1)
     reach = BPM(noise.rate, math.inf, noise.block).reach
-    further = max(0, int((math.log(0.5 * noise.rate * reach) - high) / step))
-    logs = low + step * np.arange(_NODES + further)
-    weights = np.exp(shape * logs - np.exp(logs) - special.gammaln(shape))
+    apart = max(step, _FAR_STEP)
+    further = max(0, int((math.log(0.5 * noise.rate * reach) - high) / apart))
+    steps = np.repeat([step, apart], [_NODES, further])
+    logs = low + np.cumsum(steps) - step
+    weights = steps * np.exp(shape * logs - np.exp(logs) - special.gammaln(shape))
     weights /= weights.sum()
     return np.exp(logs) * 2.0 / noise.rate**2, weights
 

@@ -156,9 +156,10 @@ class BPM:
 
     @property
     def reach(self) -> float:
-        """How far outside [0, 1] a coordinate of a report can lie: L, if it is finite.
+        """How far outside [0, 1] a coordinate of a report can lie.
 
-        At L = infinity it is where reports are cut, once in 10^260.
+        It is L, unless that is huge: then it is where reports are cut, once in 10^260,
+        as at L = infinity.
         """
         return reach_of(self.epsilon, self.L, self.dimension)
 

@@ -348,7 +348,7 @@ def _complain(
     ]
     if said:
         raise ValueError(
-            f"reports must lie in [-L, 1 + L] with L = {mechanism.reach:g} and be"
-            f" finite, ids from 0: {'; '.join(said)}. These are not this mechanism's"
-            " reports"
+            f"reports of {mechanism} are finite and lie in [{-mechanism.reach:g},"
+            f" {1.0 + mechanism.reach:g}], with ids from 0: {'; '.join(said)}. These"
+            " are not this mechanism's reports"
         )
