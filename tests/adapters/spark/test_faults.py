@@ -56,6 +56,8 @@ class Gate:
 
     def __call__(self, batches):
         part = TaskContext.get().partitionId()
+        if part and not os.path.exists(self.path):
+            Path(f"{self.path}-{os.getpid()}").touch()  # killed here, a task fails
         while part and not os.path.exists(self.path):
             time.sleep(0.05)
         yield from batches
@@ -100,22 +102,18 @@ def processes():
             yield int(entry.name), parent, command
 
 
-def executors(spark):
-    """The JVMs of this application's executors."""
-    app = spark.sparkContext.applicationId
-    return [
-        pid
-        for pid, _, command in processes()
-        if "CoarseGrainedExecutorBackend" in command and app in command
-    ]
+def busy_workers(gate):
+    """The Python processes whose tasks wait at the gate."""
+    known = {int(path.name.rsplit("-")[-1]) for path in gate.parent.glob("open-*")}
+    return [pid for pid, _, _ in processes() if pid in known]
 
 
-def python_workers(spark):
-    """The Python processes that run tasks: children of the executors' daemons."""
-    tree = list(processes())
-    own = set(executors(spark))
-    daemons = {pid for pid, parent, _ in tree if parent in own}
-    return [pid for pid, parent, _ in tree if parent in daemons]
+def busy_executors(gate):
+    """The JVMs they work for: a worker's parent is a daemon, and its parent the JVM."""
+    parents = {pid: parent for pid, parent, _ in processes()}
+    found = (parents.get(parents[pid]) for pid in busy_workers(gate) if pid in parents)
+    commands = {pid: command for pid, _, command in processes()}
+    return [p for p in found if "CoarseGrainedExecutorBackend" in commands.get(p, "")]
 
 
 def until(true, what, seconds=300):
@@ -133,6 +131,8 @@ def finished_tasks(spark):
 
 def disturbed(spark, reports, path, gate, harm):
     """Write the reports; `harm` in the middle, when one partition is done."""
+    for earlier in gate.parent.glob("open-*"):
+        earlier.unlink()
     gate.unlink()
     errors = []
 
@@ -212,19 +212,19 @@ def test_killed_processes_change_no_report(cluster, table, gate, tmp_path):
     killed = []
 
     def kill_one_of(find):
-        until(lambda: find(cluster), "a victim")
-        killed.append(find(cluster)[0])
+        until(lambda: find(gate), "a victim")
+        killed.append(find(gate)[0])
         os.kill(killed[-1], signal.SIGKILL)
-        until(lambda: killed[-1] not in find(cluster), "its end")
+        until(lambda: killed[-1] not in find(gate), "its end")
 
     written = []
     with privatize(table, MECHANISM, NAMES, "id", ledger, source=Seeded(9)) as reports:
         quiet = by_id(reports.dataframe)
-        for find in (python_workers, executors):
+        for find in (busy_workers, busy_executors):
             path = str(tmp_path / find.__name__)
             failed = failed_tasks(cluster)
             disturbed(cluster, reports, path, gate, lambda f=find: kill_one_of(f))
-            assert failed_tasks(cluster) > failed
+            until(lambda f=failed: failed_tasks(cluster) > f, "it in the log", 60)
             written.append(by_id(cluster.read.parquet(path)))
     assert len(killed) == 2 and all(same(one, expected) for one in (quiet, *written))
     assert len(ledger.entries()) == 1
