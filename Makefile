@@ -93,11 +93,12 @@ examples: $(VENV)/.full
 	  $(BIN)/python "$$f" >$(OUT)/example.log 2>&1 \
 	    || { cat $(OUT)/example.log; exit 1; }; done
 
-# Unit tests, doctests, the blocks of README.md and docs/. Exit 5: no test is marked serial.
+# Unit tests, doctests, the blocks of README.md and docs/. One worker more than processors:
+# a tenth of the time goes to waiting for servers and children. Exit 5: no test is marked serial.
 tests: $(VENV)/.full
 	@mkdir -p $(OUT); rm -f $(OUT)/junit-*.xml
 	$(say) "tests"
-	@$(PYTEST) $(PARALLEL) -m "not deep and not serial" \
+	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial" \
 	  --junit-xml=$(OUT)/junit-parallel.xml
 	$(say) "tests that need the machine to themselves"
 	@$(PYTEST) -m "serial and not deep" --junit-xml=$(OUT)/junit-serial.xml \

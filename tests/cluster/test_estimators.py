@@ -503,10 +503,10 @@ def test_a_report_that_no_client_can_have_drawn_is_named(name, mechanism, decode
     ("name", "mechanism"),
     [
         ("kmeans", BPM(8.0, math.inf, 2)),
-        ("kmeans", BPM(8.0, "auto", 2)),
-        ("kmeans", LaplacePerDimension(8.0, 2)),
+        pytest.param("kmeans", BPM(8.0, "auto", 2), marks=pytest.mark.deep),
+        pytest.param("kmeans", LaplacePerDimension(8.0, 2), marks=pytest.mark.deep),
         ("gmm", BPM(8.0, math.inf, 2)),
-        ("gmm", BPM(8.0, 1e4, 2)),
+        pytest.param("gmm", BPM(8.0, 1e4, 2), marks=pytest.mark.deep),
         ("tmm", BPM(8.0, math.inf, 2)),
     ],
 )
@@ -544,7 +544,7 @@ def test_noise_wider_than_any_number_is_refused_unpaid(name, decoder, more):
     assert not ledger.entries()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "L"), [("kmeans", "auto"), ("gmm", math.inf)])
 def test_noise_a_billion_times_wider_than_the_cube_is_decoded(name, L):
     fitted = model(name, epsilon=2e-9, L=L).fit(blobs(210))

@@ -17,13 +17,13 @@ ENTRIES = 100_000
 
 def test_a_large_book_reads_right(book_url, capsys):
     # Where the rows lie changes nothing in what is computed of them: fewer will do.
-    entries = ENTRIES if is_file(book_url) else ENTRIES // 5
-    large.build(book_url, entries)
+    entries, distinct = (ENTRIES, 1000) if is_file(book_url) else (ENTRIES // 10, 200)
+    large.build(book_url, entries, distinct)
     found = json.loads(run_script("large.py", "read", book_url))
     with capsys.disabled():
         print(f"\n{entries:,} entries, a fresh process: {found}")
     assert found["entries"] == entries
-    mu_squared = large.mu_squared(entries)
+    mu_squared = large.mu_squared(entries, distinct)
     gaussians = calibrate.gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
     one = Gaussian(1.0 / math.sqrt(mu_squared))
     whole = accounting.price(Composed((one, *large.plans(10))), 1e-5)
