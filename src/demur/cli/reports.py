@@ -107,10 +107,10 @@ def make(
     from demur.cli.resuming import Job
     from demur.cli.spending import open_or_make, told_on_interrupt
     from demur.cluster.point_tables import PointTable
-    from demur.cluster.report_job import ReportJob, whole_budget
+    from demur.cluster.report_job import ReportJob
     from demur.core.adjacency import ReplaceOne
     from demur.ledger import Ledger
-    from demur.mechanisms import BPM
+    from demur.mechanisms.bpm import BPM, whole_budget
 
     def go_on(new: list[Entry]) -> str:
         if book is None:
@@ -148,7 +148,7 @@ def make(
             )
             ledger = None
             if book is not None:  # made only now, when there is something to charge
-                whole: Any = {ReplaceOne(): whole_budget(bpm)}
+                whole: Any = {ReplaceOne(): whole_budget(bpm.declaration(space))}
                 ledger = closing.enter_context(
                     open_or_make(
                         book, dataset=source.stem, budgets=whole, filter="pure"

@@ -32,9 +32,8 @@ from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse
-from demur.core.events import Pure
-from demur.ledger import Budget, Ledger, own_book
-from demur.mechanisms.bpm import BPM
+from demur.ledger import Ledger, own_book
+from demur.mechanisms.bpm import BPM, whole_budget
 from demur.mechanisms.bpm_table import make_table
 
 
@@ -147,13 +146,15 @@ class ReportJob:
                 " cannot know of the first. Nothing was spent."
             )
         bpm, digest = self.metadata.mechanism, self._found.digest
-        book = own_book(ledger, whole_budget(bpm), unit=ReplaceOne(), filter="pure")
+        declared = bpm.declaration(self.metadata.space)
+        whole = whole_budget(declared)
+        book = own_book(ledger, whole, unit=ReplaceOne(), filter="pure")
         # The output is opened first: a place that cannot be written to costs nothing.
         with ReportWriter(self.path, self.metadata, overwrite=self.overwrite) as writer:
             if not (self.overwrite or _charged_before(book, idempotency_key)):
                 _free(self.path, self.table.path, may_exist=False)
             entry = book.charge(
-                bpm.declaration(self.metadata.space),
+                declared,
                 label=label or f"reports of {self.table.path.stem}"[:200],
                 input_digest=digest,
                 idempotency_key=idempotency_key,
@@ -198,13 +199,6 @@ class ReportJob:
         if next(expected, None) is not None:
             raise _changed(self.table.path, entry)
         return released.text()
-
-
-def whole_budget(bpm: BPM) -> Budget:
-    """What one entry of this mechanism costs at any replacement of a record."""
-    event = bpm.event(ReplaceOne())
-    assert isinstance(event, Pure)
-    return Budget(max(event.epsilon, 2.0**-1022))
 
 
 def _charged_before(ledger: Ledger | None, idempotency_key: str | None) -> bool:
