@@ -27,7 +27,7 @@ from demur.adapters.frameworks import missing
 from demur.adapters.linear import TAU, LinearHead, NotALinearHead, release_linear
 from demur.convex.losses import HUBER_WIDTH
 from demur.convex.objective import objective
-from demur.convex.solver import TAU as SOLVER_TAU
+from demur.convex.sensitivity import TAU as SOLVER_TAU
 from demur.convex.solver import minimise
 from demur.core.bounds import clip_rows, finite_matrix
 from demur.core.entropy import Source

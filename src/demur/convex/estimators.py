@@ -30,8 +30,8 @@ from demur.convex.release import (
 )
 from demur.convex.report import PrivacyReport
 from demur.convex.row_sources import Rows
-from demur.convex.sensitivity import Breakdown, erm_sensitivity
-from demur.convex.solver import TAU, minimise
+from demur.convex.sensitivity import TAU, Breakdown, erm_sensitivity
+from demur.convex.solver import minimise
 from demur.convex.streamed import StreamedObjective, StreamedRows
 from demur.convex.streamed_solver import minimise_streamed
 from demur.core import validate

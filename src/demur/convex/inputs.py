@@ -13,7 +13,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from demur.convex.objective import Objective, objective
-from demur.convex.prototypes import exact_sums
 from demur.convex.row_sources import (
     MOST_LABELS,
     Rows,
@@ -21,6 +20,7 @@ from demur.convex.row_sources import (
     is_rows,
     refuse_long_rows,
 )
+from demur.convex.rows.class_sums import exact_sums
 from demur.convex.streamed import StreamedRows
 from demur.core import validate
 from demur.core.bounds import Bound, BoundSource, clip_rows

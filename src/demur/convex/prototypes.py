@@ -13,10 +13,8 @@ each pair of worlds is a single Gaussian shift of size |x - x'| / w in block y, 
 the class: the release is exactly mu-GDP with mu = r / w, parallel over the classes.
 Nothing is claimed at `ReplaceOne`: there the counts move, and sigma_c tells them.
 
-**Exact sums.** A float sum over many rows could move by more than its sensitivity. Here
-rows are put on a grid of g = B 2^-bits and summed as integers. Snapping moves the two
-versions of a record apart by at most g sqrt(d), and one division rounds; both are added
-to r.
+Rows are summed exactly, on a grid (`rows.class_sums`): snapping moves the two versions
+of a record apart by at most g sqrt(d), and one division rounds; both are added to r.
 
 **Distances.** A noisy prototype p_c is longer: E|p_c|^2 = |mu_c|^2 + d sigma_c^2, so
 classes with few records look far from everything. The score of x is therefore
@@ -51,48 +49,7 @@ UNPROTECTED = (
     "labels, the number of records of each class (its noise reveals it) and n",
     "hyper-parameters and the norm bound, which are public",
 )
-_MOST_BITS = 45
-_CHUNK = 1 << 16
 _ROUNDOFF = 2.0**-53
-
-
-def grid_step(n: int, norm_bound: float) -> float:
-    """The step of the grid on which n rows are summed."""
-    # |coordinate| <= B is at most 2^bits steps, and n of them stay below 2^62.
-    bits = min(_MOST_BITS, 61 - max(1, n).bit_length())
-    return math.ldexp(1.0, math.frexp(norm_bound)[1] - bits)
-
-
-@dataclass(frozen=True)
-class ClassSums:
-    """Sums of some rows of each class in steps of the grid: exact, as integers."""
-
-    num_classes: int
-    step: float
-
-    def __call__(
-        self, rows: Array, y: NDArray[np.intp]
-    ) -> tuple[NDArray[np.int64], ...]:
-        """The sums, one row for each class."""
-        sums = np.zeros((self.num_classes, rows.shape[1]), dtype=np.int64)
-        order = np.argsort(y, kind="stable")
-        snapped = np.rint(rows[order] / self.step).astype(np.int64)
-        present, first = np.unique(y[order], return_index=True)
-        sums[present] = np.add.reduceat(snapped, first, axis=0)
-        return (sums,)
-
-
-def exact_sums(
-    X: Array, y: NDArray[np.intp], num_classes: int, norm_bound: float
-) -> tuple[Array, float]:
-    """Sums of the rows of each class, exact on a grid, and that grid's step."""
-    step = grid_step(len(X), norm_bound)
-    work = ClassSums(num_classes, step)
-    sums = np.zeros((num_classes, X.shape[1]), dtype=np.int64)
-    for start in range(0, len(X), _CHUNK):
-        some = slice(start, start + _CHUNK)
-        sums += work(X[some], y[some])[0]
-    return sums.astype(np.float64) * step, step
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from demur.convex.errors import NotAtMinimiser
 from demur.convex.losses import HUBER_WIDTH, check_loss
 from demur.convex.sensitivity import (
+    TAU,
     HeadSensitivity,
     declared_sensitivity,
     erm_sensitivity,
 )
-from demur.convex.solver import TAU
 from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, real_array

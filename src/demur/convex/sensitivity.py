@@ -22,11 +22,13 @@ from demur.convex.losses import (
     grad_diff_bound,
     minimiser_radius,
 )
-from demur.convex.solver import TAU
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne
 from demur.core.curve import PiecewiseLinear
 from demur.core.sensitivity import Sensitivity, Table
+
+# The largest gradient norm at which a head counts as the minimiser (`solver`).
+TAU = 1e-9
 
 # Clipping is a projection up to rounding, and so are the other steps on a row: a
 # relative 1e-9 of the record's part is far more than they can add.

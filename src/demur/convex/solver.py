@@ -26,12 +26,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotConverged
 from demur.convex.objective import Curvature, Objective
+from demur.convex.sensitivity import TAU
 from demur.core import validate
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 
-TAU = 1e-9
 _ARMIJO = 1e-4
 _FLAT = 0.5  # of the slope that a step starts with
 _TRIALS = 60

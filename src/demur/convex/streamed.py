@@ -18,8 +18,8 @@ from demur.convex import row_sources
 from demur.convex.errors import DataChanged
 from demur.convex.form import Form, Labels
 from demur.convex.objective import Objective
-from demur.convex.prototypes import ClassSums, grid_step
 from demur.convex.row_sources import RowSource, Task
+from demur.convex.rows.class_sums import ClassSums, grid_step
 from demur.convex.totals import Index, Totals, Work
 from demur.core.bounds import Bound
 

@@ -27,8 +27,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from demur.convex.errors import NotConverged
 from demur.convex.form import UNIT_ROUNDOFF
 from demur.convex.objective import Objective
+from demur.convex.sensitivity import TAU
 from demur.convex.solver import (
-    TAU,
     Minimiser,
     Preconditioner,
     Progress,
