@@ -26,19 +26,26 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from demur.convex.estimators import (
+from demur.convex.heads.estimators import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
 )
-from demur.convex.losses import lz_logistic_binary_bound, lz_softmax_linear_bound
-from demur.convex.objective import objective
-from demur.convex.sensitivity import erm_sensitivity
-from demur.convex.solver import minimise
+from demur.convex.sensitivity.curves import erm_sensitivity
+from demur.convex.sensitivity.losses import (
+    lz_logistic_binary_bound,
+    lz_softmax_linear_bound,
+)
+from demur.convex.solving.objective import objective
+from demur.convex.solving.solver import minimise
+from demur.core.accounting.calibrate import (
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_sigma,
+)
 from demur.core.adjacency import ReplaceOne
 from demur.core.bounds import clip_rows, normalize_rows
-from demur.core.calibrate import gaussian_epsilon, gaussian_mu, gaussian_sigma
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 

@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from _crowd import in_processes  # noqa: E402
 
+from demur.core.accounting.events import Gaussian  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.core.events import Gaussian  # noqa: E402
 from demur.ledger import Budget, Ledger  # noqa: E402
 from tests.ledger import large  # noqa: E402
 from tests.ledger.kit import NoServer, Server, subprocess_environment  # noqa: E402

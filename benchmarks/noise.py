@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from demur.mechanisms.rounded_gaussian import open_fraction, rounded_gaussian
+from demur.mechanisms.sampling.rounded_gaussian import open_fraction, rounded_gaussian
 
 SCALE = 2.0**26
 OPENDP_COORDINATES = 20_000

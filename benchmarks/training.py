@@ -40,10 +40,10 @@ import optax
 
 from demur.mechanisms.correlated import optimize_banded_toeplitz
 from demur.training import BandMFExecutionPlanConfig, dp_sgd, fit
+from demur.training.batches.selection_key import selection_key
+from demur.training.clipping.types import ClippedSum
 from demur.training.models import CNN, MLP, Model, accuracy, cross_entropy
-from demur.training.noise import privatizer, step_keys
-from demur.training.selection_key import selection_key
-from demur.training.types import ClippedSum
+from demur.training.noise.privatizer import privatizer, step_keys
 
 try:
     import jax_privacy

@@ -23,9 +23,9 @@ import numpy as np
 from river import datasets, linear_model, optim, preprocessing
 from sklearn.metrics import roc_auc_score
 
-from demur.core.calibrate import gaussian_mu
+from demur.core.accounting.calibrate import gaussian_mu
 from demur.unlearning import MemoryPair, PrivacyOdometer
-from demur.unlearning.modes import OGD, Logistic, Mode, Ridge
+from demur.unlearning.models import OGD, Logistic, Mode, Ridge
 
 DATA = Path(os.environ.get("DEMUR_DATA", "../shared/data"))
 MU = gaussian_mu(1.0, 1e-5)

@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from demur.unlearning.modes import make_mode
-from demur.unlearning.service import UnlearningService
+from demur.unlearning.models import make_mode
+from demur.unlearning.service.service import UnlearningService
 
 
 def seconds(work, count):

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 import demur as dm
 from demur.training import dp_sgd, fit
-from demur.training.checkpoint import Checkpoint
+from demur.training.run.checkpoint import Checkpoint
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16.0).astype(np.float32)  # pixels are 0 to 16: a public range

@@ -37,7 +37,7 @@ def changeable(kinds):
         demur.ledger,
         demur.mechanisms,
         demur.convex,
-        demur.unlearning.modes,
+        demur.unlearning.models,
     ],
     ids=lambda package: package.__name__,
 )

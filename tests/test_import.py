@@ -44,7 +44,7 @@ def loaded_after(code):
         "import demur.core.release",
         "from demur.core import adjacency, bounds, calibrate, cost, entropy, entry",
         "from demur.core.accounting import price\n"
-        "from demur.core.events import Gaussian\n"
+        "from demur.core.accounting.events import Gaussian\n"
         "price(Gaussian(1.0), 1e-6)",
     ],
 )

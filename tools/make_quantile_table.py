@@ -1,4 +1,4 @@
-"""Make, or check bit for bit, the table of `demur.mechanisms.normal_quantile`.
+"""Make, or check bit for bit, the table of `demur.mechanisms.sampling.normal_quantile`.
 
     python tools/make_quantile_table.py            # write it, print the certificate
     python tools/make_quantile_table.py --check    # regenerate and compare every bit
@@ -121,7 +121,7 @@ def derivative_polynomial(n: int) -> list[int]:
 
 
 def certificate(table: Array) -> Certificate:
-    """Bounds by the formulas in the docstring of `demur.mechanisms.normal_quantile`.
+    """Bounds by the formulas of `demur.mechanisms.sampling.normal_quantile`.
 
     Evaluated in float64; the factors 1 + 1e-9 pay for that.
     """

@@ -36,7 +36,7 @@ def peak():
 path, how = sys.argv[1:3]
 from demur.convex import BallLogisticRegression, ParquetRows
 from demur.convex import streamed
-from demur.convex.tables import read_rows
+from demur.convex.rows.tables import read_rows
 seen = []
 plain = streamed.StreamedObjective.answer
 def answer(self, theta, *, hessian=False):

@@ -30,11 +30,12 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "src"), str(ROOT)]
 
 from _crowd import in_processes  # noqa: E402
 
+from demur.core.accounting.events import Pure  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.core.events import Pure  # noqa: E402
-from demur.ledger import Budget, Ledger, store  # noqa: E402
+from demur.durable import store  # noqa: E402
+from demur.ledger import Budget, Ledger  # noqa: E402
 from tests.ledger.kit import NoServer, Server, ask  # noqa: E402
 
 UNIT = AddOrRemoveOne()

@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from demur.adapters.spark import SparkReports, privatize
 from demur.mechanisms.bpm import BPM
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 CORES = 2
 FILES = 8

@@ -33,9 +33,9 @@ from demur.training import (
     fit,
     privatizer,
 )
+from demur.training.devices.placement import Placement
+from demur.training.devices.processes import Processes
 from demur.training.distributed import start
-from demur.training.placement import Placement
-from demur.training.processes import Processes
 
 ROWS, SIZES = 1024, (784, 512, 512, 10)
 SEEN_FROM = 3  # the first steps wait for programs and pages

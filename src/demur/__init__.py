@@ -4,11 +4,15 @@ The words every engine shares. Each is loaded when it is first used, so that
 `import demur` stays quick and imports no framework.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
     from demur.core.accounting import price as price
+    from demur.core.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
+    from demur.core.accounting.gaussian import gaussian_mu as gaussian_mu
+    from demur.core.accounting.gaussian import gaussian_sigma as gaussian_sigma
     from demur.core.adjacency import AddOrRemoveOne as AddOrRemoveOne
     from demur.core.adjacency import Ball as Ball
     from demur.core.adjacency import Erasure as Erasure
@@ -26,56 +30,13 @@ if TYPE_CHECKING:
     from demur.core.errors import BudgetExceeded as BudgetExceeded
     from demur.core.errors import DemurError as DemurError
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
-    from demur.core.gaussian import gaussian_epsilon as gaussian_epsilon
-    from demur.core.gaussian import gaussian_mu as gaussian_mu
-    from demur.core.gaussian import gaussian_sigma as gaussian_sigma
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity
-    from demur.ledger.book import Ledger as Ledger
+    from demur.durable.chain import Head as Head
     from demur.ledger.budget import Budget as Budget
-    from demur.ledger.chain import Head as Head
     from demur.ledger.filters import Filter as Filter
+    from demur.ledger.ledger import Ledger as Ledger
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "price": "core.accounting",
-    "AddOrRemoveOne": "core.adjacency",
-    "Ball": "core.adjacency",
-    "Erasure": "core.adjacency",
-    "LipschitzMap": "core.adjacency",
-    "ReplaceOne": "core.adjacency",
-    "ZeroOut": "core.adjacency",
-    "Bound": "core.bounds",
-    "clip_rows": "core.bounds",
-    "normalize_rows": "core.bounds",
-    "to_unit_cube": "core.bounds",
-    "gaussian_epsilon": "core.gaussian",
-    "gaussian_mu": "core.gaussian",
-    "gaussian_sigma": "core.gaussian",
-    "Declaration": "core.declaration",
-    "Seeded": "core.entropy",
-    "Entry": "core.entry",
-    "BookUnreachable": "core.errors",
-    "BudgetExceeded": "core.errors",
-    "DemurError": "core.errors",
-    "OutcomeUnknown": "core.errors",
-    "Release": "core.release",
-    "Sensitivity": "core.sensitivity",
-    "Ledger": "ledger.book",
-    "Budget": "ledger.budget",
-    "Head": "ledger.chain",
-    "Filter": "ledger.filters",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'demur' has no attribute {name!r}")
-    value = getattr(import_module(f"demur.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*_HOME, "__version__"])
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

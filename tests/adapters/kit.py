@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from demur.convex.objective import objective
-from demur.convex.solver import minimise
+from demur.convex.solving.objective import objective
+from demur.convex.solving.solver import minimise
 from demur.core.bounds import clip_rows
 
 N, D, K = 600, 6, 3

@@ -10,8 +10,7 @@ import pytest
 
 import demur as dm
 from demur.adapters import release_equinox
-from demur.adapters.equinox import predict_eqx_svm, train_head_eqx
-from demur.adapters.equinox_heads import (
+from demur.adapters.equinox.heads import (
     LogisticRegressorEqx,
     RidgePrototypesEqx,
     SoftmaxLinearEqx,
@@ -21,9 +20,10 @@ from demur.adapters.equinox_heads import (
     softmax_objective,
     squared_hinge_objective,
 )
+from demur.adapters.equinox.release import predict_eqx_svm, train_head_eqx
 from demur.adapters.linear import NotALinearHead
 from demur.convex import NotAtMinimiser, NotConverged
-from demur.convex.objective import objective
+from demur.convex.solving.objective import objective
 from tests.adapters import kit
 
 pytestmark = pytest.mark.slow  # not in `make check`

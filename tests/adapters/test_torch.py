@@ -10,7 +10,7 @@ from torch import nn
 import demur as dm
 from demur.adapters import release_torch
 from demur.adapters.linear import NotALinearHead
-from demur.adapters.torch_heads import (
+from demur.adapters.torch.heads import (
     LogRegTorchConfig,
     SoftmaxLogReg,
     SquaredHingeSVM,

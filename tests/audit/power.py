@@ -16,8 +16,8 @@ from demur.audit.black_box import audit_scores
 from demur.audit.claim import Claim
 from demur.audit.one_run import audit_one_run
 from demur.audit.result import AuditResult
-from demur.core.calibrate import gaussian_mu
-from demur.core.events import Gaussian, Pure
+from demur.core.accounting.calibrate import gaussian_mu
+from demur.core.accounting.events import Gaussian, Pure
 
 ALPHA = 1e-6
 DELTA = 1e-5

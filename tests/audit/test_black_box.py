@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from demur.audit import Claim, Level, audit, audit_scores, audits_of
+from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import PoissonGaussian, Pure
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
-from demur.core.events import Gaussian as GaussianEvent
-from demur.core.events import PoissonGaussian, Pure
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, GaussianReports, LaplacePerDimension
 from tests.audit.power import gaussian_audit, laplace_audit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demur.audit import Canaries, Claim, audit_canaries, flip_coins
-from demur.core.events import Gaussian, PoissonGaussian, Pure
+from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure
 
 DIMENSION, COUNT = 600, 500
 

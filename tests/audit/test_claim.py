@@ -8,8 +8,7 @@ import pytest
 from demur.audit import Claim, Shape
 from demur.audit.claim import THE_PAIR
 from demur.core import accounting
-from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
-from demur.core.events import (
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -17,6 +16,7 @@ from demur.core.events import (
     Pure,
     Repeated,
 )
+from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 from tests.audit.twins import UNIT, gaussian

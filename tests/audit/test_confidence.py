@@ -14,7 +14,7 @@ from demur.audit.confidence import (
     proportion_lower,
     proportion_upper,
 )
-from demur.core.gaussian import gaussian_epsilon
+from demur.core.accounting.gaussian import gaussian_epsilon
 
 ALPHA = 0.05
 

@@ -6,8 +6,8 @@ import pytest
 from demur.audit import AuditResult, Level, audit_deletion, audits_of
 from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
-from demur.unlearning.modes import OGD, Ridge
-from demur.unlearning.retrain_test import stream, verify_against_retrain
+from demur.unlearning.models import OGD, Ridge
+from demur.unlearning.retrain.comparison import stream, verify_against_retrain
 from tests.audit.twins import gaussian
 
 CONFIDENCE = 1 - 1e-6

@@ -7,9 +7,7 @@ import pytest
 
 from demur.audit.distances import charged_loss, measure
 from demur.audit.measured import Loss, Measured
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne
-from demur.core.curve import PiecewiseLinear
-from demur.core.events import (
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -19,6 +17,8 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
+from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne
+from demur.core.curve import PiecewiseLinear
 from demur.core.recording import Passage, Rows, Scores, Shift, Step
 from demur.core.sensitivity import Sensitivity
 from demur.mechanisms.bpm import BPM

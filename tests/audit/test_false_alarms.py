@@ -16,11 +16,11 @@ from scipy import stats
 from demur.audit import Claim, audit, audit_one_run, audit_scores, independence_test
 from demur.audit.laws import bpm_radius, laplace, law_of, normal
 from demur.audit.noise_tests import failures, noise_test
+from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import Pure
+from demur.core.accounting.gaussian import gaussian_mu
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
-from demur.core.events import Gaussian as GaussianEvent
-from demur.core.events import Pure
-from demur.core.gaussian import gaussian_mu
 from demur.mechanisms import BPM, Gaussian
 from tests.audit.power import (
     DELTA,

@@ -21,8 +21,8 @@ from demur.audit.one_run import (
     mu_one_run,
     refutes_curve,
 )
-from demur.core.events import Gaussian, Pure
-from demur.core.gaussian import gaussian_mu
+from demur.core.accounting.events import Gaussian, Pure
+from demur.core.accounting.gaussian import gaussian_mu
 from tests.audit.power import DELTA, canary_scores, gaussian_claim
 
 CASES = [

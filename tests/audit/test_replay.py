@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from demur.audit.replay import Breach, replay
-from demur.cluster.report_job import make_reports
+from demur.cluster.files.report_job import make_reports
 from demur.compat.ball_dp.radius import dp_quantile_exponential_mechanism
 from demur.convex import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
-    estimators,
     private_radius,
 )
+from demur.convex.heads import estimators
 from demur.core import recording
 from demur.core.adjacency import (
     AddOrRemoveOne,
@@ -34,7 +34,7 @@ from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.unlearning import MemoryPair, PrivacyOdometer
-from demur.unlearning.modes.ogd import OGD
+from demur.unlearning.models.ogd import OGD
 
 REPLACED = ReplaceOne()
 DIAGONAL = math.sqrt(2.0)  # of the unit square
@@ -656,7 +656,7 @@ def job(tmp_path, change=lambda points: points):
 
 @pytest.mark.parametrize("rows, batches", [(100, 1), (3, 2)])
 def test_a_file_of_reports(tmp_path, monkeypatch, rows, batches):
-    monkeypatch.setattr("demur.cluster.point_tables._MOST_ROWS", rows)
+    monkeypatch.setattr("demur.cluster.files.point_tables._MOST_ROWS", rows)
     pair = (POINTS, to(POINTS, 2, [0.9, 0.9]))
     found = audit(job(tmp_path), pair)
     assert found.violations == () and found.passages == batches
@@ -665,7 +665,7 @@ def test_a_file_of_reports(tmp_path, monkeypatch, rows, batches):
 @pytest.mark.parametrize("rows", [100, 4])
 def test_a_record_in_two_rows_of_a_file(tmp_path, monkeypatch, rows):
     """Of one batch or of two: batches of one key are counted together."""
-    monkeypatch.setattr("demur.cluster.point_tables._MOST_ROWS", rows)
+    monkeypatch.setattr("demur.cluster.files.point_tables._MOST_ROWS", rows)
     pair = (POINTS, to(POINTS, 2, [0.3, 0.3]))
     twice = audit(job(tmp_path, lambda p: np.vstack([p, p])), pair)
     assert twice.breaches() == {Breach.INPUT}

@@ -14,13 +14,13 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPrivate
 from demur.core.recording import Tape, watching
 from demur.mechanisms.correlated import BandedToeplitz
-from demur.training.batch_selection import CyclicPoissonSampling, PartitionType
+from demur.training.batches.selection import CyclicPoissonSampling, PartitionType
 from demur.training.canaries import gradient_run
-from demur.training.config import BandMFExecutionPlanConfig, dp_sgd
-from demur.training.noise import privatizer, step_keys
-from demur.training.shapes import ShapePlan
-from demur.training.trainer import Users, fit
-from demur.training.types import ClippedSum
+from demur.training.clipping.types import ClippedSum
+from demur.training.noise.privatizer import privatizer, step_keys
+from demur.training.plans.config import BandMFExecutionPlanConfig, dp_sgd
+from demur.training.run.trainer import Users, fit
+from demur.training.sizes.shapes import ShapePlan
 
 N, D, CLIP = 24, 3, 1.0
 UNITS = {

@@ -20,7 +20,7 @@ from demur.audit.laws import normal
 from demur.core.entropy import Seeded
 from demur.training import BandMFExecutionPlanConfig, dp_sgd
 from demur.training.canaries import gradient_run, step_weights
-from demur.training.noise import privatizer
+from demur.training.noise.privatizer import privatizer
 
 pytestmark = pytest.mark.slow
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demur.checks.builders import LABEL, of_mechanism
+from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import OsEntropy
-from demur.core.events import Gaussian as GaussianEvent
 from demur.core.release import Release
 from demur.mechanisms.gaussian import Gaussian, digest_of
+from demur.testing.builders import LABEL, of_mechanism
 
 UNIT = AddOrRemoveOne()
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from demur.checks import discover
-from demur.checks.discovery import Kind
-from demur.checks.examples import (
+from demur.testing import discover
+from demur.testing.discovery import Kind
+from demur.testing.examples import (
     EXAMPLES,
     EXEMPT,
     READERS,
@@ -16,8 +16,8 @@ from demur.checks.examples import (
     reason,
     subjects_of,
 )
-from demur.checks.run import checks_on_found
-from demur.checks.selection import Selection
+from demur.testing.run import checks_on_found
+from demur.testing.selection import Selection
 
 ALL = discover("demur")
 # Whole training runs, and decoders that search: seconds for a contract.
@@ -58,7 +58,7 @@ def test_nothing_is_exempt_or_exemplified_that_does_not_exist():
 
 def test_no_mechanism_estimator_or_plan_is_exempt():
     odd = {f.name for f in ALL.found if reason(f) and f.kind is not Kind.SPENDER}
-    assert odd <= {"demur.training.target:Target"}  # a base class
+    assert odd <= {"demur.training.plans.target:Target"}  # a base class
 
 
 @pytest.mark.parametrize("package", sorted(READERS))

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from demur.checks import check_mechanism, checks_on
+from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import real_array
 from demur.core.cost import Cost, Fixed
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Seeded
-from demur.core.events import Gaussian as GaussianEvent
-from demur.core.events import Pure
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.mechanisms.gaussian import Gaussian, digest_of
+from demur.testing import check_mechanism, checks_on
 from tests.checks.kit import UNIT, Honest, rng_data, subject
 
 

@@ -40,8 +40,8 @@ def after_the_charge() -> None:
 
 
 def while_reading() -> None:
-    tables = import_module("demur.convex.tables")
-    workload = import_module("demur.unlearning.workload")
+    tables = import_module("demur.convex.rows.tables")
+    workload = import_module("demur.unlearning.stream.workload")
 
     for module, name in ((tables, "read_rows"), (workload, "read_stream")):
         real = getattr(module, name)
@@ -54,7 +54,7 @@ def while_reading() -> None:
 
 
 def in_the_second_batch() -> None:
-    import_module("demur.cluster.point_tables")._MOST_ROWS = 100
+    import_module("demur.cluster.files.point_tables")._MOST_ROWS = 100
     BPM = import_module("demur.mechanisms").BPM
     real, calls = BPM.apply, []
 
@@ -88,7 +88,7 @@ def after_the_commit() -> None:
 
 
 def after_ten_steps() -> None:
-    Loop = import_module("demur.training.loop").Loop
+    Loop = import_module("demur.training.run.loop").Loop
     real, calls = Loop.step, []
 
     def slow(self, *given):

@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from demur.cli import app
+from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import Seeded
-from demur.core.events import Gaussian as GaussianEvent
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 

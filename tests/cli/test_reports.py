@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from demur.cli import app, resuming
 from demur.cli.resuming import Job
 from demur.cli.values import spread
-from demur.cluster.report_files import read_reports
+from demur.cluster.files.report_files import read_reports
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Ledger
 
@@ -372,7 +372,7 @@ def test_a_place_that_cannot_take_a_file_is_refused_before_the_work(
 
     monkeypatch.setattr("demur.cluster.sweep.sweep", never)
     monkeypatch.setattr("demur.cluster.inspection.inspect", never)
-    monkeypatch.setattr("demur.cluster.centre_tables.fit_centres", never)
+    monkeypatch.setattr("demur.cluster.files.centre_tables.fit_centres", never)
     found = demur(*command.format(folder).split())
     assert found.exit_code == 1 and text in words(found)
 

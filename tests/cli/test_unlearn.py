@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from demur.cli import app
 from demur.core.adjacency import Erasure
 from demur.ledger import Ledger
-from demur.unlearning.workload import read_stream, simulated
+from demur.unlearning.stream.workload import read_stream, simulated
 
 
 def columns(stream, subject=False):

@@ -16,7 +16,7 @@ from demur.cli import app
 from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
-from demur.unlearning.workload import simulated
+from demur.unlearning.stream.workload import simulated
 
 CONFIG = """
 [data]

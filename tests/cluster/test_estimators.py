@@ -18,15 +18,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture
 from sklearn.utils import estimator_checks
 
-from demur.cluster import (
-    PrivateGMM,
-    PrivateKMeans,
-    PrivateTMM,
-    gmm,
-    search,
-    server,
-    tmm,
-)
+from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
+from demur.cluster.decoding import search
+from demur.cluster.estimators import base, gmm, tmm
 from demur.core.adjacency import Ball
 from demur.core.entropy import OsEntropy, Seeded
 from demur.core.errors import BudgetExceeded, NotPrivate
@@ -35,7 +29,7 @@ from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import Reports
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 UNIT = Ball(0.1, space="cube")
 MODELS = {
@@ -436,7 +430,7 @@ def test_a_decoder_that_cannot_be_prepared_costs_nothing(name, monkeypatch):
     def dies(*_):
         raise MemoryError
 
-    monkeypatch.setattr(server, "radial_table", dies)
+    monkeypatch.setattr(base, "radial_table", dies)
     monkeypatch.setattr(tmm, "radial_table", dies)
     ledger = book()
     with pytest.raises(MemoryError):

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from demur.cluster.exact_sums import Partial, anchors, split_sums, summed
-from demur.cluster.likelihood import LikelihoodSums, Objective
-from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.radial import radial_table
-from demur.cluster.report_source import HeldRows
+from demur.cluster.decoding.likelihood import LikelihoodSums, Objective
+from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
+from demur.cluster.decoding.radial import radial_table
+from demur.cluster.sources.exact_sums import Partial, anchors, split_sums, summed
+from demur.cluster.sources.report_source import HeldRows
 from demur.mechanisms.bpm import BPM
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=True)

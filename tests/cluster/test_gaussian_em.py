@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from demur.cluster.gaussian_em import (
+from demur.cluster.decoding.gaussian_em import (
     COVARIANCE_TYPES,
     GaussianClusters,
     e_step,
     fit_gaussians,
     responsibilities,
 )
-from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.radial import log_excess
-from demur.cluster.scale_mixture import Nodes, scale_mixture
+from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
+from demur.cluster.decoding.radial import log_excess
+from demur.cluster.decoding.scale_mixture import Nodes, scale_mixture
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
-from demur.mechanisms.bpm_constants import log_ball_volume
+from demur.mechanisms.bpm.constants import log_ball_volume
 
 LONG = np.array([[0.02, 0.012], [0.012, 0.01]])
 

@@ -9,13 +9,13 @@ import pytest
 from scipy import integrate
 from scipy.optimize import check_grad
 
-from demur.cluster import posterior, search
-from demur.cluster.likelihood import Clusters, Objective
-from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.posterior import best_centers, posterior_draws
-from demur.cluster.radial import radial_table
-from demur.cluster.report_source import HeldRows
-from demur.cluster.search import fit_clusters
+from demur.cluster.decoding import posterior, search
+from demur.cluster.decoding.likelihood import Clusters, Objective
+from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
+from demur.cluster.decoding.posterior import best_centers, posterior_draws
+from demur.cluster.decoding.radial import radial_table
+from demur.cluster.decoding.search import fit_clusters
+from demur.cluster.sources.report_source import HeldRows
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 

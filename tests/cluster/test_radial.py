@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from demur.cluster.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.radial import _log_scaled_bessel, log_density, radial_table
+from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
+from demur.cluster.decoding.radial import _log_scaled_bessel, log_density, radial_table
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension

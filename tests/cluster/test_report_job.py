@@ -20,19 +20,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from demur.cluster import (
-    point_survey,
-    point_tables,
-    report_files,
-    report_job,
-)
-from demur.cluster.point_tables import PointTable
-from demur.cluster.report_files import read_reports, sidecar
-from demur.cluster.report_job import InputChanged, make_reports
-from demur.cluster.report_metadata import ReportMetadata
-from demur.core import whole_files
+from demur.cluster.files import point_survey, point_tables, report_files, report_job
+from demur.cluster.files.point_tables import PointTable
+from demur.cluster.files.report_files import read_reports, sidecar
+from demur.cluster.files.report_job import InputChanged, make_reports
+from demur.cluster.files.report_metadata import ReportMetadata
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
+from demur.durable import whole_files
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 
@@ -507,7 +502,7 @@ import sys
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Budget, Ledger
 from demur.cluster import point_tables
-from demur.cluster.report_job import make_reports
+from demur.cluster.files.report_job import make_reports
 point_tables._MOST_ROWS = int(sys.argv[5])
 book = Ledger.open(sys.argv[1], dataset="d", budgets={ReplaceOne(): Budget(1e6)},
     filter="pure")

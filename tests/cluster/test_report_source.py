@@ -13,18 +13,13 @@ from scipy import stats
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from demur.cluster import (
-    PrivateGMM,
-    PrivateKMeans,
-    PrivateTMM,
-    exact_sums,
-    gmm,
-    posterior,
-    search,
-)
-from demur.cluster import report_source as source
-from demur.cluster.lloyd import lloyd
-from demur.cluster.report_source import (
+from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
+from demur.cluster.decoding import posterior, search
+from demur.cluster.decoding.lloyd import lloyd
+from demur.cluster.estimators import gmm
+from demur.cluster.sources import exact_sums
+from demur.cluster.sources import report_source as source
+from demur.cluster.sources.report_source import (
     LAST_RANK,
     HeldRows,
     in_order,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from demur.cluster.student import (
+from demur.cluster.decoding.student_em import (
     LARGEST_NU,
     SMALLEST_NU,
     StudentClusters,

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import demur as dm
-from demur.adapters.equinox_heads import RidgePrototypesEqx, SoftmaxLinearEqx
+from demur.adapters.equinox.heads import RidgePrototypesEqx, SoftmaxLinearEqx
 from demur.adapters.linear import NotALinearHead
-from demur.compat.ball_dp import api, booking, lz
+from demur.compat.ball_dp import api, lz, releases
 from demur.compat.ball_dp.heads.prototypes import (
     fit_ridge_prototypes,
     predict_nearest_prototype,
@@ -214,7 +214,7 @@ def test_a_seeded_source_repeats_and_is_stamped():
 
 
 def test_a_radius_from_training_data_is_marked_and_a_public_one_is_not(monkeypatch):
-    monkeypatch.setattr(booking, "_ESTIMATED_RADII", set())
+    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
     X, y = kit.rows(), kit.labels("softmax")
     policy = api.compute_radius_policy(X, y, B_public=1.0)
     r = float(policy.r_values[50.0])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from jax.flatten_util import ravel_pytree
 
-from demur.adapters.equinox import train_head_eqx
+from demur.adapters.equinox.release import train_head_eqx
 from demur.compat.ball_dp import api, lz
 from demur.compat.ball_dp.heads import (
     logreg_eqx,

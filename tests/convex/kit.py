@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 
-from demur.convex.losses import HUBER_WIDTH
-from demur.convex.objective import objective
+from demur.convex.sensitivity.losses import HUBER_WIDTH
+from demur.convex.solving.objective import objective
 
 LOSSES = [("logistic", 2), ("squared_hinge", 2), ("huber", 2), ("softmax", 2)]
 LOSSES += [("softmax", 4), ("softmax", 10)]

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from demur.convex import lz
-from demur.convex.losses import minimiser_radius
-from demur.convex.sensitivity import (
+from demur.convex.sensitivity import lz
+from demur.convex.sensitivity.curves import (
     declared_sensitivity,
     dominating_curve,
     erm_sensitivity,
 )
+from demur.convex.sensitivity.losses import minimiser_radius
 from demur.core.adjacency import Ball, ReplaceOne
 
 CASE = {"n": 50, "lam": 0.2, "norm_bound": 3.0, "radius": 0.7, "tau": 1e-3}

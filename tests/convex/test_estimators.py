@@ -18,9 +18,9 @@ from demur.convex import (
     load_head,
     save_head,
 )
-from demur.convex.objective import objective
-from demur.convex.prototypes import exact_sums
-from demur.convex.solver import minimise
+from demur.convex.rows.class_sums import exact_sums
+from demur.convex.solving.objective import objective
+from demur.convex.solving.solver import minimise
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.bounds import clip_rows
 from demur.core.entropy import Seeded

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from demur.cli import app
 from demur.convex import load_head
-from demur.convex.parquet_rows import ParquetSource
+from demur.convex.rows.parquet import ParquetSource
 from tests.convex.kit import blobs
 
 run = CliRunner().invoke

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demur.convex import losses
-from demur.convex.sensitivity import erm_sensitivity
+from demur.convex.sensitivity import losses
+from demur.convex.sensitivity.curves import erm_sensitivity
 from tests.convex.kit import (
     LOSSES,
     largest_difference,

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur.convex.estimators import BallSoftmaxClassifier
-from demur.convex.noisy_gd import descend, plan_descent
-from demur.convex.objective import objective
+from demur.convex.heads.estimators import BallSoftmaxClassifier
+from demur.convex.heads.noisy_gd import descend, plan_descent
+from demur.convex.solving.objective import objective
+from demur.core.accounting.calibrate import gaussian_mu
+from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import Ball
-from demur.core.calibrate import gaussian_mu
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded
-from demur.core.events import Gaussian as GaussianEvent
 from demur.ledger import Budget, Ledger
 from tests.convex.kit import blobs, into_ball
 

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from demur.convex.estimators import BallPrototypeClassifier
-from demur.convex.prototypes import Scores, exact_sums, plan_prototypes
+from demur.convex.heads.estimators import BallPrototypeClassifier
+from demur.convex.heads.prototypes import Scores, plan_prototypes
+from demur.convex.rows.class_sums import exact_sums
+from demur.core.accounting.calibrate import gaussian_mu
+from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.calibrate import gaussian_mu
 from demur.core.errors import NotCovered
-from demur.core.events import Gaussian as GaussianEvent
 from tests.convex.kit import blobs, into_ball
 
 

@@ -6,18 +6,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from demur.convex.exponential import (
-    base_numerator,
-    check_size,
-    draw_index,
-    integer_weights,
-)
-from demur.convex.radius import compute_radius_policy, private_radius
+from demur.convex.sensitivity.radius import compute_radius_policy, private_radius
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import BoundSource
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPrivate
 from demur.ledger import Budget, Ledger
+from demur.mechanisms.exponential import (
+    base_numerator,
+    check_size,
+    draw_index,
+    integer_weights,
+)
 from tests.convex.kit import blobs
 
 

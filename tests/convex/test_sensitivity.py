@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from demur.convex.losses import grad_diff_bound
-from demur.convex.objective import objective
-from demur.convex.sensitivity import declared_sensitivity, erm_sensitivity
-from demur.convex.solver import minimise
+from demur.convex.sensitivity.curves import declared_sensitivity, erm_sensitivity
+from demur.convex.sensitivity.losses import grad_diff_bound
+from demur.convex.solving.objective import objective
+from demur.convex.solving.solver import minimise
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.errors import NotCovered
 from tests.convex.kit import LOSSES, into_ball

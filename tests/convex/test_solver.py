@@ -5,9 +5,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from demur.convex.errors import NotConverged
-from demur.convex.losses import minimiser_radius
-from demur.convex.objective import gradient_norm, objective
-from demur.convex.solver import minimise
+from demur.convex.sensitivity.losses import minimiser_radius
+from demur.convex.solving.objective import gradient_norm, objective
+from demur.convex.solving.solver import minimise
 from tests.convex.kit import LOSSES, blobs
 
 
@@ -57,8 +57,8 @@ def test_chunks_do_not_matter(monkeypatch):
     stated = objective("softmax", X, y, 0.1, 1.0, 3)
     theta = np.random.default_rng(0).normal(size=stated.shape)
     whole = stated.value_and_gradient(theta), stated.curvature(theta).product(theta)
-    monkeypatch.setattr("demur.convex.objective.CHUNK", 7)
-    monkeypatch.setattr("demur.convex.objective._CACHED_ENTRIES", 0)
+    monkeypatch.setattr("demur.convex.solving.objective.CHUNK", 7)
+    monkeypatch.setattr("demur.convex.solving.objective._CACHED_ENTRIES", 0)
     parts = stated.value_and_gradient(theta), stated.curvature(theta).product(theta)
     assert parts[0][0] == pytest.approx(whole[0][0], rel=1e-14)
     assert np.allclose(parts[0][1], whole[0][1], atol=1e-15)

@@ -21,16 +21,16 @@ from demur.convex import (
     DataChanged,
     NotConverged,
     ParquetRows,
-    row_sources,
-    streamed_solver,
 )
-from demur.convex.form import UNIT_ROUNDOFF
-from demur.convex.objective import objective
-from demur.convex.parquet_rows import ParquetSource
-from demur.convex.solver import minimise
-from demur.convex.streamed import StreamedObjective, StreamedRows
-from demur.convex.streamed_solver import minimise_streamed
-from demur.convex.totals import Chunk, Totals, fingerprint
+from demur.convex.rows import sources
+from demur.convex.rows.parquet import ParquetSource
+from demur.convex.rows.totals import Chunk, Totals, fingerprint
+from demur.convex.sensitivity.form import UNIT_ROUNDOFF
+from demur.convex.solving import streamed_solver
+from demur.convex.solving.objective import objective
+from demur.convex.solving.solver import minimise
+from demur.convex.solving.streamed_objective import StreamedObjective, StreamedRows
+from demur.convex.solving.streamed_solver import minimise_streamed
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, clip_rows
 from demur.core.entropy import Seeded
@@ -94,7 +94,7 @@ def test_sums_of_a_file_are_those_of_an_array(loss, classes, tmp_path, monkeypat
     inside = clip_rows(rows, 1.0).data
     whole = objective(loss, inside, y, 0.01, 1.0, classes)
     theta = np.random.default_rng(0).normal(size=whole.shape)
-    monkeypatch.setattr(row_sources, "CHUNK", 64)
+    monkeypatch.setattr(sources, "CHUNK", 64)
     parts = streamed(loss, tmp_path / "x.parquet", classes, rows=rows, labels=y)
     answer = parts.answer(theta, hessian=True)
     value, gradient = whole.value_and_gradient(theta)
@@ -242,7 +242,7 @@ def test_rows_sorted_by_class_are_sampled_all_over(tmp_path):
     place = tmp_path / "x.parquet"
     write(place, X[order], (Y % 2)[order], row_group_size=3000)
     source = ParquetRows(place).row_source()
-    task = row_sources.Task(np.arange(2), 1.0, True, lambda rows, y: ())
+    task = sources.Task(np.arange(2), 1.0, True, lambda rows, y: ())
     seen = source.sample(task, 300)
     assert len(seen.rows) == 300
     share = np.bincount(seen.y) / 300
@@ -276,7 +276,7 @@ def test_sums_over_chunks_are_within_their_bound(groups):
 
 
 def test_a_streamed_gradient_is_within_its_rounding_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_sources, "CHUNK", 16)
+    monkeypatch.setattr(sources, "CHUNK", 16)
     stated = streamed("softmax", tmp_path / "x.parquet", 3, 0.1)
     theta = np.random.default_rng(1).normal(size=stated.shape)
     inside = clip_rows(X, 1.0).data
@@ -295,7 +295,7 @@ def test_ten_million_records_can_be_certified(tmp_path):
     stated = streamed("logistic", tmp_path / "x.parquet", 2, labels=Y % 2)
     form = stated.form
     bound = {
-        n: form.rounding(1.0, 6.0, features=384, additions=row_sources.additions(n))
+        n: form.rounding(1.0, 6.0, features=384, additions=sources.additions(n))
         for n in (10**4, 10**7, 10**9)
     }
     assert bound[10**4] == pytest.approx(bound[10**7], rel=1e-3)
@@ -544,7 +544,7 @@ def peak():
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 2**10
 import pyarrow.parquet
 from demur.convex import BallLogisticRegression, ParquetRows
-from demur.convex.tables import read_rows
+from demur.convex.rows.tables import read_rows
 path, how = sys.argv[1:]
 BallLogisticRegression(radius=0.3).fit([[0.1], [0.2]] * 5, [0, 1] * 5)
 before = peak()

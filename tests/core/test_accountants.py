@@ -9,8 +9,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from demur.core import accounting
 from demur.core.accounting import accountants, price
+from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
 from demur.core.errors import NotPriced
-from demur.core.events import Gaussian, Neighbours, PoissonGaussian, Repeated
 
 RELATION = dpa.NeighboringRelation
 EVENT = Repeated(Gaussian(3.0), 4)

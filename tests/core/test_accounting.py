@@ -21,21 +21,19 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.core import renyi
 from demur.core.accounting import (
+    composition,
     delta_of,
     from_dp_event,
-    mixing,
     price,
-    pricing,
     profile_of,
     profiles,
+    renyi,
     to_dp_event,
     upper_bounds,
 )
-from demur.core.accounting.totals import total_of
-from demur.core.errors import NotPriced
-from demur.core.events import (
+from demur.core.accounting import prices as pricing
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -45,8 +43,10 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.gaussian import gaussian_epsilon
-from demur.core.profile import Profile
+from demur.core.accounting.gaussian import gaussian_epsilon
+from demur.core.accounting.profile import Profile
+from demur.core.accounting.totals import total_of
+from demur.core.errors import NotPriced
 
 ADD, REPLACE, ZERO = (
     Neighbours.ADD_OR_REMOVE_ONE,
@@ -561,7 +561,7 @@ def test_every_route_agrees_within_its_slack(event):
     delta = 1e-6
     total = total_of(event)
     least = price(event, delta)
-    grid = mixing.Mix(total, {}).epsilon(delta)
+    grid = composition.Mix(total, {}).epsilon(delta)
     by_renyi = upper_bounds.renyi_epsilon(total, delta)
     closed = upper_bounds.closed_form(total, delta)
     assert least == min(grid, by_renyi, closed)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from demur.core.calibrate import (
+from demur.core.accounting.calibrate import (
     calibrate,
     gaussian_delta,
     gaussian_epsilon,

@@ -8,6 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur.core.accounting.events import (
+    ApproxDP,
+    Composed,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.core.adjacency import (
     AddOrRemoveOne,
     Ball,
@@ -19,14 +27,6 @@ from demur.core.adjacency import (
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered
-from demur.core.events import (
-    ApproxDP,
-    Composed,
-    Gaussian,
-    PoissonGaussian,
-    Pure,
-    Repeated,
-)
 
 LINE = PiecewiseLinear.linear(2.0, cap=3.0)
 HEAD = Cost((GaussianOverBalls("minilm", LINE, sigma=6.0),))

@@ -3,9 +3,15 @@
 import pytest
 
 from demur.core.accounting import deciding_grid, price
+from demur.core.accounting.events import (
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    compose,
+)
 from demur.core.accounting.totals import total_of
 from demur.core.accounting.upper_bounds import closed_form, renyi_epsilon
-from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated, compose
 
 STEP = PoissonGaussian(0.01, 1.0)
 

@@ -7,6 +7,13 @@ import mpmath as mp
 import pytest
 
 from demur.core import accounting
+from demur.core.accounting.events import (
+    Composed,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.core.adjacency import (
     AddOrRemoveOne,
     Ball,
@@ -20,7 +27,6 @@ from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, Mechanism
 from demur.core.entry import Entry, Promise, epsilon_with_slack
 from demur.core.errors import NotCovered
-from demur.core.events import Composed, Gaussian, PoissonGaussian, Pure, Repeated
 
 CURVE = PiecewiseLinear.linear(2.0, cap=4.0)
 HEAD = Declaration(

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.core import events
-from demur.core.errors import NotPriced
-from demur.core.events import (
+from demur.core.accounting import events
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -27,6 +26,7 @@ from demur.core.events import (
     from_json,
     to_json,
 )
+from demur.core.errors import NotPriced
 
 NOT_NUMBERS = [True, False, None, "1", 1j, [1.0], b"1"]
 MAKERS = {
@@ -340,7 +340,7 @@ def test_bad_data_is_a_value_error(data):
         "os.system",
         "dp_accounting.dp_event.GaussianDpEvent",
         "__import__('antigravity')",
-        "demur.core.events.Gaussian",
+        "demur.core.accounting.events.Gaussian",
         "__class__",
         "Gaussian",
         "../gaussian",

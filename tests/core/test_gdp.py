@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.core import gdp
+from demur.core.accounting import gdp
 
 pytestmark = pytest.mark.slow  # not in `make check`
 

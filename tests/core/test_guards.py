@@ -8,12 +8,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from demur.core import gaussian, renyi
-from demur.core.accounting.profiles import sampled_profile
-from demur.core.accounting.totals import total_of
-from demur.core.accounting.upper_bounds import renyi_delta
-from demur.core.cost import _cheapest
-from demur.core.events import (
+from demur.core.accounting import gaussian, renyi
+from demur.core.accounting.events import (
     ApproxDP,
     Gaussian,
     PoissonGaussian,
@@ -22,8 +18,12 @@ from demur.core.events import (
     TruncatedPoissonGaussian,
     compose,
 )
-from demur.core.profile import Profile
-from demur.core.sampled_gaussian import truncation
+from demur.core.accounting.profile import Profile
+from demur.core.accounting.profiles import sampled_profile
+from demur.core.accounting.sampled_gaussian import truncation
+from demur.core.accounting.totals import total_of
+from demur.core.accounting.upper_bounds import renyi_delta
+from demur.core.cost import _cheapest
 
 
 @pytest.mark.parametrize("delta", [1.0, 0.3, 1e-5, 1e-300])

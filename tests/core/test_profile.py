@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur.core.accounting import profile_of
-from demur.core.events import PoissonGaussian, Repeated
-from demur.core.gaussian import gaussian_delta
-from demur.core.profile import Profile
+from demur.core.accounting.events import PoissonGaussian, Repeated
+from demur.core.accounting.gaussian import gaussian_delta
+from demur.core.accounting.profile import Profile
 
 
 def gaussian_profile(exponent=4, first=-37, size=200):

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from demur.core.accounting.events import Gaussian
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise
-from demur.core.events import Gaussian
 from demur.core.release import Release
 
 ENTRY = Entry(

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from demur.core import accounting, sampled_gaussian
-from demur.core.events import (
+from demur.core import accounting
+from demur.core.accounting import sampled_gaussian
+from demur.core.accounting.events import (
     Neighbours,
     PoissonGaussian,
     Repeated,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from demur.core import renyi
-from demur.core.accounting import delta_of, price
-from demur.core.events import Gaussian, Neighbours, PoissonGaussian, Repeated
+from demur.core.accounting import delta_of, price, renyi
+from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
 
 # How far the sum moves, in contributions of one record.
 MOVES = {

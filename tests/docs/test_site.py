@@ -19,7 +19,7 @@ PACKAGES = {
     "demur.unlearning": "unlearning",
     "demur.training": "training",
     "demur.audit": "audit",
-    "demur.checks": "checks",
+    "demur.testing": "checks",
 }
 _NAMED = re.compile(r"(?m)^::: ([\w.]+)$")
 

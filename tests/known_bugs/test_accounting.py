@@ -9,13 +9,9 @@ from scipy.optimize import brentq
 from scipy.special import comb
 from scipy.stats import binom, norm
 
-from demur.core import renyi
-from demur.core.accounting import delta_of, price
-from demur.core.adjacency import Ball, LipschitzMap
-from demur.core.bounds import Bound, clip_rows, normalize_rows, to_unit_cube
-from demur.core.calibrate import calibrate, gaussian_delta, gaussian_sigma
-from demur.core.curve import PiecewiseLinear
-from demur.core.events import (
+from demur.core.accounting import delta_of, price, renyi
+from demur.core.accounting.calibrate import calibrate, gaussian_delta, gaussian_sigma
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -25,12 +21,15 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.gaussian import gaussian_epsilon, gaussian_mu, ideal_delta
+from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu, ideal_delta
+from demur.core.adjacency import Ball, LipschitzMap
+from demur.core.bounds import Bound, clip_rows, normalize_rows, to_unit_cube
+from demur.core.curve import PiecewiseLinear
 from demur.core.sensitivity import Sensitivity
 from demur.ledger import Budget
 from demur.mechanisms import BPM
 from demur.mechanisms import Gaussian as GaussianMechanism
-from demur.unlearning import capacity
+from demur.unlearning.pricing import capacity
 from tests.known_bugs.kit import UNIT, sound_and_twin
 
 ADD, REPLACE = Neighbours.ADD_OR_REMOVE_ONE, Neighbours.REPLACE_ONE

@@ -9,25 +9,28 @@ import pytest
 
 import demur
 from demur.cluster import PrivateKMeans
-from demur.convex.estimators import BallLogisticRegression, BallPrototypeClassifier
-from demur.convex.radius import private_radius
+from demur.convex.heads.estimators import (
+    BallLogisticRegression,
+    BallPrototypeClassifier,
+)
 from demur.convex.release import release_head
+from demur.convex.sensitivity.radius import private_radius
 from demur.core.accounting import price
+from demur.core.accounting.calibrate import gaussian_mu, gaussian_sigma
+from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.adjacency import AddOrRemoveOne, Ball, LipschitzMap
 from demur.core.bounds import clip_rows
-from demur.core.calibrate import gaussian_mu, gaussian_sigma
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded, DemurError
-from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import BPM
 from demur.mechanisms import Gaussian as GaussianMechanism
 from demur.training import clipped_grad
-from demur.training.config import dp_sgd
-from demur.unlearning import capacity
-from demur.unlearning.modes import OGD
-from demur.unlearning.odometer import PrivacyOdometer
+from demur.training.plans.config import dp_sgd
+from demur.unlearning.models import OGD
+from demur.unlearning.pricing import capacity
+from demur.unlearning.stream.odometer import PrivacyOdometer
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
 from tests.training.kit import make_plan, train
 
@@ -209,8 +212,11 @@ ZERO_IS_NOTHING = {
     ("audit/black_box.py", "runs"): "a count that is shown; no audit has 0 runs",
     ("mechanisms/correlated/buffered.py", "buffers"): "a count, checked above",
     ("training/optimizers.py", "momentum"): "no momentum is momentum 0",
-    ("unlearning/modes/ogd.py", "grid"): "no grid moves nothing, as a grid of 0",
-    ("training/sizes.py", "microbatch_size"): "a count, checked by clipped_grad",
+    ("unlearning/models/ogd.py", "grid"): "no grid moves nothing, as a grid of 0",
+    (
+        "training/sizes/defaults.py",
+        "microbatch_size",
+    ): "a count, checked by clipped_grad",
 }
 
 

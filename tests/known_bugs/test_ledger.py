@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 
+from demur.core.accounting.events import Gaussian, Pure, Repeated
 from demur.core.adjacency import AddOrRemoveOne, ReplaceOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
-from demur.core.events import Gaussian, Pure, Repeated
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import Gaussian as GaussianMechanism
 from tests.known_bugs.kit import UNIT, says, sound_and_twin

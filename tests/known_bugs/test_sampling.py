@@ -5,14 +5,21 @@ import inspect
 import numpy as np
 import pytest
 
+from demur.core.accounting.events import (
+    PoissonGaussian,
+    TruncatedPoissonGaussian,
+    atoms,
+)
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import DemurError, NotPriced
-from demur.core.events import PoissonGaussian, TruncatedPoissonGaussian, atoms
 from demur.ledger import Budget, Filter, Ledger
-from demur.training import batch_selection
-from demur.training.batch_selection import BatchSelectionStrategy, CyclicPoissonSampling
-from demur.training.config import ExecutionPlanConfig
+from demur.training.batches import selection
+from demur.training.batches.selection import (
+    BatchSelectionStrategy,
+    CyclicPoissonSampling,
+)
+from demur.training.plans.config import ExecutionPlanConfig
 from tests.known_bugs.kit import sound_and_twin
 from tests.training.kit import make_data, make_plan, train
 
@@ -85,16 +92,16 @@ def test_row_09_the_update_does_not_follow_n():
 
 STRATEGIES = {
     name: one
-    for name, one in vars(batch_selection).items()
+    for name, one in vars(selection).items()
     if inspect.isclass(one)
     and issubclass(one, BatchSelectionStrategy)
     and not inspect.isabstract(one)
 }
 MADE = {
     "CyclicPoissonSampling": lambda: CyclicPoissonSampling(0.1, 20),
-    "BallsInBinsSampling": lambda: batch_selection.BallsInBinsSampling(20, 10),
-    "FixedBatchSampling": lambda: batch_selection.FixedBatchSampling(20, 20),
-    "BMinSepSampling": lambda: batch_selection.BMinSepSampling(0.1, 20, 2),
+    "BallsInBinsSampling": lambda: selection.BallsInBinsSampling(20, 10),
+    "FixedBatchSampling": lambda: selection.FixedBatchSampling(20, 20),
+    "BMinSepSampling": lambda: selection.BMinSepSampling(0.1, 20, 2),
 }
 
 

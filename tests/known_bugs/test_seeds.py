@@ -8,17 +8,17 @@ from sklearn.neighbors import NearestNeighbors
 
 from demur.cluster import PrivateKMeans
 from demur.compat.bpm import clustering
-from demur.convex.estimators import BallLogisticRegression
-from demur.convex.radius import compute_radius_policy
-from demur.convex.sensitivity import erm_sensitivity
+from demur.convex.heads.estimators import BallLogisticRegression
+from demur.convex.sensitivity.curves import erm_sensitivity
+from demur.convex.sensitivity.radius import compute_radius_policy
+from demur.core.accounting.calibrate import gaussian_delta, gaussian_sigma
 from demur.core.adjacency import AddOrRemoveOne, ZeroOut
 from demur.core.bounds import Bound, to_unit_cube
-from demur.core.calibrate import gaussian_delta, gaussian_sigma
 from demur.core.entropy import Seeded
 from demur.core.errors import NotCovered, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian
-from demur.unlearning.modes import OGD
+from demur.unlearning.models import OGD
 from tests.known_bugs.kit import UNIT, sound_and_twin
 
 

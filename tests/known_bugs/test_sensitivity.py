@@ -9,21 +9,21 @@ import math
 import numpy as np
 import pytest
 
-from demur.convex.estimators import (
+from demur.convex.heads.estimators import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
 )
+from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.core.bounds import clip_rows, to_unit_cube
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded, NotCovered
-from demur.core.events import Gaussian as GaussianEvent
 from demur.core.sensitivity import Sensitivity
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.unlearning.modes import OGD
+from demur.unlearning.models import OGD
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
 
 BOXES = [(0.0, 5.0), (-1.0, 9.0), (2.0, 3.0), (-7.0, 0.0), (-3.0, -2.5)]

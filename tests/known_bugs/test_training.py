@@ -15,8 +15,8 @@ from scipy import stats
 import demur
 from demur.core.entropy import NoiseKey, Seeded
 from demur.training import clipped_grad
-from demur.training.noise import gaussian_privatizer, step_keys
-from demur.training.types import ClippedSum
+from demur.training.clipping.types import ClippedSum
+from demur.training.noise.privatizer import gaussian_privatizer, step_keys
 from tests.known_bugs.kit import sound_and_twin
 from tests.training.kit import make_plan
 
@@ -200,8 +200,8 @@ def test_row_21_a_person_with_many_rows_counts_many_times():
 SHARDS = """
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    from demur.training.noise import gaussian_privatizer
-    from demur.training.types import ClippedSum
+    from demur.training.noise.privatizer import gaussian_privatizer
+    from demur.training.clipping.types import ClippedSum
 
     assert len(jax.devices()) == 8
     KEY = np.arange(2, dtype=np.uint32).reshape(1, 2)

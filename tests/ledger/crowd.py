@@ -11,11 +11,11 @@ import os
 import sys
 from typing import Any
 
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.errors import BudgetExceeded
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 
 UNIT = AddOrRemoveOne()

@@ -11,12 +11,12 @@ import time
 
 import sqlalchemy as sa
 
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.errors import BookUnreachable, BudgetExceeded, OutcomeUnknown
-from demur.core.events import Pure
-from demur.ledger import Ledger, Timeouts, journal
+from demur.ledger import Ledger, Timeouts, rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
 
@@ -32,8 +32,8 @@ class Host:
         self.book = Ledger.open(url, timeouts=Timeouts(**timeouts))
         self.reserved = None
         sa.event.listen(self.book._store._engine, "commit", self._before_commit)
-        journal.charge_by_id = (lambda *_: None) if blind else CHARGE_BY_ID
-        journal.with_token = (lambda *_: None) if blind else WITH_TOKEN
+        rows.charge_by_id = (lambda *_: None) if blind else CHARGE_BY_ID
+        rows.with_token = (lambda *_: None) if blind else WITH_TOKEN
 
     def _before_commit(self, connection):
         if self.stop_at_commit and connection.get_execution_options().get(
@@ -111,9 +111,9 @@ class Host:
 
 
 CHARGE_BY_ID, WITH_TOKEN, APPEND = (
-    journal.charge_by_id,
-    journal.with_token,
-    journal.append,
+    rows.charge_by_id,
+    rows.with_token,
+    rows.append,
 )
 
 
@@ -124,7 +124,7 @@ def main():
         host.before_row()
         APPEND(*arguments)
 
-    journal.append = append
+    rows.append = append
     for line in sys.stdin:
         asked = json.loads(line)
         begin = time.monotonic()

@@ -14,12 +14,13 @@ START = time.perf_counter()
 
 import sqlalchemy as sa  # noqa: E402
 
+from demur.core.accounting.events import Gaussian, PoissonGaussian, Repeated  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.core.events import Gaussian, PoissonGaussian, Repeated  # noqa: E402
-from demur.ledger import Budget, Filter, Ledger, amounts, filters, store  # noqa: E402
-from demur.ledger.chain import canonical, link  # noqa: E402
+from demur.durable import store  # noqa: E402
+from demur.durable.chain import canonical, link  # noqa: E402
+from demur.ledger import Budget, Filter, Ledger, amounts, filters  # noqa: E402
 
 UNIT = AddOrRemoveOne()
 TERMS: dict[str, Any] = {

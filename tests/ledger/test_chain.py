@@ -10,9 +10,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.errors import BookDamaged, BookMismatch
-from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
-from demur.ledger import Budget, Filter, Head, Ledger, chain
+from demur.durable import chain
+from demur.ledger import Budget, Filter, Head, Ledger
 from tests.ledger.kit import UNIT, ask, edit, says
 
 BUDGET = Budget(8.0, 1e-5)

@@ -10,6 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur.core.accounting.events import (
+    ApproxDP,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.core.adjacency import (
     AddOrRemoveOne,
     Ball,
@@ -32,7 +39,6 @@ from demur.core.errors import (
     NotPriced,
     NotPrivate,
 )
-from demur.core.events import ApproxDP, Gaussian, PoissonGaussian, Pure, Repeated
 from demur.ledger import Budget, Filter, Ledger
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, is_file, says
 

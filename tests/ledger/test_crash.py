@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from demur.core.accounting.events import Pure
 from demur.core.errors import DemurError
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger, Timeouts, amounts
 from tests.ledger.kit import HERE, UNIT, ask, says, subprocess_environment
 

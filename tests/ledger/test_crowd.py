@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from demur.core.accounting.events import Pure
 from demur.core.errors import BudgetExceeded
-from demur.core.events import Pure
-from demur.ledger import Budget, Ledger, store
+from demur.durable import store
+from demur.ledger import Budget, Ledger
 from tests.ledger.crowd import GRAIN
 from tests.ledger.kit import UNIT, run_script, says
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from demur.core.accounting.events import Gaussian, Pure
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import Seeded
-from demur.core.events import Gaussian, Pure
 from demur.ledger import Budget, Ledger
 from demur.ledger.export import export_book, registry_records
 from tests.ledger.kit import UNIT, says

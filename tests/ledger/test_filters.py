@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from demur.core import calibrate, gdp, renyi
+from demur.core.accounting import calibrate, gdp, renyi
+from demur.core.accounting.events import (
+    ApproxDP,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.core.errors import BudgetExceeded, NotPriced
-from demur.core.events import ApproxDP, Gaussian, PoissonGaussian, Pure, Repeated
 from demur.ledger import Budget, Filter, GaussianMeter, Ledger, RenyiMeter, filters
 from tests.ledger.kit import UNIT, says
 

@@ -10,13 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from demur.core import accounting, events
-from demur.core.adjacency import Ball, Erasure, LipschitzMap, ReplaceOne
-from demur.core.bounds import Bound, BoundSource
-from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
-from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
-from demur.core.events import (
+from demur.core import accounting
+from demur.core.accounting import events
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Gaussian,
@@ -25,7 +21,12 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.profile import Profile
+from demur.core.accounting.profile import Profile
+from demur.core.adjacency import Ball, Erasure, LipschitzMap, ReplaceOne
+from demur.core.bounds import Bound, BoundSource
+from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
+from demur.core.curve import PiecewiseLinear
+from demur.core.declaration import Declaration
 from demur.ledger import Budget, Filter, Head, amounts
 from demur.ledger.terms import Terms
 from tests.ledger.kit import UNIT

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from demur.core import accounting, calibrate
-from demur.core.events import Composed, Gaussian
+from demur.core import accounting
+from demur.core.accounting import calibrate
+from demur.core.accounting.events import Composed, Gaussian
 from demur.ledger import Ledger
 from tests.ledger import large
 from tests.ledger.kit import is_file, run_script

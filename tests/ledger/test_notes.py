@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from demur.core.events import Gaussian
+from demur.core.accounting.events import Gaussian
 from demur.ledger import Budget, Ledger
 from demur.ledger.export import export_book
 from tests.ledger.kit import BUDGET, UNIT, edit, says

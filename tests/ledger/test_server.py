@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from demur.core.accounting.events import Pure
 from demur.core.errors import BookUnreachable, BudgetExceeded, NoiseReuse
-from demur.core.events import Pure
-from demur.ledger import Budget, Ledger, Timeouts, journal, server, store
+from demur.durable import postgres, store
+from demur.ledger import Budget, Ledger, Timeouts, rows
 from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
 
 GRAIN = says(Pure(2.0**-10))
@@ -40,8 +41,8 @@ def test_every_session_is_bounded_whatever_the_server_is_told(
 ):
     name = postgres_url.split("/")[3].split("?")[0]
     for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
-        server.admin(f"ALTER DATABASE {name} SET {setting} = 0")
-    server.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
+        postgres.admin(f"ALTER DATABASE {name} SET {setting} = 0")
+    postgres.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
     book = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
     assert shown(book, "lock_timeout") == "7s"
     assert shown(book, "idle_in_transaction_session_timeout") == "3500ms"
@@ -168,13 +169,13 @@ def no_standby(server):
     """A COMMIT waits for a synchronous standby that is not there."""
     name = "synchronous_standby_names"
     try:
-        server.admin(f"ALTER SYSTEM SET {name} = 'nobody'")
-        server.admin("SELECT pg_reload_conf()")
-        wait_until(lambda: ask(server.url("postgres"), f"SHOW {name}")[0][0])
+        postgres.admin(f"ALTER SYSTEM SET {name} = 'nobody'")
+        postgres.admin("SELECT pg_reload_conf()")
+        wait_until(lambda: ask(postgres.url("postgres"), f"SHOW {name}")[0][0])
         yield
     finally:
-        server.admin(f"ALTER SYSTEM RESET {name}")
-        server.admin("SELECT pg_reload_conf()")
+        postgres.admin(f"ALTER SYSTEM RESET {name}")
+        postgres.admin("SELECT pg_reload_conf()")
 
 
 @pytest.mark.postgres
@@ -191,7 +192,7 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
         target=lambda: found.append(book.charge(GRAIN, label="x", idempotency_key="k"))
     )
     find = threading.Thread(target=lambda: found.append(book.find("k", settled=True)))
-    with no_standby(server):
+    with no_standby(postgres):
         charge.start()
         wait_until(lambda: ask(postgres_url, look))
         # A commit that is under way: a plain look is too early.
@@ -221,12 +222,12 @@ def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         f" WHERE datname = '{name}'"
     )
-    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-    server.admin(killed)
+    postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    postgres.admin(killed)
     for step in (lambda: book.key(entry), lambda: book.commit(entry, "artefact")):
         with pytest.raises(BookUnreachable, match="before it stays spent"):
             step()
-    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 @pytest.mark.postgres
@@ -293,7 +294,7 @@ def test_time_outs_that_make_no_sense_are_refused(wrong):
 
 
 def test_an_old_server_is_not_told_what_it_does_not_know():
-    new, old = (server.session_settings(Timeouts(), v) for v in (150000, 110000))
+    new, old = (postgres.session_settings(Timeouts(), v) for v in (150000, 110000))
     assert set(new) - set(old) == {"tcp_user_timeout"}
 
 
@@ -304,7 +305,7 @@ def test_a_book_of_schema_1_is_taken_over_with_its_draws(new_book, book_url, ope
     with book._store.write() as connection:
         sequence, last, _ = store.lock_book(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "time": "then"}
-        journal.append(connection, sequence, last, body, None)
+        rows.append(connection, sequence, last, body, None)
     edit(book_url, "UPDATE demur_book SET schema_version = 1")
     now = opened(book_url).reserve(GRAIN, count=3, label="old", idempotency_key="k")
     assert ask(book_url, "SELECT schema_version FROM demur_book") == [(2,)]
@@ -313,7 +314,7 @@ def test_a_book_of_schema_1_is_taken_over_with_its_draws(new_book, book_url, ope
     # An older client that still has the book open would count these two as one.
     with pytest.raises(sa.exc.IntegrityError), book._store.write() as connection:
         sequence, last, _ = store.lock_book(connection)
-        journal.append(connection, sequence, last, body | {"index": 2}, None)
+        rows.append(connection, sequence, last, body | {"index": 2}, None)
     assert book.verify(book.head()).ok
 
 
@@ -325,7 +326,7 @@ def test_a_forged_row_of_draws_is_found(new_book, book_url, count):
     with book._store.write() as connection:
         sequence, last, _ = store.lock_book(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
-        journal.append(connection, sequence, last, body | {"time": "now"}, None)
+        rows.append(connection, sequence, last, body | {"time": "now"}, None)
     assert not book.verify(book.head()).ok
 
 

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy.pool import StaticPool
 
 from demur.core.accounting import profile_of
+from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse, NotPriced
-from demur.core.events import Gaussian, PoissonGaussian, Pure, Repeated
-from demur.core.gaussian import gaussian_epsilon
-from demur.ledger import Budget, Ledger, filters, journal
+from demur.durable.store import shown_address
+from demur.ledger import Budget, Ledger, filters, rows
 from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
-from demur.ledger.store import shown_address
 from tests.ledger.kit import UNIT, edit, says
 
 COUNT = says(Gaussian(10.0))
@@ -177,13 +177,13 @@ def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path)
     ) as book:
         book.charge(says(event), label="a plan")
         with book._store.read() as connection:
-            ((kept, profile),) = journal.profiles(connection).items()
+            ((kept, profile),) = rows.profiles(connection).items()
         assert kept == event
         assert profile.to_bytes() == profile_of(event).to_bytes()
         before = book.epsilon()
         edit(path, "UPDATE demur_profiles SET body = :x", x=b"spoiled")
         with book._store.read() as connection:
-            assert journal.profiles(connection) == {}
+            assert rows.profiles(connection) == {}
         assert book.epsilon() == before  # built anew
 
 

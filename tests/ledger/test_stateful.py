@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from demur.core.accounting.events import Pure
 from demur.core.errors import BudgetExceeded, DemurError, IdempotencyConflict
-from demur.core.events import Pure
 from demur.core.rounding import float_up
 from demur.ledger import Budget, Ledger
 from tests.ledger.kit import UNIT, says

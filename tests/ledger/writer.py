@@ -9,11 +9,11 @@ import os
 import sys
 import time
 
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
-from demur.core.events import Pure
-from demur.ledger import Ledger, journal
+from demur.ledger import Ledger, rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-30)),)))
 
@@ -25,14 +25,14 @@ def say(*words):
 def write_for_ever(url, honest):
     book = Ledger.open(url)
     if not honest:
-        append = journal.append
+        append = rows.append
 
         def append_and_say(connection, sequence, last, body, signer):
             append(connection, sequence, last, body, signer)
             say("row", body["kind"], body["id"], sequence + 1)
             time.sleep(0.003)
 
-        journal.append = append_and_say
+        rows.append = append_and_say
     say("opened")
     while True:
         entry = book.charge(GRAIN, label="a grain")

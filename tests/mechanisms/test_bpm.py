@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne, Ball, LipschitzMap, ReplaceOne, Unit
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
@@ -24,11 +25,10 @@ from demur.core.errors import (
     NotCovered,
     NotPrivate,
 )
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
-from demur.mechanisms.bpm import Reports
-from demur.mechanisms.bpm_constants import log_gamma_p
+from demur.mechanisms.bpm.constants import log_gamma_p
+from demur.mechanisms.bpm.mechanism import Reports
 
 VECTORS = json.loads(
     (Path(__file__).parent.parent / "vectors" / "bpm.json").read_text()

@@ -16,12 +16,13 @@ from scipy import special, stats
 
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import NoiseReuse
-from demur.mechanisms import BPM, bpm_exact, bpm_sampler
-from demur.mechanisms.bpm_constants import log_gamma_p, threshold_for
-from demur.mechanisms.bpm_exact import RowWords, normal_bounds, rare_radius
-from demur.mechanisms.bpm_sampler import draw, grid_of
-from demur.mechanisms.bpm_table import BITS, Table, beyond, make_table
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms import BPM
+from demur.mechanisms.bpm import exact, sampler
+from demur.mechanisms.bpm.constants import log_gamma_p, threshold_for
+from demur.mechanisms.bpm.exact import RowWords, normal_bounds, rare_radius
+from demur.mechanisms.bpm.sampler import draw, grid_of
+from demur.mechanisms.bpm.table import BITS, Table, beyond, make_table
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 ALPHA = 1e-7  # of a single test; there are some hundreds
 # (epsilon, L, d): all uniform, mixed, nearly Laplace, Laplace; with and without rare.
@@ -162,8 +163,8 @@ def everything_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return kernel
 
-    monkeypatch.setattr(bpm_sampler, "_ball", unsure(2))
-    monkeypatch.setattr(bpm_sampler, "_cube", unsure(1))
+    monkeypatch.setattr(sampler, "_ball", unsure(2))
+    monkeypatch.setattr(sampler, "_cube", unsure(1))
 
 
 @pytest.mark.slow
@@ -207,13 +208,13 @@ def test_a_report_close_to_the_edge_of_a_cell_is_left_to_integers(
     table, grid = make_table(epsilon, L, d), grid_of(epsilon, L, d)
     streams = RowStreams(bytes(range(32)))
     calls: list[int] = []
-    plain = bpm_exact.ball_indices
+    plain = exact.ball_indices
 
     def counted(*arguments) -> list[int] | None:
         calls.append(1)
         return plain(*arguments)
 
-    monkeypatch.setattr(bpm_exact, "ball_indices", counted)
+    monkeypatch.setattr(exact, "ball_indices", counted)
     tried = 0
     for row in range(120):
         ids = np.array([row], dtype=np.uint64)
@@ -246,14 +247,14 @@ def test_a_report_close_to_the_edge_of_a_cell_is_left_to_integers(
 def test_open_rows_are_rare() -> None:
     calls = []
     table, grid = make_table(4.0, 2.2335, 2), grid_of(4.0, 2.2335, 2)
-    plain = bpm_exact.ball_indices
+    plain = exact.ball_indices
 
     def counted(*arguments) -> list[int] | None:
         calls.append(1)
         return plain(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpm_exact, "ball_indices", counted)
+        patch.setattr(exact, "ball_indices", counted)
         n = 200_000
         points = np.random.default_rng(0).random((n, 2))
         ids = np.arange(n, dtype=np.uint64)
@@ -329,7 +330,7 @@ def test_the_rare_path_draws_reports() -> None:
     radius = rare_radius(shifted, words)
     assert radius is not None and radius >= table.first_rare
     grid = grid_of(4.0, math.inf, 2)
-    indices = bpm_exact.ball_indices(shifted, radius, [0.5, 0.5], grid, words)
+    indices = exact.ball_indices(shifted, radius, [0.5, 0.5], grid, words)
     assert indices is not None
     # Equal normals: the report lies on the diagonal, at radius / sqrt(d + 2) each.
     expected = 0.5 + radius / 2.0

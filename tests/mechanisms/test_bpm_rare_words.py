@@ -10,10 +10,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from demur.mechanisms import bpm_exact, bpm_sampler
-from demur.mechanisms.bpm_sampler import draw, grid_of
-from demur.mechanisms.bpm_table import BITS, Table, make_table
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.bpm import exact, sampler
+from demur.mechanisms.bpm.sampler import draw, grid_of
+from demur.mechanisms.bpm.table import BITS, Table, make_table
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 D = 2
 
@@ -108,7 +108,7 @@ def test_a_row_that_starts_again_does_not_hold_up_the_next() -> None:
     rows = np.arange(2)
     laid = np.array([beyond, inside], dtype=np.uint64)
     out = np.zeros((2, D), dtype=np.int64)
-    status = bpm_sampler._attempt(
+    status = sampler._attempt(
         np.full((2, D), 0.5),
         rows.astype(np.uint64),
         rows,
@@ -120,10 +120,10 @@ def test_a_row_that_starts_again_does_not_hold_up_the_next() -> None:
         out,
     )
     assert status.tolist() == [1, 0]  # again, done
-    own = bpm_exact.RowWords(streams, 1, 0, inside)  # type: ignore[arg-type]
-    radius = bpm_exact.rare_radius(table, own)
+    own = exact.RowWords(streams, 1, 0, inside)  # type: ignore[arg-type]
+    radius = exact.rare_radius(table, own)
     assert radius is not None
-    expected = bpm_exact.ball_indices(table, radius, [0.5] * D, grid, own)
+    expected = exact.ball_indices(table, radius, [0.5] * D, grid, own)
     assert out[1].tolist() == expected
 
 
@@ -135,7 +135,7 @@ def test_batches_of_any_size_give_the_same_reports(
     points = np.random.default_rng(0).random((40, 3))
     ids = np.arange(40, dtype=np.uint64)
     whole = draw(points, ids, table, grid, RowStreams(bytes(32)))
-    monkeypatch.setattr(bpm_sampler, "_WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(sampler, "_WORDS_AT_ONCE", words_at_once)
     assert np.array_equal(draw(points, ids, table, grid, RowStreams(bytes(32))), whole)
 
 
@@ -151,9 +151,9 @@ def test_a_poor_guess_costs_width_and_not_truth(
         def inv_cdf(self, p: float) -> float:
             return super().inv_cdf(p) * (1.0 + off)
 
-    monkeypatch.setattr(bpm_exact, "NormalDist", Guess)
-    monkeypatch.setattr(bpm_exact, "range", lambda _: range(1), raising=False)
-    bounds = bpm_exact.normal_bounds(k, bits)
+    monkeypatch.setattr(exact, "NormalDist", Guess)
+    monkeypatch.setattr(exact, "range", lambda _: range(1), raising=False)
+    bounds = exact.normal_bounds(k, bits)
     assert bounds is not None
     with mp.workdps(80):
         low, high = (mp.mpf(end) / mp.mpf(2) ** (bits + 16) for end in bounds)
@@ -188,8 +188,8 @@ def test_a_number_next_to_the_chance_of_acceptance_takes_more_bits(above: bool) 
     words[1] = start >> 64
     streams.further[0, 1, 1] = start & (2**64 - 1)
     streams.further[0, 1, 2] = 2**64 - 1 if above else 0
-    own = bpm_exact.RowWords(streams, 0, 0, words)  # type: ignore[arg-type]
-    found = bpm_exact.ball_indices(table, float(outer), [0.5] * D, grid, own)
+    own = exact.RowWords(streams, 0, 0, words)  # type: ignore[arg-type]
+    found = exact.ball_indices(table, float(outer), [0.5] * D, grid, own)
     assert (1, 2) in own._further  # more bits were asked for
     if above:
         assert found is None

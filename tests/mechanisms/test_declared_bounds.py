@@ -12,13 +12,13 @@ import pytest
 
 from demur.core.bounds import BoundSource
 from demur.mechanisms import BPM
-from demur.mechanisms.bpm_sampler import draw
-from demur.mechanisms.bpm_table import BITS, make_table
+from demur.mechanisms.bpm.sampler import draw
+from demur.mechanisms.bpm.table import BITS, make_table
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import ReportMechanism, Reports
-from demur.mechanisms.rounded_gaussian import rounded_gaussian
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.rounded_gaussian import rounded_gaussian
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 EVERY: list[ReportMechanism] = [
     BPM(8.0, 0.5, 3),

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from demur.core import events
+from demur.core.accounting import events
+from demur.core.accounting.calibrate import gaussian_mu, ideal_delta
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, ZeroOut
-from demur.core.calibrate import gaussian_mu, ideal_delta
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import (

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from demur.mechanisms.bpm_sampler import index_range
+from demur.mechanisms.bpm.sampler import index_range
 
 
 @pytest.mark.parametrize("grid", [0.125, 2.0**-10])

@@ -13,8 +13,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from demur.mechanisms import normal_quantile
-from demur.mechanisms.normal_quantile import (
+from demur.mechanisms.sampling import normal_quantile
+from demur.mechanisms.sampling.normal_quantile import (
     DECIDED_FROM,
     ERROR,
     HIGH,

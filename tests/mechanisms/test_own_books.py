@@ -8,7 +8,7 @@ from demur.core.adjacency import ReplaceOne
 from demur.core.errors import BudgetExceeded
 from demur.ledger import Ledger
 from demur.mechanisms import BPM
-from demur.mechanisms.bpm import whole_budget
+from demur.mechanisms.bpm.mechanism import whole_budget
 
 
 @pytest.mark.parametrize(

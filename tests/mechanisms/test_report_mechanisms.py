@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from demur.core.accounting.calibrate import gaussian_epsilon
+from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.calibrate import gaussian_epsilon
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import BudgetExceeded
-from demur.core.events import Gaussian as GaussianEvent
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports, _further
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.mechanisms.reports import ReportMechanism, Reports, RowMechanism
-from demur.mechanisms.rounded_gaussian import FURTHER_WORDS
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 POINTS = np.array([[0.1, 0.9, 0.4], [0.5, 0.5, 0.5], [0.0, 1.0, 0.25]])
 MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]

@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import optimize, stats
 
-from demur.mechanisms import rounded_gaussian as module
-from demur.mechanisms.normal_quantile import enclose
-from demur.mechanisms.rounded_gaussian import (
+from demur.mechanisms.sampling import rounded_gaussian as module
+from demur.mechanisms.sampling.normal_quantile import enclose
+from demur.mechanisms.sampling.rounded_gaussian import (
     FURTHER_WORDS,
     LARGEST_SCALE,
     open_fraction,

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur.mechanisms.row_streams import RowStreams, keystream_words
+from demur.mechanisms.sampling.row_streams import RowStreams, keystream_words
 
 COUNTING = bytes(range(32))
 ZERO = bytes(32)

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from demur.training.config import BandMFExecutionPlanConfig, dp_sgd
-from demur.training.shapes import ShapePlan
-from demur.training.trainer import fit
+from demur.training.plans.config import BandMFExecutionPlanConfig, dp_sgd
+from demur.training.run.trainer import fit
+from demur.training.sizes.shapes import ShapePlan
 
 N, D = 200, 4
 # One physical size: one program to compile.

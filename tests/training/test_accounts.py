@@ -2,22 +2,26 @@
 
 import pytest
 
-from demur.core.errors import NotPriced
-from demur.core.events import Neighbours, PoissonGaussian, TruncatedPoissonGaussian
-from demur.mechanisms.correlated import BandedToeplitz
-from demur.training.batch_selection import (
-    BallsInBinsSampling,
-    BMinSepSampling,
-    CyclicPoissonSampling,
-    FixedBatchSampling,
-    PartitionType,
+from demur.core.accounting.events import (
+    Neighbours,
+    PoissonGaussian,
+    TruncatedPoissonGaussian,
 )
-from demur.training.participation import (
+from demur.core.errors import NotPriced
+from demur.mechanisms.correlated import BandedToeplitz
+from demur.training.accounting.participation import (
     FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,
     participation_of,
     run_event,
+)
+from demur.training.batches.selection import (
+    BallsInBinsSampling,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    FixedBatchSampling,
+    PartitionType,
 )
 
 ADD, ZERO, REPLACE = (

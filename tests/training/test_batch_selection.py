@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import NoiseReuse
-from demur.training.batch_selection import (
+from demur.training.batches.selection import (
     BallsInBinsSampling,
     BMinSepSampling,
     CyclicPoissonSampling,

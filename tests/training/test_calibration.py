@@ -8,15 +8,15 @@ import dp_accounting as dpa
 import pytest
 
 from demur.core import accounting
-from demur.core.errors import NotPriced
-from demur.core.events import (
+from demur.core.accounting.events import (
     Gaussian,
     Neighbours,
     PoissonGaussian,
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.training.calibration import _same_grid, calibrate_noise
+from demur.core.errors import NotPriced
+from demur.training.accounting.calibration import _same_grid, calibrate_noise
 
 Relation = dpa.NeighboringRelation
 Q = 128 / 60_000
@@ -61,9 +61,7 @@ def test_the_issue_case_agrees_with_a_fine_grid():
 
 @pytest.mark.slow
 def test_truncated_batches_are_calibrated_too():
-    make = lambda z: Repeated(  # noqa: E731
-        TruncatedPoissonGaussian(60_000, Q, 170, z), 1000
-    )
+    make = lambda z: Repeated(TruncatedPoissonGaussian(60_000, Q, 170, z), 1000)  # noqa: E731
     found = calibrate_noise(make, 2.0, 1e-6)
     theirs = dpa.pld.PLDAccountant(Relation.REPLACE_SPECIAL)
     theirs.compose(accounting.to_dp_event(make(found.noise_multiplier)))
@@ -113,9 +111,7 @@ def test_a_coarser_accountant_than_ours_is_always_asked():
 
 
 def test_an_accountant_that_knows_nothing_of_the_event_is_named():
-    make = lambda z: Repeated(  # noqa: E731
-        TruncatedPoissonGaussian(1000, 0.1, 150, z), 5
-    )
+    make = lambda z: Repeated(TruncatedPoissonGaussian(1000, 0.1, 150, z), 5)  # noqa: E731
     rdp = dpa.rdp.RdpAccountant(neighboring_relation=Relation.REPLACE_SPECIAL)
     with pytest.raises(NotPriced, match="RdpAccountant"):
         calibrate_noise(make, 2.0, 1e-6, accountant=rdp)

@@ -14,13 +14,13 @@ import numpy as np
 import optax
 import pytest
 
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training import booking
-from demur.training.checkpoint import (
+from demur.training.run import charges
+from demur.training.run.checkpoint import (
     Checkpoint,
     CheckpointRefused,
     Keeper,
@@ -262,7 +262,7 @@ def test_two_that_draw_from_one_run_notice():
     plan = make_plan()
     book = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
     reservation = plan.reserve(book, label="shared")
-    one, other = (booking.payer(plan, reservation) for _ in "ab")
+    one, other = (charges.payer(plan, reservation) for _ in "ab")
     one(0)
     with pytest.raises(CheckpointRefused, match="somebody else draws"):
         other(0)
@@ -273,7 +273,7 @@ def test_two_near_the_end_of_one_run_notice():
     plan = make_plan()
     book = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
     reservation = plan.reserve(book, label="shared")
-    pay = booking.payer(plan, reservation)
+    pay = charges.payer(plan, reservation)
     for step in range(3):
         pay(step)
     reservation.draw_many(reservation.remaining - 1)
@@ -293,13 +293,13 @@ def test_draws_are_taken_ahead_in_few_transactions(monkeypatch, steps_per_draw):
         return plain(count)
 
     monkeypatch.setattr(reservation, "draw_many", counted)
-    pay = booking.payer(SimpleNamespace(steps_per_draw=steps_per_draw), reservation)
+    pay = charges.payer(SimpleNamespace(steps_per_draw=steps_per_draw), reservation)
     for step in range(600 * steps_per_draw):
         pay(step)
         used = step // steps_per_draw + 1
-        assert used <= sum(asked) < used + min(used + 1, booking._LARGEST_BLOCK)
+        assert used <= sum(asked) < used + min(used + 1, charges._LARGEST_BLOCK)
     assert sum(asked) == 600 == reservation.drawn
-    assert len(asked) < 7 + 600 / booking._LARGEST_BLOCK
+    assert len(asked) < 7 + 600 / charges._LARGEST_BLOCK
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training.checkpoint import Checkpoint
 from demur.training.data import Data
-from demur.training.processes import Processes, ProcessLost
+from demur.training.devices.processes import Processes, ProcessLost
+from demur.training.run.checkpoint import Checkpoint
 from tests.training.kit import N, make_data, make_plan, train
 
 GOOD = 4  # batches, before one that cannot be read

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from demur.training.mixing import check_examples_do_not_mix
 from demur.training.models import (
     CNN,
     MLP,
@@ -14,6 +13,7 @@ from demur.training.models import (
     accuracy,
     cross_entropy,
 )
+from demur.training.run.independence import check_examples_do_not_mix
 
 MODELS = {
     "mlp": (MLP(12, (7,), 3), (3, 4), jnp.float32),

@@ -11,26 +11,26 @@ from jax_privacy.experimental.monte_carlo import sample_generation as peer
 from scipy.stats import binom, ks_2samp
 
 from demur.core import accounting
+from demur.core.accounting.events import ApproxDP, Neighbours, PoissonGaussian, Repeated
+from demur.core.accounting.gaussian import gaussian_delta
 from demur.core.errors import NotPriced
-from demur.core.events import ApproxDP, Neighbours, PoissonGaussian, Repeated
-from demur.core.gaussian import gaussian_delta
 from demur.mechanisms.correlated import BandedToeplitz, optimize_banded_toeplitz
-from demur.training import monte_carlo
-from demur.training.batch_selection import (
-    STEP_DISTANCE,
-    BallsInBinsSampling,
-    BMinSepSampling,
-    CyclicPoissonSampling,
-)
-from demur.training.config import ExecutionPlanConfig
-from demur.training.loss_samples import (
+from demur.training.accounting import monte_carlo
+from demur.training.accounting.loss_samples import (
     _expected_over_patterns,
     _start_law,
     hockey_stick,
     loss_sampler,
 )
-from demur.training.monte_carlo import MonteCarlo
-from demur.training.participation import ParticipationAccount, run_event
+from demur.training.accounting.monte_carlo import MonteCarlo
+from demur.training.accounting.participation import ParticipationAccount, run_event
+from demur.training.batches.selection import (
+    STEP_DISTANCE,
+    BallsInBinsSampling,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+)
+from demur.training.plans.config import ExecutionPlanConfig
 
 ADD = Neighbours.ADD_OR_REMOVE_ONE
 

@@ -24,9 +24,10 @@ from demur.mechanisms.correlated import (
     Participation,
     optimize_dense,
 )
-from demur.training import noise_streams
-from demur.training.lattice import Lattice
-from demur.training.noise import (
+from demur.training.clipping.types import ClippedSum
+from demur.training.noise import streams
+from demur.training.noise.lattice import Lattice
+from demur.training.noise.privatizer import (
     HARDENED,
     NOT_HARDENED,
     gaussian_privatizer,
@@ -34,8 +35,7 @@ from demur.training.noise import (
     privatizer,
     step_keys,
 )
-from demur.training.noise_streams import standard_normal, threefry
-from demur.training.types import ClippedSum
+from demur.training.noise.streams import standard_normal, threefry
 
 STEPS = 12
 PARAMS = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(5)}
@@ -71,7 +71,7 @@ def normals_of(keys, params=PARAMS):
     leaves = jax.tree.leaves(params)
     rows = []
     for key in keys:
-        drawn = noise_streams.normals(jnp.asarray(key), leaves)
+        drawn = streams.normals(jnp.asarray(key), leaves)
         rows.append(np.concatenate([np.asarray(z).reshape(-1) for z in drawn]))
     return np.array(rows)
 
@@ -97,7 +97,7 @@ def test_noise_is_stddev_times_the_inverse_strategy(name, jit):
 def test_a_dense_strategy_may_draw_again_instead_of_remembering(monkeypatch):
     keys = keys_for(1)
     kept = run(privatizer(STRATEGIES["dense"], stddev=1.0), keys, jit=True)
-    monkeypatch.setattr(noise_streams, "_LONGEST_RING", 2)
+    monkeypatch.setattr(streams, "_LONGEST_RING", 2)
     again = privatizer(STRATEGIES["dense"], stddev=1.0)
     assert again.init(PARAMS).memory.shape == (STEPS, 2, 2)
     np.testing.assert_allclose(run(again, keys, jit=True), kept, rtol=1e-4, atol=1e-5)
@@ -120,7 +120,7 @@ def test_threefry_is_that_of_jax(monkeypatch):
     theirs = threefry2x32_p.bind(*map(jnp.asarray, words))
     for ours, other in zip(threefry(*words), theirs, strict=True):
         np.testing.assert_array_equal(ours, other)
-    monkeypatch.setattr(noise_streams, "_TURNS", ((13, 15, 26, 7), (17, 29, 16, 24)))
+    monkeypatch.setattr(streams, "_TURNS", ((13, 15, 26, 7), (17, 29, 16, 24)))
     assert (np.asarray(threefry(*words)[0]) != np.asarray(theirs[0])).mean() > 0.99
 
 
@@ -432,8 +432,8 @@ def test_noise_on_eight_devices_is_that_of_one_and_every_shard_differs():
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
         from demur.mechanisms.correlated import BandedToeplitz
-        from demur.training.noise import privatizer
-        from demur.training.types import ClippedSum
+        from demur.training.noise.privatizer import privatizer
+        from demur.training.clipping.types import ClippedSum
 
         assert len(jax.devices()) == 8
         mesh = Mesh(np.array(jax.devices()), ("d",))

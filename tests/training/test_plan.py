@@ -12,10 +12,9 @@ import pytest
 from jax_privacy.experimental import execution_plan as peer
 from scipy.stats import norm
 
-from demur.core import accounting, calibrate
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
-from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
-from demur.core.events import (
+from demur.core import accounting
+from demur.core.accounting import calibrate
+from demur.core.accounting.events import (
     ApproxDP,
     Gaussian,
     Neighbours,
@@ -23,6 +22,8 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
+from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
+from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms.correlated import (
     BandedToeplitz,
@@ -30,7 +31,12 @@ from demur.mechanisms.correlated import (
     Participation,
     optimize_banded_toeplitz,
 )
-from demur.training.batch_selection import (
+from demur.training.accounting.participation import (
+    FixedBatchAccount,
+    PoissonAccount,
+    run_event,
+)
+from demur.training.batches.selection import (
     STEP_DISTANCE,
     BallsInBinsSampling,
     BMinSepSampling,
@@ -38,16 +44,11 @@ from demur.training.batch_selection import (
     FixedBatchSampling,
     PartitionType,
 )
-from demur.training.clipping import clipped_grad
-from demur.training.config import (
+from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training.plans.config import (
     BandMFExecutionPlanConfig,
     ExecutionPlanConfig,
     dp_sgd,
-)
-from demur.training.participation import (
-    FixedBatchAccount,
-    PoissonAccount,
-    run_event,
 )
 
 ADD, ZERO, REPLACE = (

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import binomtest, chisquare
 
 from demur.core.entropy import NoiseKey, Seeded, Stream
-from demur.training import binomial, subsets
-from demur.training.binomial import LARGEST_DISTANCE, binomial_table
+from demur.training.batches import binomial, subsets
+from demur.training.batches.binomial import LARGEST_DISTANCE, binomial_table
 
 
 def stream(block: int = 0, seed: int = 0) -> Stream:

@@ -6,8 +6,9 @@ import pytest
 
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPriced
-from demur.training import batch_selection as selection
-from demur.training import clip_factors, participation
+from demur.training.accounting import participation
+from demur.training.batches import selection
+from demur.training.clipping import clip_factors
 
 
 def test_no_strategy_without_its_steps():

@@ -17,19 +17,20 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training import clipped_grad, precompile
-from demur.training.batch_selection import CyclicPoissonSampling
-from demur.training.config import dp_sgd
+from demur.training import clipped_grad
+from demur.training.batches.selection import CyclicPoissonSampling
 from demur.training.data import as_data
-from demur.training.feed import Feed, Part, StepInput
-from demur.training.metrics import Exact, StepReport, spent_so_far
-from demur.training.mixing import ExamplesMix, check_examples_do_not_mix
-from demur.training.noise import step_keys
-from demur.training.noise_streams import normals
-from demur.training.progress import Bar
-from demur.training.shapes import ShapePlan
-from demur.training.sizes import may_need_several, shapes_for
-from demur.training.trainer import Users
+from demur.training.noise.privatizer import step_keys
+from demur.training.noise.streams import normals
+from demur.training.plans.config import dp_sgd
+from demur.training.run import programs
+from demur.training.run.feed import Feed, Part, StepInput
+from demur.training.run.independence import ExamplesMix, check_examples_do_not_mix
+from demur.training.run.metrics import Exact, StepReport, spent_so_far
+from demur.training.run.progress import Bar
+from demur.training.run.trainer import Users
+from demur.training.sizes.defaults import may_need_several, shapes_for
+from demur.training.sizes.shapes import ShapePlan
 
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
 
@@ -418,12 +419,12 @@ def test_a_plan_run_again_is_not_compiled_again_unless_its_loss_has_changed():
 
     plan = make_plan()
     first = train(plan, loss=scaled, source=Seeded(1))
-    kept = list(precompile._KEPT)
+    kept = list(programs._KEPT)
     train(plan, loss=scaled, source=Seeded(2))
-    assert list(precompile._KEPT) == kept
+    assert list(programs._KEPT) == kept
     weight[0] = 0.0
     other = train(plan, loss=scaled, source=Seeded(1))
-    assert list(precompile._KEPT) != kept
+    assert list(programs._KEPT) != kept
     assert not np.allclose(first.value["w"], other.value["w"], atol=1e-4)
 
 

@@ -18,11 +18,12 @@ from types import SimpleNamespace
 import numpy as np
 
 from demur.core.entropy import NoiseKey, OsEntropy
-from demur.ledger import book
-from demur.unlearning import recovery, tables
-from demur.unlearning.deletion import Deletions, Target
-from demur.unlearning.modes import make_mode
-from demur.unlearning.service import UnlearningService
+from demur.ledger import ledger
+from demur.unlearning.models import make_mode
+from demur.unlearning.records import tables
+from demur.unlearning.service import recovery
+from demur.unlearning.service.deletion import Deletions, Target
+from demur.unlearning.service.service import UnlearningService
 from tests.unlearning.service_kit import DIM, record
 
 
@@ -66,9 +67,9 @@ class SpendsLast(Honest):
         copy = _drawn_anywhere(self, targets, quote)
         issued = self.commit(operation, unpaid, copy, targets, quote)
         pause(0.05)
-        book.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
+        ledger.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
         assert self.spend(operation, quote).id == unpaid.id
-        book.secrets = secrets
+        ledger.secrets = secrets
         return issued
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demur.unlearning.modes import OGD, Logistic, Ridge
+from demur.unlearning.models import OGD, Logistic, Ridge
 
 # Every sound mode, in the configurations that take different code paths.
 EVERY_MODE = {

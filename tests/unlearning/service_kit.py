@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demur.unlearning.service import UnlearningService
+from demur.unlearning.service.service import UnlearningService
 
 DIM = 4
 NOISY = {"epsilon": 1.0, "delta": 1e-6}

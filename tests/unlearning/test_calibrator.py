@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.unlearning.calibrator import LARGEST_N_STAR, Calibrator
-from demur.unlearning.lbfgs import LimitedMemoryBFGS
+from demur.unlearning.models.lbfgs import LimitedMemoryBFGS
+from demur.unlearning.pricing.calibrator import LARGEST_N_STAR, Calibrator
 
 
 class Curved:

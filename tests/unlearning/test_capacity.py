@@ -13,9 +13,9 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur.core.gaussian import gaussian_delta
-from demur.unlearning import capacity as cap
-from demur.unlearning.modes.ogd import OGD
+from demur.core.accounting.gaussian import gaussian_delta
+from demur.unlearning.models.ogd import OGD
+from demur.unlearning.pricing import capacity as cap
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "capacity.json"
 ROWS = json.loads(VECTORS.read_text())["rows"]

@@ -11,18 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from demur.cli import app
+from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.adjacency import Erasure
-from demur.core.gaussian import gaussian_epsilon
 from demur.ledger import Budget, Ledger
-from demur.unlearning import store
-from demur.unlearning.certificate import Certificate
-from demur.unlearning.deletion import Deletions
-from demur.unlearning.modes import OGD
-from demur.unlearning.refusals import ServiceMismatch
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.tariff import Tariff
-from demur.unlearning.verification import certificate_problems, read_history
-from demur.unlearning.witness import verify_certificate
+from demur.unlearning.errors import ServiceMismatch
+from demur.unlearning.models import OGD
+from demur.unlearning.pricing.prices import Tariff
+from demur.unlearning.records import store
+from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.verification import certificate_problems, read_history
+from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
 CASES = {

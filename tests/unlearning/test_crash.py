@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from demur.core.errors import DemurError
-from demur.unlearning import journal
-from demur.unlearning.modes import make_mode
-from demur.unlearning.service import UnlearningService
+from demur.unlearning.models import make_mode
+from demur.unlearning.records import journal
+from demur.unlearning.service.service import UnlearningService
 from tests.ledger.kit import subprocess_environment
 from tests.unlearning.forgetter import KINDS
 from tests.unlearning.service_kit import DIM, NOISY, record

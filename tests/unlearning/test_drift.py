@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demur.unlearning import DriftDetector, MemoryPair, Phase, PrivacyOdometer
-from demur.unlearning.refusals import CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted
 
 DIM = 5
 

@@ -16,9 +16,12 @@ import demur.unlearning
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Ledger
 from demur.unlearning import MemoryPair, PrivacyOdometer
-from demur.unlearning.estimators import UnlearnableClassifier, UnlearnableRegressor
-from demur.unlearning.modes import make_mode
-from demur.unlearning.refusals import CapacityExhausted, UnknownRecord
+from demur.unlearning.errors import CapacityExhausted, UnknownRecord
+from demur.unlearning.models import make_mode
+from demur.unlearning.stream.estimators import (
+    UnlearnableClassifier,
+    UnlearnableRegressor,
+)
 
 WIDE = {"norm_bound": 4.0}
 

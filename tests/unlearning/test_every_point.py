@@ -22,10 +22,10 @@ import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
-from demur.unlearning import store
-from demur.unlearning.modes import make_mode
-from demur.unlearning.refusals import UnknownRecord
-from demur.unlearning.service import UnlearningService
+from demur.unlearning.errors import UnknownRecord
+from demur.unlearning.models import make_mode
+from demur.unlearning.records import store
+from demur.unlearning.service.service import UnlearningService
 from tests.unlearning import forgetter
 from tests.unlearning.service_kit import DIM, NOISY, record
 from tests.unlearning.test_crash import Witness

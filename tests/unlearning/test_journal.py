@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from demur.ledger.chain import Head, digest, link
-from demur.unlearning import snapshot
-from demur.unlearning.refusals import ServiceDamaged, SnapshotRefused
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.witness import verify_certificate
+from demur.durable.chain import Head, digest, link
+from demur.unlearning.errors import ServiceDamaged, SnapshotRefused
+from demur.unlearning.records import snapshot
+from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
 ROWS = "SELECT sequence, body, hash FROM demur_unlearning_journal ORDER BY sequence"

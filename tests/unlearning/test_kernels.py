@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from demur.unlearning import kernels
-from demur.unlearning.modes import MODES, Mode, make_mode
-from demur.unlearning.modes.inputs import clipped, with_noise
+from demur.unlearning.models import MODES, Mode, kernels, make_mode
+from demur.unlearning.models.inputs import clipped, with_noise
 from tests.unlearning.modes_kit import EVERY_MODE, records
 
 every_mode = pytest.mark.parametrize("make", EVERY_MODE.values(), ids=EVERY_MODE)

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from demur.unlearning import kernels
-from demur.unlearning.modes import CertificateExceeded, Logistic
+from demur.unlearning.models import CertificateExceeded, Logistic, kernels
 from tests.unlearning.modes_kit import records
 
 

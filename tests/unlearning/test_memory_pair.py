@@ -24,15 +24,15 @@ from demur.unlearning import (
     Phase,
     PrivacyOdometer,
 )
-from demur.unlearning.losses import best_in_hindsight
-from demur.unlearning.modes import make_mode
-from demur.unlearning.refusals import (
+from demur.unlearning.errors import (
     CapacityExhausted,
     RecordExists,
     RecordMismatch,
     RecordNeeded,
     UnknownRecord,
 )
+from demur.unlearning.models import make_mode
+from demur.unlearning.stream.losses import best_in_hindsight
 
 DIM = 4
 MODES = ["ogd", "ridge", "logistic", "seed"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from demur.unlearning.modes import make_mode
+from demur.unlearning.models import make_mode
 
 DEFAULTS = {
     "seed": {"step": 0.5, "m_max": 10, "L": 1.0, "lambda_": 1.0},

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from demur.unlearning.modes import make_mode
-from demur.unlearning.modes.base import Mode
+from demur.unlearning.models import make_mode
+from demur.unlearning.models.base import Mode
 from tests.unlearning.modes_kit import unit_rows
 
 

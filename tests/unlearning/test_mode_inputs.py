@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from demur.unlearning.modes import inputs
+from demur.unlearning.models import inputs
 
 NOT_NUMBERS = [
     [object(), 1.0],

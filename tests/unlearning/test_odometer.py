@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur.core import accounting as prices
+from demur.core.accounting.events import Gaussian
+from demur.core.accounting.gaussian import gaussian_delta, ideal_delta
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded, NotPriced, NotPrivate
-from demur.core.events import Gaussian
-from demur.core.gaussian import gaussian_delta, ideal_delta
 from demur.ledger import Budget, Ledger
-from demur.unlearning import IllegalTransition, PrivacyOdometer, capacity, plan, sizing
-from demur.unlearning.modes import OGD, make_mode
-from demur.unlearning.noise import draw_noise, mechanism_for
-from demur.unlearning.refusals import CapacityExhausted
+from demur.unlearning import IllegalTransition, PrivacyOdometer
+from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.models import OGD, make_mode
+from demur.unlearning.pricing import capacity, plan, sizing
+from demur.unlearning.pricing.noise import draw_noise, mechanism_for
 
 STATS = {"G": 1.0, "D": 1.0, "c": 1.0, "C": 1.0}
 SEED_STATS = {"G": 4.72, "D": 4.78, "c": 1.0, "C": 1.0}

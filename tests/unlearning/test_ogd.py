@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, norm
 
-from demur.core.calibrate import gaussian_mu
-from demur.unlearning import capacity
-from demur.unlearning.modes import OGD
+from demur.core.accounting.calibrate import gaussian_mu
+from demur.unlearning.models import OGD
+from demur.unlearning.pricing import capacity
 from tests.unlearning.modes_kit import records, unit_rows, worst_case
 
 

@@ -9,16 +9,16 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from demur.core.entropy import Seeded
-from demur.unlearning import store
-from demur.unlearning.marks import Marks, claim
-from demur.unlearning.refusals import (
+from demur.unlearning.errors import (
     RecordNeeded,
     ServiceBusy,
     ServiceDamaged,
     ServiceMismatch,
 )
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.vault import Vault
+from demur.unlearning.records import store
+from demur.unlearning.records.encrypted_records import Vault
+from demur.unlearning.records.pseudonyms import Marks, claim
+from demur.unlearning.service.service import UnlearningService
 from tests.unlearning.service_kit import (
     bytes_of,
     files_with,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from demur.unlearning import capacity as cap
+from demur.unlearning.pricing import capacity as cap
 
 CLOSE = {"rel": 1e-14}
 

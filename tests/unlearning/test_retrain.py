@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from demur.unlearning.modes import OGD, Logistic, Ridge, Seed
-from demur.unlearning.retrain_test import (
+from demur.unlearning.models import OGD, Logistic, Ridge, Seed
+from demur.unlearning.retrain.comparison import (
     Forget,
     Learn,
     stream,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from demur.unlearning.modes import Ridge
+from demur.unlearning.models import Ridge
 from tests.unlearning.modes_kit import records, unit_rows
 
 

@@ -14,10 +14,7 @@ from demur import __version__
 from demur.core.adjacency import AddOrRemoveOne, Erasure
 from demur.core.errors import BookMismatch, DemurError, NoiseReuse
 from demur.ledger import Budget, Ledger
-from demur.unlearning import epochs, journal, snapshot, store
-from demur.unlearning.deletion import Deletions
-from demur.unlearning.modes import make_mode
-from demur.unlearning.refusals import (
+from demur.unlearning.errors import (
     CapacityExhausted,
     RecordExists,
     RecordMismatch,
@@ -27,9 +24,13 @@ from demur.unlearning.refusals import (
     ServiceMismatch,
     UnknownRecord,
 )
-from demur.unlearning.requests import Queued
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.witness import verify_certificate
+from demur.unlearning.models import make_mode
+from demur.unlearning.records import journal, snapshot, store
+from demur.unlearning.records.queue import Queued
+from demur.unlearning.service import retraining
+from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
 
 MODES = ("ogd", "ridge", "logistic")
@@ -638,7 +639,7 @@ def test_a_failed_write_stops_the_service_and_reopening_finds_what_was_acknowled
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("demur.unlearning.journal.append", full)
+        patch.setattr("demur.unlearning.records.journal.append", full)
         with pytest.raises(OSError):
             service.insert(*record(5), record_id=5)
     with pytest.raises(DemurError, match="open it again"):
@@ -874,7 +875,7 @@ def test_a_model_is_not_replaced_behind_the_books_back(path, monkeypatch):
     with open_service(path) as service:
         fill(service, range(3))
         with monkeypatch.context() as patch:
-            patch.setattr(epochs.operation, "replacing", silently)
+            patch.setattr(retraining.operation, "replacing", silently)
             service.retrain([(1, *record(1))])
         assert "a retrain without its intent" in str(service.verify())
 
@@ -887,8 +888,8 @@ def test_a_record_is_not_dropped_without_a_new_model(path):
         same = keeper.mode.fresh()
         same.restore(keeper.mode.state())
         till = service._opened.till
-        gone = epochs._certificates(keeper, till, [mark], same, "retrain", 1)
-        keeper.replace(same, epochs._drops(keeper, gone), gone)
+        gone = retraining._certificates(keeper, till, [mark], same, "retrain", 1)
+        keeper.replace(same, retraining._drops(keeper, gone), gone)
         assert "without a new model" in str(service.verify())
         assert not verify_certificate(service.certificate(1), path).ok
 

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from demur.core.adjacency import Erasure
 from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
 from demur.ledger import Budget, Ledger
-from demur.unlearning.refusals import ServiceBusy, ServiceMismatch
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.till import Till
-from demur.unlearning.witness import verify_certificate
+from demur.unlearning.errors import ServiceBusy, ServiceMismatch
+from demur.unlearning.service.charges import Till
+from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.ledger.conftest import postgres_url, server
 from tests.unlearning.service_kit import fill, open_service, record
 

@@ -11,9 +11,9 @@ from demur.core.entropy import Seeded
 from demur.core.errors import NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.gaussian import Gaussian
-from demur.unlearning.deletion import Deletions
-from demur.unlearning.service import UnlearningService
-from demur.unlearning.witness import verify_certificate
+from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import DIM, NOISY, fill, open_service, record
 
 GONE, LEARNED, MORE = 7, 20, 26

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from demur.core.accounting import inverse_square_up, price
+from demur.core.accounting.events import Gaussian, compose
 from demur.core.adjacency import Erasure
-from demur.core.events import Gaussian, compose
 from demur.ledger import Ledger
-from demur.unlearning.capacity import multiplier
-from demur.unlearning.refusals import CapacityExhausted
-from demur.unlearning.tariff import Tariff, grid_slack
-from demur.unlearning.terms import Terms
+from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.pricing.capacity import multiplier
+from demur.unlearning.pricing.prices import Tariff, grid_slack
+from demur.unlearning.pricing.terms import Terms
 
 
 def tariff(**terms):

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotAtMinimiser
-from demur.convex.losses import HUBER_WIDTH, check_loss
-from demur.convex.objective import Objective, objective
 from demur.convex.release import release_head
+from demur.convex.sensitivity.losses import HUBER_WIDTH, check_loss
+from demur.convex.solving.objective import Objective, objective
 from demur.core import validate
 from demur.core.bounds import BoundSource, clip_rows
 from demur.core.entropy import Source

@@ -52,11 +52,11 @@ from demur.audit.confidence import (
 from demur.audit.noting import check_place, noted
 from demur.audit.result import AuditResult, Level
 from demur.core import validate
+from demur.core.accounting.events import Event
 from demur.core.adjacency import Unit
 from demur.core.declaration import Mechanism
 from demur.core.entropy import Seeded
 from demur.core.entry import Entry
-from demur.core.events import Event
 from demur.ledger import Ledger
 
 Values: TypeAlias = NDArray[np.float64]
@@ -95,7 +95,7 @@ def audit(
     With a `ledger` the result is noted with `entry` (by default the claim, if that is
     an entry). `progress(done, total)` is called after every run.
 
-    >>> from demur.core.events import Gaussian
+    >>> from demur.core.accounting.events import Gaussian
     >>> noisy = lambda x, source, n: np.random.default_rng(source.seed).normal(x, 1., n)
     >>> audit(noisy, (1.0, 0.0), Gaussian(1.0), many=True, runs=2000).refuted
     False

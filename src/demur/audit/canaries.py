@@ -31,7 +31,7 @@ from demur.audit.claim import Claim, Shape
 from demur.audit.one_run import Form, audit_one_run
 from demur.audit.result import AuditResult
 from demur.core import validate
-from demur.core.events import Event
+from demur.core.accounting.events import Event
 
 Values: TypeAlias = NDArray[np.float64]
 _ROOM = 4.0  # how many clip norms a canary is long

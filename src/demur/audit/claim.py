@@ -16,11 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from demur.core import accounting, events, validate
-from demur.core.adjacency import Unit
-from demur.core.declaration import Mechanism
-from demur.core.entry import Entry, epsilon_with_slack
-from demur.core.events import (
+from demur.core import accounting, validate
+from demur.core.accounting import events
+from demur.core.accounting.events import (
     ApproxDP,
     Event,
     Gaussian,
@@ -28,6 +26,9 @@ from demur.core.events import (
     Pure,
     Repeated,
 )
+from demur.core.adjacency import Unit
+from demur.core.declaration import Mechanism
+from demur.core.entry import Entry, epsilon_with_slack
 
 DELTA = 1e-6  # where a claim has no delta of its own
 THE_PAIR = "the pair of datasets that was given"

@@ -45,7 +45,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
 from demur.core import validate
-from demur.core.gaussian import gaussian_epsilon
+from demur.core.accounting.gaussian import gaussian_epsilon
 
 # The special functions are good to some 1e-13; limits are moved outwards by this.
 _SLACK = 1e-10

@@ -1,7 +1,7 @@
 """Deletions under the same interface: the retrain test's findings as an audit result.
 
 The unlearning engine compares every deletion of a stream with a replay that never saw
-its records (`demur.unlearning.retrain_test`), deterministically and on noised copies.
+its records (`unlearning.retrain`), deterministically and on noised copies.
 This module knows of it only what an audit needs (`RetrainFindings`), so that audits and
 engines stay side by side.
 """

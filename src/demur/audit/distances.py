@@ -24,10 +24,7 @@ import numpy as np
 
 from demur.audit.measured import Loss, Measured, Pair, between, norm
 from demur.audit.step_distances import measure_steps
-from demur.core.adjacency import Ball, Unit
-from demur.core.cost import Cost, GaussianOverBalls, PureOverBalls
-from demur.core.errors import NotCovered, NotPriced
-from demur.core.events import (
+from demur.core.accounting.events import (
     Event,
     Gaussian,
     Neighbours,
@@ -36,6 +33,9 @@ from demur.core.events import (
     TruncatedPoissonGaussian,
     atoms,
 )
+from demur.core.adjacency import Ball, Unit
+from demur.core.cost import Cost, GaussianOverBalls, PureOverBalls
+from demur.core.errors import NotCovered, NotPriced
 from demur.core.recording import Arrays, Rows, Scores, Shift, Step
 
 ROUNDING = 1e-9  # of distances, which are themselves computed in float64

@@ -19,7 +19,7 @@ from scipy import special
 
 from demur.core import validate
 from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
-from demur.mechanisms.bpm_constants import log_gamma_p
+from demur.mechanisms.bpm.constants import log_gamma_p
 
 Values: TypeAlias = NDArray[np.float64]
 

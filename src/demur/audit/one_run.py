@@ -75,7 +75,7 @@ from demur.audit.claim import Claim, Shape
 from demur.audit.confidence import epsilon_of_mu, largest, mu_from_shift, scores
 from demur.audit.result import AuditResult, Level
 from demur.core import validate
-from demur.core.events import Event
+from demur.core.accounting.events import Event
 
 Form: TypeAlias = Literal["classical", "f-DP", "GDP"]
 _LEAST_GUESSES = 32

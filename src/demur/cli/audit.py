@@ -16,7 +16,7 @@ from demur.cli.shell import AsJson, Code, console, print_json, progress_console,
 from demur.core.rounding import printed_up
 
 if TYPE_CHECKING:
-    from demur.checks.suite import Found, Size
+    from demur.testing.suite import Found, Size
 
 
 class Engine(StrEnum):
@@ -55,7 +55,7 @@ def audit(
 
     Exit code 1 if a promise is refuted, or if a broken twin is not.
     """
-    from demur.checks.suite import ENGINES, Size, all_cases, lacking, run_suite
+    from demur.testing.suite import ENGINES, Size, all_cases, lacking, run_suite
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")

@@ -154,7 +154,7 @@ def predict(
 ) -> None:
     """The predicted class of each row of DATA, one to a line."""
     from demur.convex.files import head_columns, load_head
-    from demur.convex.tables import read_rows
+    from demur.convex.rows.tables import read_rows
 
     head = load_head(head_file)
     rows = read_rows(data, label=None, columns=head_columns(head_file))
@@ -181,7 +181,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(data: Path, label: str, stream: bool | None) -> _Rows:
-    from demur.convex.tables import read_rows
+    from demur.convex.rows.tables import read_rows
 
     parquet = data.is_dir() or data.suffix.lower() in (".parquet", ".pq")
     if stream and not parquet:
@@ -194,7 +194,7 @@ def _rows(data: Path, label: str, stream: bool | None) -> _Rows:
         rows = read_rows(data, label=label)
         assert rows.y is not None
         return _Rows(rows.X, rows.y, rows.y.dtype, rows.columns)
-    from demur.convex.parquet_rows import ParquetRows
+    from demur.convex.rows.parquet import ParquetRows
 
     named = ParquetRows(data, label=label)
     source = named.row_source()
@@ -211,7 +211,7 @@ def _estimator(
     mechanism: str,
     progress: Callable[[int, float], None],
 ) -> Any:
-    from demur.convex import estimators
+    from demur.convex.heads import estimators
 
     if kind is Kind.PROTOTYPES:
         return estimators.BallPrototypeClassifier(lam=0.0 if lam is None else lam)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demur.cli.report_tables import (
+from demur.cli.mechanism_tables import (
     centre_table,
     constants,
     constants_table,
@@ -106,11 +106,11 @@ def make(
     """
     from demur.cli.resuming import Job
     from demur.cli.spending import open_or_make, told_on_interrupt
-    from demur.cluster.point_tables import PointTable
-    from demur.cluster.report_job import ReportJob
+    from demur.cluster.files.point_tables import PointTable
+    from demur.cluster.files.report_job import ReportJob
     from demur.core.adjacency import ReplaceOne
     from demur.ledger import Ledger
-    from demur.mechanisms.bpm import BPM, whole_budget
+    from demur.mechanisms.bpm.mechanism import BPM, whole_budget
 
     def go_on(new: list[Entry]) -> str:
         if book is None:
@@ -199,9 +199,9 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Cluster REPORTS as if they had not been perturbed. Costs no privacy."""
-    from demur.cluster.centre_tables import fit_centres, write_centres
-    from demur.cluster.point_tables import kind_of
-    from demur.cluster.report_files import read_reports
+    from demur.cluster.files.centre_tables import fit_centres, write_centres
+    from demur.cluster.files.point_tables import kind_of
+    from demur.cluster.files.report_files import read_reports
 
     if output is not None:
         kind_of(output)
@@ -259,7 +259,7 @@ def inspect(
     _must_be_picture(plot)
     found = draw_and_count(bpm, samples, seed=seed) if samples else None
     if found is not None and plot is not None:
-        from demur.cli.report_plots import plot_inspection
+        from demur.cli.mechanism_plots import plot_inspection
 
         plot_inspection(found, plot)
     if as_json:
@@ -337,7 +337,7 @@ def sweep(
     if csv is not None:
         write_trials(found, csv)
     if plot is not None:
-        from demur.cli.report_plots import plot_sweep
+        from demur.cli.mechanism_plots import plot_sweep
 
         plot_sweep(found, plot, data.name)
     if as_json:
@@ -369,7 +369,7 @@ def _must_have_room(*files: Path | None) -> None:
 
 def _must_be_picture(path: Path | None) -> None:
     if path is not None:
-        from demur.cli.report_plots import kind_of_picture
+        from demur.cli.mechanism_plots import kind_of_picture
 
         kind_of_picture(path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from demur.core import validate
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
-from demur.core.whole_files import sync_folder, took_name, written_aside
+from demur.durable.whole_files import sync_folder, took_name, written_aside
 
 
 class Job:

@@ -159,7 +159,7 @@ def _declined(error: Exception) -> bool:
     if isinstance(error, BudgetExceeded):
         return True
     # Known only where it was raised: to import the engine here would be slow.
-    refusals = sys.modules.get("demur.unlearning.refusals")
+    refusals = sys.modules.get("demur.unlearning.errors")
     return refusals is not None and isinstance(error, refusals.CapacityExhausted)
 
 

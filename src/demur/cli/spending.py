@@ -20,7 +20,8 @@ from demur.cli.shell import Interrupted, errors
 from demur.core.adjacency import Unit
 from demur.core.entry import Entry
 from demur.core.errors import BookMismatch, DemurError
-from demur.ledger import Budget, Ledger, store
+from demur.durable import store
+from demur.ledger import Budget, Ledger
 
 
 class Hold:

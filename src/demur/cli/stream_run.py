@@ -13,7 +13,7 @@ from demur.cli.shell import console, print_json, progress_console, written
 if TYPE_CHECKING:
     from demur.cli.spending import Hold
     from demur.ledger import Ledger
-    from demur.unlearning.workload import Played, Stream
+    from demur.unlearning.stream.workload import Played, Stream
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def play_stream(
     import numpy as np
 
     from demur.unlearning import Calibrator, MemoryPair, PrivacyOdometer
-    from demur.unlearning.losses import best_in_hindsight, loss_of
-    from demur.unlearning.modes import make_mode
-    from demur.unlearning.workload import Player
+    from demur.unlearning.models import make_mode
+    from demur.unlearning.stream.losses import best_in_hindsight, loss_of
+    from demur.unlearning.stream.workload import Player
 
     formula: Any = "seed" if options.mode == "seed" else "consistent"
     odometer = PrivacyOdometer(

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from demur.unlearning.workload import Curve, Played
+    from demur.unlearning.stream.workload import Curve, Played
 
 _UNLIMITED = 2**39  # a capacity that no stream uses up
 
@@ -37,7 +37,7 @@ def stream_table(played: Played, scope: str, epsilon: float) -> Table:
 
 def stream_lines(played: Played, mode: str) -> list[str]:
     """What is promised, and what became of the deletions."""
-    from demur.unlearning.modes import MODES
+    from demur.unlearning.models import MODES
 
     lines = [f"Theorem: {MODES[mode].theorem.statement}"]
     if played.renewed:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn import datasets
 
 from demur.cluster.sweep import METRICS, Sweep
-from demur.convex.tables import read_rows
+from demur.convex.rows.tables import read_rows
 
 _SHIPPED = {
     "iris": datasets.load_iris,

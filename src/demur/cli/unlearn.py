@@ -113,7 +113,7 @@ def run(
     from demur.cli.spending import Hold, told_on_interrupt
     from demur.core import validate
     from demur.ledger import Ledger
-    from demur.unlearning.workload import read_stream
+    from demur.unlearning.stream.workload import read_stream
 
     _check_target(plot, ".png", ".svg", ".pdf")
     _check_target(output, ".npz")
@@ -191,7 +191,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """The workload of so many inserts to so many deletes, on made-up data."""
-    from demur.unlearning.workload import simulated
+    from demur.unlearning.stream.workload import simulated
 
     options = StreamOptions(
         mode=mode.value,
@@ -243,8 +243,8 @@ def verify(
     The journal's chain, the deletion's row word for word, the entry in the book, and
     the epsilon that the noise comes to.
     """
-    from demur.unlearning.certificate import Certificate
-    from demur.unlearning.witness import verify_certificate
+    from demur.unlearning.records.certificate import Certificate
+    from demur.unlearning.service.verify_certificate import verify_certificate
 
     held = Certificate.load(certificate)
     found = verify_certificate(held, journal, book=book)

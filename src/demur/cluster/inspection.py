@@ -18,7 +18,7 @@ from scipy import special, stats
 from demur.core import validate
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.mechanisms.bpm import BPM
-from demur.mechanisms.bpm_constants import log_ball_volume
+from demur.mechanisms.bpm.constants import log_ball_volume
 
 Values = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demur.convex.estimators import (
+from demur.convex.heads.estimators import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
@@ -20,7 +20,7 @@ from demur.convex.estimators import (
 )
 from demur.convex.release import BookLeftBehind
 from demur.convex.report import PrivacyReport
-from demur.convex.sensitivity import Breakdown
+from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import LipschitzMap, unit_from_json
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise

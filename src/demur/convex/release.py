@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotAtMinimiser
-from demur.convex.losses import HUBER_WIDTH, check_loss
-from demur.convex.sensitivity import (
+from demur.convex.sensitivity.curves import (
     TAU,
     HeadSensitivity,
     declared_sensitivity,
     erm_sensitivity,
 )
+from demur.convex.sensitivity.losses import HUBER_WIDTH, check_loss
 from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, real_array

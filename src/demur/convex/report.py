@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from demur.convex.sensitivity import Breakdown
+from demur.convex.sensitivity.curves import Breakdown
 from demur.core import validate
+from demur.core.accounting.events import Event, Gaussian, Pure
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered
-from demur.core.events import Event, Gaussian, Pure
 
 _NORMAL = NormalDist()
 _CURVE_POINTS = 25

@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from demur.core import events, validate
+from demur.core import validate
+from demur.core.accounting import events
+from demur.core.accounting.events import (
+    Event,
+    Gaussian,
+    Neighbours,
+    Pure,
+    Sampled,
+    for_group,
+)
 from demur.core.adjacency import (
     AddOrRemoveOne,
     Ball,
@@ -31,14 +40,6 @@ from demur.core.adjacency import (
 )
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.events import (
-    Event,
-    Gaussian,
-    Neighbours,
-    Pure,
-    Sampled,
-    for_group,
-)
 from demur.core.rounding import product_up, quotient_down
 
 _AT: dict[Neighbours, tuple[type[Unit], ...]] = {

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from demur.core import accounting, validate
+from demur.core.accounting.events import Event, Repeated
+from demur.core.accounting.profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.events import Event, Repeated
-from demur.core.profile import Profile
 from demur.core.rounding import printed_up
 
 

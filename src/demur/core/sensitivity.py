@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from demur.core import validate
+from demur.core.accounting.events import Gaussian
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered
-from demur.core.events import Gaussian
 from demur.core.rounding import quotient_down, sum_up
 
 Table: TypeAlias = Mapping[Unit | str, float | PiecewiseLinear]

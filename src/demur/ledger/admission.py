@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from demur.core.accounting.events import Repeated
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
 from demur.core.errors import BudgetExceeded, NotCovered
-from demur.core.events import Repeated
 from demur.ledger import filters
 from demur.ledger.filters import Amounts
 from demur.ledger.terms import Terms

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 from demur.core import validate
-from demur.ledger.chain import canonical
+from demur.durable.chain import canonical
 from demur.ledger.filters import Amounts
 
 # A whole number or a quotient of two, as `Fraction` writes them: no sign, no exponent

@@ -17,7 +17,7 @@ from demur.core.adjacency import (
     Unit,
     ZeroOut,
 )
-from demur.ledger.book import Ledger
+from demur.ledger.ledger import Ledger
 
 FORMAT = 1
 

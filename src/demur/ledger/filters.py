@@ -46,9 +46,17 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from demur.core import accounting, events, gaussian, gdp, renyi, validate
+from demur.core import accounting, validate
+from demur.core.accounting import events, gaussian, gdp, renyi
+from demur.core.accounting.events import (
+    ApproxDP,
+    Atom,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+)
 from demur.core.errors import NotPriced
-from demur.core.events import ApproxDP, Atom, Event, Gaussian, PoissonGaussian, Pure
 from demur.core.rounding import down, float_down, float_up, up
 from demur.ledger.budget import Budget
 

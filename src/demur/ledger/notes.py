@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demur.core import validate
-from demur.ledger.chain import canonical
+from demur.durable.chain import canonical
 
 _ABOUT = re.compile("[a-z][a-z ]{0,39}")
 _LONGEST = 65_536

@@ -16,9 +16,10 @@ from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise
 from demur.core.errors import BookDamaged, DemurError
-from demur.ledger import amounts, filters, journal, store
+from demur.durable import store
+from demur.durable.chain import Head, digest
+from demur.ledger import amounts, filters, rows
 from demur.ledger.budget import Budget
-from demur.ledger.chain import Head, digest
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
 from demur.ledger.terms import Terms
@@ -46,17 +47,15 @@ class BookReader:
         """Whether the book outlives this process."""
         return self._store.durable
 
-    def _charge_row(self, connection: Connection, entry: Entry) -> journal.Body:
-        body = journal.body_of(connection, entry.id, "charge")
+    def _charge_row(self, connection: Connection, entry: Entry) -> rows.Body:
+        body = rows.body_of(connection, entry.id, "charge")
         if body is None:
             raise DemurError(
                 f"{entry.label!r} ({entry.id[:8]}) is not an entry of this book"
             )
         return body
 
-    def _entry(
-        self, sequence: int, body: journal.Body, declaration: Declaration
-    ) -> Entry:
+    def _entry(self, sequence: int, body: rows.Body, declaration: Declaration) -> Entry:
         return Entry(
             id=body["id"],
             sequence=sequence,
@@ -77,7 +76,7 @@ class BookReader:
     def entries(self) -> list[Entry]:
         """Every charge of the book, in order."""
         with self._store.read() as connection:
-            found = journal.charges(connection)
+            found = rows.charges(connection)
         return [self._entry(*row) for row in found]
 
     def notes(
@@ -85,7 +84,7 @@ class BookReader:
     ) -> tuple[Note, ...]:
         """The notes of the book in order: of one entry, about one thing, or all."""
         with self._store.read() as connection:
-            found = journal.notes(connection, entry.id if entry else None)
+            found = rows.notes(connection, entry.id if entry else None)
         return tuple(
             Note(sequence, body["id"], body["about"], body["facts"], body["time"])
             for sequence, body in found
@@ -102,11 +101,11 @@ class BookReader:
         def look(connection: Connection, again: bool = False) -> Entry | None:
             if settled:
                 store.lock_book(connection)
-            found = journal.charge_by_key(connection, idempotency_key)
+            found = rows.charge_by_key(connection, idempotency_key)
             if found is None:
                 return None
             sequence, body = found
-            declared = journal.declaration(connection, body["declaration"])
+            declared = rows.declaration(connection, body["declaration"])
             return self._entry(sequence, body, declared)
 
         if settled:
@@ -141,8 +140,8 @@ class BookReader:
             delta = budget.delta if budget else deltas.pop()
         validate.probability(delta=delta)
         with self._store.read() as connection:
-            groups = journal.groups(connection)
-            kept = journal.profiles(connection)
+            groups = rows.groups(connection)
+            kept = rows.profiles(connection)
         found = read(groups, unit, delta, self.terms.maps, kept)
         if budget is None:
             return found
@@ -156,7 +155,7 @@ class BookReader:
     def status(self) -> tuple[BudgetStatus, ...]:
         """Each budget and what the filter counts as spent of it."""
         with self._store.read() as connection:
-            totals = [amounts.from_text(text) for text in journal.totals(connection)]
+            totals = [amounts.from_text(text) for text in rows.totals(connection)]
         rule = self.terms.filter
         return tuple(
             BudgetStatus(
@@ -195,7 +194,7 @@ class BookReader:
     def _contains(self, head: Head) -> None:
         with self._store.read() as connection:
             found = (
-                journal.hash_at(connection, head.sequence)
+                rows.hash_at(connection, head.sequence)
                 if head.sequence
                 else digest(self.terms.to_text())
             )

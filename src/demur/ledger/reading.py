@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from demur.core import events
+from demur.core.accounting import events
+from demur.core.accounting.events import Event, Pure
+from demur.core.accounting.profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.declaration import Declaration
 from demur.core.entry import epsilon_with_slack
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.events import Event, Pure
-from demur.core.profile import Profile
 from demur.core.rounding import up
-from demur.ledger.chain import digest
+from demur.durable.chain import digest
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ import sqlalchemy as sa
 
 from demur.core.adjacency import Unit
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import amounts, filters, journal, store
-from demur.ledger.book import Ledger
+from demur.durable import store
+from demur.ledger import amounts, filters
+from demur.ledger import rows as journal
 from demur.ledger.filters import Amounts
+from demur.ledger.ledger import Ledger
 from demur.ledger.reading import Group, read
 
 

@@ -20,8 +20,8 @@ from demur.core.adjacency import (
     unit_from_json,
 )
 from demur.core.errors import BookMismatch
+from demur.durable.chain import canonical
 from demur.ledger.budget import Budget
-from demur.ledger.chain import canonical
 from demur.ledger.filters import Filter
 
 

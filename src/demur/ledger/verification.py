@@ -13,8 +13,10 @@ from fractions import Fraction
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.ledger import amounts, chain, filters, journal, store
-from demur.ledger.chain import Head, digest
+from demur.durable import chain, store
+from demur.durable.chain import Head, digest
+from demur.ledger import amounts, filters
+from demur.ledger import rows as journal
 from demur.ledger.filters import Amounts
 from demur.ledger.notes import checked
 from demur.ledger.terms import Terms

@@ -38,7 +38,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core import accounting, calibrate, events, recording, validate
+from demur.core import accounting, recording, validate
+from demur.core.accounting import calibrate, events
 from demur.core.adjacency import Unit
 from demur.core.bounds import Bound, real_array
 from demur.core.declaration import Declaration
@@ -48,7 +49,7 @@ from demur.core.release import Release
 from demur.core.rounding import quotient_up, sum_up, up
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Ledger
-from demur.mechanisms.rounded_gaussian import (
+from demur.mechanisms.sampling.rounded_gaussian import (
     LARGEST_SCALE,
     rounded_gaussian,
     sampler_distance,

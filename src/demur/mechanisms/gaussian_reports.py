@@ -35,7 +35,7 @@ from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.core.rounding import down
 from demur.ledger import Budget, Ledger, own_book
-from demur.mechanisms.bpm import root_up
+from demur.mechanisms.bpm.mechanism import root_up
 from demur.mechanisms.gaussian import Gaussian
 from demur.mechanisms.reports import (
     Reports,
@@ -47,8 +47,8 @@ from demur.mechanisms.reports import (
     points_in_cube,
     release_rows,
 )
-from demur.mechanisms.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 DELTA = 1e-6
 _ROWS = 1 << 16  # at a time: the words of more would take more memory than the rows

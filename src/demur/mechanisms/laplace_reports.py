@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
-from demur.core.events import Pure
 from demur.core.release import Release
 from demur.core.rounding import product_up, quotient_down
 from demur.ledger import Ledger, own_book
-from demur.mechanisms.bpm import BPM, root_up, whole_budget
-from demur.mechanisms.bpm_table import make_table
+from demur.mechanisms.bpm.mechanism import BPM, root_up, whole_budget
+from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.reports import (
     Reports,
     RowIds,
@@ -44,7 +44,7 @@ from demur.mechanisms.reports import (
     points_in_cube,
     release_rows,
 )
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 Values = NDArray[np.float64]
 RowIds = NDArray[np.uint64]

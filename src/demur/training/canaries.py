@@ -25,9 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.core import recording
 from demur.core.entropy import NoiseKey, OsEntropy, Source
-from demur.training.noise import step_keys
-from demur.training.plan import DPExecutionPlan
-from demur.training.types import ClippedGrad, PyTree
+from demur.training.clipping.types import ClippedGrad, PyTree
+from demur.training.noise.privatizer import step_keys
+from demur.training.plans.plan import DPExecutionPlan
 
 Values = NDArray[np.float64]
 Run = Callable[..., Values]

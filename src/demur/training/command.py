@@ -16,9 +16,6 @@ import numpy as np
 
 from demur.core.errors import BookMismatch
 from demur.ledger import Budget, Filter, Ledger
-from demur.training.booking import tree_digest
-from demur.training.checkpoint import Checkpoint
-from demur.training.config import BandMFExecutionPlanConfig
 from demur.training.data import as_data
 from demur.training.models import (
     CNN,
@@ -29,8 +26,11 @@ from demur.training.models import (
     cross_entropy,
 )
 from demur.training.optimizers import named_optimizer
-from demur.training.plan import DPExecutionPlan
-from demur.training.trainer import fit
+from demur.training.plans.config import BandMFExecutionPlanConfig
+from demur.training.plans.plan import DPExecutionPlan
+from demur.training.run.charges import tree_digest
+from demur.training.run.checkpoint import Checkpoint
+from demur.training.run.trainer import fit
 
 Tables = dict[str, dict[str, Any]]
 # What each table of the file may say. Anything else is a spelling mistake, and a

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 
 from demur.core import validate
-from demur.training.types import PyTree
+from demur.training.clipping.types import PyTree
 
 
 class Model(Protocol):

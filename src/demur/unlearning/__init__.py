@@ -1,49 +1,41 @@
 """A live model that learns, forgets on request, and says what that is worth."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from demur.unlearning.calibrator import Calibrator as Calibrator
-from demur.unlearning.calibrator import CalibStats as CalibStats
-from demur.unlearning.certificate import Certificate as Certificate
-from demur.unlearning.drift import DriftDetector as DriftDetector
-from demur.unlearning.forgetting import CalibrationRecord as CalibrationRecord
-from demur.unlearning.hooks import Happened as Happened
-from demur.unlearning.hooks import Hooks as Hooks
-from demur.unlearning.machine import EarlyPrediction as EarlyPrediction
-from demur.unlearning.memory_pair import MemoryPair as MemoryPair
-from demur.unlearning.metrics import Metrics as Metrics
-from demur.unlearning.modes import make_mode as make_mode
-from demur.unlearning.odometer import PrivacyOdometer as PrivacyOdometer
-from demur.unlearning.phase import IllegalTransition as IllegalTransition
-from demur.unlearning.phase import Phase as Phase
-from demur.unlearning.refusals import CapacityExhausted as CapacityExhausted
-from demur.unlearning.refusals import RecordExists as RecordExists
-from demur.unlearning.refusals import RecordMismatch as RecordMismatch
-from demur.unlearning.refusals import RecordNeeded as RecordNeeded
-from demur.unlearning.refusals import UnknownRecord as UnknownRecord
-from demur.unlearning.retrain_test import RetrainReport as RetrainReport
-from demur.unlearning.retrain_test import (
-    verify_against_retrain as verify_against_retrain,
-)
-from demur.unlearning.service import UnlearningService as UnlearningService
+from demur.core.lazy import lazy
 
-if TYPE_CHECKING:  # scikit-learn takes longer to load than all the rest
-    from demur.unlearning.estimators import (
+if TYPE_CHECKING:
+    from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
+    from demur.unlearning.errors import RecordExists as RecordExists
+    from demur.unlearning.errors import RecordMismatch as RecordMismatch
+    from demur.unlearning.errors import RecordNeeded as RecordNeeded
+    from demur.unlearning.errors import UnknownRecord as UnknownRecord
+    from demur.unlearning.models import make_mode as make_mode
+    from demur.unlearning.pricing.calibrator import Calibrator as Calibrator
+    from demur.unlearning.pricing.calibrator import CalibStats as CalibStats
+    from demur.unlearning.records.certificate import Certificate as Certificate
+    from demur.unlearning.retrain.comparison import RetrainReport as RetrainReport
+    from demur.unlearning.retrain.comparison import (
+        verify_against_retrain as verify_against_retrain,
+    )
+    from demur.unlearning.service.service import UnlearningService as UnlearningService
+    from demur.unlearning.stream.drift import DriftDetector as DriftDetector
+    from demur.unlearning.stream.estimators import (
         UnlearnableClassifier as UnlearnableClassifier,
     )
-    from demur.unlearning.estimators import UnlearnableRegressor as UnlearnableRegressor
+    from demur.unlearning.stream.estimators import (
+        UnlearnableRegressor as UnlearnableRegressor,
+    )
+    from demur.unlearning.stream.forgetting import (
+        CalibrationRecord as CalibrationRecord,
+    )
+    from demur.unlearning.stream.hooks import Happened as Happened
+    from demur.unlearning.stream.hooks import Hooks as Hooks
+    from demur.unlearning.stream.machine import EarlyPrediction as EarlyPrediction
+    from demur.unlearning.stream.memory_pair import MemoryPair as MemoryPair
+    from demur.unlearning.stream.metrics import Metrics as Metrics
+    from demur.unlearning.stream.odometer import PrivacyOdometer as PrivacyOdometer
+    from demur.unlearning.stream.phase import IllegalTransition as IllegalTransition
+    from demur.unlearning.stream.phase import Phase as Phase
 
-_ESTIMATORS = ("UnlearnableClassifier", "UnlearnableRegressor")
-
-
-def __getattr__(name: str) -> object:
-    if name not in _ESTIMATORS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("demur.unlearning.estimators"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS})
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -11,16 +11,11 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from demur.adapters.spark import assign, clustering, fit_reports
-from demur.cluster import (
-    PrivateGMM,
-    PrivateKMeans,
-    PrivateTMM,
-    exact_sums,
-    gmm,
-    posterior,
-    search,
-)
-from demur.cluster.report_source import LAST_RANK, HeldRows, ReportSource
+from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
+from demur.cluster.decoding import posterior, search
+from demur.cluster.estimators import gmm
+from demur.cluster.sources import exact_sums
+from demur.cluster.sources.report_source import LAST_RANK, HeldRows, ReportSource
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports

@@ -19,7 +19,7 @@ from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 from tests.adapters.spark.kit import (
     NAMES,
     by_id,

@@ -16,8 +16,8 @@ from demur.convex import (
     BallSoftmaxClassifier,
     DataChanged,
     ParquetRows,
-    streamed_solver,
 )
+from demur.convex.solving import streamed_solver
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger

@@ -13,7 +13,7 @@ from demur.core.errors import DemurError
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
-from demur.mechanisms.row_streams import RowStreams
+from demur.mechanisms.sampling.row_streams import RowStreams
 
 RNG = np.random.default_rng(4)
 POINTS = RNG.random((500, 3))

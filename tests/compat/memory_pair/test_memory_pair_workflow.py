@@ -12,7 +12,7 @@ from demur.compat import memory_pair
 from demur.compat.memory_pair.src.calibrator import Calibrator
 from demur.compat.memory_pair.src.memory_pair import MemoryPair, Phase
 from demur.compat.memory_pair.src.odometer import PrivacyOdometer
-from demur.unlearning.refusals import CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted
 
 D = 5
 

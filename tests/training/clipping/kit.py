@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from demur.training.clipping import clipped_grad
+from demur.training.clipping.clipped_grad import clipped_grad
 
 # These programs run once: most of a test's time would go into optimising them.
 QUICK_TO_COMPILE = {

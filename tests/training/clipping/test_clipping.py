@@ -11,8 +11,8 @@ from jax_privacy import clipping as peer
 
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
 from demur.core.errors import NotCovered
-from demur.training.clipping import clipped_grad
-from demur.training.types import Aux, ClippedSum
+from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training.clipping.types import Aux, ClippedSum
 from tests.training.clipping.kit import (
     EVERY_NETWORK,
     QUICK_TO_COMPILE,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from demur.training.bookkeeping import norms, places, routes, rows
+from demur.training.clipping import norms
+from demur.training.clipping.ghost import places, routes, rows
 from tests.training.clipping.kit import (
     EVERY_NETWORK,
     Draw,

@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from demur.training.bookkeeping import norms
-from demur.training.bookkeeping.factors import Factors
-from demur.training.bookkeeping.norms import measure, way_of
-from demur.training.bookkeeping.rounding import sum_of_squares, total
-from demur.training.clip_factors import Clip
-from demur.training.clipping import clipped_grad
+from demur.training.clipping import norms
+from demur.training.clipping.clip_factors import Clip
+from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training.clipping.factors import Factors
+from demur.training.clipping.norms import measure, way_of
+from demur.training.clipping.rounding import sum_of_squares, total
 
 TINY = float(np.finfo(np.float32).tiny)
 

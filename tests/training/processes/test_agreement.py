@@ -11,14 +11,18 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training import processes
-from demur.training.checkpoint import Checkpoint, Keeper
-from demur.training.custody import Custody
 from demur.training.data import as_data
-from demur.training.noise_streams import flat_normal, standard_normal
-from demur.training.placement import Placement, Share
-from demur.training.processes import ProcessesDisagree, ProcessFailed, ProcessLost
-from demur.training.steps import TrainState
+from demur.training.devices import processes
+from demur.training.devices.placement import Placement, Share
+from demur.training.devices.processes import (
+    ProcessesDisagree,
+    ProcessFailed,
+    ProcessLost,
+)
+from demur.training.noise.streams import flat_normal, standard_normal
+from demur.training.run.checkpoint import Checkpoint, Keeper
+from demur.training.run.custody import Custody
+from demur.training.run.steps import TrainState
 from tests.training.kit import make_params, make_plan
 
 

@@ -20,18 +20,18 @@ from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
 from demur.mechanisms.correlated import BandedToeplitz, Buffered, optimize_dense
-from demur.training.checkpoint import Checkpoint
-from demur.training.clipping import clipped_grad
+from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training.clipping.types import ClippedSum
 from demur.training.data import Data, as_data
+from demur.training.devices.placement import Placement, Share, spread_out
+from demur.training.devices.processes import Processes
 from demur.training.distributed import is_first, start
-from demur.training.noise import privatizer
-from demur.training.noise_streams import normals
-from demur.training.placement import Placement, Share, spread_out
-from demur.training.processes import Processes
-from demur.training.spread_noise import Spread
-from demur.training.steps import Steps
-from demur.training.trainer import Users
-from demur.training.types import ClippedSum
+from demur.training.noise.privatizer import privatizer
+from demur.training.noise.sharded import Spread
+from demur.training.noise.streams import normals
+from demur.training.run.checkpoint import Checkpoint
+from demur.training.run.steps import Steps
+from demur.training.run.trainer import Users
 from tests.training.kit import SGD, N, loss, make_data, make_params, make_plan, train
 from tests.training.processes.launch import HEARTBEAT_S
 

@@ -1,7 +1,7 @@
 """Clusters of reports that lie in a Spark DataFrame, as one machine would find them.
 
 The search is that of `demur.cluster`: it asks where the reports are for sums over all
-of them and for a random part to look at closely (`demur.cluster.report_source`). Sums
+of them and for a random part to look at closely (`cluster.sources.report_source`). Sums
 are exact and the part is a function of the row ids, so partitions, their order, retried
 or speculative tasks change nothing, and the clusters are those of the same reports on
 one machine, to the last digit. This takes equal processors and libraries everywhere:
@@ -34,10 +34,10 @@ from demur.adapters.spark.columns import (
     repeated,
 )
 from demur.adapters.spark.session import classic_dataframe
-from demur.cluster.exact_sums import Partial
-from demur.cluster.labelling import Label
-from demur.cluster.report_source import ranks
-from demur.cluster.server import PrivateClusterer
+from demur.cluster.decoding.labelling import Label
+from demur.cluster.estimators.base import PrivateClusterer
+from demur.cluster.sources.exact_sums import Partial
+from demur.cluster.sources.report_source import ranks
 from demur.core import validate
 from demur.mechanisms.reports import ReportMechanism, RowIds
 

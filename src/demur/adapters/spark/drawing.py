@@ -21,7 +21,7 @@ import pyarrow as pa
 from demur.adapters.spark.survey import rows_of
 from demur.core.errors import DemurError
 from demur.mechanisms.reports import RowMechanism
-from demur.mechanisms.row_streams import KEY_BYTES, RowStreams
+from demur.mechanisms.sampling.row_streams import KEY_BYTES, RowStreams
 
 if TYPE_CHECKING:
     from demur.adapters.spark.shares import Borrowed

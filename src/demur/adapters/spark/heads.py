@@ -27,15 +27,15 @@ import pyarrow as pa
 
 from demur.adapters.spark.columns import quoted
 from demur.adapters.spark.session import classic_dataframe
-from demur.convex.arrow_rows import class_indices, feature_columns, matrix_of
-from demur.convex.row_sources import (
+from demur.convex.rows.arrow import class_indices, feature_columns, matrix_of
+from demur.convex.rows.sources import (
     MOST_LABELS,
     Task,
     gathered,
     rechunked,
     rows_at_once,
 )
-from demur.convex.totals import Chunk, Totals
+from demur.convex.rows.totals import Chunk, Totals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

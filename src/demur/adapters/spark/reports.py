@@ -42,7 +42,7 @@ from demur.adapters.spark.drawing import Draw, probe
 from demur.adapters.spark.session import classic_dataframe
 from demur.adapters.spark.shares import Borrowed, Loan, must_travel
 from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
-from demur.cluster.report_job import InputChanged
+from demur.cluster.files.report_job import InputChanged
 from demur.core import recording
 from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry

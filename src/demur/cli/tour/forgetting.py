@@ -6,7 +6,7 @@ import numpy as np
 
 from demur.cli.tour.stage import SHARE, Stage, accuracy
 from demur.unlearning import UnlearningService
-from demur.unlearning.certificate import Certificate
+from demur.unlearning.records.certificate import Certificate
 
 _TOGETHER = 10  # Records whose deletion is asked for at once.
 _ALONE = 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from demur.core import calibrate, validate
+from demur.core import validate
+from demur.core.accounting import calibrate
 
 
 def calibrate_analytic_gaussian(

@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur import adapters
+from demur.adapters import equinox, torch
 from demur.adapters.linear import TAU, TRAINED_ELSEWHERE, LinearHead, certify
-from demur.compat.ball_dp.booking import Rng, SigmaMethod, release_vector
 from demur.compat.ball_dp.embeddings import EmbeddingBundle as EmbeddingBundle
 from demur.compat.ball_dp.embeddings import (
     embed_torch_dataloaders as embed_torch_dataloaders,
@@ -38,9 +37,10 @@ from demur.compat.ball_dp.embeddings import save_embeddings_npz as save_embeddin
 from demur.compat.ball_dp.heads.prototypes import prototypes_sensitivity_l2
 from demur.compat.ball_dp.radius import RadiusPolicy as RadiusPolicy
 from demur.compat.ball_dp.radius import compute_radius_policy as compute_radius_policy
+from demur.compat.ball_dp.releases import Rng, SigmaMethod, release_vector
 from demur.compat.ball_dp.sensitivity import erm_sensitivity_l2
 from demur.convex.release import FIXED_IN_ADVANCE, UNCERTIFIED
-from demur.convex.sensitivity import erm_sensitivity
+from demur.convex.sensitivity.curves import erm_sensitivity
 from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, finite_matrix
@@ -307,7 +307,7 @@ def torch_flatten_adapter(
 
     In the dtype of the model; the vector is exact, not private.
     """
-    return adapters.torch.flatten(model)
+    return torch.flatten(model)
 
 
 def eqx_flatten_adapter(
@@ -317,7 +317,7 @@ def eqx_flatten_adapter(
 
     In the dtype of the model; the vector is exact, not private.
     """
-    return adapters.equinox.flatten(model)
+    return equinox.flatten(model)
 
 
 def dp_release_torch_model_gaussian(
@@ -345,7 +345,7 @@ def dp_release_torch_model_gaussian(
     Anything but a linear head is refused (`demur.adapters.torch`); the model itself is
     not touched.
     """
-    theta, unflatten = adapters.torch.flatten(model)
+    theta, unflatten = torch.flatten(model)
     return dp_release_from_flat_params(
         theta,
         unflatten,
@@ -358,7 +358,7 @@ def dp_release_torch_model_gaussian(
         sigma_method=sigma_method,
         rng=rng,
         loss=loss,
-        num_classes=max(2, adapters.torch.linear_head(model).outputs),
+        num_classes=max(2, torch.linear_head(model).outputs),
         B=B,
         X=X,
         y=y,
@@ -394,10 +394,10 @@ def dp_release_eqx_model_gaussian(
     Anything but a linear head (or `RidgePrototypesEqx`) is refused; the model itself is
     not touched.
     """
-    theta, unflatten = adapters.equinox.flatten(model)
+    theta, unflatten = equinox.flatten(model)
     num_classes = 2
     if loss is not None:
-        num_classes = max(2, adapters.equinox.linear_head(model).outputs)
+        num_classes = max(2, equinox.linear_head(model).outputs)
     return dp_release_from_flat_params(
         theta,
         unflatten,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur import adapters
+from demur.adapters import torch
 from demur.compat.ball_dp.metrics import clip_l2_rows, l2_norms
 
 _ARRAYS = ("Ztr", "ytr", "Zte", "yte")
@@ -69,7 +69,7 @@ def embed_torch_loader(
     encode_fn: Callable[..., Any] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, object]]:
     """Embed one loader of (x, y): rows, labels, and how they were made."""
-    Z, _, y, used = adapters.torch_embeddings.embed(
+    Z, _, y, used = torch.embed(
         loader,
         encoder,
         device=device,
@@ -94,7 +94,7 @@ def embed_torch_loader_aug_pairs(
     NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], dict[str, object]
 ]:
     """Embed each input and its augmentation: two sets of rows, labels, and how."""
-    Z, augmented, y, used = adapters.torch_embeddings.embed(
+    Z, augmented, y, used = torch.embed(
         loader,
         encoder,
         device=device,

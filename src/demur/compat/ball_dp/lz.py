@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from demur.convex.lz import (
+from demur.convex.sensitivity.lz import (
     lz_glm_data_independent_bound as lz_glm_data_independent_bound,
 )
-from demur.convex.lz import lz_logistic_binary_bound as lz_logistic_binary_bound
-from demur.convex.lz import lz_prototypes_exact as lz_prototypes_exact
-from demur.convex.lz import lz_softmax_linear_bound as lz_softmax_linear_bound
-from demur.convex.lz import lz_squared_hinge_bound as lz_squared_hinge_bound
+from demur.convex.sensitivity.lz import (
+    lz_logistic_binary_bound as lz_logistic_binary_bound,
+)
+from demur.convex.sensitivity.lz import lz_prototypes_exact as lz_prototypes_exact
+from demur.convex.sensitivity.lz import (
+    lz_softmax_linear_bound as lz_softmax_linear_bound,
+)
+from demur.convex.sensitivity.lz import lz_squared_hinge_bound as lz_squared_hinge_bound
 from demur.core import validate
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.compat.ball_dp.booking import Rng, SigmaMethod, source_of
-from demur.core import calibrate, validate
+from demur.compat.ball_dp.releases import Rng, SigmaMethod, source_of
+from demur.core import validate
+from demur.core.accounting import calibrate
 from demur.core.adjacency import Ball
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Budget, Ledger

@@ -3,7 +3,7 @@
 A radius read off private data is itself a release, and one without noise. The functions
 here compute it as the original does and remember it: a release at such a radius says
 that it is conditional. Pass `public=True` where the data are public, or use
-`demur.convex.radius`, which pays.
+`demur.convex.sensitivity.radius`, which pays.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.compat.ball_dp.booking import Rng, remember_estimated, source_of
-from demur.convex import radius
-from demur.convex.exponential import check_size, draw_index
+from demur.compat.ball_dp.releases import Rng, remember_estimated, source_of
+from demur.convex.sensitivity import radius
 from demur.core import validate
+from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.errors import NotPrivate
-from demur.core.events import Pure
 from demur.ledger import Budget, Ledger
+from demur.mechanisms.exponential import check_size, draw_index
 from demur.mechanisms.gaussian import digest_of
 
 
@@ -167,7 +167,7 @@ def dp_quantile_exponential_mechanism(
     values it is away from the quantile.
 
     It is eps-DP where one record changes one value. A record changes many
-    nearest-neighbour distances: for those use `demur.convex.radius.private_radius`.
+    nearest-neighbour distances: for those use `demur.convex.private_radius`.
     Charged at `unit`, by default any replacement of one record.
     """
     if grid is None:

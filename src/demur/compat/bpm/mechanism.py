@@ -2,7 +2,7 @@
 
 The original leaves the factor e^(-kL) out of the ball's mass, takes the surface of the
 0-sphere to be 2 pi, and loses all digits to cancellation from about d = 17 on. Here
-every number comes from the mixture identity of `demur.mechanisms.bpm_constants`.
+every number comes from the mixture identity of `demur.mechanisms.bpm.constants`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import validate
-from demur.mechanisms import bpm as exact
-from demur.mechanisms.bpm_constants import exp, log_ball_volume, log_gamma_p
+from demur.mechanisms.bpm import mechanism as exact
+from demur.mechanisms.bpm.constants import exp, log_ball_volume, log_gamma_p
 
 
 def compute_ball_volume(d: int, R: float) -> float:

@@ -22,8 +22,8 @@ from demur.compat.bpm.mechanism import compute_lambda_2r
 from demur.core.bounds import real_array
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.ledger import Ledger
-from demur.mechanisms import bpm as exact
-from demur.mechanisms.bpm_two_stage import inside_radii, outside_ball
+from demur.mechanisms.bpm import mechanism as exact
+from demur.mechanisms.bpm.two_stage import inside_radii, outside_ball
 
 logger = logging.getLogger(__name__)
 

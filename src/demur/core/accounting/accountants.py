@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from demur.core import events, validate
+from demur.core import validate
+from demur.core.accounting import events
+from demur.core.accounting.events import Event, Neighbours
 from demur.core.accounting.translation import to_dp_event, to_relation
 from demur.core.errors import NotPriced
-from demur.core.events import Event, Neighbours
 from demur.core.rounding import down, up
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core import events
+from demur.core.accounting import events
+from demur.core.accounting.events import Event, PoissonGaussian, Sampled
+from demur.core.accounting.profile import Profile
 from demur.core.accounting.totals import Total, total_of
 from demur.core.accounting.translation import to_relation
 from demur.core.accounting.upper_bounds import renyi_epsilon, too_wide
-from demur.core.events import Event, PoissonGaussian, Sampled
-from demur.core.profile import Profile
 
 GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
 # The FFT of a composition leaves about 6e-17 in delta for each step, to either side.

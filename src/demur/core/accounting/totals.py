@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from demur.core import events
-from demur.core.events import (
+from demur.core.accounting import events
+from demur.core.accounting.events import (
     ApproxDP,
     Event,
     Gaussian,

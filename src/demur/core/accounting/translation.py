@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from demur.core.errors import NotPriced
-from demur.core.events import (
+from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Event,
@@ -16,6 +15,7 @@ from demur.core.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
+from demur.core.errors import NotPriced
 from demur.core.rounding import down
 
 if TYPE_CHECKING:

@@ -9,9 +9,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core import gaussian, renyi
+from demur.core.accounting import gaussian, renyi
+from demur.core.accounting.events import (
+    Atom,
+    Neighbours,
+    PoissonGaussian,
+    Pure,
+    Sampled,
+)
 from demur.core.accounting.totals import Total, inverse_square_up
-from demur.core.events import Atom, Neighbours, PoissonGaussian, Pure, Sampled
 from demur.core.rounding import down, float_down, float_up, sum_up, up
 
 PLD_LARGEST_EPSILON = 100.0  # Above, a grid takes minutes and nobody is protected.

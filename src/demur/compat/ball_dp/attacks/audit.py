@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from demur.core import gdp, validate
+from demur.core import validate
+from demur.core.accounting import gdp
 
 Floats = NDArray[np.float64]
 MakeNeighbor = Callable[

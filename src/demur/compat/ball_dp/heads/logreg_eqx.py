@@ -1,4 +1,4 @@
 """Binary logistic regression in Equinox; importing this needs jax and equinox."""
 
-from demur.adapters.equinox_heads import LogisticRegressorEqx as LogisticRegressorEqx
-from demur.adapters.equinox_heads import logistic_objective as logistic_objective
+from demur.adapters.equinox.heads import LogisticRegressorEqx as LogisticRegressorEqx
+from demur.adapters.equinox.heads import logistic_objective as logistic_objective

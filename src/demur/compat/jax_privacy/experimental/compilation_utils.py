@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from demur.training.shapes import best_physical_sizes
+from demur.training.sizes.shapes import best_physical_sizes
 
 
 def optimal_physical_batch_sizes(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from demur.training import config
-from demur.training.plan import DPExecutionPlan as DPExecutionPlan
-from demur.training.types import ClippedGrad
+from demur.training.clipping.types import ClippedGrad
+from demur.training.plans import config
+from demur.training.plans.plan import DPExecutionPlan as DPExecutionPlan
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from demur.unlearning import calibrator
-from demur.unlearning.calibrator import CalibStats
+from demur.unlearning.pricing import calibrator
+from demur.unlearning.pricing.calibrator import CalibStats
 
 
 class Calibrator:

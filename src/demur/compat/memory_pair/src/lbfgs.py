@@ -1,3 +1,3 @@
 """`memory_pair.src.lbfgs`."""
 
-from demur.unlearning.lbfgs import LimitedMemoryBFGS as LimitedMemoryBFGS
+from demur.unlearning.models.lbfgs import LimitedMemoryBFGS as LimitedMemoryBFGS

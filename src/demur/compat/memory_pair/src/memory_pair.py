@@ -7,13 +7,13 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from demur.compat.memory_pair.src.calibrator import Calibrator, as_dict
-from demur.unlearning import memory_pair
-from demur.unlearning.lbfgs import LimitedMemoryBFGS
-from demur.unlearning.metrics import Metrics
-from demur.unlearning.modes.base import Array
-from demur.unlearning.modes.seed import Seed
-from demur.unlearning.odometer import PrivacyOdometer
-from demur.unlearning.phase import Phase as Phase
+from demur.unlearning.models.base import Array
+from demur.unlearning.models.lbfgs import LimitedMemoryBFGS
+from demur.unlearning.models.seed import Seed
+from demur.unlearning.stream import memory_pair
+from demur.unlearning.stream.metrics import Metrics
+from demur.unlearning.stream.odometer import PrivacyOdometer
+from demur.unlearning.stream.phase import Phase as Phase
 
 
 class MemoryPair:

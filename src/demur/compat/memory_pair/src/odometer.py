@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from demur.ledger import Draw, Ledger
-from demur.unlearning import capacity, odometer, plan
-from demur.unlearning.refusals import CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.pricing import capacity, plan
+from demur.unlearning.stream import odometer
 
 
 class CapacityDepleted(CapacityExhausted, RuntimeError):

@@ -1,0 +1,1 @@
+"""From reports to clusters: the likelihood of reports under their known noise."""

@@ -1,0 +1,1 @@
+"""Points and reports in files: read, perturbed, written, with what travels along."""

@@ -1,0 +1,1 @@
+"""The private classifiers, and what is released of each."""

@@ -1,0 +1,240 @@
+"""Rows and labels on their way in: every refusal before anything is charged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from demur.convex.rows.class_sums import exact_sums
+from demur.convex.rows.sources import (
+    MOST_LABELS,
+    Rows,
+    RowSource,
+    is_rows,
+    refuse_long_rows,
+)
+from demur.convex.solving.objective import Objective, objective
+from demur.convex.solving.streamed_objective import StreamedRows
+from demur.core import validate
+from demur.core.bounds import Bound, BoundSource, clip_rows
+
+Array = NDArray[np.float64]
+
+_QUOTED_ARRAY = re.compile(r"\n?array=.*?\.\n(?=Reshape)", re.DOTALL)
+_QUOTED_REST = re.compile(
+    r"(Complex data not supported|could not convert string to float).*", re.DOTALL
+)
+_NAMED = re.compile(r"\b[Xy]\b")
+
+
+class Prepared(NamedTuple):
+    """Rows inside the norm bound, class indices, the classes, and who fixed them."""
+
+    X: Array
+    y: NDArray[np.intp]
+    classes: NDArray[Any]
+    bound: Bound
+    classes_public: bool
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return self.X.shape[1]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of records of each class."""
+        return np.bincount(self.y, minlength=len(self.classes))
+
+    def objective(self, loss: str, lam: float, **shape: Any) -> Objective:
+        """The stated objective on these rows."""
+        return objective(loss, self.X, self.y, lam, **shape)
+
+    def exact_sums(self) -> tuple[Array, float]:
+        """Sums of the rows of each class, exact on a grid, and that grid's step."""
+        return exact_sums(self.X, self.y, len(self.classes), self.bound.value)
+
+
+@contextmanager
+def nothing_spent() -> Iterator[None]:
+    """Errors of the checks below also say that nothing was charged."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        if "othing was" in message:
+            raise
+        raise type(error)(f"{message}\nNothing was charged or released.") from None
+
+
+@contextmanager
+def as_it_was(estimator: Any) -> Iterator[None]:
+    """A fit that is refused or declined leaves the estimator as it was before.
+
+    scikit-learn notes the number of features when it looks at X. Kept after a refusal,
+    it would make an unfitted head look fitted, and a fitted one refuse its own rows.
+    """
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def no_records_quoted() -> Iterator[None]:
+    """scikit-learn's and numpy's errors show what they cannot take: records, that is.
+
+    Those parts are cut, and the error names its argument.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        message = _QUOTED_ARRAY.sub(" ", str(error))
+        message = _QUOTED_REST.sub(r"\1", message)
+        if not _NAMED.search(message):
+            message = f"X and y: {message}"
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(message) from None
+
+
+def prepare(
+    estimator: Any,
+    X: ArrayLike | Rows,
+    y: ArrayLike | None,
+    *,
+    classes: Sequence[Any] | None,
+    norm_bound: float,
+    clip: bool,
+    space: str,
+    two_classes: bool,
+) -> Prepared | StreamedRows:
+    """The data an estimator may fit, or a clear error with nothing charged.
+
+    Rows of a source are not read here beyond their labels; what is checked of each row
+    is checked in every pass, and the first comes before the charge.
+    """
+    with nothing_spent():
+        if is_rows(X):
+            if y is not None:
+                raise TypeError(
+                    f"y must be left out: {type(X).__name__} names its column of labels"
+                )
+            validate.positive(norm_bound=norm_bound)
+            source = X.row_source()
+            known, counts = _counted(source, classes, two_classes)
+            # As scikit-learn does when it looks at a matrix without names.
+            estimator.n_features_in_ = source.width
+            vars(estimator).pop("feature_names_in_", None)
+            bound = Bound(float(norm_bound), BoundSource.ENFORCED)
+            public = classes is not None
+            return StreamedRows(source, known, counts, bound, public, clip)
+        _refuse_masked(X=X, y=y)
+        with no_records_quoted():
+            rows, labels = validate_data(
+                estimator, X, y, dtype=np.float64, ensure_min_samples=2
+            )
+            check_classification_targets(labels)
+        known = _classes(labels, classes, two_classes)
+        index = _indices(labels, known)
+        validate.positive(norm_bound=norm_bound)
+        if not clip:
+            refuse_long_rows(rows, norm_bound)
+        bounded = clip_rows(rows, norm_bound, space=space)
+    return Prepared(bounded.data, index, known, bounded.bound, classes is not None)
+
+
+def clipped(estimator: Any, X: ArrayLike, norm_bound: float) -> Array:
+    """Rows to predict on, treated as the rows of the fit were."""
+    _refuse_masked(X=X)
+    with no_records_quoted():
+        rows = validate_data(estimator, X, dtype=np.float64, reset=False)
+    return clip_rows(rows, norm_bound).data
+
+
+def _refuse_masked(**given: object) -> None:
+    for name, values in given.items():
+        if np.ma.is_masked(values):
+            raise ValueError(
+                f"{name} holds masked entries, and what a mask hides would be used:"
+                " drop or fill them by a rule that does not look at other rows"
+            )
+        kind = getattr(getattr(values, "dtype", None), "kind", None)
+        if name == "X" and kind in ("m", "M"):
+            raise TypeError("X must be numbers; got dates")
+
+
+def _counted(
+    source: RowSource, classes: Sequence[Any] | None, two_classes: bool
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes of a source, and how many records each has."""
+    found = source.label_counts()
+    if any(label is None or label != label for label in found):
+        raise ValueError("y has missing labels: drop those records")
+    if len(found) > MOST_LABELS:
+        raise ValueError(
+            f"y holds more than {MOST_LABELS} different labels; a label is a class"
+        )
+    if sum(found.values()) < 2:
+        raise ValueError("X has fewer records than a minimum of 2 is required")
+    with no_records_quoted():
+        labels = np.asarray(list(found))
+        # Twice each: labels that occur once look like real numbers to scikit-learn.
+        check_classification_targets(np.repeat(labels, 2))
+    known = _classes(labels, classes, two_classes)
+    counts = np.zeros(len(known), dtype=np.int64)
+    counts[_indices(labels, known)] = list(found.values())
+    return known, counts
+
+
+def _classes(
+    labels: NDArray[Any], classes: Sequence[Any] | None, two_classes: bool
+) -> NDArray[Any]:
+    if classes is None:
+        known = np.unique(labels)
+        if len(known) < 2:
+            raise ValueError(
+                "a classifier needs at least two classes; y holds only one class:"
+                f" {known[:1].tolist()}"
+            )
+    else:
+        known = np.asarray(classes)
+        if known.ndim != 1 or len(np.unique(known)) != len(known) or len(known) < 2:
+            raise ValueError(
+                "classes must list at least two different labels; got"
+                f" {known.tolist()!r:.80}"
+            )
+        known = np.sort(known)
+    if two_classes and len(known) > 2:
+        raise ValueError(
+            "Only binary classification is supported. The type of the target is"
+            f" multiclass ({len(known)} classes): use BallSoftmaxClassifier."
+        )
+    return known
+
+
+def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
+    outside = np.setdiff1d(labels, known)
+    if len(outside):
+        raise ValueError(
+            f"y holds labels outside classes: {outside[:5].tolist()}; classes are"
+            f" {known[:10].tolist()}. Add them to classes, or drop those records."
+        )
+    index = np.searchsorted(known, labels)
+    counts = np.bincount(index, minlength=len(known))
+    if not counts.all():
+        missing = known[counts == 0][:5].tolist()
+        raise ValueError(
+            f"y holds no record of the classes {missing}: a head cannot learn them."
+            " Leave them out of classes."
+        )
+    return index

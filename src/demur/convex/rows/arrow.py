@@ -1,0 +1,126 @@
+"""Features and labels of Arrow batches, from whatever engine hands them over.
+
+An error names a column, never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from demur.convex.rows.tables import is_list, list_block
+from demur.convex.rows.totals import Index
+
+Array = NDArray[np.float64]
+
+
+def feature_columns(
+    schema: pa.Schema, label: str, columns: Sequence[str] | None, where: str
+) -> tuple[str, ...]:
+    """The names of the feature columns, all there and of numbers."""
+    if isinstance(columns, str):
+        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
+    names = list(schema.names)
+    wanted = [n for n in names if n != label] if columns is None else list(columns)
+    missing = [name for name in (label, *wanted) if name not in names]
+    if missing:
+        raise ValueError(
+            f"{where} has no column {missing[0]!r}; it has {names[:12]}."
+            " Nothing was spent."
+        )
+    if not wanted:
+        raise ValueError(f"{where} has no feature columns. Nothing was spent.")
+    twice = [n for n in wanted if n == label or wanted.count(n) > 1]
+    twice += [n for n in (label, *wanted) if names.count(n) > 1]
+    if twice:
+        raise ValueError(
+            f"column {twice[0]!r} of {where} would be used twice. Nothing was spent."
+        )
+    if not _is_label(schema.field(label).type):
+        raise ValueError(
+            f"the label {label!r} must hold one word or number for each row; got"
+            f" {schema.field(label).type}. Nothing was spent."
+        )
+    for name in wanted:
+        kind = schema.field(name).type
+        inner = kind.value_type if is_list(kind) else kind
+        if not _is_number(inner):
+            raise ValueError(
+                f"column {name!r} must hold numbers; got {kind}. Encode it by a public"
+                " rule, or leave it out. Nothing was spent."
+            )
+    return tuple(wanted)
+
+
+def matrix_of(
+    batch: pa.RecordBatch, columns: Sequence[str], width: int | None
+) -> Array:
+    """The features of a batch as a new float64 matrix of the given width."""
+    blocks = []
+    for name in columns:
+        column = batch.column(name)
+        if column.null_count:
+            raise ValueError(
+                f"column {name!r} has missing values: drop or impute them by a rule"
+                " that does not look at other rows. Nothing was spent."
+            )
+        if is_list(column.type):
+            blocks.append(list_block(name, column))
+        else:
+            if pa.types.is_decimal(column.type):
+                column = column.cast(pa.float64())
+            blocks.append(column.to_numpy(zero_copy_only=False)[:, None])
+    found = sum(block.shape[1] for block in blocks)
+    if not found:
+        raise ValueError("the lists of the features are empty. Nothing was spent.")
+    if width is not None and found != width:
+        raise ValueError(
+            f"rows must have {width} features, as the first; a column of lists has"
+            " lists of another length. Nothing was spent."
+        )
+    matrix = np.empty((batch.num_rows, found))
+    start = 0
+    for block in blocks:
+        matrix[:, start : start + block.shape[1]] = block
+        start += block.shape[1]
+    return matrix
+
+
+def class_indices(labels: pa.Array, classes: NDArray[Any]) -> Index:
+    """The place of each label among the classes."""
+    # Of a column that is coded already this is the column itself.
+    coded = labels.dictionary_encode()
+    place = {value: i for i, value in enumerate(classes.tolist())}
+    found = [place.get(value, -1) for value in coded.dictionary.to_pylist()]
+    if coded.null_count or (coded.dictionary.null_count and len(labels)):
+        raise ValueError("y has missing labels: drop those records")
+    index = np.asarray(found, dtype=np.intp)[coded.indices.to_numpy()]
+    if (index < 0).any():
+        raise ValueError("y holds labels outside classes")
+    return index
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+    )

@@ -1,0 +1,161 @@
+"""Rows that stay where they are: read again and again, a chunk at a time, and summed.
+
+What an engine asks of them is a sum over all rows (`Work`), so a source may be a file
+that does not fit into memory, or a table on other machines whose partial sums come
+back (`totals`). The mathematics of a chunk is the same code as for rows in memory
+(`form`, `prototypes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.convex.rows.totals import Chunk, Totals, Work, fingerprint
+from demur.convex.sensitivity.form import UNIT_ROUNDOFF
+from demur.core.bounds import clip_rows
+
+Array = NDArray[np.float64]
+_T = TypeVar("_T")
+
+CHUNK = 4096
+_NUMBERS_IN_A_CHUNK = 2**21  # 16 MiB of float64, where rows are wide
+_CLIPPED_AT_ONCE = 256  # small enough for a core's cache: four times as fast
+MOST_LABELS = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What one pass does with each chunk: bound its rows, then sum `work` over them."""
+
+    classes: NDArray[Any]
+    norm_bound: float
+    clip: bool
+    work: Work
+
+    def bounded(self, chunk: Chunk) -> Chunk:
+        """The chunk, marked, its rows inside the bound in place; or a clear error."""
+        rows, mark = chunk.rows, fingerprint(chunk)
+        for start in range(0, len(rows), _CLIPPED_AT_ONCE):
+            some = rows[start : start + _CLIPPED_AT_ONCE]
+            inside = clip_rows(some, self.norm_bound).data
+            if not self.clip:
+                refuse_long_rows(some, self.norm_bound)
+            some[:] = inside
+        return chunk._replace(mark=mark)
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A description of rows and labels that `fit` takes in place of X and y."""
+
+    def row_source(self) -> RowSource:
+        """Look at the schema, and be ready to read."""
+        ...
+
+
+def is_rows(given: object) -> TypeGuard[Rows]:
+    """Whether these are `Rows`; a table with a column of that name is none."""
+    return isinstance(given, Rows) and callable(given.row_source)
+
+
+class RowSource(Protocol):
+    """Rows and labels that can be read as often as one likes."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the features."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        ...
+
+    def label_counts(self) -> dict[Any, int]:
+        """How often each label occurs; a missing one is an error."""
+        ...
+
+    def sample(self, task: Task, most: int) -> Chunk:
+        """Up to `most` rows in memory, bounded, spread over the whole."""
+        ...
+
+    def totals(self, task: Task) -> Totals:
+        """One pass over all rows."""
+        ...
+
+
+def refuse_long_rows(rows: Array, norm_bound: float) -> None:
+    """An error where a row is longer than the bound."""
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    if (norms > norm_bound).any():
+        raise ValueError(
+            f"X has rows longer than norm_bound={norm_bound:g}, and clip=False."
+            " Use clip=True (rows are projected onto the ball, radii stay valid) or a"
+            " larger public bound."
+        )
+
+
+def additions(n: int) -> float:
+    """What `Form.rounding` needs for n rows summed here, in however many chunks."""
+    return min(n, CHUNK) + 2.0 + 4.0 * float(n) ** 2 * UNIT_ROUNDOFF
+
+
+def rows_at_once(width: int) -> int:
+    """How many rows a chunk has."""
+    return max(1, min(CHUNK, _NUMBERS_IN_A_CHUNK // max(1, width)))
+
+
+def rechunked(pieces: Iterable[Chunk], size: int) -> Iterator[Chunk]:
+    """The same rows in chunks of `size`, so that a file's layout changes no sum."""
+    waiting: list[Chunk] = []
+    held = 0
+    for piece in pieces:
+        start = 0
+        while held + len(piece.rows) - start >= size:
+            stop = start + size - held
+            part = Chunk(piece.rows[start:stop], piece.y[start:stop])
+            yield _joined([*waiting, part])
+            waiting, held, start = [], 0, stop
+        if start < len(piece.rows):
+            waiting.append(Chunk(piece.rows[start:], piece.y[start:]))
+            held += len(piece.rows) - start
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[Chunk]) -> Chunk:
+    if len(parts) == 1:
+        return parts[0]
+    return Chunk(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.y for part in parts]),
+    )
+
+
+def gathered(chunks: Iterable[Chunk], most: int, width: int) -> Chunk:
+    """Up to `most` rows in one piece, without holding them twice."""
+    rows, y = np.empty((most, width)), np.empty(most, dtype=np.intp)
+    filled = 0
+    for chunk in chunks:
+        take = min(len(chunk.rows), most - filled)
+        rows[filled : filled + take] = chunk.rows[:take]
+        y[filled : filled + take] = chunk.y[:take]
+        filled += take
+    return Chunk(rows[:filled], y[:filled])
+
+
+def ahead(items: Iterable[_T]) -> Iterator[_T]:
+    """The items, the next one being made in a thread while one is worked on."""
+    iterator = iter(items)
+    done = object()
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        coming = worker.submit(next, iterator, done)
+        while (item := coming.result()) is not done:
+            coming = worker.submit(next, iterator, done)
+            yield item  # type: ignore[misc]

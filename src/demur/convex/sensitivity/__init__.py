@@ -1,0 +1,1 @@
+"""How far a head can move when one record moves: losses, bounds, radii."""

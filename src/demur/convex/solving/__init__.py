@@ -1,0 +1,1 @@
+"""The minimiser of the stated objective, with a certificate, in memory or streamed."""

@@ -1,0 +1,148 @@
+"""Different events on one grid: the privacy loss distribution of a whole book."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from demur.core.accounting import events
+from demur.core.accounting import profiles as curves
+from demur.core.accounting.events import Atom, Event
+from demur.core.accounting.profile import Profile
+from demur.core.accounting.totals import Total
+from demur.core.rounding import up
+
+_MOST_POINTS = 2**17  # Points of the grid of a whole book's distribution.
+
+
+class Mix:
+    """Distributions of several parts on one grid, composed."""
+
+    def __init__(self, total: Total, profiles: Mapping[Event, Profile]) -> None:
+        stored = _stored(total, profiles)
+        self._exponent = _common_exponent(stored, total)
+        self._parts = [
+            (self._from_profile(profile), times) for profile, times in stored
+        ]
+        if total.mu_squared:
+            self._parts.append((self._gaussian(total.mu_squared), 1))
+        for eps, count in total.pure.items():
+            if eps:
+                self._parts.append((self._block(eps, 0.0), count))
+        for (eps, delta), count in total.approx.items():
+            self._parts.append((self._block(eps, delta), count))
+        self._whole = self._compose()
+
+    @property
+    def _error(self) -> float:
+        return curves.FFT_ERROR * (50 + sum(10 + times for _, times in self._parts))
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at delta, what the transforms may have lost added."""
+        left = delta - self._error
+        if left <= 0:
+            return math.inf
+        return up(float(self._whole.get_epsilon_for_delta(left)), 2)
+
+    def delta(self, epsilon: float) -> float:
+        """Delta at epsilon, likewise."""
+        found = float(self._whole.get_delta_for_epsilon(epsilon))
+        return min(1.0, up(found + self._error, 2))
+
+    def _compose(self) -> Any:
+        whole = None
+        for part, times in self._parts:
+            more = part.self_compose(times) if times > 1 else part
+            whole = more if whole is None else whole.compose(more)
+        return whole
+
+    def _from_profile(self, profile: Profile) -> Any:
+        coarse = profile.coarser(self._exponent)
+        stride = 2 ** (self._exponent - coarse.exponent)
+        dots = (coarse.first + np.arange(coarse.remove.size)) * stride
+        return self._dots(dots, coarse.remove, coarse.add)
+
+    def _gaussian(self, mu_squared: float) -> Any:
+        """Dots of the Gaussian's own profile, as far as 9.5 deviations of its loss.
+
+        The two terms of delta are each good to 1e-13 of the first, which is added.
+        """
+        mu = up(math.sqrt(mu_squared))
+        step = math.ldexp(1.0, -self._exponent)
+        ends = (mu / 2 - 9.5) * mu / step, (mu / 2 + 9.5) * mu / step
+        dots = np.arange(math.floor(ends[0]), math.ceil(ends[1]) + 2)
+        at = dots * step
+        first = np.exp(log_ndtr(mu / 2 - at / mu))
+        second = np.exp(at + log_ndtr(-mu / 2 - at / mu))
+        delta = np.clip(first - second + 1e-13 * first, 0.0, 1.0)
+        curve = np.minimum.accumulate(delta)
+        return self._dots(dots, curve, curve)
+
+    def _block(self, epsilon: float, delta: float) -> Any:
+        """The dominating pair of (epsilon, delta), by the dots around +-epsilon.
+
+        Its hockey stick is straight in e^epsilon between the two, so four dots lose
+        nothing but the rounding of epsilon to the grid.
+        """
+        step = math.ldexp(1.0, -self._exponent)
+        far = math.ceil(epsilon / step)
+        dots = np.unique([-far, -far + 1, far - 1, far])
+        at = dots * step
+        # (e^eps - e^at) / (1 + e^eps) for |at| <= eps, and 1 - e^at left of it.
+        inside = -np.expm1(np.minimum(at - epsilon, 0.0)) / (1.0 + math.exp(-epsilon))
+        pure = np.maximum(inside, -np.expm1(np.minimum(at, 0.0)))
+        curve = np.minimum(delta + (1.0 - delta) * np.maximum(pure, 0.0), 1.0)
+        return self._dots(dots, curve, curve)
+
+    def _dots(self, dots: NDArray[Any], remove: NDArray[Any], add: NDArray[Any]) -> Any:
+        from dp_accounting.pld import pld_pmf
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
+        step = math.ldexp(1.0, -self._exponent)
+        return pld.PrivacyLossDistribution(
+            pld_pmf.create_pmf_pessimistic_connect_dots(step, dots, remove),
+            pld_pmf.create_pmf_pessimistic_connect_dots(step, dots, add),
+        )
+
+
+def _stored(
+    total: Total, profiles: Mapping[Event, Profile]
+) -> list[tuple[Profile, int]]:
+    """Profiles that make up the sampled events: kept ones first, the rest built."""
+    kept: dict[Atom, list[tuple[int, Profile]]] = {}
+    for event, profile in profiles.items():
+        counts = events.atoms(event)
+        if len(counts) == 1:
+            ((atom, count),) = counts.items()
+            kept.setdefault(atom, []).append((count, profile))
+    found: list[tuple[Profile, int]] = []
+    for atom, left in total.sampled.items():
+        for count, profile in sorted(kept.get(atom, []), key=lambda k: -k[0]):
+            times, left = divmod(left, count)
+            if times:
+                found.append((profile, times))
+        if left:
+            found.append((curves.sampled_profile(atom, left), 1))
+    return found
+
+
+def _common_exponent(stored: list[tuple[Profile, int]], total: Total) -> int:
+    """The finest grid on which the whole range is still a sane number of points."""
+    finest = max((p.exponent for p, _ in stored), default=curves.GRID_EXPONENT)
+    smallest_pure = min((e for e in total.pure if e), default=1.0)
+    finest = max(finest, math.ceil(-math.log2(smallest_pure)) + 3)
+    range_of_loss = sum(p.width * math.sqrt(n) for p, n in stored)
+    mu = math.sqrt(total.mu_squared)
+    range_of_loss += 20.0 * mu + mu * mu
+    for eps, n in [
+        *total.pure.items(),
+        *((e, n) for (e, _), n in total.approx.items()),
+    ]:
+        range_of_loss += min(n * eps, 20.0 * eps * math.sqrt(n) + n * eps * eps) * 2
+    affordable = math.floor(math.log2(_MOST_POINTS / max(range_of_loss, 1e-9)))
+    return max(-10, min(finest, affordable, 30))

@@ -1,0 +1,1 @@
+"""What survives a crash: transactions, hash chain, keys, files that appear whole."""

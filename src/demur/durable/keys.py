@@ -1,0 +1,129 @@
+"""The shelf of keys: noise keys of entries not yet committed, outside the book.
+
+A key is made with its entry, which records the key's SHA-256: only that key can ever
+draw for that entry, on any machine. It is wiped when the entry is committed. Only an
+entry with an idempotency key *and* an input digest keeps its key on disk
+(owner-only): a retried task then draws the very same noise for the very same input. Any
+other key lives in memory, is handed out once and dies with the process; its entry stays
+spent. The shelf also holds the book's secret, under which digests of private inputs are
+keyed: an unkeyed digest in the book would let a reader test guesses about the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+from pathlib import Path
+
+from demur.core.entropy import KEY_BYTES
+from demur.core.errors import NoiseReuse
+from demur.durable.whole_files import sync_folder
+
+_SECRET = "input-digests"
+
+
+class Shelf:
+    """Keys by entry id, in memory, and on disk where a folder is given."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._process = os.getpid()
+        self._kept: dict[str, bytes] = {}
+
+    @property
+    def _memory(self) -> dict[str, bytes]:
+        if os.getpid() != self._process:
+            # A fork copied the keys: drawn here too, they would be the same noise.
+            self._process, self._kept = os.getpid(), {}
+        return self._kept
+
+    def put(self, name: str, key: bytes, *, keep: bool) -> None:
+        """Lay `key` under `name`; on disk if it is to `keep` for a retried task."""
+        if keep and self._folder is not None:
+            self._write(self._path(name), key)
+        else:
+            self._memory[name] = key
+
+    def take(self, name: str, *, keep: bool) -> bytes | None:
+        """The key under `name`: once, or again and again if it is to `keep`."""
+        # `pop`, so that one thread alone gets it.
+        key = self._memory.get(name) if keep else self._memory.pop(name, None)
+        if key is not None:
+            return key
+        if self._folder is None or not self._path(name).exists():
+            return None
+        return self._read(self._path(name))
+
+    def wipe(self, name: str) -> None:
+        """Overwrite and remove the key under `name`, if there is one."""
+        self._memory.pop(name, None)
+        if self._folder is None:
+            return
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError):
+            with path.open("r+b") as file:
+                file.write(bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+
+    def keyed_digest(self, input_digest: str, salt: str) -> str:
+        """The digest of an input, under the book's secret and the entry's salt.
+
+        Without a salt, equal inputs of two entries would look equal in the book.
+        """
+        if self._folder is None:
+            secret = self._memory.setdefault(_SECRET, os.urandom(KEY_BYTES))
+        else:
+            path = self._path(_SECRET)
+            if not path.exists():
+                self._write(path, os.urandom(KEY_BYTES))
+            secret = self._read(path)
+        text = f"{salt}\x00{input_digest}".encode()
+        return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+    def _path(self, name: str) -> Path:
+        assert self._folder is not None
+        if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
+            raise ValueError(f"not the name of a key: {name[:80]!r}")
+        return self._folder / f"{name}.key"
+
+    def _write(self, path: Path, key: bytes) -> None:
+        """Write aside and link: a reader sees the whole key or none, the first wins."""
+        new = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in new:  # or a folder could vanish with its keys
+            sync_folder(made.parent)
+        aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_folder(path.parent)  # The name is durable too, not the key alone.
+
+    def _read(self, path: Path) -> bytes:
+        key = path.read_bytes()
+        if len(key) != KEY_BYTES or key == bytes(KEY_BYTES):
+            raise NoiseReuse(
+                f"the key {path.name} is damaged or wiped; its noise cannot be drawn."
+                " The entry stays spent: charge a new one."
+            )
+        return key
+
+
+def keys_folder() -> Path:
+    """Where keys of a book on a server lie: what must survive but is no setting."""
+    chosen = os.environ.get("DEMUR_KEYS")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "demur" / "keys"

@@ -1,0 +1,228 @@
+"""Bad input gets a clear error and costs nothing.
+
+Clear: a ValueError or TypeError (or a refusal of demur's own) that names the argument,
+is short, and quotes nobody's record. Nothing: the book and the object are as before.
+
+Some input may be taken: booleans and very large numbers mean something to a mechanism
+that clips. Then it must be taken whole: charged, with finite values released. Each kind
+of data below says whether it may.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.core.errors import DemurError
+from demur.testing.books import trace
+from demur.testing.declining import state
+from demur.testing.result import ContractBroken, require
+from demur.testing.secrets import Secret
+from demur.testing.subject import Subject
+
+Array = NDArray[Any]
+_LONGEST_MESSAGE = 1500
+
+
+@dataclass(frozen=True)
+class Spoiler:
+    """A way to spoil an array; None where it does not apply to this one."""
+
+    spoil: Callable[[Array], Any]
+    may_be_taken: bool = False
+
+
+def _with(value: float) -> Callable[[Array], Any]:
+    def spoil(good: Array) -> Any:
+        bad = np.array(good, dtype=np.float64)
+        bad.reshape(-1)[-1] = value
+        return bad
+
+    return spoil
+
+
+def _masked(good: Array) -> Any:
+    mask = np.zeros(good.shape, dtype=bool)
+    mask.reshape(-1)[0] = True
+    return np.ma.masked_array(good, mask=mask)
+
+
+def _ragged(good: Array) -> Any:
+    if good.ndim < 2:
+        return None
+    rows = good.tolist()
+    rows[0] = rows[0][:-1]
+    return rows
+
+
+SPOILERS: Mapping[str, Spoiler] = {
+    "NaN": Spoiler(_with(np.nan)),
+    "infinity": Spoiler(_with(np.inf)),
+    "minus infinity": Spoiler(_with(-np.inf)),
+    "no rows": Spoiler(lambda good: good[:0]),
+    "no columns": Spoiler(lambda good: good[:, :0] if good.ndim == 2 else None),
+    "a vector": Spoiler(lambda good: good[:, 0] if good.ndim == 2 else None),
+    "a cube": Spoiler(lambda good: good[None] if good.ndim == 2 else None),
+    "twice as long": Spoiler(lambda good: np.tile(good, 2) if good.ndim == 1 else None),
+    "nothing": Spoiler(lambda good: None if good.ndim == 1 else np.array(None)),
+    "ragged rows": Spoiler(_ragged),
+    "words": Spoiler(lambda good: np.full(good.shape, "word")),
+    "objects": Spoiler(lambda good: np.full(good.shape, object())),
+    "complex numbers": Spoiler(lambda good: good.astype(np.complex128) + 1e-3j),
+    "masked": Spoiler(_masked),
+    "dates": Spoiler(lambda good: np.full(good.shape, np.datetime64("2020-01-01"))),
+    "beyond float64": Spoiler(lambda good: np.full(good.shape, 10**400, dtype=object)),
+    "very large": Spoiler(_with(1e308), may_be_taken=True),
+    "booleans": Spoiler(lambda good: good > np.median(good), may_be_taken=True),
+    "plain lists": Spoiler(lambda good: good.tolist(), may_be_taken=True),
+    "numbers as objects": Spoiler(lambda good: good.astype(object), may_be_taken=True),
+}
+# Labels may be words, dates or booleans: what they must be is one for each row.
+LABEL_SPOILERS: Mapping[str, Spoiler] = {
+    "no rows": Spoiler(lambda good: good[:0]),
+    "too short": Spoiler(lambda good: good[:-1]),
+    "NaN": Spoiler(_with(np.nan)),
+    "infinity": Spoiler(_with(np.inf)),
+    "complex numbers": Spoiler(lambda good: good.astype(np.complex128) + 1j),
+    "masked": Spoiler(_masked),
+    "a cube": Spoiler(lambda good: good[None, None]),
+}
+BAD_PARAMETERS: tuple[Any, ...] = (
+    float("nan"),
+    float("inf"),
+    -1.0,
+    "many",
+    (),
+    True,
+    1j,
+    np.array([1.0, 2.0]),
+)
+
+
+def bad_data_costs_nothing(subject: Subject) -> None:
+    """Every argument spoiled in every way, one at a time."""
+    if subject.trusts_data:
+        return
+    problems: list[str] = []
+    for argument, good in subject.inputs.items():
+        array = np.asarray(good)
+        table = LABEL_SPOILERS if array.dtype.kind in "iuUSO" else SPOILERS
+        for kind, spoiler in table.items():
+            bad = spoiler.spoil(array)
+            if bad is None:
+                continue
+            inputs = {**subject.inputs, argument: bad}
+            taken = spoiler.may_be_taken or kind in subject.lenient
+            try:
+                _refused(subject, argument, inputs, taken)
+            except ContractBroken as broken:
+                problems.append(f"{argument} with {kind}: {broken}")
+    require(not problems, " | ".join(problems))
+
+
+def bad_parameters_cost_nothing(subject: Subject) -> None:
+    """NaN, words and arrays are refused for every number; others may make sense."""
+    problems: list[str] = []
+    for name, bad in product(subject.parameters, BAD_PARAMETERS):
+        meaningless = not isinstance(bad, int | float) or bad != bad
+        try:
+            _refused_parameter(subject, name, bad, meaningless)
+        except ContractBroken as broken:
+            problems.append(f"{name}={bad!r:.20}: {broken}")
+    require(not problems, " | ".join(problems))
+
+
+def _refused_parameter(
+    subject: Subject, name: str, bad: Any, meaningless: bool
+) -> None:
+    book = subject.book()
+    before = trace(book)
+    error = _caught(lambda: subject.run(book, made=subject.make(**{name: bad})))
+    if error is None:
+        require(not meaningless, "it was taken")
+        return
+    require(trace(book) == before, f"refused ({_shown(error)}) after it was charged")
+    # A number that is merely out of range may be refused by what it leads to.
+    names = subject.names_for(name) if meaningless else ()
+    why = _unclear(error, names, ())
+    require(not why, why)
+
+
+CONTRACTS = (bad_data_costs_nothing, bad_parameters_cost_nothing)
+
+
+def _refused(
+    subject: Subject, argument: str, inputs: Mapping[str, Any], may_be_taken: bool
+) -> None:
+    book, made = subject.book(), subject.make()
+    before, held = trace(book), state(made)
+    result: list[Any] = []
+    error = _caught(lambda: result.append(subject.run(book, made=made, inputs=inputs)))
+    if error is None:
+        require(may_be_taken, "it was taken")
+        require(book.entries(), "it was taken, and nothing was charged")
+        if not subject.keeps_data:
+            _require_finite(subject, result[0])
+        return
+    require(trace(book) == before, f"refused ({_shown(error)}) after it was charged")
+    changed = [n for n in state(made) if n not in held and n.endswith("_")]
+    require(not changed, f"refused, and yet it has {', '.join(changed)}")
+    secrets = [s for s in map(_secret, subject.inputs.items()) if s is not None]
+    why = _unclear(error, subject.names_for(argument), secrets)
+    require(not why, why)
+
+
+def _caught(act: Callable[[], object]) -> BaseException | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's, about the bad values themselves
+            act()
+    except Exception as error:
+        return error
+    return None
+
+
+def _unclear(
+    error: BaseException, names: tuple[str, ...], secrets: list[Secret] | tuple[()]
+) -> str:
+    """What is wrong with an error; empty if it is a clear one."""
+    if not isinstance(error, ValueError | TypeError | DemurError):
+        return f"not a clear error: {_shown(error)}"
+    text = str(error)
+    if names and not any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
+        return f"the error does not name {' or '.join(names)}: {_shown(error)}"
+    if len(text) > _LONGEST_MESSAGE:
+        return f"the error is {len(text)} characters long"
+    quoted = [secret.name for secret in secrets if secret.in_text(text)]
+    if quoted:
+        return f"the error quotes {', '.join(quoted)}"
+    return ""
+
+
+def _secret(item: tuple[str, Any]) -> Secret | None:
+    name, value = item
+    array = np.asarray(value)
+    try:
+        return Secret.of(name, array) if array.dtype.kind == "f" else None
+    except ValueError:
+        return None
+
+
+def _require_finite(subject: Subject, result: Any) -> None:
+    for name, value in subject.released(result).items():
+        require(
+            np.isfinite(np.asarray(value, dtype=np.float64)).all(),
+            f"it was taken, and {name} was released with NaN or infinity",
+        )
+
+
+def _shown(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text:.160}"

@@ -1,0 +1,124 @@
+"""Books that write down what is done to them, and what a book looked like before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from demur.core.adjacency import Unit
+from demur.core.entropy import NoiseKey, Seeded
+from demur.core.entry import Entry
+from demur.core.errors import DemurError
+from demur.ledger import Budget, Filter, Head, Ledger
+from demur.testing.result import require
+
+# Room for some releases of an example, and too little for any. Much more room would
+# ask for better samplers: their distance to the ideal law counts e^epsilon times.
+ROOMY, TIGHT = 60.0, 1e-7
+
+
+class WatchedBook(Ledger):
+    """A book in memory that remembers the order of what it was asked for.
+
+    `log` holds (what, entry id); a key handed out is "key", and so on. The order is
+    what a promise rests on: the charge first, one key for an entry, then the commit.
+    """
+
+    def __init__(
+        self, epsilon: float, delta: float, unit: Unit, filter: Filter | str | None
+    ) -> None:
+        """A book with one budget."""
+        self.log: list[tuple[str, str]] = []
+        self.written: list[Entry] = []  # as they were made, not as they were read back
+        super().__init__(
+            Budget(epsilon, delta), unit=unit, filter=filter, dataset="checks"
+        )
+
+    def _write_charge(self, *arguments: Any, **named: Any) -> Entry:
+        entry = super()._write_charge(*arguments, **named)
+        self.log.append(("charge", entry.id))
+        self.written.append(entry)
+        return entry
+
+    def key(self, entry: Entry, input_digest: str | None = None) -> NoiseKey:
+        """The key, and a line in the log."""
+        noise = super().key(entry, input_digest)
+        self.log.append(("key", entry.id))
+        return noise
+
+    def commit(self, entry: Entry, artefact_digest: str) -> None:
+        """The commit, and a line in the log."""
+        super().commit(entry, artefact_digest)
+        self.log.append(("commit", entry.id))
+
+
+@dataclass(frozen=True)
+class KeptKeys:
+    """A seeded source that remembers its keys, so that they can be searched for."""
+
+    seeded: Seeded
+    keys: list[bytes]
+    private: ClassVar[bool] = False
+
+    def new_key(self) -> bytes:
+        """The next key of the sequence."""
+        found = self.seeded.new_key()
+        self.keys.append(found)
+        return found
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All of a book that a refusal must leave as it was."""
+
+    head: Head
+    entries: tuple[str, ...]
+    totals: tuple[tuple[tuple[str, str], ...], ...]
+    log: tuple[tuple[str, str], ...]
+
+
+def trace(book: WatchedBook) -> Trace:
+    """The book as it is now."""
+    return Trace(
+        book.head(),
+        tuple(entry.id for entry in book.entries()),
+        tuple(tuple(sorted(s.accounts.items())) for s in book.status()),
+        tuple(book.log),
+    )
+
+
+@contextmanager
+def untouched(book: WatchedBook, doing: str) -> Iterator[None]:
+    """What happens inside must leave no trace in the book, whether it raises or not."""
+    before = trace(book)
+    try:
+        yield
+    finally:
+        after = trace(book)
+        require(
+            after.entries == before.entries,
+            f"{doing} wrote {len(after.entries) - len(before.entries)} entries",
+        )
+        require(after.totals == before.totals, f"{doing} changed the book's totals")
+        require(after.head == before.head, f"{doing} moved the head of the book")
+        require(after.log == before.log, f"{doing} used the book: {after.log[-1:]}")
+
+
+def check_order(book: WatchedBook) -> None:
+    """Charge, then one key, then the commit, for every entry of the log."""
+    for entry in {entry for _, entry in book.log}:
+        done = [what for what, whose in book.log if whose == entry]
+        require(done[0] == "charge", f"noise before the charge: {done}")
+        require(done.count("key") <= 1, f"one entry's key was taken twice: {done}")
+        if "key" in done and "commit" in done:
+            require(
+                done.index("key") < done.index("commit"),
+                f"the commit came before the noise: {done}",
+            )
+
+
+def declined(error: BaseException) -> bool:
+    """Whether an error is a refusal of demur's own."""
+    return isinstance(error, DemurError)

@@ -1,0 +1,322 @@
+"""Subjects made from a mechanism, an estimator or a config that somebody hands in."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from demur import training
+from demur.core.adjacency import Ball, Unit
+from demur.core.cost import Fixed
+from demur.core.declaration import Declaration, Mechanism
+from demur.core.entropy import OsEntropy, Source
+from demur.core.errors import DemurError
+from demur.core.release import Release
+from demur.ledger import Filter, Ledger
+from demur.mechanisms.reports import ReportMechanism
+from demur.testing.subject import Inputs, Subject, entries_of
+
+LABEL = "a contract of demur.testing"
+RADIUS = 0.25
+ROWS = 12
+
+
+# -- mechanisms ----------------------------------------------------------------------
+
+
+def of_mechanism(
+    given: Mechanism | Callable[..., Mechanism],
+    *,
+    value: Any = None,
+    unit: Unit | None = None,
+    delta: float = 1e-6,
+    noisier: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **more: Any,
+) -> Subject:
+    """The subject of a mechanism, or of a function that makes one.
+
+    Data, unit and the parameter that means noise are guessed from its `dimension`, its
+    declaration and its fields, where they are not given.
+    """
+    make = _maker(given)
+    one = make()
+    declared = one.declaration()
+    argument, spend = _way_to_spend(one)
+    if value is None and argument:
+        value = _data_for(one, argument)
+    parameters = numbers_of(one)
+    return Subject(
+        name=name or type(one).__name__,
+        make=make,
+        spend=spend,
+        inputs={argument: value} if argument else {},
+        unit=unit or first_unit(declared),
+        delta=delta,
+        parameters=parameters,
+        noisier=_noisier(parameters) if noisier is None else noisier,
+        **more,
+    )
+
+
+def first_unit(declared: Declaration) -> Unit:
+    """A unit that the declaration speaks of."""
+    term = declared.cost.terms[0]
+    return term.unit if isinstance(term, Fixed) else Ball(RADIUS, space=term.space)
+
+
+def numbers_of(one: Any) -> dict[str, Any]:
+    """The numbers that an object was made from, by the name of the parameter."""
+    if dataclasses.is_dataclass(one):
+        named = {
+            f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.init
+        }
+    elif callable(getattr(one, "get_params", None)):
+        named = one.get_params(deep=False)
+    else:
+        names = list(inspect.signature(type(one)).parameters)
+        named = {name: getattr(one, name, None) for name in names}
+    return {
+        name: value
+        for name, value in named.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _maker(given: Any) -> Callable[..., Any]:
+    if callable(getattr(given, "declaration", None)) and not inspect.isclass(given):
+        return partial(_changed, given)
+    return given
+
+
+def _changed(one: Any, **changes: Any) -> Any:
+    """A fresh copy of an object, with some parameters changed."""
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        return dataclasses.replace(one, **changes)
+    if not changes:
+        return copy.copy(one)
+    return type(one)(**(numbers_of(one) | changes))
+
+
+def _noisier(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    for name, factor in (("sigma", 2.0), ("noise_multiplier", 2.0), ("epsilon", 0.5)):
+        if parameters.get(name) is not None:
+            return {name: factor * parameters[name]}
+    return {}
+
+
+def _way_to_spend(one: Any) -> tuple[str, Callable[..., Any]]:
+    """The name of its data, and how it is made to release."""
+    if callable(getattr(one, "privatize", None)):
+        return "points", _privatize
+    if callable(getattr(one, "release", None)):
+        return "value", _release
+    if callable(getattr(one, "apply", None)):
+        return "value", _apply
+    return "", _charge
+
+
+def _privatize(
+    made: ReportMechanism, inputs: Inputs, ledger: Any, source: Source | None
+) -> Any:
+    return made.privatize(inputs["points"], ledger=ledger, label=LABEL, source=source)
+
+
+def _release(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    return made.release(inputs["value"], ledger, label=LABEL, source=source)
+
+
+def _apply(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    """For a mechanism that has no `release` of its own: check, charge, draw, commit."""
+    value = inputs["value"]
+    check = getattr(made, "check", None)
+    if callable(check):
+        value = check(value)
+    entry = ledger.charge(made, label=LABEL, source=source or OsEntropy())
+    released = made.apply(value, ledger.key(entry))
+    ledger.commit(entry, _digest(released))
+    return Release(released, entry)
+
+
+def _charge(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    del inputs
+    entry = ledger.charge(made, label=LABEL, source=source or OsEntropy())
+    ledger.key(entry)
+    ledger.commit(entry, _digest(entry.id))
+    return Release(None, entry)
+
+
+def _digest(value: object) -> str:
+    data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _data_for(one: Any, argument: str) -> Any:
+    dimension = int(getattr(one, "dimension", 3))
+    rng = np.random.default_rng(1)
+    shape = (ROWS, dimension) if argument == "points" else (dimension,)
+    return rng.uniform(0.05, 0.95, size=shape)
+
+
+# -- estimators ----------------------------------------------------------------------
+
+
+def of_estimator(
+    estimator: Any,
+    X: Any = None,
+    y: Any = None,
+    *,
+    unit: Unit | None = None,
+    delta: float | None = None,
+    fit: Callable[[Any, Inputs], Any] | None = None,
+    name: str | None = None,
+    unused: frozenset[str] = frozenset(),
+    **more: Any,
+) -> Subject:
+    """The subject of an unfitted estimator with a `ledger` parameter.
+
+    Unit and delta are those of a first fit without a book, if they are not given.
+    `unused` names parameters that play no part in this configuration.
+    """
+    if X is None:
+        X, y = two_classes()
+    known = estimator.get_params(deep=False)
+    act = fit or _fit
+    if unit is None:
+        tried = act(clone(estimator), {"X": X, "y": y})
+        held = entries_of(tried)
+        if not held:
+            raise DemurError(
+                "unit must be given: a fit without a ledger does not say which entry"
+                " paid for it"
+            )
+        promise = held[0].promises[0]
+        unit, delta = promise.unit, promise.delta if delta is None else delta
+    takes_source = "source" in known
+
+    def make(**changes: Any) -> Any:
+        return clone(estimator).set_params(**changes)
+
+    def spend(
+        made: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
+    ) -> Any:
+        made.set_params(ledger=ledger)
+        if takes_source:
+            made.set_params(source=source)
+        return act(made, inputs)
+
+    parameters = {n: v for n, v in numbers_of(estimator).items() if n not in unused}
+    return Subject(
+        name=name or type(estimator).__name__,
+        make=make,
+        spend=spend,
+        inputs={"X": X} if y is None else {"X": X, "y": y},
+        unit=unit,
+        delta=1e-6 if delta is None else delta,
+        parameters=parameters,
+        noisier=more.pop("noisier", _noisier(parameters)),
+        takes_source=takes_source,
+        **more,
+    )
+
+
+def _fit(made: Any, inputs: Inputs) -> Any:
+    return (
+        made.fit(inputs["X"], inputs["y"]) if "y" in inputs else made.fit(inputs["X"])
+    )
+
+
+def two_classes(rows: int = 60, columns: int = 3) -> tuple[Any, Any]:
+    """Made-up points in the unit cube, in two classes."""
+    rng = np.random.default_rng(7)
+    y = np.arange(rows) % 2
+    X = 0.3 + 0.4 * y[:, None] + rng.uniform(-0.2, 0.2, size=(rows, columns))
+    return X, y
+
+
+# -- plans ---------------------------------------------------------------------------
+
+
+class Descent(NamedTuple):
+    """Gradient descent in the shape of an optax transformation."""
+
+    init: Callable[[Any], Any]
+    update: Callable[..., Any]
+
+
+# No run looks at every row before it starts (data may lie on a disk): a contribution
+# that is not finite counts as nothing, and no rows at all give noise alone. Rows may
+# have any shape that the loss takes.
+_TRAINING_TAKES = frozenset({"NaN", "infinity", "minus infinity", "no rows", "a cube"})
+
+DESCENT = Descent(lambda params: (), lambda sums, state, params=None: (-sums, state))
+
+
+def inner_product(params: Any, batch: Any) -> Any:
+    """A loss whose gradient at an example is the example itself."""
+    return (batch @ params).mean()
+
+
+def of_plan(
+    config: Any,
+    *,
+    loss: Callable[..., Any] = inner_product,
+    params: Any = None,
+    data: Any = None,
+    optimizer: Any = DESCENT,
+    delta: float = 1e-6,
+    name: str | None = None,
+    **more: Any,
+) -> Subject:
+    """The subject of a plan's config: every release is a whole training run."""
+    if data is None:
+        data = two_classes()[0].astype(np.float32)
+    if params is None:
+        params = np.zeros(np.shape(data)[-1], dtype=np.float32)
+
+    def make(**changes: Any) -> Any:
+        return dataclasses.replace(config, **changes)
+
+    def spend(
+        made: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
+    ) -> Any:
+        return training.fit(
+            made.make(),
+            loss,
+            params,
+            inputs["data"],
+            optimizer=optimizer,
+            ledger=ledger,
+            label=LABEL,
+            delta=delta,
+            source=source,
+            progress=False,
+        )
+
+    parameters = numbers_of(config)
+    return Subject(
+        name=name or type(config).__name__,
+        make=make,
+        spend=spend,
+        inputs={"data": data},
+        unit=config.make().unit,
+        # A run takes all of its own delta: there is room for ten.
+        delta=10.0 * delta,
+        room=20.0,
+        # A subsampled run has no price under the Gaussian filter: it enters as a block.
+        filter=more.pop("filter", Filter.pure()),
+        parameters=parameters,
+        noisier=_noisier(parameters),
+        # The loss says what a row must be, and its error is the one that is raised.
+        aliases={"data": ("loss", "shape", "shapes")},
+        lenient=_TRAINING_TAKES,
+        **more,
+    )

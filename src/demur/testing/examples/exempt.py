@@ -1,0 +1,69 @@
+"""What takes a ledger and needs no example, each with its reason.
+
+Only helpers are exempt by package, never a mechanism, an estimator or a plan; tests
+hold the packages that only read to it.
+"""
+
+from __future__ import annotations
+
+from demur.testing.discovery import Found, Kind
+
+_READS = "reads a book and never charges"
+_INNER = "an inner step of a release that is checked where users call it"
+_HEAD = "converts a model at the border and calls release_head, which is checked"
+_SEED = "a seed's spelling over a release that is checked; tests/compat has its tests"
+
+EXEMPT = {
+    "demur.adapters.equinox.release:release_equinox": _HEAD,
+    "demur.adapters.linear:release_linear": _HEAD,
+    "demur.adapters.spark.reports:SparkReports": _INNER,
+    "demur.adapters.spark.reports:privatize": (
+        "needs a Java machine; tests/adapters/spark has its refusals"
+    ),
+    "demur.adapters.torch.release:release_torch": _HEAD,
+    "demur.cluster.files.report_job:make_reports": (
+        "runs BPM over files; tests/cluster/test_report_job.py has its refusals"
+    ),
+    "demur.compat.ball_dp.api:dp_release_eqx_model_gaussian": _SEED,
+    "demur.compat.ball_dp.api:dp_release_erm_params_gaussian": _SEED,
+    "demur.compat.ball_dp.api:dp_release_from_flat_params": _SEED,
+    "demur.compat.ball_dp.api:dp_release_ridge_prototypes_gaussian": _SEED,
+    "demur.compat.ball_dp.api:dp_release_torch_model_gaussian": _SEED,
+    "demur.compat.ball_dp.releases:release_vector": _SEED,
+    "demur.compat.ball_dp.mechanisms:add_gaussian_noise": _SEED,
+    "demur.compat.ball_dp.radius:dp_quantile_exponential_mechanism": _SEED,
+    "demur.compat.bpm.sampling:bpm_sampling": _SEED,
+    "demur.compat.memory_pair.src.odometer:PrivacyOdometer": _SEED,
+    "demur.convex.heads.noisy_gd:descend": "run by the example of Descent",
+    "demur.convex.release:own_ledger": "opens a book and charges nothing",
+    "demur.mechanisms.reports:must_last": "checks an argument and charges nothing",
+    "demur.mechanisms.reports:release_rows": _INNER,
+    "demur.training.run.charges:book_for": "opens a book and charges nothing",
+    "demur.training.plans.target:Target": "the base of configs, incomplete by itself",
+    "demur.training.run.trainer:fit": "run by the examples of both plans",
+    "demur.unlearning.service.opening:open_service": (
+        "a service on disk; tests/unlearning/test_service.py has its contract"
+    ),
+    "demur.unlearning.service.charges:Till": (
+        "a service's own; charged by its deletions alone"
+    ),
+    "demur.unlearning.service.charges:check_shared": _READS,
+}
+
+# Packages whose functions read books, or write notes into them, and never charge.
+READERS = {
+    "demur.audit": "notes what was measured with an entry, and never charges",
+    "demur.ledger": "the book itself",
+    "demur.report": _READS,
+}
+_COMMANDS = {"demur.cli": "a step of a command; what the command calls is checked"}
+
+
+def reason(found: Found) -> str | None:
+    """Why something discovered needs no example; None if it does."""
+    if found.name in EXEMPT:
+        return EXEMPT[found.name]
+    if found.kind is not Kind.SPENDER:
+        return None
+    package = ".".join(found.name.split(".")[:2])
+    return (READERS | _COMMANDS).get(package)

@@ -1,0 +1,93 @@
+"""Examples of mechanisms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demur.convex.heads.noisy_gd import descend, plan_descent
+from demur.convex.solving.objective import objective
+from demur.core.accounting.events import Pure
+from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
+from demur.core.bounds import clip_rows
+from demur.core.cost import Cost, Fixed
+from demur.core.curve import PiecewiseLinear
+from demur.testing.builders import LABEL, RADIUS, of_mechanism, two_classes
+from demur.testing.subject import Inputs, Subject
+
+_SPACE = "records"
+
+
+def gaussian(cls: Any) -> list[Subject]:
+    """One sigma, a sigma for each coordinate, and a whole curve over balls."""
+    unit = AddOrRemoveOne()
+    one = cls.calibrated(
+        epsilon=2.0, delta=1e-6, sensitivity={unit: 1.0}, unit=unit, dimension=4
+    )
+    each = cls(np.array([1.0, 2.0, 3.0]), {unit: 0.7}, dimension=3)
+    curve = cls(0.8, {_SPACE: PiecewiseLinear.linear(0.5, cap=1.0)}, dimension=3)
+    # With a sigma each, sensitivity is in units of sigma: less of it is more noise.
+    more = {"sensitivity": {unit: 0.35}}
+    return [
+        of_mechanism(one),
+        of_mechanism(each, name="Gaussian, a sigma each", noisier=more),
+        of_mechanism(curve, name="Gaussian over balls"),
+    ]
+
+
+def declaration(cls: Any) -> list[Subject]:
+    """A declaration may be charged like the mechanism it came from."""
+    cost = Cost((Fixed(ReplaceOne(), Pure(0.5)), Fixed(AddOrRemoveOne(), Pure(0.25))))
+    return [of_mechanism(cls("a declared release", cost))]
+
+
+def bpm(cls: Any) -> list[Subject]:
+    """Bounded reports, and unbounded ones (multivariate Laplace)."""
+    laplace = cls(epsilon=3.0, L=np.inf, dimension=2)
+    return [
+        of_mechanism(cls(epsilon=3.0, L=0.4, dimension=2)),
+        of_mechanism(laplace, name="BPM, L = infinity"),
+    ]
+
+
+def reports(cls: Any) -> list[Subject]:
+    """The baselines of BPM."""
+    return [of_mechanism(cls(epsilon=2.0, dimension=2))]
+
+
+def descent(cls: Any) -> list[Subject]:
+    """Noisy gradient descent as its estimators run it."""
+    X, y = two_classes()
+    rows = clip_rows(X, 1.0).data
+
+    def make(steps: int = 4, epsilon: float = 1.0) -> Any:
+        return plan_descent(
+            "logistic",
+            n=len(rows),
+            dimension=rows.shape[1] + 1,
+            lam=0.1,
+            norm_bound=1.0,
+            radius=RADIUS,
+            epsilon=epsilon,
+            delta=1e-6,
+            space=_SPACE,
+            steps=steps,
+        )
+
+    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        stated = objective("logistic", inputs["X"], y, 0.1)
+        return descend(made, stated, ledger, label=LABEL, source=source)
+
+    return [
+        Subject(
+            name=cls.__name__,
+            make=make,
+            spend=spend,
+            inputs={"X": rows},
+            unit=Ball(RADIUS, space=_SPACE),
+            parameters={"steps": 4, "epsilon": 1.0},
+            noisier={"epsilon": 0.5},
+            trusts_data="only the estimators call it, with rows they have checked",
+        )
+    ]

@@ -1,0 +1,107 @@
+"""Examples of plans and of batch strategies; loaded with JAX alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from demur import training
+from demur.core.entropy import OsEntropy, Source
+from demur.core.release import Release
+from demur.ledger import Filter
+from demur.testing.builders import LABEL, of_plan
+from demur.testing.selection import EXAMPLES, Selection
+from demur.testing.subject import Inputs, Subject
+
+_SAID = {
+    "noise_multiplier": 1.5,
+    "neighboring_relation": "ADD_OR_REMOVE_ONE",
+    "l2_clip_norm": 1.0,
+}
+_STEPS = 3
+
+
+def banded(cls: Any) -> list[Subject]:
+    """DP-SGD: one band."""
+    config = cls(iterations=_STEPS, num_bands=1, sampling_prob=0.5, **_SAID)
+    if ".compat." not in cls.__module__:
+        return [of_plan(config)]
+    seen = "its runs are those of demur.training's own config, whose data are spoiled"
+    return [
+        of_plan(config, name=f"compat.jax_privacy {cls.__name__}", trusts_data=seen)
+    ]
+
+
+def any_plan(cls: Any) -> list[Subject]:
+    """Batches without amplification."""
+    batches = training.BallsInBinsSampling(iterations=_STEPS, cycle_length=3)
+    return [of_plan(cls(batch_selection_strategy=batches, **_SAID))]
+
+
+def made_plan(cls: Any) -> list[Subject]:
+    """The plan as a mechanism: what it declares, and how it is reserved."""
+    config = training.dp_sgd(iterations=_STEPS, sampling_prob=0.5, **_SAID)
+
+    def make(noise_multiplier: float = 1.5) -> Any:
+        return dataclasses.replace(config, noise_multiplier=noise_multiplier).make()
+
+    def spend(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+        del inputs
+        paid = made.reserve(ledger, label=LABEL, source=source or OsEntropy())
+        for _ in range(made.draws):
+            paid.draw()
+        ledger.key(paid.entry)
+        ledger.commit(paid.entry, paid.entry.id)
+        return Release(None, paid.entry)
+
+    return [
+        Subject(
+            name=cls.__name__,
+            make=make,
+            spend=spend,
+            inputs={},
+            unit=make().unit,
+            delta=1e-5,
+            filter=Filter.pure(),
+            room=20.0,
+            parameters={"noise_multiplier": 1.5},
+            noisier={"noise_multiplier": 3.0},
+        )
+    ]
+
+
+def cyclic(cls: Any) -> list[Selection]:
+    """Poisson batches, whole or in a cycle, cut or not."""
+    said: list[dict[str, Any]] = [
+        {"sampling_prob": 0.5, "iterations": 6},
+        {"sampling_prob": 0.5, "iterations": 6, "cycle_length": 3},
+        {"sampling_prob": 0.5, "iterations": 6, "truncated_batch_size": 5},
+    ]
+    return [Selection(f"{cls.__name__} {i}", cls(**one)) for i, one in enumerate(said)]
+
+
+def bins(cls: Any) -> list[Selection]:
+    """Balls in bins."""
+    return [Selection(cls.__name__, cls(iterations=6, cycle_length=3))]
+
+
+def fixed(cls: Any) -> list[Selection]:
+    """Fixed batches, with and without replacement."""
+    return [
+        Selection(cls.__name__, cls(batch_size=7, iterations=6)),
+        Selection(f"{cls.__name__}, replace", cls(7, 6, replace=True)),
+    ]
+
+
+def separated(cls: Any) -> list[Selection]:
+    """Poisson batches with a pause."""
+    return [Selection(cls.__name__, cls(sampling_prob=0.4, iterations=6, min_sep=3))]
+
+
+def users(cls: Any) -> list[Selection]:
+    """Batches of people, three examples each."""
+    base = training.CyclicPoissonSampling(sampling_prob=0.5, iterations=6)
+    owners = np.arange(EXAMPLES) // 3
+    return [Selection(cls.__name__, cls(base, 2, shuffle_per_user=True), owners)]

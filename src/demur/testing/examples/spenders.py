@@ -1,0 +1,106 @@
+"""Examples of functions and other classes that take a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from demur.core.adjacency import Ball, Erasure
+from demur.testing.builders import LABEL, RADIUS, two_classes
+from demur.testing.subject import Inputs, Subject
+
+_CONSTANTS = {"G": 1.0, "D": 1.0, "c": 1.0, "C": 1.0}
+
+
+def _called(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """make(**changes): the function with its parameters, waiting for data."""
+    return lambda **changes: partial(function, **(fixed | changes))
+
+
+def release_head(function: Any) -> list[Subject]:
+    """A head that was trained elsewhere."""
+    theta = np.random.default_rng(3).normal(size=4) / 10.0
+    said = {
+        "loss": "logistic",
+        "n": 500,
+        "lam": 0.1,
+        "norm_bound": 1.0,
+        "radius": RADIUS,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "tau": 1e-6,
+        "gradient_norm": 1e-8,
+        "bias_scale": 1.0,
+    }
+
+    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        return made(inputs["theta"], ledger=ledger, label=LABEL, source=source)
+
+    return [
+        Subject(
+            name=function.__name__,
+            make=_called(function, **said),
+            spend=spend,
+            inputs={"theta": theta},
+            unit=Ball(RADIUS, space="records"),
+            parameters={k: v for k, v in said.items() if not isinstance(v, str)},
+            noisier={"epsilon": 0.5},
+            aliases={"theta": ("value",)},
+            # A head of any size is a head, and a matrix of two classes is one too.
+            lenient=frozenset({"twice as long"}),
+        )
+    ]
+
+
+def private_radius(function: Any) -> list[Subject]:
+    """A quantile of within-class distances."""
+    X, y = two_classes()
+    said = {"epsilon": 1.0, "norm_bound": 1.0, "quantile": 0.5}
+
+    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        return made(inputs["X"], inputs["y"], ledger=ledger, label=LABEL, source=source)
+
+    return [
+        Subject(
+            name=function.__name__,
+            make=_called(function, **said),
+            spend=spend,
+            inputs={"X": X, "y": y},
+            unit=Ball(2.0, space="records"),
+            filter="pure",
+            parameters=said,
+            noisier={"epsilon": 0.5},
+            # One of 200 public candidates: two draws may well agree.
+            released=lambda result: {},
+        )
+    ]
+
+
+def odometer(cls: Any) -> list[Subject]:
+    """All deletions of a model, reserved at once."""
+
+    def make(epsilon: float = 1.0) -> Any:
+        return lambda **said: cls(epsilon, 1e-5, lambda_=0.1, gamma=2.0, **said)
+
+    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        del inputs
+        meter = made(scope="joint", ledger=ledger, source=source)
+        meter.finalize_with(_CONSTANTS, 10**4)
+        return meter
+
+    return [
+        Subject(
+            name=cls.__name__,
+            make=make,
+            spend=spend,
+            inputs={},
+            unit=Erasure(),
+            delta=1e-5,
+            parameters={"epsilon": 1.0},
+            aliases={"epsilon": ("eps_total",)},
+            keeps_data="it holds the key of deletions to come, in memory alone",
+        )
+    ]

@@ -1,0 +1,149 @@
+"""Run the contracts: on one's own mechanism, estimator or plan, or on everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from demur.core.declaration import Mechanism
+from demur.testing import (
+    bad_input,
+    builders,
+    costs,
+    declining,
+    refitting,
+    secrets,
+    selection,
+    statements,
+)
+from demur.testing.discovery import Found, discover
+from demur.testing.examples import NoExample, subjects_of
+from demur.testing.result import Check, CheckResult, checks_of, raise_broken, run_checks
+from demur.testing.selection import Selection
+from demur.testing.subject import Subject
+
+CONTRACTS: tuple[Callable[[Subject], None], ...] = (
+    *costs.CONTRACTS,
+    *declining.CONTRACTS,
+    *statements.CONTRACTS,
+    *bad_input.CONTRACTS,
+    *refitting.CONTRACTS,
+    *secrets.CONTRACTS,
+)
+
+
+def check_mechanism(
+    mechanism: Mechanism | Callable[..., Mechanism],
+    *,
+    raise_on_failure: bool = False,
+    **about: Any,
+) -> tuple[CheckResult, ...]:
+    """Every contract on a mechanism, or on what a function makes.
+
+    `about` says what cannot be guessed: `value` (data it takes), `unit`, `delta`,
+    `noisier` (the changed parameters that mean more noise), `filter`, `name`.
+
+    >>> from demur.core.adjacency import ReplaceOne
+    >>> from demur.mechanisms import Gaussian
+    >>> results = check_mechanism(Gaussian(2.0, {ReplaceOne(): 1.0}, dimension=3))
+    >>> len(results) > 20, [str(r) for r in results if not r.ok]
+    (True, [])
+    """
+    subject = builders.of_mechanism(mechanism, **about)
+    return run_checks(checks_on(subject), raise_on_failure=raise_on_failure)
+
+
+def check_estimator(
+    estimator: Any,
+    X: Any = None,
+    y: Any = None,
+    *,
+    raise_on_failure: bool = False,
+    **about: Any,
+) -> tuple[CheckResult, ...]:
+    """Every contract on an unfitted estimator that has a `ledger` parameter.
+
+    It is fitted many times to (X, y), by default sixty points of two classes.
+    `about` may say `unit` and `delta` (default: those of a fit without a ledger),
+    `fit` (default: `estimator.fit`), `unused` parameters, `filter`, `name`.
+    """
+    subject = builders.of_estimator(estimator, X, y, **about)
+    return run_checks(checks_on(subject), raise_on_failure=raise_on_failure)
+
+
+def check_plan(
+    config: Any, *, raise_on_failure: bool = False, **about: Any
+) -> tuple[CheckResult, ...]:
+    """Every contract on a plan's config; each is a few short training runs.
+
+    `about` may say `loss`, `params`, `data`, `optimizer`, `delta`, `filter`, `name`.
+    """
+    subject = builders.of_plan(config, **about)
+    return run_checks(checks_on(subject), raise_on_failure=raise_on_failure)
+
+
+def check_selection(
+    strategy: Any, examples: Any = selection.EXAMPLES, *, raise_on_failure: bool = False
+) -> tuple[CheckResult, ...]:
+    """Every contract on a batch selection strategy."""
+    case = Selection(type(strategy).__name__, strategy, examples)
+    return run_checks(checks_on(case), raise_on_failure=raise_on_failure)
+
+
+def checks_on(subject: Subject | Selection) -> list[Check]:
+    """The contracts that concern a subject, not yet run."""
+    if isinstance(subject, Selection):
+        return checks_of(subject.name, selection.CONTRACTS, subject)
+    return checks_of(subject.name, CONTRACTS, subject)
+
+
+def generate_checks(package: str = "demur") -> Iterator[Check]:
+    """Every contract on everything that is discovered, not yet run.
+
+    For pytest: `@pytest.mark.parametrize("check", generate_checks("mine"), ids=str)`,
+    and `check()` in the test.
+    """
+    for found in discover(package).found:
+        yield from checks_on_found(found)
+
+
+def checks_on_found(found: Found) -> list[Check]:
+    """The contracts on something discovered; what nobody can build fails by name."""
+    try:
+        subjects = subjects_of(found)
+    except NoExample as error:
+        return [Check("has an example", found.name, _raising(error))]
+    return [check for subject in subjects for check in checks_on(subject)]
+
+
+def _raising(error: Exception) -> Callable[[], None]:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+def run_all(
+    package: str = "demur",
+    *,
+    raise_on_failure: bool = False,
+    progress: Callable[[CheckResult], None] | None = None,
+) -> tuple[CheckResult, ...]:
+    """Discover what `package` offers and run every contract on it.
+
+    Modules whose framework is not installed are named in a result of their own.
+    `progress` is called with each result as it comes.
+    """
+    found = discover(package)
+    results = [
+        CheckResult("can be loaded", module, True, f"left out: {why}")
+        for module, why in found.left_out.items()
+    ]
+    for one in found.found:
+        for check in checks_on_found(one):
+            results.append(check.result())
+            if progress is not None:
+                progress(results[-1])
+    if raise_on_failure:
+        raise_broken(results)
+    return tuple(results)

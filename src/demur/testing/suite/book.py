@@ -1,0 +1,113 @@
+"""The book: what is released is paid for first, and a refusal releases nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.audit import AuditResult, Level
+from demur.audit.replay import replay
+from demur.core.adjacency import ReplaceOne
+from demur.core.entropy import NoiseKey, Source
+from demur.core.errors import BudgetExceeded
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import Gaussian
+from demur.testing.suite.case import Case, Size
+
+ENGINE = "ledger"
+_UNIT = ReplaceOne()
+
+Values = NDArray[np.float64]
+Run = Callable[[Values, Source], list[Values]]
+
+
+def _mechanism() -> Gaussian:
+    return Gaussian(2.0, {_UNIT: 1.0})
+
+
+def _book() -> Ledger:
+    """Room for one release."""
+    return Ledger(Budget(3.0, 1e-6), unit=_UNIT)
+
+
+def _pay_first(data: Values, source: Source) -> list[Values]:
+    book, released = _book(), []
+    try:
+        for label in ("one", "two"):
+            made = _mechanism().release([data.sum()], book, label=label, source=source)
+            released.append(made.value)
+    except BudgetExceeded:
+        return released
+    return released
+
+
+def _release_first(data: Values, source: Source) -> list[Values]:
+    """The noise is drawn and shown before the book is asked."""
+    book, released = _book(), []
+    try:
+        for label in ("one", "two"):
+            key = NoiseKey(source.new_key(), private=False)
+            released.append(_mechanism().apply([data.sum()], key))
+            book.charge(_mechanism(), label=label, source=source)
+    except BudgetExceeded:
+        return released
+    return released
+
+
+def _pay_once(data: Values, source: Source) -> list[Values]:
+    """One charge, two draws of noise on one value."""
+    book, released = _book(), []
+    book.charge(_mechanism(), label="one", source=source)
+    for _ in range(2):
+        key = NoiseKey(source.new_key(), private=False)
+        released.append(_mechanism().apply([data.sum()], key))
+    return released
+
+
+def _price_of_the_data(data: Values, source: Source) -> list[Values]:
+    """A charge that tells how many records are large."""
+    book = _book()
+    sigma = 20.0 + float((data > 0.5).sum())
+    mechanism = Gaussian(sigma, {_UNIT: 1.0})
+    return [mechanism.release([data.sum()], book, label="one", source=source).value]
+
+
+def _audited(run: Run, size: Size, seed: int) -> AuditResult:
+    pair = (np.array([0.0, 0.2]), np.array([1.0, 0.2]))
+    return replay(
+        run,
+        pair,
+        unit=_UNIT,
+        subject="the book: releases until declined",
+        seed=seed,
+    ).audit_result()
+
+
+def cases() -> tuple[Case, ...]:
+    """The sound order, then twins."""
+    twins = (
+        ("the budget checked after the release", _release_first),
+        ("one charge for two releases", _pay_once),
+        ("a price that follows the data", _price_of_the_data),
+    )
+    return (
+        Case(
+            ENGINE,
+            "releases until declined",
+            Level.REPLAY,
+            partial(_audited, _pay_first),
+        ),
+        *(
+            Case(
+                ENGINE,
+                "releases",
+                Level.REPLAY,
+                partial(_audited, run),
+                what,
+            )
+            for what, run in twins
+        ),
+    )

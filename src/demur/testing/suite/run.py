@@ -1,0 +1,53 @@
+"""The whole suite, engine by engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+
+from demur.testing.suite.case import Case, Found, Size
+
+# Loaded one by one, so that an audit of one engine needs no framework of another.
+ENGINES = ("ledger", "convex", "cluster", "unlearning", "training")
+_HOME = {"ledger": "book"}
+_NEEDS = {"training": ("jax", "optax", "equinox")}
+
+
+def lacking(engine: str) -> str | None:
+    """What must be installed before this engine can be audited; None if it can be."""
+    for name in _NEEDS.get(engine, ()):
+        if find_spec(name) is None:
+            return f"{engine} needs JAX ({name} is missing): pip install 'demur[jax]'"
+    return None
+
+
+def all_cases(engines: Iterable[str] = ENGINES, *, twins: bool = True) -> list[Case]:
+    """The cases of these engines, sound ones before twins."""
+    found: list[Case] = []
+    for engine in engines:
+        if engine not in ENGINES:
+            raise ValueError(
+                f"engines must be among {', '.join(ENGINES)}; got {engine!r:.40}"
+            )
+        lacks = lacking(engine)
+        if lacks is not None:
+            raise ModuleNotFoundError(lacks)
+        home = import_module(f"demur.testing.suite.{_HOME.get(engine, engine)}")
+        found += [case for case in home.cases() if twins or not case.broken]
+    return sorted(found, key=lambda case: case.broken is not None)
+
+
+def run_suite(
+    size: Size = Size.QUICK,
+    *,
+    engines: Iterable[str] = ENGINES,
+    twins: bool = True,
+    seed: int = 0,
+    started: Callable[[Case], None] | None = None,
+) -> Iterator[Found]:
+    """Each outcome as it is found; `started` is told what begins."""
+    for case in all_cases(engines, twins=twins):
+        if started is not None:
+            started(case)
+        yield case.audit(size, seed)

@@ -1,0 +1,1 @@
+"""Which examples take part in which step."""

@@ -1,0 +1,1 @@
+"""Sums of clipped per-example gradients, for any JAX loss."""

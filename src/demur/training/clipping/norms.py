@@ -1,0 +1,315 @@
+"""Per-example norms of a gradient in factored form, and its weighted sum.
+
+With left [B, S, T, I] and right [B, S, T, O] (see `places`), the squared norm of
+G_b = sum over t of left_t (x) right_t is, for each s,
+
+    one position      |left|^2 |right|^2
+    Gram              sum over t, r of <left_t, left_r> <right_t, right_r>
+    instantiated      the sum of squares of G_b itself
+
+Gram is taken when T (I + O) <= I O, that is when it is less work. Then 2 T (I O)^(1/2)
+<= I O, so the two T x T tables are at most half the size of G_b. Otherwise G_b is
+smaller than the activations it comes from. So neither way costs more memory than the
+ordinary backward pass has in hand, and an instantiated G_b is kept for the sum.
+
+Rounding. `upper` is proven to be no smaller than the true squared norm. Sums over
+positions and entries are formed in float64 (`rounding`); what is left is the rounding
+of inner products, which a GPU's matrix units form in float32 (on a CPU we use float64
+for them too). Write u for their roundoff and m = sum over t of |left_t| |right_t|. A
+computed inner product of length n errs by at most n u times the product of the norms,
+in whatever order the hardware adds, so a Gram sum errs by at most (n_I + n_O) u m^2;
+products longer than `_LONGEST` are cut into pieces. (Matrix units are taken to
+accumulate like float32.)
+
+The weighted sum multiplies one factor by the clip factor w_b, and rounds it to the
+factor's dtype: each entry by a relative v (2^-8 in bfloat16; on a GPU float32
+products may cut both factors off at 2^-10). Positions can cancel in G_b but these
+errors need not, so they are not small against |G_b|; with |e_t| <= v |right_t| they
+make at most
+
+    |sum left_t (x) e_t| <= v min(m, ||left||_op |right|)
+    ||left||_op^2 <= the Frobenius norm of the table <left_t, left_r>
+
+Below the smallest normal number h, rounding is no longer relative: an entry may become
+zero. Two positions that cancel would then leave one of them, times a factor right_t of
+up to 1e38. Such errors are at most h per entry, and make at most
+
+    h (T I)^(1/2) |right| / w_b     if left is the scaled factor
+    h (T O)^(1/2) |left|            for the other
+
+per unit of w_b. A clip factor below `least` = h^(2/3) is taken as zero, so that the
+first is at most h^(1/3) (2^-42 in float32) times (T I)^(1/2) |right|.
+
+`wobble` is the square of all that per unit of w_b. The clip factor is computed from
+|G_b| + wobble^(1/2), so that what is added in truth is at most the clip norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from demur.training.clipping.factors import Factors
+from demur.training.clipping.rounding import (
+    U64,
+    in_float64,
+    smallest_normal,
+    sum_of_squares,
+    total,
+    unit_roundoff,
+    wide,
+)
+
+_LONGEST = 4096
+_STRIP = 256
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Squared norms [B] of one parameter's gradients and how to add those up.
+
+    In float64: `square` as computed, `upper` proven, `wobble` as in the module's text
+    (None when there is none). `add_up(weights, fine)` is the weighted sum, in `dtype`;
+    `fine` is None, or tells which examples to leave out as if they were zero. Weights
+    are zero or at least `least`.
+    """
+
+    square: Any
+    upper: Any
+    wobble: Any
+    dtype: Any
+    add_up: Callable[[Any, Any], Any]
+    least: float = 0.0
+
+
+def way_of(positions: int, left: int, right: int) -> str:
+    """Which of the three formulas serves a gradient of this form."""
+    if positions == 1:
+        return "one position"
+    gram = 0 < positions * (left + right) <= left * right
+    return "Gram" if gram else "instantiated"
+
+
+def product_roundoff(dtype: Any, precision: Any) -> float:
+    """How far a matrix product rounds each factor before multiplying.
+
+    GPUs take float32 as TensorFloat-32, whose 10 bits of fraction some products reach
+    by cutting off, and TPUs as bfloat16, unless told otherwise.
+    """
+    if dtype != jnp.float32 or precision in (_EXACT, (_EXACT, _EXACT)):
+        return 0.0
+    default = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    if precision is None and str(default) in ("highest", "float32"):
+        return 0.0
+    return {"cpu": 0.0, "gpu": 2.0**-10}.get(jax.default_backend(), 2.0**-8)
+
+
+def known_precision(precision: Any) -> Any:
+    """The precision asked for in the loss if its rounding is known, or else the best.
+
+    A named algorithm may round more than is accounted for.
+    """
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        named = str(precision).upper() in jax.lax.DotAlgorithmPreset.__members__
+        return _EXACT if named and str(precision).upper() != "DEFAULT" else None
+    pair = precision if isinstance(precision, tuple) else (precision, precision)
+    plain = all(isinstance(one, jax.lax.Precision) for one in pair)
+    return precision if plain else _EXACT
+
+
+def leave_out(array: Any, fine: Any) -> Any:
+    """The array with zeros for the examples that are not fine (None: all are)."""
+    if fine is None:
+        return array
+    return jnp.where(fine.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
+
+
+def weighted(array: Any, weights: Any) -> Any:
+    """Each example scaled, in the array's own dtype."""
+    spread = weights.reshape((-1,) + (1,) * (array.ndim - 1))
+    return (array * spread).astype(array.dtype)
+
+
+def measure_instantiated(gradients: Any) -> Measured:
+    """For gradients [B, ...] that exist: the very array is measured and added up."""
+    gradients = gradients.astype(wide(gradients.dtype))
+    square, upper = sum_of_squares(gradients, 1)
+
+    def add_up(weights: Any, fine: Any) -> Any:
+        kept = leave_out(gradients, fine)
+        return jnp.tensordot(weights, kept, axes=1, precision=_EXACT)
+
+    return Measured(square, upper, None, gradients.dtype, add_up)
+
+
+def measure(factors: Factors) -> Measured:
+    """For gradients in factored form."""
+    left, right = _one_dtype(factors.left, factors.right)
+    precision = known_precision(factors.precision)
+    positions, inputs = left.shape[2:]
+    way = way_of(positions, inputs, right.shape[3])
+    if way == "instantiated":
+        gradients = jnp.einsum(
+            "bsti,bsto->bsio",
+            left,
+            right,
+            precision=precision,
+            preferred_element_type=wide(left.dtype),
+        )
+        return measure_instantiated(gradients)
+    scale_left = inputs <= right.shape[3]
+
+    def add_up(weights: Any, fine: Any) -> Any:
+        first, second = leave_out(left, fine), leave_out(right, fine)
+        if scale_left:
+            first = weighted(first, weights)
+        else:
+            second = weighted(second, weights)
+        return jnp.einsum(
+            "bsti,bsto->sio",
+            first,
+            second,
+            precision=precision,
+            preferred_element_type=wide(left.dtype),
+        )
+
+    rounded = unit_roundoff(left.dtype) + 2.001 * product_roundoff(
+        left.dtype, precision
+    )
+    if way == "one position":
+        square, upper, mass, sizes = _one_position(left, right)
+    else:
+        square, upper, mass, sizes = _gram(left, right, scale_left)
+    tiny = smallest_normal(left.dtype)
+    least = tiny ** (2 / 3)
+    # An entry of the scaled factor may lose `tiny` once scaled, the other's as it is.
+    lost = (tiny / least, tiny) if scale_left else (tiny, tiny / least)
+    entries = [positions * width for width in (inputs, right.shape[3])]
+    errors = _errors(rounded, mass, lost, entries, sizes)
+    return Measured(square, upper, errors, wide(left.dtype), add_up, least)
+
+
+@in_float64
+def _errors(
+    rounded: float,
+    mass: Any,
+    lost: Sequence[float],
+    entries: Sequence[int],
+    sizes: Sequence[Any],
+) -> Any:
+    """The wobble: rounding, and what each factor loses against the other's size."""
+    errors = rounded * jnp.sqrt(mass)
+    for each, count, other in zip(lost, entries, reversed(sizes), strict=True):
+        errors += each * jnp.sqrt(count * other)
+    return (1.01 * errors) ** 2
+
+
+def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
+    """Both factors in one dtype: bfloat16 if both are, float32 or wider otherwise.
+
+    float16 is widened: a scaled factor could fall out of its range. So is bfloat16 on
+    a CPU, which has no such products.
+    """
+    if left.dtype == right.dtype == jnp.bfloat16 and _has_half_products():
+        return left, right
+    dtype = wide(jnp.promote_types(left.dtype, right.dtype))
+    return left.astype(dtype), right.astype(dtype)
+
+
+@in_float64
+def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any, list[Any]]:
+    lefts, lefts_upper = sum_of_squares(left, 2)
+    rights, rights_upper = sum_of_squares(right, 2)
+    upper = over(lefts_upper * rights_upper)
+    sizes = [over(lefts_upper), over(rights_upper)]
+    return total(lefts * rights, 1), upper, upper, sizes
+
+
+def _has_half_products() -> bool:
+    return jax.default_backend() != "cpu"
+
+
+def _table_dtype(dtype: Any) -> Any:
+    """In what inner products are added up: float64 where that costs little."""
+    return jnp.dtype("float64") if jax.default_backend() == "cpu" else wide(dtype)
+
+
+@in_float64
+def inner(first: Any, second: Any) -> Any:
+    """<first_t, second_r> for all t, r; long ones in pieces."""
+    length = first.shape[-1]
+    dtype = _table_dtype(first.dtype)
+    if first.dtype != jnp.bfloat16 or dtype == jnp.float64:
+        first, second = first.astype(dtype), second.astype(dtype)
+    pieces = [
+        jnp.einsum(
+            "bsti,bsri->bstr",
+            first[..., start : start + _LONGEST],
+            second[..., start : start + _LONGEST],
+            precision=None if first.dtype == jnp.bfloat16 else _EXACT,
+            preferred_element_type=dtype,
+        )
+        for start in range(0, max(length, 1), _LONGEST)
+    ]
+    return reduce(add, pieces)
+
+
+def inner_roundoff(length: int, dtype: Any) -> float:
+    """The error of one such inner product, in products of the two norms."""
+    additions = min(length, _LONGEST) + -(-length // _LONGEST)
+    return additions * unit_roundoff(_table_dtype(dtype))
+
+
+@in_float64
+def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[Any]]:
+    """The squared norm, its bound, the mass of the wobble and the factors' sizes.
+
+    The tables are symmetric: strips on and above the diagonal are enough.
+    """
+    positions, inputs = left.shape[2:]
+    square = still_squared = 0.0
+    diagonals: tuple[list[Any], list[Any]] = ([], [])
+    for start in range(0, positions, _STRIP):
+        own = min(_STRIP, positions - start)
+        tables = [
+            inner(part[:, :, start : start + own], part[:, :, start:])
+            for part in (left, right)
+        ]
+        # Off the diagonal block, each pair stands for two.
+        for part, times in ((slice(0, own), 1), (slice(own, None), 2)):
+            a, b = (
+                jax.lax.convert_element_type(one[..., part], jnp.float64)
+                for one in tables
+            )
+            square += times * total(a * b, 2)
+            still = b if scale_left else a
+            still_squared += times * total(still * still, 2)
+        for found, table in zip(diagonals, tables, strict=True):
+            found.append(jnp.diagonal(table[..., :own], axis1=2, axis2=3))
+    each = [inner_roundoff(n, left.dtype) for n in (inputs, right.shape[3])]
+    grow = 1 + 2 * (each[0] + each[1]) + 8 * (positions**2 + 8) * U64
+    sizes = [
+        jax.lax.convert_element_type(jnp.concatenate(found, axis=2), jnp.float64) * grow
+        for found in diagonals
+    ]
+    m_squared = (total(jnp.sqrt(sizes[0] * sizes[1]), 2) * grow) ** 2
+    slack = 1.01 * (each[0] + each[1]) + 4 * (positions**2 + 8) * U64
+    upper = over(jnp.minimum(square + slack * m_squared, m_squared))
+    moving, still = sizes if scale_left else sizes[::-1]
+    operator = jnp.sqrt(still_squared) + sum(each) * total(still, 2)
+    mass = over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
+    return total(square, 1), upper, mass, [over(total(size, 2)) for size in sizes]
+
+
+@in_float64
+def over(per_slice: Any) -> Any:
+    """The sum over s of upper bounds, rounded up."""
+    return total(per_slice, 1) * (1 + (per_slice.shape[1] + 16) * U64)

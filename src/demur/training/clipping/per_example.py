@@ -1,0 +1,66 @@
+"""Gradients example by example: the plain method, and what all methods return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from demur.training.clipping.norms import Measured, measure_instantiated
+from demur.training.clipping.rounding import in_float64
+
+Loss: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Found(NamedTuple):
+    """Measured gradients, leaf by leaf, and what else one pass over the batch gives."""
+
+    leaves: list[Measured]
+    tree: Any
+    values: Any
+    aux: Any
+    norms: Any
+
+
+@in_float64
+def norms_of(measured: list[Measured]) -> Any:
+    """The gradient norm of each example, as computed."""
+    norms = jnp.sqrt(reduce(add, [one.square for one in measured]))
+    return norms.astype(reduce(jnp.promote_types, [one.dtype for one in measured]))
+
+
+def measured_by_vmap(
+    loss: Loss,
+    params: Any,
+    rows: Any,
+    transform: Callable[[Any], Any] | None,
+    spmd_axis_name: Any,
+) -> Found:
+    """Differentiate each example; `transform` may change its gradient before the clip.
+
+    The norms returned are those of the gradients themselves.
+    """
+
+    def one(row: Any) -> tuple[Any, ...]:
+        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(params, row)
+        changed = None if transform is None else transform(gradient)
+        return value, aux, gradient, changed
+
+    values, aux, gradients, changed = jax.vmap(one, spmd_axis_name=spmd_axis_name)(rows)
+    leaves, tree = jax.tree.flatten(gradients)
+    measured = [measure_instantiated(leaf) for leaf in leaves]
+    norms = norms_of(measured)
+    if transform is not None:
+        leaves, tree = jax.tree.flatten(changed)
+        for leaf in leaves:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise TypeError(
+                    "pre_clipping_transform must return real floating numbers;"
+                    f" got {leaf.dtype}"
+                )
+        measured = [measure_instantiated(leaf) for leaf in leaves]
+    return Found(measured, tree, values, aux, norms)

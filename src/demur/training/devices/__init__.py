@@ -1,0 +1,1 @@
+"""Where arrays lie, and what the processes of one run agree on."""

@@ -1,0 +1,155 @@
+"""The hardened Gaussian for every step of a run, correlated or not.
+
+Floating-point noise on the sums would leak (see `mechanisms.gaussian`). Here step t
+releases, on the host and exactly in float64,
+
+    h_t = lattice(u_t) + integers,     u_t = sum_(j<b) C[t, t-j] g_(t-j),
+
+the hardened mechanism on row t of C G, and hands on
+
+    y_t = (h_t - sum_(0<j<b) C[t, t-j] y_(t-j)) / C[t, t],
+
+which is a function of released values alone: C^-1 applied to h, that is G plus noise
+stddev C^-1 Z. Its rounding is post-processing.
+
+**What the grid costs.** The sums are float32 and clamped to [-R, R] coordinate by
+coordinate (a clamp moves no two values apart). u_t is then computed in float64 with an
+error below (b + 2) 2^-53 |c|_1 R in each coordinate, |c|_1 the largest absolute row sum
+of C, and R is chosen to make that a quarter of the grid g. Rounding to the grid moves
+a coordinate by half of it. So h and its neighbour are at a distance of at most
+
+    D + 2 (1/4 + 1/2) g sqrt(d n)   <=   D + 2 g sqrt(d n)
+
+over all n steps and d parameters, D being the distance of C G itself. Every statement
+a plan makes is about a D of at least the largest column norm times the clip bound
+(one participation), so noise of deviation stddev (1 + rho),
+
+    rho = 2 g sqrt(d n) / (largest column norm * clip bound),
+
+pays for the grid under every accounting: movement and noise grow by one factor. The
+grid is the finest at which rho is about 2^-20.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demur.core import recording, validate
+from demur.core.adjacency import AddOrRemoveOne
+from demur.core.entropy import NoiseKey
+from demur.core.rounding import product_up, quotient_up, sum_up
+from demur.mechanisms.correlated import BandedToeplitz, Participation, Strategy
+from demur.mechanisms.gaussian import Gaussian
+from demur.mechanisms.sampling.rounded_gaussian import sampler_distance
+
+Values = NDArray[np.float64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """Hardened noise of deviation `stddev` under C, for `dimension` parameters."""
+
+    strategy: Strategy
+    stddev: float
+    l2_norm_bound: float
+    dimension: int
+    participation: Participation | None = None
+    mechanism: Gaussian = field(init=False)
+    reach: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        validate.positive(stddev=self.stddev, l2_norm_bound=self.l2_norm_bound)
+        validate.count(dimension=self.dimension)
+        bands, steps = self.strategy.bands, self.strategy.iterations
+        column = self.strategy.sensitivity(Participation(max_participations=1)).value
+        moved = column / (1 + 1e-9) * self.l2_norm_bound
+        # The grid's cost over the run is 2 g sqrt(d n): as much finer for each step.
+        share = moved / (2.0 * math.sqrt(steps))
+        sigma = self.stddev
+        while True:
+            made = self._gaussian(sigma, share)
+            root = math.sqrt(self.dimension) * math.sqrt(steps)
+            rho = quotient_up(2.0 * float(made.grid) * root, moved) * (1 + 1e-9)
+            needed = product_up(self.stddev, sum_up(1.0, rho))
+            # The grid follows sigma by powers of two at most: this settles at once.
+            if needed <= sigma:
+                break
+            sigma = needed
+        object.__setattr__(self, "mechanism", made)
+        reach = float(made.grid) * 2.0**51 / ((bands + 2) * self._largest_row_sum())
+        # A power of two, so that it is a float32 too.
+        object.__setattr__(self, "reach", math.ldexp(1.0, math.frexp(reach)[1] - 1))
+
+    def _gaussian(self, sigma: float, share: float) -> Gaussian:
+        return Gaussian(sigma, {AddOrRemoveOne(): share}, dimension=self.dimension)
+
+    def _largest_row_sum(self) -> float:
+        if isinstance(self.strategy, BandedToeplitz):
+            coefs = np.abs(np.asarray(self.strategy.coefs))
+            return float(coefs.sum() / self.strategy.output_scales().min())
+        return float(np.abs(self.strategy.matrix()).sum(axis=1).max())
+
+    @property
+    def sampler_distance(self) -> float:
+        """Of one step."""
+        sigma, grid = self.mechanism.sigma, self.mechanism.grid
+        return float(sampler_distance(self.dimension, sigma / grid))
+
+    def row(self, step: int) -> Values:
+        """C[t, t], C[t, t-1], ...: as many as there are steps and bands."""
+        reached = min(self.strategy.bands, step + 1)
+        if isinstance(self.strategy, BandedToeplitz):
+            columns = step - np.arange(reached)
+            coefs = np.asarray(self.strategy.coefs)[:reached]
+            return coefs / self.strategy.output_scales()[columns]
+        return np.asarray(self.strategy.matrix()[step, step::-1][:reached])
+
+    def _released(self, step: int, combined: Values, key: NoiseKey) -> Values:
+        tape = recording.active()
+        if tape is None:
+            return self.mechanism.apply(combined, key, draw=step)
+        declared = recording.Step(
+            step=step,
+            strategy=self.strategy,
+            stddev=float(self.mechanism.sigma),
+            bound=self.l2_norm_bound,
+            participation=self.participation,
+            mixed=True,
+        )
+        return tape.passed(
+            "a step with lattice noise",
+            declared,
+            (combined,),
+            lambda: self.mechanism.apply(combined, key, draw=step),
+            key=key,
+        )
+
+    def step(
+        self, step: int, sums: Floats, memory: Floats, key: NoiseKey
+    ) -> tuple[Floats, Floats]:
+        """The noisy sums of one step, and the memory with both its rings moved on.
+
+        `memory[0]` holds the last exact sums (secret), `memory[1]` the last releases.
+        """
+        row = self.row(step)
+        past = memory.shape[1]
+        bounded = np.nan_to_num(sums, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        bounded = np.clip(bounded, -self.reach, self.reach).astype(np.float32)
+        combined = row[0] * bounded.astype(np.float64)
+        for j in range(1, len(row)):
+            combined += row[j] * memory[0, (step - j) % past].astype(np.float64)
+        released = self._released(step, combined, key)
+        for j in range(1, len(row)):
+            released -= row[j] * memory[1, (step - j) % past].astype(np.float64)
+        released /= row[0]
+        noisy = released.astype(np.float32)
+        if past:
+            memory = memory.copy()
+            memory[0, step % past] = bounded
+            memory[1, step % past] = noisy
+        return noisy, memory

@@ -1,0 +1,378 @@
+"""Noise for a run of steps, as optax transformations that take a `ClippedSum` alone.
+
+    privatizer(strategy, stddev=...)      noise stddev C^-1 Z, streamed step by step
+    gaussian_privatizer(stddev, steps)    C = 1: independent noise, DP-SGD
+
+**Keys.** A threefry key holds 64 bits, and a plan may be run many times. No key is kept
+in a plan or in a state: every step takes fresh ones, one for each leaf, either from the
+caller (`update(..., key=step_keys(stream, leaves))`, the trainer reads them off the
+entry's ChaCha20 stream) or, if none are given, from the operating system at the moment
+the step runs, inside `jit` too. Two runs of one plan never share noise.
+
+**Two kinds of noise.** `noise="threefry"` draws float32 normals on the device. That is
+the textbook mechanism with textbook rounding: the low bits of its sums can tell two
+neighbouring values apart, and the statement says "float32 threefry, not hardened".
+`noise="lattice"` (`training.lattice`) takes the hardened Gaussian on the host for every
+step.
+
+There is no row past the strategy's last step: outside `jit` that is an IndexError,
+inside it the result is NaN, which nobody mistakes for a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import io_callback
+from jax.sharding import Mesh
+
+from demur.core import recording, validate
+from demur.core.entropy import NoiseKey, OsEntropy
+from demur.core.errors import NotPrivate
+from demur.core.rounding import product_up
+from demur.mechanisms.correlated import (
+    BandedToeplitz,
+    Buffered,
+    Participation,
+    Strategy,
+)
+from demur.training.clipping.types import ClippedSum, PyTree
+from demur.training.devices.varying import varying_axes
+from demur.training.noise.lattice import Lattice
+from demur.training.noise.sharded import Here, Spread
+from demur.training.noise.streams import own_keys, streamed
+from demur.training.noise.streams import step_keys as step_keys
+from demur.training.noise.watched_steps import watched
+
+KINDS = ("threefry", "lattice")
+NOT_HARDENED = "float32 threefry, not hardened"
+HARDENED = "integer lattice, hardened"
+
+
+class NoiseState(NamedTuple):
+    """The step to come and what the noise remembers of the past. Secret."""
+
+    step: Any
+    memory: Any
+
+
+Init = Callable[[PyTree], NoiseState]
+Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseSpec:
+    """What a privatizer adds: public, and enough for a declaration.
+
+    `participation` are the patterns of steps that one record can take part in; a plan
+    knows them, and an audit holds the run to them.
+    """
+
+    strategy: Strategy
+    stddev: float
+    noise: str
+    l2_norm_bound: float | None
+    participation: Participation | None = None
+
+    @property
+    def hardened(self) -> bool:
+        """Whether every step takes the lattice."""
+        return self.noise == "lattice"
+
+    @property
+    def statement(self) -> str:
+        """How the noise was made, for the person who signs."""
+        return HARDENED if self.hardened else NOT_HARDENED
+
+    def sampler_distance(self, dimension: int) -> float:
+        """Statistical distance of one step's sampler to the ideal law.
+
+        For the lattice it is proven. The floats of threefry have no such bound; the
+        declaration says so in words, and nothing is charged that is not known.
+        """
+        if not self.hardened or self.l2_norm_bound is None:
+            return 0.0
+        return self.lattice(dimension).sampler_distance
+
+    def lattice(self, dimension: int) -> Lattice:
+        """The hardened mechanism for so many parameters."""
+        if self.l2_norm_bound is None:
+            raise ValueError("l2_norm_bound must be given for noise='lattice'")
+        return Lattice(
+            self.strategy,
+            self.stddev,
+            self.l2_norm_bound,
+            dimension,
+            self.participation,
+        )
+
+    def fingerprint(self) -> str:
+        """A digest of all that shapes the noise."""
+        if isinstance(self.strategy, Buffered):
+            values = np.append(self.strategy.decays, self.strategy.scales)
+        elif isinstance(self.strategy, BandedToeplitz):
+            values = np.asarray(self.strategy.coefs)
+        else:
+            values = self.strategy.matrix()
+        head = (
+            f"{type(self.strategy).__name__} {self.strategy.iterations}"
+            f" {getattr(self.strategy, 'column_normalize', False)} {self.noise}"
+            f" {self.stddev!r} {self.l2_norm_bound!r}"
+        )
+        data = head.encode() + np.ascontiguousarray(values).tobytes()
+        return hashlib.sha256(data).hexdigest()
+
+
+class Privatizer(optax.GradientTransformationExtraArgs):
+    """An optax transformation whose `update` turns a `ClippedSum` into a pytree."""
+
+    spec: NoiseSpec
+    _spread: Callable[[Mesh], Privatizer] | None
+
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        spec: NoiseSpec,
+        spread: Callable[[Mesh], Privatizer] | None = None,
+    ) -> Privatizer:
+        """The pair of functions, what they do, and how they would on a mesh."""
+        made = super().__new__(cls, init, update)
+        made.spec = spec
+        made._spread = spread
+        return made
+
+    def on(self, mesh: Mesh) -> Privatizer:
+        """The same noise, each device of `mesh` drawing a share of it.
+
+        The memory of correlated noise is spread likewise: a device holds its share.
+        Lattice noise is drawn on the host, whole.
+        """
+        return self if self._spread is None else self._spread(mesh)
+
+
+def noise_stddev(
+    strategy: Strategy, *, noise_multiplier: float, sensitivity: float
+) -> float:
+    """multiplier * sensitivity of the sums * largest column norm of C, rounded up.
+
+    The columns are those of the matrix that is used: 1 after column normalisation.
+    """
+    validate.positive(noise_multiplier=noise_multiplier, sensitivity=sensitivity)
+    column = strategy.sensitivity(Participation(max_participations=1)).value
+    return product_up(product_up(noise_multiplier, sensitivity), column)
+
+
+def gaussian_privatizer(stddev: float, iterations: int, **options: Any) -> Privatizer:
+    """Independent noise at every step: DP-SGD."""
+    return privatizer(BandedToeplitz([1.0], iterations), stddev=stddev, **options)
+
+
+def privatizer(
+    strategy: Strategy,
+    *,
+    stddev: float,
+    noise: str = "threefry",
+    l2_norm_bound: float | None = None,
+    participation: Participation | None = None,
+) -> Privatizer:
+    """The transformation that adds stddev C^-1 Z to the sums of a run.
+
+    `stddev` is the deviation of Z (see `noise_stddev`). With `l2_norm_bound`, a sum
+    clipped to a larger bound than the noise was made for is refused; the lattice needs
+    it. `update(sum, state, params=None, *, key=None)` returns the noisy tree and the
+    next state.
+
+    >>> from demur.mechanisms.correlated import optimize_banded_toeplitz
+    >>> from demur.training.clipping.types import ClippedSum
+    >>> strategy = optimize_banded_toeplitz(iterations=100, bands=8)
+    >>> add_noise = privatizer(strategy, stddev=1.5)
+    >>> params = {"w": jnp.zeros(3)}
+    >>> state = add_noise.init(params)
+    >>> noisy, state = add_noise.update(ClippedSum(params, l2_norm_bound=1.0), state)
+    >>> noisy["w"].shape, int(state.step)
+    ((3,), 1)
+    """
+    validate.positive(stddev=stddev)
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy must be a Strategy; got {type(strategy).__name__}")
+    if noise not in KINDS:
+        raise ValueError(f"noise must be one of {KINDS}; got {noise!r}")
+    if l2_norm_bound is not None:
+        validate.positive(l2_norm_bound=l2_norm_bound)
+    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation)
+    if noise == "lattice":
+        return _transformation(spec, *_lattice(spec))
+    return _transformation(
+        spec,
+        *_threefry(spec, Here()),
+        lambda mesh: _transformation(spec, *_threefry(spec, Spread(mesh))),
+    )
+
+
+def _transformation(
+    spec: NoiseSpec,
+    init: Init,
+    add: Add,
+    spread: Callable[[Mesh], Privatizer] | None = None,
+) -> Privatizer:
+    def update(
+        updates: ClippedSum,
+        state: NoiseState,
+        params: PyTree | None = None,
+        *,
+        key: Any = None,
+        **_: Any,
+    ) -> tuple[PyTree, NoiseState]:
+        del params
+        _check(updates, spec)
+        _check_step(state.step, spec.strategy.iterations)
+        return add(updates, state, key)
+
+    return Privatizer(init, update, spec, spread)
+
+
+def _check(updates: object, spec: NoiseSpec) -> None:
+    if not isinstance(updates, ClippedSum):
+        raise TypeError(
+            "a privatizer takes a ClippedSum, whose sensitivity is known; got"
+            f" {type(updates).__name__}. Nothing was drawn."
+        )
+    allowed = spec.l2_norm_bound
+    # Bounds are static numbers; a factor of rounding is not a different clip norm.
+    if allowed is not None and updates.l2_norm_bound > allowed * (1 + 1e-9):
+        raise ValueError(
+            f"the noise was made for a bound of {allowed:g} and the sum is clipped to"
+            f" {updates.l2_norm_bound:g}. Nothing was drawn."
+        )
+    # Inside shard_map every device would add the same noise to its own shard.
+    if varying_axes(updates.value):
+        raise TypeError(
+            "noise is added outside shard_map: inside it, shards that differ would"
+            " get equal noise. Return the (summed) ClippedSum first."
+        )
+
+
+def _check_step(step: Any, iterations: int) -> None:
+    if not isinstance(step, jax.core.Tracer) and int(step) >= iterations:
+        raise IndexError(
+            f"the noise was made for {iterations} steps and all are used."
+            " Nothing was drawn."
+        )
+
+
+# -- threefry --------------------------------------------------------------------------
+
+
+def _threefry(spec: NoiseSpec, layout: Here | Spread) -> tuple[Init, Add]:
+    strategy = spec.strategy
+    streams = streamed(strategy)
+
+    def init(params: PyTree) -> NoiseState:
+        step, memory = layout.empty(streams, jax.tree.leaves(params))
+        return NoiseState(step, memory)
+
+    def add(
+        updates: ClippedSum, state: NoiseState, key: Any
+    ) -> tuple[PyTree, NoiseState]:
+        leaves, treedef = jax.tree.flatten(updates.value)
+        tape = recording.active()
+        if tape is not None and key is None:
+            raise NotPrivate(
+                "a recorded step takes keys of a seeded stream: without any, they come"
+                " from the operating system, and are private. Nothing was drawn."
+            )
+        keys = own_keys(len(leaves)) if key is None else jnp.asarray(key)
+        if keys.shape != (len(leaves), 2) or keys.dtype != jnp.uint32:
+            raise TypeError(
+                f"key must be uint32 of shape ({len(leaves)}, 2), as step_keys makes"
+                f" it; got {keys.dtype} of shape {keys.shape}"
+            )
+        shares = [layout.flat(leaf) for leaf in leaves]
+        noise, memory = streams.advance(
+            state.step, state.memory, keys, [layout.kind(leaf) for leaf in leaves]
+        )
+        # A step beyond the last has no row: NaN, not the last row again.
+        scale = jnp.where(state.step < strategy.iterations, spec.stddev, math.nan)
+        noisy = [
+            layout.whole(
+                share.astype(one.dtype) + (scale * one).astype(one.dtype), leaf
+            )
+            for share, one, leaf in zip(shares, noise, leaves, strict=True)
+        ]
+        if tape is not None:
+            noisy = watched(
+                tape, spec, updates.l2_norm_bound, state.step, leaves, noisy
+            )
+        return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)
+
+    return init, add
+
+
+# -- lattice ---------------------------------------------------------------------------
+
+
+def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
+    if isinstance(spec.strategy, Buffered):
+        raise ValueError(
+            "noise='lattice' needs a strategy with bands: the buffers of a Buffered"
+            " one mix all past sums in floating point. Use BandedToeplitz."
+        )
+    if spec.l2_norm_bound is None:
+        raise ValueError("l2_norm_bound must be given for noise='lattice'")
+    past = spec.strategy.bands - 1
+
+    def init(params: PyTree) -> NoiseState:
+        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+        spec.lattice(size)  # refuses here what has no grid
+        empty = jnp.zeros((2, past, size), jnp.float32)
+        return NoiseState(jnp.zeros((), jnp.int32), empty)
+
+    def add(
+        updates: ClippedSum, state: NoiseState, key: Any
+    ) -> tuple[PyTree, NoiseState]:
+        leaves, treedef = jax.tree.flatten(updates.value)
+        flat = jnp.concatenate(
+            [leaf.astype(jnp.float32).reshape(-1) for leaf in leaves]
+        )
+        mechanism = spec.lattice(flat.size)
+        tape = recording.active()
+
+        def run(step: Any, sums: Any, memory: Any) -> tuple[Any, Any]:
+            # The key of an entry and the step's number, or a key for this call alone.
+            noise = (
+                key
+                if key is not None
+                else NoiseKey(OsEntropy().new_key(), private=True)
+            )
+            with recording.watching(tape):  # in a thread of JAX's, under jit
+                return mechanism.step(
+                    int(step), np.asarray(sums), np.asarray(memory), noise
+                )
+
+        if isinstance(flat, jax.core.Tracer) or isinstance(state.step, jax.core.Tracer):
+            shapes = (
+                jax.ShapeDtypeStruct(flat.shape, jnp.float32),
+                jax.ShapeDtypeStruct(state.memory.shape, jnp.float32),
+            )
+            noisy, memory = io_callback(run, shapes, state.step, flat, state.memory)
+        else:
+            noisy, memory = run(state.step, flat, state.memory)
+        cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
+        parts = jnp.split(jnp.asarray(noisy), cuts)
+        shaped = [
+            part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, shaped), NoiseState(
+            state.step + 1, jnp.asarray(memory)
+        )
+
+    return init, add

@@ -1,0 +1,1 @@
+"""Execution plans: batches, clipping, noise and price that fit each other."""

@@ -1,0 +1,299 @@
+"""A plan: batches, clipped gradients, noise and their price, made to fit each other.
+
+    config  -> which batches, which correlation, which relation, which target
+    .make() -> DPExecutionPlan: the objects a loop needs, and the event they cost
+
+The event is derived from the batch strategy object (`participation`), the noise from
+the bound that the clipped gradient enforces and the columns of the matrix that is used.
+Nothing is typed twice, so nothing can disagree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from demur.core import accounting
+from demur.core.accounting import calibrate
+from demur.core.accounting.events import ApproxDP, Event, Neighbours, atoms
+from demur.core.adjacency import (
+    AddOrRemoveOne,
+    Ball,
+    Erasure,
+    ReplaceOne,
+    Unit,
+    ZeroOut,
+)
+from demur.core.bounds import Bound, BoundSource
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.entropy import OsEntropy, Source
+from demur.core.errors import NotCovered, NotPriced
+from demur.core.rounding import product_up
+from demur.ledger import Ledger
+from demur.ledger.reservation import Reservation
+from demur.mechanisms.correlated import Strategy
+from demur.training.accounting.participation import (
+    Account,
+    FixedBatchAccount,
+    participation_of,
+    run_event,
+)
+from demur.training.batches.selection import BatchSelectionStrategy
+from demur.training.clipping.types import ClippedGrad
+from demur.training.noise.privatizer import Privatizer, privatizer
+from demur.training.plans.relations import neighbours_of, unit_of
+
+_OS = OsEntropy()
+_SECRET = "batches, clipped sums and noise states of the run stay secret"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DPExecutionPlan:
+    """The parts of a private run that belong together.
+
+    - `clipped_grad`: a `ClippedGrad`, or, for a plan that was made without one, the
+      function that makes it from a loss (`plan.gradient(loss)` serves both);
+    - `batch_selection_strategy`: yields global batches of indices;
+    - `noise_addition_transform`: an optax transformation from `ClippedSum` to a noisy
+      pytree, for `iterations` steps;
+    - `dp_event`: what the run costs, a `dp_accounting.DpEvent`;
+    - `neighboring_relation`: the relation it was made for, dp_accounting's.
+    """
+
+    clipped_grad: ClippedGrad | Callable[..., ClippedGrad]
+    batch_selection_strategy: BatchSelectionStrategy
+    noise_addition_transform: Privatizer
+    neighbours: Neighbours
+    account: Account
+    noise_multiplier: float
+    l2_norm_bound: float
+    num_examples: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def iterations(self) -> int:
+        """T: the number of steps."""
+        return self.batch_selection_strategy.iterations
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the relation the plan was made for."""
+        return unit_of(self.neighbours)
+
+    @property
+    def neighboring_relation(self) -> Any:
+        """The relation as dp_accounting's NeighboringRelation."""
+        return accounting.to_relation(self.neighbours)
+
+    @cached_property
+    def dp_event(self) -> Any:
+        """The whole run as a `dp_accounting.DpEvent`.
+
+        A run that was verified by Monte Carlo has no word there but "unsupported". The
+        Gaussian of a run without amplification is stated per sensitivity: under
+        REPLACE_ONE dp_accounting's PLD halves it once more, and overstates the cost.
+        """
+        if isinstance(self.account, FixedBatchAccount):
+            return self.account.dp_event(self.noise_multiplier)
+        event = self.event()
+        if any(isinstance(atom, ApproxDP) for atom in atoms(event)):
+            return accounting.unsupported_dp_event()
+        return accounting.to_dp_event(event)
+
+    @property
+    def draws(self) -> int:
+        """How many equal events make up the run: what a reservation counts."""
+        return self.account.draws
+
+    @property
+    def steps_per_draw(self) -> int:
+        """How many steps one of them pays for."""
+        return self.account.steps_per_draw
+
+    def event(self, unit: Unit | Any = None) -> Event:
+        """The whole run at `unit` (default: the plan's own).
+
+        A unit at which the batches have no account is refused with the reason.
+        """
+        who = self.neighbours if unit is None else _relation_at(unit)
+        return run_event(self.account, self.noise_multiplier, who)
+
+    def price(self, delta: float | None = None, unit: Unit | None = None) -> float:
+        """Epsilon of the whole run at `delta` (default: the target's)."""
+        at = self.delta if delta is None else delta
+        if at is None:
+            raise TypeError("delta must be given: the plan has no target of its own")
+        return accounting.price(self.event(unit), at)
+
+    def gradient(self, loss_fn: Callable[..., Any] | None = None) -> ClippedGrad:
+        """The clipped gradient of the plan, of `loss_fn` where it has none yet."""
+        if isinstance(self.clipped_grad, ClippedGrad):
+            return self.clipped_grad
+        if loss_fn is None:
+            raise TypeError("loss_fn must be given: the plan was made without a loss")
+        made = self.clipped_grad(loss_fn)
+        if made.l2_norm_bound > self.l2_norm_bound:
+            raise ValueError(
+                f"the noise was made for a bound of {self.l2_norm_bound:g}; the"
+                f" gradient has {made.l2_norm_bound:g}"
+            )
+        return made
+
+    def declaration(
+        self, units: Iterable[Unit] | None = None, *, dimension: int | None = None
+    ) -> Declaration:
+        """One draw, for the book: what it costs at each of `units`.
+
+        `dimension` is the number of parameters; hardened noise needs it to state how
+        far its sampler is from the ideal law.
+        """
+        spec = self.noise_addition_transform.spec
+        sampler = 0.0
+        if spec.hardened:
+            if dimension is None:
+                raise TypeError("dimension must be given for noise='lattice'")
+            sampler = product_up(spec.sampler_distance(dimension), self.steps_per_draw)
+        wanted = [self.unit] if units is None else list(units)
+        relations = {_stated_at(unit): _relation_at(unit) for unit in wanted}
+        terms = [
+            Fixed(unit, self.account.draw_event(self.noise_multiplier, who))
+            for unit, who in relations.items()
+        ]
+        known_n = any(not isinstance(unit, AddOrRemoveOne) for unit in wanted)
+        said = f"{spec.noise} noise" if spec.hardened else spec.statement
+        return Declaration(
+            name=f"one {'round' if self.steps_per_draw > 1 else 'step'} of a DP"
+            f" training of {self.iterations} steps",
+            cost=Cost(tuple(terms)),
+            sampler_distance=self.account.selection_distance + sampler,
+            bounds=(
+                Bound(
+                    self.l2_norm_bound,
+                    BoundSource.ENFORCED,
+                    "norm of one contribution to a step",
+                ),
+            ),
+            unprotected=("the number of records",) if known_n else (),
+            assumptions=(
+                _SECRET,
+                f"the noise is as good as Gaussian: {said}",
+                *self.assumptions,
+            ),
+            fingerprint=self.fingerprint(),
+        )
+
+    def fingerprint(self) -> str:
+        """A digest of batches and noise: two plans of one price may differ in it."""
+        spec = self.noise_addition_transform.spec
+        text = f"{self.batch_selection_strategy!r} {spec.fingerprint()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def reserve(
+        self,
+        ledger: Ledger,
+        *,
+        label: str,
+        dimension: int | None = None,
+        input_digest: str | None = None,
+        idempotency_key: str | None = None,
+        source: Source = _OS,
+        block_delta: float | None = None,
+    ) -> Reservation:
+        """Pay for the whole run at once; `draws` draws, each good for some steps.
+
+        The declaration speaks of every unit at which the book has a budget. In a book
+        of blocks alone the plan is priced at its own delta, so that it fits a budget
+        it was calibrated for; elsewhere at `block_delta` or the filter's default.
+        """
+        units = [unit for unit, _ in ledger.terms.budgets]
+        units = [u for u in units if isinstance(u, _SPOKEN)] or [self.unit]
+        if (
+            block_delta is None
+            and self.delta is not None
+            and not ledger.terms.filter.meters
+        ):
+            block_delta = calibrate.ideal_delta(self.delta)
+        return ledger.reserve(
+            self.declaration(units, dimension=dimension),
+            count=self.draws,
+            label=label,
+            input_digest=input_digest,
+            idempotency_key=idempotency_key,
+            source=source,
+            block_delta=block_delta,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"DPExecutionPlan({self.batch_selection_strategy!r},"
+            f" noise_multiplier={self.noise_multiplier:g}, {self.neighbours.name})"
+        )
+
+
+_SPOKEN = (AddOrRemoveOne, ReplaceOne, ZeroOut, Ball)
+
+
+def _relation_at(unit: Any) -> Neighbours:
+    if getattr(unit, "records_per_person", 1) != 1:
+        raise NotCovered(
+            f"a plan protects one record of its batches, and {unit} several at once:"
+            " form batches of persons (UserSelectionStrategy) and read the plan at one"
+            " record. Nothing was spent."
+        )
+    if isinstance(unit, Erasure):
+        raise NotCovered(
+            "a plan says what a run reveals about a record, not whether one was"
+            " forgotten. Nothing was spent."
+        )
+    return neighbours_of(unit)
+
+
+def _stated_at(unit: Unit) -> Unit:
+    """Where the term is stated: what holds for any replacement holds for a ball."""
+    return ReplaceOne() if isinstance(unit, Ball) else unit
+
+
+def assemble(
+    *,
+    clipped_grad: ClippedGrad | Callable[..., ClippedGrad],
+    l2_norm_bound: float,
+    selection: BatchSelectionStrategy,
+    strategy: Strategy,
+    account: Account,
+    neighbours: Neighbours,
+    noise_multiplier: float,
+    noise: str = "threefry",
+    **rest: Any,
+) -> DPExecutionPlan:
+    """The plan whose parts follow from each other."""
+    account.draw_event(noise_multiplier, neighbours)  # refuses what has no account
+    if strategy.iterations != selection.iterations:
+        raise NotPriced(
+            f"the noise strategy is made for {strategy.iterations} steps, the batches"
+            f" for {selection.iterations}"
+        )
+    stddev = product_up(
+        product_up(noise_multiplier, l2_norm_bound), account.scale(strategy)
+    )
+    return DPExecutionPlan(
+        clipped_grad=clipped_grad,
+        batch_selection_strategy=selection,
+        noise_addition_transform=privatizer(
+            strategy,
+            stddev=stddev,
+            noise=noise,
+            l2_norm_bound=l2_norm_bound,
+            participation=participation_of(selection),
+        ),
+        neighbours=neighbours,
+        account=account,
+        noise_multiplier=noise_multiplier,
+        l2_norm_bound=l2_norm_bound,
+        **rest,
+    )

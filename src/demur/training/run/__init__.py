@@ -1,0 +1,1 @@
+"""Running a plan: steps, batches, checkpoints, charges and what is reported."""

@@ -1,0 +1,151 @@
+"""A run and the book: which book pays, what the entry is bound to, who may go on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from demur.core import accounting, validate
+from demur.core.accounting import calibrate
+from demur.core.entropy import OsEntropy, Source
+from demur.core.errors import BudgetExceeded, IdempotencyConflict
+from demur.core.rounding import up
+from demur.ledger import Budget, Ledger, own_book
+from demur.ledger.filters import Filter
+from demur.ledger.reservation import Reservation
+from demur.training.clipping.types import PyTree
+from demur.training.plans.plan import DPExecutionPlan
+from demur.training.run.checkpoint import CheckpointRefused
+
+_OS = OsEntropy()
+_LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
+
+
+def book_for(
+    plan: DPExecutionPlan, ledger: Ledger | None, delta: float | None
+) -> tuple[Ledger, float]:
+    """The book that pays, and the delta at which the run is read.
+
+    Without a ledger: one in memory that the run fills to the brim.
+    """
+    if ledger is not None:
+        checked = own_book(ledger, Budget(1.0), unit=plan.unit)
+        budgets = dict(checked.terms.budgets)
+        own = budgets.get(plan.unit, next(iter(budgets.values())))
+        if delta is not None:
+            # 0 is a delta as well, and one that Gaussian noise has no epsilon at.
+            validate.open_probability(delta=delta)
+            return checked, delta
+        return checked, own.delta if plan.delta is None else plan.delta
+    at = plan.delta if delta is None else delta
+    if at is None:
+        raise TypeError(
+            "delta must be given: neither a ledger nor a target of the plan says it."
+            " Nothing was spent."
+        )
+    validate.open_probability(delta=at)
+    ideal = calibrate.ideal_delta(at)
+    epsilon = plan.epsilon
+    if epsilon is None or plan.delta != at:
+        epsilon = accounting.price(plan.event(), ideal)
+    # One ulp of room: the book prices the same event by itself.
+    budget = Budget(up(epsilon, 4), at)
+    return own_book(None, budget, unit=plan.unit, filter=Filter.pure()), at
+
+
+def reserve(
+    plan: DPExecutionPlan,
+    book: Ledger,
+    *,
+    label: str,
+    dimension: int,
+    delta: float,
+    digest: str | None,
+    run: str | None,
+    source: Source | None,
+) -> Reservation:
+    """Pay for the whole run, or find the reservation that a run has already."""
+    block = calibrate.ideal_delta(delta) if not book.terms.filter.meters else None
+    try:
+        return plan.reserve(
+            book,
+            label=label,
+            dimension=dimension,
+            input_digest=digest,
+            idempotency_key=run,
+            source=_OS if source is None else source,
+            block_delta=block,
+        )
+    except IdempotencyConflict as error:
+        raise CheckpointRefused(
+            "the checkpoint's run has begun with other data, first parameters, plan,"
+            " program or mesh: the same noise on two sums would reveal their"
+            " difference. Begin a new run in a new folder. Nothing was spent."
+        ) from error
+
+
+def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], None]:
+    """step -> its draw, durable, unless an earlier one has made it.
+
+    Draws are taken ahead in blocks that double, because each transaction waits for a
+    disk or a server, and a step on an accelerator is shorter than that. A draw says
+    that its step *may* have happened, so taking it early is safe; a run that stops
+    leaves at most as many unused as it has used, and `_LARGEST_BLOCK`.
+    """
+    made = reservation.drawn
+    block = 1
+
+    def pay(step: int) -> None:
+        nonlocal made, block
+        index, within = divmod(step, plan.steps_per_draw)
+        if within or index < made:
+            return
+        try:
+            draws = reservation.draw_many(min(block, reservation.count - index))
+        except BudgetExceeded as error:
+            raise _somebody_else() from error
+        if draws[0].index != index:
+            raise _somebody_else()
+        made = draws[-1].index + 1
+        block = min(2 * block, _LARGEST_BLOCK)
+
+    return pay
+
+
+def _somebody_else() -> CheckpointRefused:
+    return CheckpointRefused(
+        "somebody else draws from this run: a copy of its checkpoint folder is in use."
+        " Take the run up again when the other has stopped; no draw is lost."
+    )
+
+
+def program_digest(*lowered: Any) -> str:
+    """A digest of what programs compute: every operation and every constant.
+
+    Taken from what is handed to the compiler. The text of a jaxpr leaves out the
+    constants of functions that are jitted themselves.
+    """
+    found = hashlib.sha256(f"jax {jax.__version__} {jax.default_backend()}".encode())
+    for program in lowered:
+        found.update(program.as_text().encode())
+    return found.hexdigest()
+
+
+def tree_digest(tree: PyTree) -> str:
+    """A digest of structure, shapes and content of a tree of arrays."""
+    leaves, treedef = jax.tree.flatten(tree)
+    found = hashlib.sha256(str(treedef).encode())
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def digest_of(*parts: object) -> str:
+    """One digest of several."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()

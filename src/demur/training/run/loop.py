@@ -1,0 +1,96 @@
+"""The loop of a run: steps in flight, and what is told after each of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from demur.training.clipping.types import PyTree
+from demur.training.plans.plan import DPExecutionPlan
+from demur.training.run.custody import Custody
+from demur.training.run.feed import StepInput
+from demur.training.run.metrics import Exact, StepReport, spent_so_far
+from demur.training.run.progress import Bar
+from demur.training.run.steps import Steps, TrainState
+
+_IN_FLIGHT = 3  # steps the device may lag behind; more would pile up batches
+
+
+class Loop:
+    """The loop's own bookkeeping: reports, rate, waste."""
+
+    def __init__(
+        self,
+        plan: DPExecutionPlan,
+        steps: Steps,
+        run: Custody,
+        callback: Callable[[StepReport], Any] | None,
+        shown: Bar,
+    ) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._key = run.key
+        self._callback = callback
+        self._shown = shown
+        self._delta = run.delta
+        self._spent = None
+        if callback is not None or shown.visible:
+            whole = run.entry.epsilon(plan.unit, run.delta)
+            self._spent = spent_so_far(plan.event(), plan.draws, run.delta, whole)
+        self._in_flight: deque[Any] = deque()
+        self._computed = self._real = 0
+        self._times: deque[float] = deque([time.perf_counter()], maxlen=50)
+
+    @property
+    def waste(self) -> float:
+        """The share of computed rows that were padding."""
+        return 1.0 - self._real / max(self._computed, 1)
+
+    def step(self, state: TrainState, given: StepInput) -> tuple[TrainState, Any]:
+        """The next state, and the summed loss if it was asked for."""
+        state, token, value = self._steps.run(state, given, self._key)
+        self._in_flight.append(token)
+        if len(self._in_flight) > _IN_FLIGHT:
+            jax.block_until_ready(self._in_flight.popleft())
+        self._computed += sum(part.size for part in given.parts)
+        self._real += sum(part.real for part in given.parts)
+        return state, value
+
+    def tell(self, state: TrainState, given: StepInput, value: Any) -> bool:
+        """Show where the run is, call back; True if the callback wants no more."""
+        if self._spent is None:
+            return False
+        self._times.append(time.perf_counter())
+        rate = (len(self._times) - 1) / (self._times[-1] - self._times[0])
+        epsilon = self._spent(given.step // self._plan.steps_per_draw + 1)
+        self._shown.show(given.step + 1, epsilon, rate)
+        if self._callback is None:
+            return False
+        exact = None
+        if value is not None:
+            real = sum(part.real for part in given.parts)
+            exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
+        params = state.params
+        report = StepReport(
+            step=given.step + 1,
+            iterations=self._plan.iterations,
+            epsilon=epsilon,
+            delta=self._delta,
+            steps_per_second=rate,
+            params=lambda: _copied(params),
+            exact=exact,
+        )
+        return self._callback(report) is True
+
+
+def _copied(params: PyTree) -> PyTree:
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(params)):
+        raise RuntimeError(
+            "the parameters of this step are gone, the next one was written over them:"
+            " call report.params() inside the callback"
+        )
+    return jax.device_get(params)

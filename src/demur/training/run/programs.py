@@ -1,0 +1,104 @@
+"""The programs of a shape plan, compiled beforehand and in the background.
+
+Exactly the sizes of the plan are compiled, before any batch is drawn: neither what is
+compiled nor the compile cache can tell anything about the batches. (Which of the
+programs runs when does follow the batch sizes, as any running time does.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import jax
+
+from demur.training.sizes.shapes import ShapePlan
+
+# A plan that is run again (other data, another seed, a run taken up) has the same
+# programs. They are known by their text: a loss that changed is compiled again.
+_KEPT: OrderedDict[str, Any] = OrderedDict()
+_MOST_KEPT = 16
+_LOCK = threading.Lock()
+
+
+class Programs:
+    """Compiled versions of one step function, one for each physical size.
+
+    `arguments(size)` gives the shapes of the step's arguments (arrays or
+    `jax.ShapeDtypeStruct`) for a minibatch of `size`. `step` may be jitted already,
+    with donated arguments for instance.
+
+    >>> import jax.numpy as jnp
+    >>> plan = ShapePlan((4, 8), None, 10, 0.0, 0.0, 0.0)
+    >>> with Programs(
+    ...     jnp.sum, plan, lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)
+    ... ) as programs:
+    ...     float(programs[4](jnp.ones(4)))
+    4.0
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        plan: ShapePlan,
+        arguments: Callable[[int], Sequence[Any]],
+    ) -> None:
+        jitted: Any = step if hasattr(step, "lower") else jax.jit(step)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="demur-compile")
+        # The largest first: it is the one that may not fit, and a full run needs it.
+        self._waiting: dict[int, Future[Any]] = {
+            # An audit watches what is traced in that thread too (`core.recording`).
+            size: self._pool.submit(
+                copy_context().run, _compiled, jitted, arguments, size
+            )
+            for size in sorted(plan.sizes, reverse=True)
+        }
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes there are programs for."""
+        return tuple(sorted(self._waiting))
+
+    def __getitem__(self, size: int) -> Any:
+        """The program for `size`; waits until it is compiled."""
+        if size not in self._waiting:
+            raise KeyError(
+                f"no program of size {size} was planned; there are {self.sizes}"
+            )
+        return self._waiting[size].result()
+
+    def close(self) -> None:
+        """Stop compiling what has not begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _compiled(jitted: Any, arguments: Callable[[int], Sequence[Any]], size: int) -> Any:
+    given = arguments(size)
+    lowered = jitted.lower(*given)
+    text = lowered.as_text()
+    if "callback" in text:  # names the Python function by its position only
+        return lowered.compile()
+    places = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(given)]
+    told = f"{text} {lowered.in_tree} {lowered.out_tree} {places}"
+    name = hashlib.sha256(told.encode()).hexdigest()
+    with _LOCK:
+        if name in _KEPT:
+            _KEPT.move_to_end(name)
+            return _KEPT[name]
+    made = lowered.compile()
+    with _LOCK:
+        _KEPT[name] = made
+        while len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return made

@@ -1,0 +1,337 @@
+"""The steps of a run, compiled for each physical batch size and for no other.
+
+    whole(state, key, batch, real)   one minibatch holds the global batch: one program
+    first, more, last                several do: sums are joined, then one draw
+
+The state is donated, so parameters, optimiser and noise memory are updated in place.
+Programs are compiled ahead of time, in the background (`precompile`), for public
+sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+from demur.core.entropy import NoiseKey
+from demur.training.clipping.types import ClippedGrad, ClippedSum, PyTree
+from demur.training.devices.placement import Placement
+from demur.training.noise.privatizer import Privatizer, step_keys
+from demur.training.run.charges import program_digest
+from demur.training.run.feed import StepInput
+from demur.training.run.programs import Programs
+from demur.training.sizes.shapes import ShapePlan
+
+_KEYS = "step noise"
+_DROPOUT = "dropout"
+_COUNT = jax.ShapeDtypeStruct((), jnp.int32)
+_ONE_DEVICE = Placement(None)
+
+
+class TrainState(NamedTuple):
+    """What a step changes. `noise` is secret; the rest is private-safe."""
+
+    params: PyTree
+    optimizer: Any
+    average: PyTree | None
+    steps: Any
+    noise: Any
+
+
+class Steps:
+    """The steps of one run: `run(state, input, key)` gives the next state."""
+
+    def __init__(
+        self,
+        clipped: ClippedGrad,
+        privatizer: Privatizer,
+        optimizer: optax.GradientTransformation,
+        *,
+        average: float | None,
+        exact: bool,
+        placement: Placement = _ONE_DEVICE,
+    ) -> None:
+        self._clipped = clipped
+        mesh = placement.mesh
+        self._privatizer = privatizer if mesh is None else privatizer.on(mesh)
+        self._noise_is_spread = self._privatizer is not privatizer
+        self._placement = placement
+        self._optimizer = optimizer
+        self._average = average
+        self._exact = exact
+        self._random = clipped.arguments["prng_argnum"] is not None
+        self._hardened = privatizer.spec.hardened
+        self._leaves = 0
+        self._waiting: list[tuple[Any, ShapePlan, Callable[[int], Any]]] = []
+        self._ahead: dict[Any, Programs] = {}
+        self._open = ExitStack()
+
+    def init(self, params: PyTree) -> TrainState:
+        """The state before the first step; the caller's arrays are left alone."""
+        mine = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        self._leaves = len(jax.tree.leaves(mine))
+        place = self._placement.replicate
+        noise = self._privatizer.init(mine)
+        return TrainState(
+            params=place(mine),
+            optimizer=place(self._optimizer.init(mine)),
+            average=None
+            if self._average is None
+            else place(jax.tree.map(jnp.copy, mine)),
+            steps=place(jnp.zeros((), jnp.int32)),
+            noise=noise if self._noise_is_spread else place(noise),
+        )
+
+    # -- what is compiled --------------------------------------------------------------
+
+    def first(self, params: PyTree, batch: Any, real: Any, more: Any) -> Any:
+        """The clipped sum of a minibatch, and its summed loss if asked for."""
+        micro = self._clipped.arguments["microbatch_size"]
+        if self._placement.mesh is None or micro is None or self._random:
+            return self._sum(self._clipped, params, batch, real, more)
+        return self._sum_by_device(self._placement.mesh, micro, params, batch, real)
+
+    def _sum(
+        self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, more: Any
+    ) -> Any:
+        arguments = call_arguments(clipped, params, batch, more)
+        found = clipped(*arguments, num_real=real)
+        total, aux = found if clipped.has_aux else (found, None)
+        return total, None if aux is None or not self._exact else aux.values.sum()
+
+    def _sum_by_device(
+        self, mesh: Mesh, micro: int, params: PyTree, batch: Any, real: Any
+    ) -> Any:
+        """Each device takes its own rows, a few at a time, and the sums are added.
+
+        A loop over microbatches of the whole batch would gather the rows of each one,
+        and every device would compute all of them. A loss with a key stays with that:
+        its keys are dealt out by row of the whole batch.
+        """
+        axes, whole = mesh.axis_names, PartitionSpec()
+        rows = jax.tree.leaves(batch)[0].shape[0] // mesh.size
+        local = self._clipped.with_(microbatch_size=max(1, micro // mesh.size))
+
+        def share(params: PyTree, batch: Any, real: Any) -> Any:
+            mine = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
+            return jax.lax.psum(self._sum(local, params, batch, mine, None), axes)
+
+        spread = jax.shard_map(
+            share,
+            mesh=mesh,
+            in_specs=(whole, PartitionSpec(axes), whole),
+            out_specs=whole,
+        )
+        return spread(params, batch, real)
+
+    def more(
+        self, params: PyTree, total: ClippedSum, batch: Any, real: Any, more: Any
+    ) -> tuple[ClippedSum, Any]:
+        """One more minibatch of the same global batch."""
+        added, value = self.first(params, batch, real, more)
+        return ClippedSum.join([total, added]), value
+
+    def last(
+        self, state: TrainState, total: ClippedSum, key: Any
+    ) -> tuple[TrainState, Any]:
+        """Noise and update, the sum being complete."""
+        noisy, noise = self._privatizer.update(total, state.noise, key=key)
+        return self.apply(state, noisy, noise)
+
+    def apply(
+        self, state: TrainState, noisy: PyTree, noise: Any
+    ) -> tuple[TrainState, Any]:
+        """The optimiser's update, and a number that is there when it is done."""
+        updates, optimizer = self._optimizer.update(
+            noisy, state.optimizer, state.params
+        )
+        params = optax.apply_updates(state.params, updates)
+        average = state.average
+        if average is not None:
+            assert self._average is not None
+            # Young averages forget faster: the first parameters carry no information.
+            t = state.steps.astype(jnp.float32)
+            decay = jnp.minimum(self._average, (1.0 + t) / (10.0 + t))
+            average = jax.tree.map(
+                lambda a, p: (decay * a + (1 - decay) * p).astype(a.dtype),
+                average,
+                params,
+            )
+        steps = state.steps + 1
+        # The state is donated to the next step; this copy is not, and can be awaited.
+        return TrainState(params, optimizer, average, steps, noise), steps + 0
+
+    def whole(
+        self, state: TrainState, key: Any, batch: Any, real: Any, more: Any
+    ) -> tuple[TrainState, Any, Any]:
+        """A step whose global batch is one minibatch."""
+        total, value = self.first(state.params, batch, real, more)
+        return *self.last(state, total, key), value
+
+    # -- compiling ---------------------------------------------------------------------
+
+    def prepare(
+        self,
+        state: TrainState,
+        shapes: ShapePlan,
+        batch: Callable[[int], Any],
+        *,
+        several: bool,
+    ) -> None:
+        """Trace for each physical size; `batch(size)` tells its shapes."""
+        like, key, more = _structs(state), self._key_struct(), self._more_struct()
+
+        def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
+            # Traced here: what is wrong with a loss comes out before anything is paid.
+            function.trace(*arguments(shapes.sizes[-1]))
+            self._waiting.append((function, shapes, arguments))
+
+        # A step hands on its state as it got it; a compiler may find another layout.
+        places: Any = (None, None, None)
+        if self._placement.mesh is not None:
+            places = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
+        self._jitted = {
+            "whole": jax.jit(self.whole, donate_argnums=0, out_shardings=places),
+            "first": jax.jit(self.first),
+            "more": jax.jit(self.more, donate_argnums=1),
+            "last": jax.jit(self.last, donate_argnums=0, out_shardings=places[:2]),
+            "apply": jax.jit(self.apply, donate_argnums=0, out_shardings=places[:2]),
+        }
+        if not self._hardened:
+            ahead(
+                self._jitted["whole"],
+                lambda size: (like, key, batch(size), _COUNT, more),
+            )
+        if several or self._hardened:
+            ahead(
+                self._jitted["first"],
+                lambda size: (like.params, batch(size), _COUNT, more),
+            )
+        if several:
+            some = batch(shapes.sizes[0])
+            total = jax.eval_shape(self.first, like.params, some, _COUNT, more)[0]
+            ahead(
+                self._jitted["more"],
+                lambda size: (like.params, total, batch(size), _COUNT, more),
+            )
+
+    def compile(self) -> None:
+        """Start compiling what is prepared, in the background."""
+        while self._waiting:
+            function, shapes, arguments = self._waiting.pop(0)
+            made = Programs(function, shapes, arguments)
+            self._ahead[function] = self._open.enter_context(made)
+
+    def wait(self) -> None:
+        """Until all is compiled: what cannot be, fails here and not in a step."""
+        for programs in self._ahead.values():
+            for size in programs.sizes:
+                programs[size]
+
+    def _program(self, name: str, size: int | None = None) -> Callable[..., Any]:
+        jitted = self._jitted[name]
+        if size is None or jitted not in self._ahead:
+            return jitted
+        return self._ahead[jitted][size]
+
+    def _key_struct(self) -> Any:
+        return jax.ShapeDtypeStruct((self._leaves, 2), jnp.uint32)
+
+    def _more_struct(self) -> Any:
+        return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
+
+    def text(self, state: TrainState, batch: Any) -> str:
+        """A digest of what a step computes; after `prepare`."""
+        like, more = _structs(state), self._more_struct()
+        if not self._hardened:
+            whole = self._jitted["whole"]
+            return program_digest(
+                whole.lower(like, self._key_struct(), batch, _COUNT, more)
+            )
+        # The noise is drawn on the host: the plan's fingerprint speaks of it.
+        total = jax.eval_shape(self.first, like.params, batch, _COUNT, more)[0]
+        return program_digest(
+            self._jitted["first"].lower(like.params, batch, _COUNT, more),
+            self._jitted["apply"].lower(like, total.value, like.noise),
+        )
+
+    # -- running -----------------------------------------------------------------------
+
+    def run(
+        self, state: TrainState, given: StepInput, key: NoiseKey
+    ) -> tuple[TrainState, Any, Any]:
+        """The next state, something to wait for, and the summed loss if asked for."""
+        step, parts = given.step, given.parts
+        keys: Any = [None] * len(parts)
+        if self._random:
+            keys = step_keys(key.stream(_DROPOUT, step), len(parts))
+        if len(parts) == 1 and not self._hardened:
+            (part,) = parts
+            fresh = step_keys(key.stream(_KEYS, step), self._leaves)
+            return self._program("whole", part.size)(
+                state, fresh, part.batch, np.int32(part.real), keys[0]
+            )
+        total, value = self._program("first", parts[0].size)(
+            state.params, parts[0].batch, np.int32(parts[0].real), keys[0]
+        )
+        for part, one in zip(parts[1:], keys[1:], strict=True):
+            total, added = self._program("more", part.size)(
+                state.params, total, part.batch, np.int32(part.real), one
+            )
+            value = None if value is None else value + added
+        if self._hardened:
+            noisy, noise = self._on_host(total, state.noise, key)
+            return *self._program("apply")(state, noisy, noise), value
+        fresh = step_keys(key.stream(_KEYS, step), self._leaves)
+        return *self._program("last")(state, total, fresh), value
+
+    def _on_host(self, total: ClippedSum, noise: Any, key: NoiseKey) -> tuple[Any, Any]:
+        """Lattice noise. Every process draws the whole of it, from the same key."""
+        if self._placement.mesh is None:
+            return self._privatizer.update(total, noise, key=key)
+        found = self._privatizer.update(*jax.device_get((total, noise)), key=key)
+        return self._placement.replicate(found)
+
+    def close(self) -> None:
+        """Forget programs that are not compiled yet."""
+        self._open.close()
+
+
+def call_arguments(
+    clipped: ClippedGrad, params: PyTree, batch: Any, key: Any
+) -> list[Any]:
+    """params, the batch in its places, and a key where the loss takes one."""
+    said = clipped.arguments
+    positions = said["batch_argnums"]
+    placed: dict[int, Any] = {0: params}
+    if isinstance(positions, tuple | list):
+        placed.update(zip(positions, batch, strict=True))
+    else:
+        placed[positions] = batch
+    if said["prng_argnum"] is not None:
+        placed[said["prng_argnum"]] = (
+            None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
+        )
+    if sorted(placed) != list(range(len(placed))) or said["argnums"] != 0:
+        raise ValueError(
+            "fit takes a loss of (params, batch...) and possibly a key; the gradient"
+            f" has argnums={said['argnums']!r}, batch_argnums={positions!r},"
+            f" prng_argnum={said['prng_argnum']!r}"
+        )
+    return [placed[i] for i in range(len(placed))]
+
+
+def _structs(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=leaf.sharding
+        ),
+        tree,
+    )

@@ -1,0 +1,1 @@
+"""Physical batch sizes, chosen from public numbers before anything is sampled."""

@@ -1,0 +1,134 @@
+"""Physical batch sizes of a run when its user does not name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from demur.core import validate
+from demur.training.batches.selection import (
+    BallsInBinsSampling,
+    BatchSelectionStrategy,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    FixedBatchSampling,
+    PartitionType,
+)
+from demur.training.sizes.shapes import CostModel, ShapePlan, plan_shapes, size_law
+
+# Round numbers. They decide how many sizes are worth compiling (one to three, for a few
+# hundred steps), and nothing about the result.
+_USUAL = CostModel(compile_s=2.0, per_example_s=5e-5, fixed_s=1e-3)
+_FLOPS = 2e10  # a second, of a small model on a CPU; small matrices are slow
+_ACCELERATED_EXAMPLE_S = 5e-6
+_MOST_ROWS = 8192  # on the device at once, when nobody says otherwise
+
+
+def shapes_for(
+    selection: BatchSelectionStrategy,
+    num_examples: int,
+    *,
+    asked: ShapePlan | CostModel | None,
+    flops: Callable[[], float | None] | None = None,
+    minibatch_size: int | None,
+    microbatch_size: int | None,
+    mesh: Mesh | None,
+) -> ShapePlan:
+    """The sizes to compile, from public numbers alone.
+
+    `flops()` is what the loss of one example takes, if it is known.
+    """
+    multiple = math.lcm(microbatch_size or 1, 1 if mesh is None else mesh.size)
+    if isinstance(asked, ShapePlan):
+        wrong = [size for size in asked.sizes if size % multiple]
+        if wrong:
+            raise ValueError(f"shapes must be multiples of {multiple}; got {wrong}")
+        return asked
+    if minibatch_size is not None:
+        validate.count(minibatch_size=minibatch_size)
+        if minibatch_size % multiple:
+            raise ValueError(
+                f"minibatch_size must be a multiple of {multiple} (microbatch and"
+                f" devices); got {minibatch_size}"
+            )
+        return _one_size(minibatch_size, microbatch_size, selection.iterations)
+    if isinstance(selection, FixedBatchSampling):
+        size = -(-max(1, min(selection.batch_size, _MOST_ROWS)) // multiple) * multiple
+        return _one_size(size, microbatch_size, selection.iterations)
+    cost = asked
+    if cost is None:
+        known = None if flops is None else flops()
+        cost = CostModel(**vars(_USUAL) | _rows_at_once(multiple) | _per_example(known))
+    like, people = _like_poisson(selection), max(1, num_examples)
+    top = -(-int(size_law(like, people).sizes[-1]) // multiple) * multiple
+    return plan_shapes(
+        like,
+        people,
+        cost,
+        microbatch_sizes=[microbatch_size],
+        multiple_of=multiple,
+        most_programs=6,
+        # Joining sums takes two more programs for each size: where a size that holds
+        # any batch fits in memory, nothing is joined.
+        accumulate=top > (cost.most_at_once or _MOST_ROWS),
+    )
+
+
+def may_need_several(
+    selection: BatchSelectionStrategy, num_examples: int, shapes: ShapePlan
+) -> bool:
+    """Whether some batch may well exceed the largest size: then sums are joined."""
+    if isinstance(selection, FixedBatchSampling):
+        return selection.batch_size > shapes.sizes[-1]
+    law = size_law(_like_poisson(selection), max(1, num_examples))
+    return int(law.sizes[-1]) > shapes.sizes[-1]
+
+
+def _one_size(size: int, micro: int | None, iterations: int) -> ShapePlan:
+    return ShapePlan((size,), micro, iterations, 0.0, 0.0, 0.0)
+
+
+def loss_flops(loss: Callable[..., Any], *structs: Any) -> float | None:
+    """What XLA counts for one call; None where it does not (accelerators)."""
+    told = jax.jit(loss).lower(*structs).cost_analysis() or {}
+    return told.get("flops")
+
+
+def _per_example(flops: float | None) -> dict[str, float]:
+    if jax.default_backend() != "cpu":
+        return {"per_example_s": _ACCELERATED_EXAMPLE_S}
+    if not flops or flops < 0:
+        return {}
+    return {"per_example_s": 3.0 * flops / _FLOPS}  # forward, and twice that backward
+
+
+def _rows_at_once(multiple: int) -> dict[str, float]:
+    return {
+        "memory_bytes": float(max(_MOST_ROWS, multiple)),
+        "bytes_per_example": 1.0,
+    }
+
+
+def _like_poisson(selection: BatchSelectionStrategy) -> CyclicPoissonSampling:
+    """A Poisson strategy whose batch sizes have the same law, or nearly so."""
+    match selection:
+        case CyclicPoissonSampling():
+            return selection
+        case BallsInBinsSampling(iterations=steps, cycle_length=bins):
+            return CyclicPoissonSampling(
+                1.0, steps, cycle_length=bins, partition_type=PartitionType.INDEPENDENT
+            )
+        case BMinSepSampling():
+            p = selection.sampling_prob
+            rate = p / (1.0 + (selection.min_sep - 1) * p) if p else 0.0
+            # The first step without warm start is the largest.
+            return CyclicPoissonSampling(
+                rate if selection.warm_start else p,
+                selection.iterations,
+                selection.truncated_batch_size,
+            )
+    return CyclicPoissonSampling(1.0, selection.iterations)

@@ -1,0 +1,65 @@
+"""Ways to learn and forget: what each does, and the theorem that covers it.
+
+| mode | forgets by | keeps | promise |
+|---|---|---|---|
+| `ogd` | noise in the state | no data | Gaussian, shift G / (lambda (t + t0)) |
+| `ridge` | subtracting integers | sums of products | exact: epsilon 0 |
+| `logistic` | a certified Newton step, noise on the published copy | sums | Gaussian |
+| `seed` | the seed's own formula | the last feature vectors | none |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demur.core import validate
+from demur.unlearning.models.base import (
+    NEVER_COVERED,
+    Array,
+    CertificateExceeded,
+    Mode,
+    Scope,
+    State,
+    Theorem,
+)
+from demur.unlearning.models.logistic import Logistic
+from demur.unlearning.models.ogd import OGD
+from demur.unlearning.models.ridge import Ridge
+from demur.unlearning.models.seed import Seed
+
+__all__ = [
+    "MODES",
+    "NEVER_COVERED",
+    "OGD",
+    "Array",
+    "CertificateExceeded",
+    "Logistic",
+    "Mode",
+    "Ridge",
+    "Scope",
+    "Seed",
+    "State",
+    "Theorem",
+    "make_mode",
+]
+
+MODES: dict[str, type[Mode]] = {
+    mode.name: mode for mode in (OGD, Ridge, Logistic, Seed)
+}
+
+
+def make_mode(name: str, dim: int, **config: Any) -> Mode:
+    """An empty mode by name: "ogd", "ridge", "logistic" or "seed".
+
+    >>> make_mode("ogd", 3, lambda_=0.5).shift_bound() < 1.0
+    True
+    """
+    if name not in MODES:
+        raise ValueError(
+            f"mode must be one of {', '.join(map(repr, MODES))}; got"
+            f" {validate.shorten(name)}"
+        )
+    try:
+        return MODES[name](dim, **config)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise TypeError(f"mode {name!r}: {error}") from error

@@ -1,0 +1,396 @@
+"""Mode `logistic`: logistic regression whose distance to a refit is certified.
+
+    F_S(w) = sum over the live records S of log(1 + exp(-+ w.x)) + (Lambda/2) |w|^2
+
+with |x| <= B and a fixed Lambda, so that a deletion does not change the regulariser.
+An event, S to S', takes one Newton step with the Hessian at an *anchor* w0, kept up to
+date by rank one: H = Lambda I + sum s'(w0.x) x x', P = H^-1, s the logistic function.
+
+**Theorem newton-residual.** Let r >= |grad F_S(w)| before the event. The event learns
+(+) or forgets (-) a record with gradient g at w: step = -+ P' g, w' = w + step. Then
+
+    r' = r + M B L (|w - w0| + |step|/2) |step| + |H' step +- g|  >=  |grad F_S'(w')|,
+
+M = sup |s''| = 1/(6 sqrt 3) and L >= lambda_max(sum over S' of x x').
+
+*Proof.* grad F_S'(w') = grad F_S(w) +- g + H' step + D step, where D is the integral of
+Hess F_S'(w + t step) - H' over t in [0, 1]. Record by record the integrand is
+(s'(x.v) - s'(x.w0)) x x', with |s'(x.v) - s'(x.w0)| <= M B |v - w0| and
+|v - w0| <= |w - w0| + t |step|, so |D| <= M B L (|w - w0| + |step|/2). []
+
+F_S is Lambda-strongly convex: w is within |grad F_S(w)| / Lambda <= r / Lambda of its
+minimiser: that is `certificate()`. L is measured on the Gram matrix now and then and
+grows by |x|^2 with each insertion in between; deletions only lower the true value.
+
+**The promise.** A deletion is refused unless r' / Lambda <= `tolerance`. The replay
+without the record obeys the same rule and has the same minimiser, so the two inner
+points are at most Delta = 2 tolerance apart (tolerance, against an exact refit). Delta
+is a declared constant: noise that followed r itself would tell of the data.
+Published is w + N(0, sigma^2 I), the inner point never. The next published copy has an
+inner point of its own, so costs add up over *publications*, for one subject too; the
+inner points do not depend on the noise, so k copies are one Gaussian mechanism of
+sensitivity sqrt(k) Delta. All deleted records are covered at once (the minimiser is
+the survivors'), so scopes "subject" and "joint" cost the same.
+
+Until the first deletion the published copy is w itself; from then on it changes with
+`delete` and `publish` alone, and predictions are made from it.
+
+**Renewal.** With the live records at hand, `measure` computes the gradient (one pass)
+and sets r to its norm; `renew` takes Newton steps until r is at rounding level and
+moves the anchor to w. Either makes room for more deletions at no privacy cost: the
+inner point is secret, and the promise is about what is published. A deletion that
+one step cannot certify even then is `renew(survivors, forgotten=k)` and `publish`.
+
+**In floating point** (u = 2^-53) an event adds to r: the drift of H off its definition
+(4 u trace H for an update, u (d + 16)(1 + |w0| B) B^2 for the rounded curvature) times
+|step|; (d + 16) u trace H |step| for the miss |H' step +- g|, which is measured, part
+of r, so that P may be off without harm; u B (16 + (d + 16) |w| B) for g; u (L + Lambda)
+|w| for rounding w'. After E events the Gram matrix is off by at most 4 u E^2 B^2, its
+trace having been at most E B^2. Batches: see `newton_fit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.core.rounding import up
+from demur.unlearning.models import kernels
+from demur.unlearning.models.base import (
+    NEVER_COVERED,
+    Array,
+    CertificateExceeded,
+    Mode,
+    State,
+    Theorem,
+)
+from demur.unlearning.models.inputs import (
+    FLOAT64,
+    check_norm_bound,
+    clipped,
+    label,
+    longest,
+    rows,
+    sum_with,
+    vector,
+    with_noise,
+)
+from demur.unlearning.models.newton_fit import Batch, Minimum
+
+_U = 2.0**-53
+# scalars: see kernels.newton_event
+_RECORDS, _RESIDUAL, _TOP, _DRIFT, _SINCE, _APART, _EVENTS = range(7)
+
+
+class Logistic(Mode):
+    """Certified Newton for logistic regression: forgetting in O(d^2), no data kept.
+
+    `Lambda` is the whole regulariser, not a share of the number of records. `fit` takes
+    a batch; `insert` and `delete` follow it with one Newton step each. `tolerance`
+    is the largest certified distance to the minimiser at which a copy is published
+    after a deletion; past it `delete` raises `CertificateExceeded`, and `renew`
+    with the live records makes room. Predictions are probabilities of class 1.
+
+    >>> mode = Logistic(1, Lambda=1.0, tolerance=0.05)
+    >>> mode.fit([[1.0], [-1.0], [0.5]], [1, 0, 1])
+    >>> mode.certificate() < 1e-12, mode.shift_bound()
+    (True, 0.1)
+    >>> mode.delete([0.5], 1, noise=np.zeros(1))
+    >>> 0.0 < mode.certificate() <= 0.05
+    True
+    """
+
+    name = "logistic"
+    needs_record = True
+    exact = False
+    publishes = "output"
+    theorem = Theorem(
+        id="newton-residual",
+        statement=(
+            "A copy published after the deletion is as hard to tell from one of a"
+            " model that never learned the record as two Gaussians that lie"
+            " shift / sigma apart; each published copy costs that once."
+        ),
+        scopes=("subject", "joint"),
+        not_covered=(
+            *NEVER_COVERED,
+            "the inner state is secret and not covered: only published copies are",
+            "that a deletion was refused until the model was renewed is not hidden",
+        ),
+        composes=(("subject", "publications"), ("joint", "publications")),
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        norm_bound: float = 1.0,
+        Lambda: float = 1.0,
+        tolerance: float = 1e-3,
+    ) -> None:
+        validate.count(dim=dim)
+        check_norm_bound(norm_bound)
+        validate.positive(Lambda=Lambda, tolerance=tolerance)
+        if not tolerance * norm_bound < 1e200:  # scores stay finite, noise included
+            raise ValueError("norm_bound and tolerance are too large together")
+        if not Lambda >= 1e-9 * norm_bound**2:
+            raise ValueError(
+                "Lambda must be at least 1e-9 norm_bound^2, or Newton steps drown in"
+                f" rounding; got Lambda={Lambda!r}, norm_bound={norm_bound!r}"
+            )
+        self.dim, self.norm_bound = int(dim), float(norm_bound)
+        self.Lambda, self.tolerance = float(Lambda), float(tolerance)
+        # |x| may exceed the bound by 1e-12 of it; the recursion uses the looser one.
+        self._bound = longest(self.norm_bound, self.dim)
+        most = self.Lambda * self.tolerance * (1.0 - 1e-12)
+        self._constants = np.array([self.norm_bound, self.Lambda, most, self._bound])
+        self._matrices = np.zeros((3, self.dim, self.dim))
+        self._vectors = np.zeros((6, self.dim))
+        self._scalars = np.zeros(7)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._matrices[:] = 0.0
+        self._vectors[:] = 0.0
+        self._scalars[:] = 0.0
+        np.fill_diagonal(self._matrices[0], self.Lambda)
+        np.fill_diagonal(self._matrices[1], 1.0 / self.Lambda)
+
+    @property
+    def records(self) -> int:
+        """How many records are live."""
+        return int(self._scalars[_RECORDS])
+
+    def certificate(self) -> float:
+        """An upper bound on the distance of the inner point to the minimiser. Secret:
+        it follows the data.
+        """
+        return up(float(self._scalars[_RESIDUAL]) / self.Lambda, 2)
+
+    def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
+        """The record as it will be learned; y as 0 or 1."""
+        return clipped(vector(x, self.dim), self.norm_bound), label(y)
+
+    def predict(self, x: ArrayLike) -> float:
+        """Probability of class 1, from the published copy."""
+        row = clipped(vector(x, self.dim), self.norm_bound)
+        w = self._vectors[2 if self._scalars[_APART] else 0]
+        return float(kernels.predict(w, row, self.norm_bound, kernels.LOGISTIC))
+
+    def insert(self, x: ArrayLike, y: float) -> float:
+        """One Newton step; the prediction from before."""
+        if (
+            type(x) is not np.ndarray
+            or x.dtype is not FLOAT64
+            or x.shape != (self.dim,)
+            or not isinstance(y, float)
+        ):
+            x, y = self.check(x, y)
+        predicted = self._event(x, y, 1.0)
+        if predicted != predicted:
+            predicted = self._event(*self.check(x, y), 1.0)
+        if kernels.newton_due(self._scalars):
+            self._measure_top()
+        return predicted
+
+    def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
+        """All rows in order, one Newton step each."""
+        matrix, targets = self._rows(X, Y)
+        out = np.empty(len(matrix))
+        at = 0
+        while at < len(matrix):
+            at += kernels.newton_run(
+                self._matrices,
+                self._vectors,
+                self._scalars,
+                matrix[at:],
+                targets[at:],
+                self._constants,
+                out[at:],
+            )
+            if kernels.newton_due(self._scalars):
+                self._measure_top()
+        return out
+
+    def _event(self, x: Array, y: float, sign: float) -> float:
+        return kernels.newton_event(
+            self._matrices,
+            self._vectors,
+            self._scalars,
+            x,
+            y,
+            sign,
+            self._constants,
+        )
+
+    def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
+        matrix, targets = rows(X, Y, self.dim)
+        if kernels.usable(matrix, targets, True) < len(matrix):
+            checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
+            matrix = np.array([row for row, _ in checked])
+            targets = np.array([target for _, target in checked])
+        return matrix, targets
+
+    def _measure_top(self) -> None:
+        """The Gram's top eigenvalue, rounded up, if that is lower than what we have."""
+        gram = self._matrices[2]
+        top = float(np.linalg.eigvalsh(gram)[-1])
+        # Eigenvalues move by at most the norm of the Gram's rounding errors.
+        events = float(self._scalars[_EVENTS]) + self.dim + 16.0
+        loose = 4.0 * _U * (events * self._bound) ** 2
+        self._scalars[_TOP] = min(self._scalars[_TOP], top * (1.0 + 1e-9) + loose)
+        self._scalars[_SINCE] = 0.0
+
+    def fit(self, X: ArrayLike, Y: ArrayLike) -> None:
+        """Learn a batch from nothing, to rounding level."""
+        if self.records or self._scalars[_APART]:
+            raise ValueError("fit begins with an empty mode; use fresh() or renew()")
+        batch = self._batch(X, Y)
+        self._take(batch.minimum(self._vectors[0]), len(batch.X))
+
+    def renew(self, X: ArrayLike, Y: ArrayLike, *, forgotten: int = 0) -> None:
+        """Newton steps over the live records, until the residual is at rounding level.
+
+        X and Y must be exactly the live records, in any order. With `forgotten`, they
+        are the live ones without so many that are forgotten hereby: a deletion for
+        which one Newton step would not do, to be followed by `publish`.
+        """
+        if isinstance(forgotten, bool) or not isinstance(forgotten, int):
+            raise TypeError(f"forgotten must be a whole number; got {forgotten!r}")
+        batch = self._batch(X, Y)
+        if forgotten < 0 or len(batch.X) + forgotten != self.records:
+            raise ValueError(
+                f"{len(batch.X)} records were handed in and {forgotten} are to be"
+                f" forgotten, but {self.records} are live; nothing has changed"
+            )
+        self._take(batch.minimum(self._vectors[0]), len(batch.X))
+
+    def measure(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """Set the residual to the gradient's norm over the live records: one pass."""
+        batch = self._batch(X, Y)
+        if len(batch.X) != self.records:
+            raise ValueError(
+                f"{len(batch.X)} records were handed in, but {self.records} are live;"
+                " nothing has changed"
+            )
+        residual = batch.gradient(self._vectors[0]).bound
+        self._scalars[_RESIDUAL] = min(residual, float(self._scalars[_RESIDUAL]))
+        return self.certificate()
+
+    def _batch(self, X: ArrayLike, Y: ArrayLike) -> Batch:
+        matrix, targets = self._rows(X, Y)
+        matrix = kernels.clip_rows(matrix, self.norm_bound)
+        return Batch(matrix, np.maximum(targets, 0.0), self.Lambda, self._bound)
+
+    def _take(self, found: Minimum, records: int) -> None:
+        """Begin again from a minimum: point, anchor and sums are new."""
+        self._matrices[:] = found.H, found.P, found.gram
+        self._vectors[:2] = found.w
+        self._scalars[_RECORDS] = self._scalars[_EVENTS] = records
+        self._scalars[_RESIDUAL], self._scalars[_DRIFT] = found.residual, found.drift
+        self._scalars[_TOP] = math.inf
+        self._measure_top()
+
+    def shift_bound(self, records: int = 1) -> float:
+        """2 tolerance, of the published copies' inner points, for any number."""
+        validate.count(records=records)
+        return 2.0 * self.tolerance
+
+    def delete(
+        self,
+        x: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        noise: Array | None = None,
+        *,
+        records: int = 1,
+        grid: float | None = None,
+    ) -> None:
+        """A Newton step for each record, then a published copy with the noise."""
+        validate.count(records=records)
+        if x is None or y is None:
+            raise ValueError(
+                "mode 'logistic' needs the record (x, y) that it is to forget"
+            )
+        matrix, targets = self._rows(np.atleast_2d(np.asarray(x)), np.atleast_1d(y))
+        if len(matrix) != records:
+            raise ValueError(f"records={records}, but {len(matrix)} were handed in")
+        if records > self.records:
+            raise ValueError(
+                f"{records} record(s) to forget, but {self.records} are live"
+            )
+        # Refused before anything changes; a step is at most B / Lambda long.
+        reach = np.abs(self._vectors[0]) + 2.0 * records * self._bound / self.Lambda
+        sum_with(reach, noise, grid, self.dim)
+        before = self._copy() if records > 1 else None
+        for row, target in zip(matrix, targets, strict=True):
+            certified = self._event(row, target, -1.0) != -1.0
+            if not certified and before is not None:
+                self._matrices, self._vectors, self._scalars = before
+            self._vectors[3:] = 0.0  # work space that still held the record
+            if not certified:
+                self._refuse()
+        self.publish(noise, grid=grid)
+
+    def _copy(self) -> tuple[Array, Array, Array]:
+        return self._matrices.copy(), self._vectors.copy(), self._scalars.copy()
+
+    def _refuse(self) -> NoReturn:
+        raise CertificateExceeded(
+            "the model could not be proved to lie within its tolerance of"
+            f" {self.tolerance:g} after this; call renew() with the live records, or"
+            " declare a larger tolerance. Nothing has changed."
+        )
+
+    def publish(self, noise: Array | None = None, *, grid: float | None = None) -> None:
+        """A new published copy: the inner point with noise."""
+        if not self._scalars[_RESIDUAL] <= self._constants[2]:
+            self._refuse()
+        copy = with_noise(self._vectors[0], noise, grid, self.dim)
+        self._vectors[2] = copy
+        self._scalars[_APART] = 1.0
+
+    def published(self) -> Array:
+        """The published copy; the inner point itself before the first deletion."""
+        return self._vectors[2 if self._scalars[_APART] else 0].copy()
+
+    def state(self) -> State:
+        """The inner state, which is secret."""
+        H, P, gram = self._matrices
+        return {
+            "H": H.copy(),
+            "P": P.copy(),
+            "gram": gram.copy(),
+            "w": self._vectors[0].copy(),
+            "anchor": self._vectors[1].copy(),
+            "published": self._vectors[2].copy(),
+            "scalars": self._scalars.copy(),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Go on from a `state()`."""
+        square = (self.dim, self.dim)
+        matrices = [
+            np.asarray(state[key], dtype=np.float64) for key in ("H", "P", "gram")
+        ]
+        vectors = [
+            vector(state[key], self.dim, f"the state's {key}")
+            for key in ("w", "anchor", "published")
+        ]
+        scalars = vector(state["scalars"], 7, "the state's scalars")
+        if any(m.shape != square or not np.isfinite(m).all() for m in matrices):
+            raise ValueError("this is not a state of a logistic mode of this size")
+        self._matrices[:], self._vectors[:3] = matrices, vectors
+        self._scalars[:] = scalars
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor takes."""
+        return {
+            "norm_bound": self.norm_bound,
+            "Lambda": self.Lambda,
+            "tolerance": self.tolerance,
+        }

@@ -1,0 +1,1 @@
+"""What a deletion costs: constants, capacity, noise and the budget they share."""

@@ -1,0 +1,1 @@
+"""What a deletion service keeps: journal, records, snapshots, certificates, queue."""

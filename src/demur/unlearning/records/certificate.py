@@ -1,0 +1,143 @@
+"""The certificate of one deletion: what was done, under which theorem, at what cost.
+
+Its content is a row of the journal, word for word, so that the journal's chain pins
+it: `head` is the place and the hash of that row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from demur.core import validate
+from demur.core.rounding import printed_up
+from demur.durable.chain import Head
+
+VERSION = 1
+_NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """One record was forgotten: by which mode, how surely, and where it is written.
+
+    - `record`, `subject`: keyed marks of the ids; `generation` counts the times the
+      record was learned.
+    - `requests`: which request of this person it was; `records` how many records that
+      request deleted at once.
+    - `shift_bound`: how far the model was from the replay without the record, before
+      noise of deviation `sigma` was added.
+    - `epsilon`, `epsilon_so_far`: of this deletion, and of all that compose with it
+      under `scope` (this person's requests, or all deletions), both at `delta`.
+    - `digest_before`, `digest_after`: sealed digests of the state. `state_digest` is
+      the plain one, given where the state may be published: compare it with a retrain.
+    - `book`, `entry`: where the cost is booked.
+    """
+
+    version: int
+    service: str
+    record: str
+    generation: int
+    subject: str
+    requests: int
+    records: int
+    epoch: int
+    tick: int
+    mode: str
+    theorem: str
+    statement: str
+    scope: str
+    accounting: str
+    not_covered: tuple[str, ...]
+    shift_bound: float
+    sigma: float
+    epsilon: float
+    delta: float
+    epsilon_so_far: float
+    digest_before: str
+    digest_after: str
+    state_digest: str | None
+    operation: str
+    book: str
+    entry: str
+    library: str
+    time: str
+    head: Head | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "not_covered", tuple(self.not_covered))
+
+    def content(self) -> dict[str, Any]:
+        """Everything but the head: the text of the journal's row."""
+        content = asdict(self) | {"not_covered": list(self.not_covered)}
+        del content["head"]
+        return content
+
+    def to_json(self) -> str:
+        """The certificate as text, to keep or hand over."""
+        head = None if self.head is None else str(self.head)
+        return json.dumps(self.content() | {"head": head}, indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Certificate:
+        """The certificate that `to_json` wrote; anything else is a ValueError."""
+        try:
+            data = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("not a certificate: nested too deeply") from error
+        names = {field.name: field.type for field in fields(cls)}
+        if not isinstance(data, dict) or set(data) != set(names):
+            raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
+        if data["version"] != VERSION:
+            raise ValueError(
+                f"this certificate has version {validate.shorten(data['version'])};"
+                f" this demur reads version {VERSION}"
+            )
+        for name, kind in names.items():
+            _check_type(name, str(kind), data[name])
+        head = Head.parse(data["head"])
+        return cls(**data | {"head": head, "not_covered": tuple(data["not_covered"])})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """The certificate in a file."""
+        return cls.from_json(Path(path).read_text())
+
+    def __str__(self) -> str:
+        lines = [
+            f"Deletion of record {self.record[:12]}... (generation {self.generation},"
+            f" epoch {self.epoch}), {self.time[:10]}",
+            f"mode {self.mode}, theorem {self.theorem}, scope {self.scope}",
+            self.statement,
+            f"epsilon {printed_up(self.epsilon)} for this deletion,"
+            f" {printed_up(self.epsilon_so_far)} so far, at delta {self.delta:g}",
+            f"shift bound {self.shift_bound:.6g}, noise {self.sigma:.6g}",
+            *(f"Not covered: {line}." for line in self.not_covered),
+        ]
+        return "\n".join(lines)
+
+
+def stamped(statement: str, testing: bool) -> str:
+    """What a certificate says; of a service for tests, with the stamp before it."""
+    return f"{_NOT_PRIVATE} {statement}" if testing else statement
+
+
+def _check_type(name: str, kind: str, value: object) -> None:
+    fine = {
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "str": isinstance(value, str),
+        "float": isinstance(value, float | int)
+        and not isinstance(value, bool)
+        and math.isfinite(value),
+        "str | None": value is None or isinstance(value, str),
+        "Head | None": isinstance(value, str),
+        "tuple[str, ...]": isinstance(value, list)
+        and all(isinstance(line, str) for line in value),
+    }[kind]
+    if not fine:
+        raise ValueError(
+            f"not a certificate of deletion: {name} is {validate.shorten(value)}"
+        )

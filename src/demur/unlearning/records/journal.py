@@ -1,0 +1,190 @@
+"""The journal of a service: every event in order, hash-chained, without raw records.
+
+Row k carries hash_k = SHA-256(hash_(k-1) || body_k); the genesis is the hash of the
+service's terms (`ledger.chain`). A body holds marks, never ids or features. The kinds
+of rows, by `op`:
+
+    insert    a record was learned
+    intent    an operation is about to be paid for; `operation` names it in the book
+    delete    a deletion took effect; the row *is* the certificate's content
+    abandon   the intent before it died with its process; what it cost stays spent
+    publish   the published copy was renewed (modes that publish an output)
+    bury      an unknown id was asked for and is refused from now on
+    retrain   a new epoch began from a given set of records
+    restore   the state went back to a snapshot
+    renew     the model was brought to its minimum again, by the live records
+    drop      a record is not in the model any more, after a retrain or a restore
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.durable import chain
+from demur.durable.chain import Head, canonical
+from demur.unlearning.errors import ServiceDamaged
+from demur.unlearning.records import store
+
+Body: TypeAlias = dict[str, Any]
+OPERATIONS = (
+    "insert",
+    "intent",
+    "delete",
+    "abandon",
+    "publish",
+    "bury",
+    "retrain",
+    "drop",
+    "restore",
+    "renew",
+)
+
+# The outcomes of operations that were paid for (`operation`).
+PAID = ("delete", "publish", "retrain", "restore")
+_FORGETFUL = ("delete", "drop", "retrain", "restore")
+
+_INSERT = store.journal.insert()
+_MOVE_HEAD = store.service.update().values(
+    sequence=sa.bindparam("to"), hash=sa.bindparam("new")
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One link of the chain, ready to be written."""
+
+    sequence: int
+    op: str
+    body: str
+    hash: str
+
+    @property
+    def head(self) -> Head:
+        """The head of a journal that ends here."""
+        return Head(self.sequence, self.hash)
+
+
+def linked(head: Head, bodies: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows that follow `head` and hold `bodies`."""
+    rows = []
+    sequence, last = head.sequence, head.hash
+    for body in bodies:
+        text = canonical(body)
+        sequence, last = sequence + 1, chain.link(last, text)
+        rows.append(Row(sequence, body["op"], text, last))
+    return rows
+
+
+def append(connection: Connection, rows: Sequence[Row]) -> None:
+    """Write linked rows and move the head to the last one."""
+    if not rows:
+        return
+    connection.execute(
+        _INSERT,
+        [
+            {"sequence": r.sequence, "op": r.op, "body": r.body, "hash": r.hash}
+            for r in rows
+        ],
+    )
+    connection.execute(_MOVE_HEAD, {"to": rows[-1].sequence, "new": rows[-1].hash})
+
+
+def head(connection: Connection) -> Head:
+    """The head as the service's own row has it."""
+    columns = store.service.c
+    row = connection.execute(sa.select(columns.sequence, columns.hash)).one()
+    return Head(int(row.sequence), str(row.hash))
+
+
+def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
+    """The rows after a sequence, in order, parsed."""
+    table = store.journal
+    statement = (
+        sa.select(table)
+        .where(table.c.sequence > after)
+        .order_by(table.c.sequence)
+        .execution_options(yield_per=2000)
+    )
+    with connection.execute(statement) as result:
+        for found in result:
+            yield _parsed(found)
+
+
+def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
+    """One row, parsed."""
+    table = store.journal
+    statement = sa.select(table).where(table.c.sequence == sequence)
+    found = connection.execute(statement).one_or_none()
+    if found is None:
+        raise ServiceDamaged(f"row {sequence} of the journal is missing")
+    return _parsed(found)
+
+
+def _parsed(found: Any) -> tuple[Row, Body]:
+    try:
+        row = Row(int(found.sequence), found.op, found.body, found.hash)
+        _ = row.head
+        body = json.loads(row.body)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ServiceDamaged(
+            f"row {str(found.sequence):.20} of the journal cannot be read"
+        ) from error
+    if not isinstance(body, dict):
+        raise ServiceDamaged(f"row {row.sequence} is not a row of a journal")
+    return row, body
+
+
+def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
+    """The entries that the journal speaks of, with the book and epoch of each."""
+    table = store.journal
+    statement = sa.select(table).where(table.c.op.in_((*PAID, "abandon")))
+    entries = {}
+    for found in connection.execute(statement):
+        row, body = _parsed(found)
+        said = body.get("certificate", body)
+        if said["entry"] is not None:
+            # A retrain is charged to the book of the epoch that it ends.
+            epoch = body["before"] if row.op == "retrain" else body["epoch"]
+            entries[said["entry"]] = (said["book"], epoch)
+    return entries
+
+
+def open_intent(connection: Connection) -> Body | None:
+    """The intent that was neither carried out nor abandoned, if there is one.
+
+    An intent is followed at once by its outcome, so it is open exactly if it is the
+    last row.
+    """
+    last = head(connection).sequence
+    if not last:
+        return None
+    row, body = row_at(connection, last)
+    return body if row.op == "intent" else None
+
+
+def last_of(
+    connection: Connection, operations: tuple[str, ...]
+) -> tuple[Row, Body] | None:
+    """The last row of one of these kinds."""
+    table = store.journal
+    sequence = connection.execute(
+        sa.select(table.c.sequence)
+        .where(table.c.op.in_(operations))
+        .order_by(table.c.sequence.desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    if sequence is None:
+        return None
+    return row_at(connection, int(sequence))
+
+
+def last_forgotten(connection: Connection) -> int:
+    """The last row that took something out of the model; 0 if there is none."""
+    found = last_of(connection, _FORGETFUL)
+    return 0 if found is None else found[0].sequence

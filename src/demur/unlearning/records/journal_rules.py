@@ -1,0 +1,164 @@
+"""What the rows of a journal say, taken together, and whether they may follow.
+
+Nothing here trusts the process that wrote: each row is checked against those before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.durable import chain
+from demur.durable.chain import Head
+from demur.unlearning.errors import UNREADABLE, ServiceDamaged
+from demur.unlearning.records import journal, store
+from demur.unlearning.records.journal import OPERATIONS, Body, Row
+
+_MOST_PROBLEMS = 50
+
+
+@dataclass
+class History:
+    """What the rows of a journal say, taken together."""
+
+    service: str
+    head: Head
+    problems: list[str] = field(default_factory=list)
+    generations: dict[str, int] = field(default_factory=dict)  # negative: deleted
+    subjects: dict[str, str] = field(default_factory=dict)  # whose record it is
+    requests: Counter[str] = field(default_factory=Counter)
+    certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
+    paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, book
+    abandoned: dict[str, str | None] = field(default_factory=dict)
+    units: int = 0
+    ticks: list[int] = field(default_factory=lambda: [0])  # after each row
+    epoch: int = 1
+    drops: tuple[str, int] = ("", 0)  # still to come, and by what
+    state: str | None = None
+
+    def wrong(self, row: Row, what: str) -> None:
+        """Note a problem."""
+        self.problems.append(f"row {row.sequence}: {what}")
+
+
+def follow(connection: Connection) -> History:
+    """Walk the journal from its genesis and check every row."""
+    kept = connection.execute(sa.select(store.service)).one()
+    previous = Head(0, chain.digest(kept.terms))
+    history = History(kept.service_id, previous)
+    intent: Body | None = None
+    carried = 0
+    try:
+        for row, body in journal.walk(connection):
+            if len(history.problems) >= _MOST_PROBLEMS:
+                history.problems.append("more problems follow; stopped here")
+                break
+            if row.sequence != previous.sequence + 1:
+                history.wrong(row, f"the rows after {previous.sequence} are missing")
+            if chain.link(previous.hash, row.body) != row.hash:
+                history.wrong(row, "its hash does not follow from its text")
+            if row.op not in OPERATIONS or body.get("op") != row.op:
+                history.wrong(row, "its kind does not repeat its text")
+            previous = row.head
+            try:
+                intent, carried = _apply(history, row, body, intent, carried)
+            except UNREADABLE as error:
+                history.wrong(row, f"its text cannot be read ({error!r:.80})")
+    except ServiceDamaged as error:
+        history.problems.append(str(error))
+    history.head = previous
+    if history.drops[1] > 0:
+        history.problems.append(
+            f"records that a {history.drops[0]} dropped are missing"
+        )
+    return history
+
+
+def _apply(
+    history: History, row: Row, body: Body, intent: Body | None, carried: int
+) -> tuple[Body | None, int]:
+    """One row; the intent that is open after it, and how much of it is done."""
+    history.state = body.get("state", history.state)
+    op, known = row.op, history.generations
+    history.ticks.append(_tick(history, row, body))
+    if intent is not None and body.get("operation") != intent["operation"]:
+        history.wrong(row, "a deletion was left hanging in the air before it")
+        intent = None
+    match op:
+        case "insert":
+            mark, generation = body["record"], body["generation"]
+            if generation != 1 - known.get(mark, 0) or known.get(mark, -1) == 0:
+                history.wrong(row, "a record was learned that could not be")
+            known[mark] = generation
+            history.subjects[mark] = body["subject"]
+        case "intent":
+            for subject, number in body["requests"].items():
+                history.requests[subject] += 1
+                if number != history.requests[subject]:
+                    history.wrong(row, "a person's requests are miscounted")
+            history.units += body["units"]
+            return body, 0
+        case "delete" | "publish" | "retrain" | "restore" | "abandon":
+            if intent is None or body["operation"] != intent["operation"]:
+                history.wrong(row, f"a {op} without its intent")
+                return None, 0
+            if op == "abandon":
+                history.abandoned[body["operation"]] = body["entry"]
+                return None, 0
+            if body["run"] != intent["run"]:
+                # The key died with the process of the intent: this noise was redrawn.
+                history.wrong(row, "its noise was drawn by another process")
+            if op != "delete":
+                history.paid[body["operation"]] = (body["entry"], body["book"])
+                history.drops = (op, body.get("drops", 0))
+                if op == "retrain":
+                    history.units, history.epoch = 0, history.epoch + 1
+                return None, 0
+            certificate = body["certificate"]
+            mark, generation = certificate["record"], certificate["generation"]
+            if [mark, generation] not in intent["records"]:
+                history.wrong(row, "it deletes what its intent does not name")
+            if certificate["tick"] != history.ticks[-1]:
+                history.wrong(row, "its tick is not that of the journal")
+            _forgotten(history, row, certificate)
+            history.paid[body["operation"]] = (
+                certificate["entry"],
+                certificate["book"],
+            )
+            carried += 1
+            return (None, 0) if carried == len(intent["records"]) else (intent, carried)
+        case "drop":
+            why, left = history.drops
+            if body["certificate"]["theorem"] != why or left < 1:
+                history.wrong(row, "it drops a record without a new model")
+            history.drops = (why, left - 1)
+            _forgotten(history, row, body["certificate"])
+        case "bury":
+            if body["record"] in known:
+                history.wrong(row, "it buries a record that is known")
+            known[body["record"]] = 0
+    return None, 0
+
+
+def _tick(history: History, row: Row, body: Body) -> int:
+    """How many records the model has met after this row."""
+    match row.op:
+        case "insert":
+            return history.ticks[-1] + 1
+        case "retrain":  # the rows of new records follow
+            return int(body["records"]) - int(body["new"])
+        case "restore":
+            return history.ticks[body["to"]]
+    return history.ticks[-1]
+
+
+def _forgotten(history: History, row: Row, certificate: dict[str, Any]) -> None:
+    mark, generation = certificate["record"], certificate["generation"]
+    if history.generations.get(mark) != generation:
+        history.wrong(row, "it deletes a record that is not live")
+    history.generations[mark] = -generation
+    history.certified[mark, generation] = (row, certificate)

@@ -1,0 +1,128 @@
+"""Marks: what journal and certificates say instead of ids, records and states.
+
+A mark is HMAC-SHA256 under a secret of the service that lies outside its database
+(`<path>.keys/`, owner-only). Without it nobody who holds the journal can test a guess:
+not an id, not a record, and not a state. The last one matters most. Whoever knows all
+records but one could replay the model with and without a candidate; an unkeyed digest
+of the state from *before* a deletion would tell them which of the two it was. So
+digests of states are sealed as well, except where the state may be published anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.core.entropy import OsEntropy, Source
+from demur.durable.keys import Shelf
+from demur.unlearning.errors import ServiceMismatch
+
+_NAME = "unlearning-marks"
+_OWNER = "unlearning-service"
+_DOUBLE = struct.Struct("<d")
+_OS = OsEntropy()
+
+
+class Marks:
+    """Keyed marks of one service."""
+
+    def __init__(self, secret: bytes) -> None:
+        # Copies of a keyed HMAC are twice as fast as keying it each time.
+        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
+
+    @classmethod
+    def create(cls, folder: Path, source: Source = _OS) -> Marks:
+        """Marks under a new secret, on disk before this returns.
+
+        One that is there was left by a first opening that was killed, and is taken.
+        """
+        Shelf(folder).put(_name(not source.private), source.new_key(), keep=True)
+        return cls.load(folder, testing=not source.private)
+
+    @classmethod
+    def load(cls, folder: Path, *, testing: bool = False) -> Marks:
+        """Marks under the secret that is there."""
+        name = _name(testing)
+        secret = Shelf(folder).take(name, keep=True)
+        if secret is None:
+            raise ServiceMismatch(
+                f"the secret {name}.key is not beside the service: without it no"
+                " record can be found again. Put it back; it is never made anew."
+            )
+        return cls(secret)
+
+    def _mark(self, kind: bytes, data: bytes) -> str:
+        keyed = self._keyed.copy()
+        keyed.update(kind + b"\x00" + data)
+        return keyed.hexdigest()
+
+    def own(self) -> str:
+        """The mark of the secret itself, by which it is recognised."""
+        return self._mark(b"secret", b"")
+
+    def record(self, record_id: str | int) -> str:
+        """The mark of a record's id."""
+        return self._mark(b"record", _identifier("record_id", record_id))
+
+    def subject(self, subject_id: str | int) -> str:
+        """The mark of a person's id."""
+        return self._mark(b"subject", _identifier("subject_id", subject_id))
+
+    def alone(self, record_mark: str) -> str:
+        """The subject of a record for which none was named: the record's own."""
+        return self._mark(b"alone", record_mark.encode())
+
+    def content(self, x: ArrayLike, y: float) -> str:
+        """The mark of a record as its caller gave it (-0.0 is 0.0)."""
+        row = np.asarray(x, dtype="<f8") + 0.0
+        return self._mark(b"content", row.tobytes() + _DOUBLE.pack(float(y) + 0.0))
+
+    def state(self, digest: str) -> str:
+        """The sealed digest of a state."""
+        return self._mark(b"state", digest.encode())
+
+    def snapshot(self, content: bytes) -> str:
+        """The seal of a snapshot file."""
+        return self._mark(b"snapshot", content)
+
+    def __repr__(self) -> str:
+        return "Marks(<secret>)"
+
+
+def _name(testing: bool) -> str:
+    """A secret from a seed has another name: no service in use ever takes it up."""
+    return f"{_NAME}-for-tests" if testing else _NAME
+
+
+def claim(folder: Path, service_id: str) -> None:
+    """Make a folder of secrets this service's own, or refuse another's.
+
+    Two services in one folder would sweep away each other's keys and snapshots.
+    """
+    Shelf(folder).put(_OWNER, service_id.encode(), keep=True)  # the first one wins
+    if owner(folder) != service_id:
+        raise ServiceMismatch(
+            "this folder holds the secrets of another service: give each a folder of"
+            " its own (keys=). Nothing was changed."
+        )
+
+
+def owner(folder: Path) -> str | None:
+    """Whose folder this is."""
+    known = Shelf(folder).take(_OWNER, keep=True)
+    return None if known is None else known.decode(errors="replace")
+
+
+def _identifier(name: str, value: object) -> bytes:
+    """An id as bytes; a whole number is its own text, as 7 and "7" are one id."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        value = str(int(value))
+    validate.name(**{name: value})
+    assert isinstance(value, str)
+    return value.encode()

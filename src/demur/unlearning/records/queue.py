@@ -1,0 +1,84 @@
+"""Requests that wait: why, since when, and until when they must be honoured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.ledger.rows import now
+from demur.unlearning.records import store
+
+# One month (GDPR Art. 12(3)); the shortest month that is not a February.
+ONE_MONTH = timedelta(days=30)
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A deletion that could not be carried out yet; the record is still learned.
+
+    `reason` is "privacy", "regret" or "numeric" (see `CapacityExhausted`), or
+    "interrupted" for one that a crash cut short.
+    """
+
+    record: str
+    generation: int
+    requested: str
+    deadline: str
+    reason: str
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the deadline has passed."""
+        return datetime.fromisoformat(self.deadline) < datetime.now(UTC)
+
+
+def deadline_text(deadline: datetime | timedelta | None) -> str:
+    """A deadline as text; default one month from now."""
+    if deadline is None:
+        deadline = ONE_MONTH
+    if isinstance(deadline, timedelta):
+        deadline = datetime.now(UTC) + deadline
+    if not isinstance(deadline, datetime):
+        raise TypeError(
+            f"deadline must be a datetime or a timedelta; got {deadline!r:.40}"
+        )
+    if deadline.tzinfo is None:
+        raise ValueError("deadline must say its time zone, as in datetime.now(UTC)")
+    return deadline.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def put(
+    connection: Connection, mark: str, generation: int, deadline: str, reason: str
+) -> Queued:
+    """Let a request wait; one that waits already keeps its first deadline."""
+    known = sa.select(store.queue).where(store.queue.c.mark == mark)
+    found = connection.execute(known).one_or_none()
+    if found is not None:
+        return _queued(found)
+    queued = Queued(mark, generation, now(), deadline, reason)
+    connection.execute(
+        store.queue.insert().values(
+            mark=mark,
+            generation=generation,
+            requested=queued.requested,
+            deadline=deadline,
+            reason=reason,
+        )
+    )
+    return queued
+
+
+def waiting(connection: Connection) -> list[Queued]:
+    """Every request that waits, the most urgent first."""
+    table = store.queue
+    statement = sa.select(table).order_by(table.c.deadline)
+    return [_queued(row) for row in connection.execute(statement)]
+
+
+def _queued(row: Any) -> Queued:
+    return Queued(row.mark, row.generation, row.requested, row.deadline, row.reason)

@@ -1,0 +1,237 @@
+"""Where a service is kept: its tables, and the one process that may write them.
+
+The engine, its transactions and its durability are the ledger's (`ledger.store`): a
+transaction that has returned is on disk. Two things are added for SQLite:
+
+- `secure_delete`: what a row held is overwritten with zeros when it is deleted or
+  replaced, in the page itself;
+- `scrub()`: the write-ahead log still holds the pages as they were; it is moved into
+  the file and cut to nothing. After it, no page of the database or its log holds what
+  was deleted. (Copies made by others, and the blocks below the file system, are
+  outside of what a program can reach.)
+
+On PostgreSQL a deleted row stays in its page until the server vacuums: `scrub` asks for
+that, and the server's own archive is the operator's affair.
+
+The writer's lock is held by the operating system (a locked file, or a session lock of
+the server), so it ends with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from demur.durable.sqlite import PATIENCE_SECONDS
+from demur.durable.store import Store
+from demur.ledger import Timeouts
+from demur.unlearning.errors import ServiceBusy
+
+SCHEMA_VERSION = 2  # of rows and terms; 2: a retrain and a restore are paid for
+_ADVISORY_LOCK = 6845231978
+_SCRUB_PATIENCE_MS = 200
+
+metadata = sa.MetaData()
+service = sa.Table(
+    "demur_unlearning",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("service_id", sa.String(32), nullable=False),
+    sa.Column("terms", sa.Text, nullable=False),
+    sa.Column("secret", sa.String(64), nullable=False),  # a mark that proves the key
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("paid", sa.BigInteger, nullable=False),  # units, in this epoch
+)
+journal = sa.Table(
+    "demur_unlearning_journal",
+    metadata,
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("op", sa.String(16), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+records = sa.Table(
+    "demur_unlearning_records",
+    metadata,
+    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("live", sa.Boolean, nullable=False),
+    sa.Column("subject", sa.String(64), nullable=False, index=True),
+    sa.Column("content", sa.String(64)),  # erased with the record
+)
+subjects = sa.Table(
+    "demur_unlearning_subjects",
+    metadata,
+    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("requests", sa.Integer, nullable=False),
+)
+state = sa.Table(
+    "demur_unlearning_state",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("tick", sa.BigInteger, nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+certificates = sa.Table(
+    "demur_unlearning_certificates",
+    metadata,
+    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+queue = sa.Table(
+    "demur_unlearning_queue",
+    metadata,
+    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("requested", sa.String(40), nullable=False),
+    sa.Column("deadline", sa.String(40), nullable=False),
+    sa.Column("reason", sa.String(16), nullable=False),
+)
+boxes = sa.Table(
+    "demur_unlearning_boxes",
+    metadata,
+    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+
+class ServiceStore(Store):
+    """A durable store that overwrites what it deletes."""
+
+    def __init__(self, url: str) -> None:
+        # One writer, whom nobody waits for: its steps may take longer than a charge.
+        super().__init__(url, Timeouts(pause=120.0, call=600.0))
+        self._writer: WriterLock | None = None
+        if self._path is not None:  # Links to one file are one service: lock, keys,
+            self._path = self._path.resolve()  # and books lie beside the file itself.
+        if self._is_sqlite:
+
+            @sa.event.listens_for(self._engine, "connect")
+            def _overwrite(connection: sqlite3.Connection, _: object) -> None:
+                connection.execute("PRAGMA secure_delete=ON")
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or None for a server."""
+        return self._path
+
+    @contextmanager
+    def write(self, give_up: float | None = None) -> Iterator[Connection]:
+        """A transaction, for as long as the right to write is held."""
+        if self._writer is not None:
+            self._writer.check()
+        with super().write(give_up) as connection:
+            yield connection
+
+    def create(self, tables: sa.MetaData) -> None:
+        """Make the tables that are not there yet."""
+        with self.write() as connection:
+            tables.create_all(connection, checkfirst=True)
+
+    def scrub(self) -> None:
+        """Let no page or log hold what was deleted."""
+        engine = self._usable()
+        if not self._is_sqlite:
+            with engine.connect() as plain:
+                connection = plain.execution_options(isolation_level="AUTOCOMMIT")
+                for table in (state, boxes, records):
+                    connection.exec_driver_sql(f"VACUUM {table.name}")
+            return
+        raw = engine.raw_connection()  # A checkpoint cannot run in a transaction.
+        try:
+            cursor = raw.cursor()
+            # A deletion does not wait for somebody's long query.
+            cursor.execute(f"PRAGMA busy_timeout={_SCRUB_PATIENCE_MS}")
+            busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            cursor.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE_SECONDS)}")
+        finally:
+            raw.close()
+        if busy:
+            raise ServiceBusy(
+                "a reader holds the database open, so its log could not be emptied: it"
+                " may still hold pages from before the deletion. The deletion is in"
+                " force; call scrub() when the reader is gone."
+            )
+
+    def only_writer(self) -> WriterLock:
+        """The right to write, until it is closed or the process ends."""
+        self._writer = _FileLock(self._path) if self._path else _ServerLock(self)
+        return self._writer
+
+
+class WriterLock:
+    """The right to write to one service."""
+
+    def check(self) -> None:
+        """Refuse where the right was lost; a file's lock ends with its process only."""
+
+    def close(self) -> None:
+        """Give the right back."""
+        raise NotImplementedError
+
+
+_BUSY = (
+    "this service has a writer already: one process learns and forgets, others ask it."
+    " Close that one first. Nothing was changed."
+)
+
+
+class _FileLock(WriterLock):
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = path.with_name(f"{path.name}.lock").open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise ServiceBusy(_BUSY) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _ServerLock(WriterLock):
+    """Held by a session of the server: whoever loses it may have a successor."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self._lost = False
+        self._connection: Connection = store._usable().connect()
+        free = self._connection.execute(
+            sa.text(f"SELECT pg_try_advisory_lock({_ADVISORY_LOCK})")
+        ).scalar_one()
+        self._connection.commit()
+        if not free:
+            self._connection.close()
+            raise ServiceBusy(_BUSY)
+
+    def check(self) -> None:
+        try:
+            if not self._lost:
+                self._connection.execute(sa.text("SELECT 1"))
+                self._connection.commit()
+                return
+        except DBAPIError:
+            self._lost = True  # a new session would answer, and not have the lock
+        raise ServiceBusy(
+            "the server ended the session that held the right to write, and another"
+            " process may write by now: close this service and open it again. Nothing"
+            " was changed."
+        )
+
+    def close(self) -> None:
+        # The lock belongs to the session: a pooled connection would keep it.
+        self._connection.invalidate()
+        self._connection.close()

@@ -1,0 +1,1 @@
+"""A deletion compared with a model that was trained without the record."""

@@ -1,0 +1,230 @@
+"""Worlds that learned a record and worlds that never did, on the same stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.unlearning.models.base import Array, CertificateExceeded, Mode
+
+PARALLEL = 0.999
+LEAST_DIM = 4  # below it chance vectors are parallel too often for a search
+_DEPTH = 6  # of attributes inside attributes
+
+
+@dataclass(frozen=True, eq=False)
+class Learn:
+    """A record to insert."""
+
+    record: Hashable
+    x: Array
+    y: float
+
+
+@dataclass(frozen=True)
+class Forget:
+    """A deletion: one record, or all records of one subject."""
+
+    records: tuple[Hashable, ...]
+
+
+Event = Learn | Forget
+
+
+def stream(
+    X: ArrayLike, Y: ArrayLike, deletions: Mapping[int, int | Sequence[int]]
+) -> list[Event]:
+    """Rows in order, with deletions: after row t, forget row i (or rows).
+
+    `deletions` maps t to i; a record is called by its row number.
+    """
+    events: list[Event] = []
+    for t, (x, y) in enumerate(zip(np.asarray(X), np.asarray(Y), strict=True)):
+        events.append(Learn(t, np.asarray(x, dtype=np.float64), float(y)))
+        if t in deletions:
+            named = deletions[t]
+            rows = named if isinstance(named, Sequence) else (named,)
+            events.append(Forget(tuple(rows)))
+    return events
+
+
+def checked(events: Iterable[Event]) -> list[Event]:
+    """The events, if each deletion names live records and there is one at all."""
+    listed = list(events)
+    live: set[Hashable] = set()
+    deletions = 0
+    for event in listed:
+        if isinstance(event, Learn):
+            if event.record in live:
+                raise ValueError("a record is learned twice under one name")
+            live.add(event.record)
+        elif isinstance(event, Forget):
+            if not event.records or not live.issuperset(event.records):
+                raise ValueError("a deletion names a record that is not live")
+            live.difference_update(event.records)
+            deletions += 1
+        else:
+            raise TypeError(f"events are Learn and Forget; got {type(event).__name__}")
+    if not deletions:
+        raise ValueError("the stream deletes nothing: there is nothing to compare")
+    return listed
+
+
+class World:
+    """A mode on its way through a stream that may lack some records."""
+
+    def __init__(self, mode: Mode, absent: frozenset[Hashable]) -> None:
+        self.mode = mode
+        self.absent = absent
+        self.live: dict[Hashable, tuple[Array, float]] = {}
+        self._deletions = 0
+
+    def run(self, events: Sequence[Event], noises: Sequence[Array]) -> None:
+        """Go through the events; the n-th deletion of this world uses noises[n]."""
+        block: list[Learn] = []
+        for event in events:
+            if isinstance(event, Learn) and event.record not in self.absent:
+                block.append(event)
+                continue
+            self._learn(block)
+            block = []
+            if isinstance(event, Learn):
+                self.mode.skip()
+            else:
+                self.prepare(event)
+                self.forget(event, noises[self._deletions])
+        self._learn(block)
+
+    def _learn(self, block: Sequence[Learn]) -> None:
+        if block:
+            X, Y = np.array([e.x for e in block]), np.array([e.y for e in block])
+            self.mode.insert_many(X, Y)
+            self.live.update({e.record: (e.x, e.y) for e in block})
+
+    def prepare(self, request: Forget) -> None:
+        """Renew a mode that could not certify this deletion as it is."""
+        try:
+            self.copy()._forget(request, np.zeros(self.mode.dim))
+        except CertificateExceeded:
+            if not hasattr(self.mode, "renew"):
+                raise
+            self.mode.renew(*self._rows(self.live.values()))
+
+    def forget(self, request: Forget, noise: Array) -> None:
+        """The deletion, or in a world that lacks the records its noise."""
+        self._deletions += 1
+        gone = [r for r in request.records if r in self.live]
+        kept = {r: v for r, v in self.live.items() if r not in gone}
+        try:
+            self._forget(request, noise)
+        except CertificateExceeded:  # one step will not do: solve without the records
+            if not hasattr(self.mode, "renew"):
+                raise
+            self.mode.renew(*self._rows(kept.values()), forgotten=len(gone))
+            self.mode.publish(noise)
+        self.live = kept
+
+    def _rows(self, records: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
+        pairs = list(records)
+        X = np.array([x for x, _ in pairs]).reshape(-1, self.mode.dim)
+        return X, np.array([y for _, y in pairs])
+
+    def publish_still(self) -> None:
+        """Bring the published copy up to date, without noise."""
+        if self.mode.publishes == "output":
+            self.mode.publish(np.zeros(self.mode.dim))
+
+    def _forget(self, request: Forget, noise: Array) -> None:
+        drawn = None if self.mode.exact else noise
+        known = [self.live[r] for r in request.records if r in self.live]
+        if not known:
+            self.mode.forget_nothing(drawn)
+        elif len(known) == 1:
+            self.mode.delete(*known[0], drawn)
+        else:
+            X, Y = np.array([x for x, _ in known]), np.array([y for _, y in known])
+            self.mode.delete(X, Y, drawn, records=len(known))
+
+    def copy(self) -> World:
+        """Another world in the same state."""
+        twin = World(self.mode.fresh(), self.absent)
+        twin.mode.restore(self.mode.state())
+        twin.live, twin._deletions = dict(self.live), self._deletions
+        return twin
+
+
+def weight_distance(one: World, two: World) -> float:
+    """How far the published weights are apart."""
+    return float(np.linalg.norm(one.mode.published() - two.mode.published()))
+
+
+def covered_distance(one: World, two: World) -> float:
+    """How far apart is what the promise covers: the whole state, or what leaves."""
+    if one.mode.publishes == "output":
+        return weight_distance(one, two)
+    first, second = one.mode.state(), two.mode.state()
+    if first.keys() != second.keys():
+        return float("inf")
+    total = 0.0
+    for key, array in first.items():
+        other = second[key]
+        if array.shape != other.shape:
+            return float("inf")
+        # Integers are subtracted as integers: floats would lose the last bits.
+        total += float(np.sum((array - other).astype(np.float64) ** 2))
+    return float(np.sqrt(total))
+
+
+def parallel_vectors(world: World, x: Array) -> tuple[float, str]:
+    """The largest |cos| of x with any run of numbers in the state, and where."""
+    best, where = 0.0, "nowhere"
+    unit = x / np.linalg.norm(x)
+    for name, array in _arrays(world.mode):
+        for order in ("C", "F") if array.ndim > 1 else ("C",):
+            flat = array.ravel(order=order).astype(np.float64)
+            if flat.size < unit.size or not np.isfinite(flat).all():
+                continue
+            windows = np.lib.stride_tricks.sliding_window_view(flat, unit.size)
+            lengths = np.linalg.norm(windows, axis=1)
+            cosines = np.abs(windows @ unit) / np.where(lengths > 0, lengths, np.inf)
+            if float(cosines.max()) > best:
+                best, where = float(cosines.max()), name
+    return best, where
+
+
+def _arrays(mode: Mode) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every array in the state and in what the object holds."""
+    for key, array in mode.state().items():
+        yield f"state {key!r}", np.asarray(array)
+    seen: set[int] = set()
+    yield from _inside(mode, type(mode).__name__, seen, _DEPTH)
+
+
+def _inside(
+    value: object, name: str, seen: set[int], depth: int
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    if depth == 0 or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "fiu":
+            yield name, value
+        return
+    if isinstance(value, Mapping):
+        parts = [(f"{name}[{k!r}]", v) for k, v in value.items()]
+    elif isinstance(value, (list, tuple, deque)):
+        if value and all(isinstance(v, (int, float)) for v in value):
+            yield name, np.array(value, dtype=np.float64)
+            return
+        parts = [(f"{name}[{i}]", v) for i, v in enumerate(value)]
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        parts = [(f"{name}.{k}", v) for k, v in vars(value).items()]
+    else:
+        return
+    for part, inner in parts:
+        yield from _inside(inner, part, seen, depth - 1)

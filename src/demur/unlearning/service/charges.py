@@ -1,0 +1,208 @@
+"""The till: where the deletions of a service are booked before noise is drawn.
+
+A deletion is one charge at `Erasure`, under the name of its operation. The noise key
+that the book makes for it lives in this process's memory alone and is handed out once.
+So a deletion that dies between its charge and its commit can never be drawn again, by
+anybody: the charge stays, and a second attempt is another operation that pays anew.
+
+A service without a ledger keeps its own book beside it. Under a scope in which costs
+add up, every epoch has a book of its own (a model trained anew starts a new budget);
+the older books stay where they are.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from demur.core.adjacency import Erasure
+from demur.core.declaration import Declaration
+from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.entry import Entry
+from demur.core.errors import (
+    BookMismatch,
+    BudgetExceeded,
+    IdempotencyConflict,
+    NotPrivate,
+)
+from demur.ledger import GaussianMeter, Ledger
+from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.pricing.prices import Tariff
+from demur.unlearning.pricing.terms import Terms
+from demur.unlearning.service.state import Keeper
+
+_OS = OsEntropy()
+
+
+def book_path(path: Path, epoch: int, composes: bool) -> Path:
+    """Where a service's own book of an epoch lies."""
+    return path.with_name(f"{path.name}.book-{epoch if composes else 1}")
+
+
+def books_beside(path: Path) -> list[Path]:
+    """The service's own books that are there, of all epochs."""
+    found = path.parent.glob(f"{glob.escape(path.name)}.book-*")
+    return sorted(p for p in found if p.name.rpartition("-")[2].isdigit())
+
+
+def later_book(path: Path, epoch: int) -> bool:
+    """Whether there is a book of an epoch after this one."""
+    return any(int(p.name.rpartition("-")[2]) > epoch for p in books_beside(path))
+
+
+def entry_name(service_id: str, operation: str) -> str:
+    """The idempotency key under which an operation is booked."""
+    return f"unlearning {service_id} {operation}"
+
+
+def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
+    """A ledger that can carry a service, or the reason why it cannot."""
+    if not isinstance(ledger, Ledger):
+        raise TypeError(
+            f"ledger must be a Ledger or None; got {type(ledger).__name__}."
+            " Nothing was spent."
+        )
+    if not ledger.durable:
+        raise BookMismatch(
+            "a durable service needs a durable book: Ledger.open(...). Nothing was"
+            " spent."
+        )
+    if terms.testing and not ledger.terms.testing:
+        raise NotPrivate(
+            "a service with a seeded noise source is for tests, and this book is not:"
+            " open one with testing=True. Nothing was spent."
+        )
+    if not any(isinstance(unit, Erasure) for unit, _ in ledger.terms.budgets):
+        raise BookMismatch(
+            "this book has no budget at Erasure(), which is what deletions cost."
+            " Nothing was spent."
+        )
+    gaussian = any(isinstance(m, GaussianMeter) for m in ledger.terms.filter.meters)
+    if gaussian and terms.accounting != "gdp" and not tariff.exact:
+        raise BookMismatch(
+            f"this book adds up squares of mu, which theorem"
+            f" {terms.model().theorem.id!r} does not prove for several deletions: open"
+            " one with filter='rdp', or with requests_per_subject=1 if every person"
+            " asks once. Nothing was spent."
+        )
+    return ledger
+
+
+class Till:
+    """One book and the service that pays into it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tariff: Tariff,
+        service_id: str,
+        *,
+        own: bool,
+        source: Source = _OS,
+    ) -> None:
+        self.ledger, self.tariff, self.own = ledger, tariff, own
+        self._service, self._source = service_id, source
+        self.cover: Entry | None = None
+        if tariff.composition == "nothing":
+            try:
+                self.cover = ledger.charge(
+                    tariff.cover(),
+                    label="deletions, to each person their own",
+                    idempotency_key=self._name("cover"),
+                    source=source,
+                )
+            except BudgetExceeded as error:
+                raise CapacityExhausted(
+                    f"the book cannot carry this service: {error}",
+                    "privacy",
+                    retrain_required=False,
+                ) from error
+
+    @classmethod
+    def own_book(cls, url: str, keeper: Keeper, tariff: Tariff, keys: Path) -> Till:
+        """The service's own book of this epoch: beside a file, or in its database."""
+        path, composes = keeper.place.path, tariff.composition != "nothing"
+        ledger = Ledger.open(
+            url if path is None else book_path(path, keeper.epoch, composes),
+            dataset=f"deletion service {keeper.id}",
+            budgets={Erasure(): tariff.budget},
+            filter=tariff.rule,
+            keys=keys / "book" if path is None else None,
+            testing=keeper.terms.testing,
+        )
+        return cls(ledger, tariff, keeper.id, own=True, source=keeper.source)
+
+    def _name(self, operation: str) -> str:
+        return entry_name(self._service, operation)
+
+    def _label(self, operation: str) -> str:
+        return f"deletion {operation[:8]}{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return f" of service {self._service}"
+
+    def booked(self) -> set[str]:
+        """The entries of this service's operations, the cover aside."""
+        return {
+            entry.id
+            for entry in self.ledger.entries()
+            if entry.label.startswith("deletion ")
+            and entry.label.endswith(self._suffix)
+        }
+
+    def charge(self, declaration: Declaration, operation: str) -> Entry:
+        """Book an operation, durably, before its noise exists."""
+        try:
+            return self.ledger.charge(
+                declaration,
+                label=self._label(operation),
+                idempotency_key=self._name(operation),
+                source=self._source,
+            )
+        except BudgetExceeded as error:
+            raise CapacityExhausted(
+                f"the book declines: {error}", "privacy", retrain_required=True
+            ) from error
+
+    def key(self, entry: Entry) -> NoiseKey:
+        """The noise key of an operation: once, and in this process alone."""
+        return self.ledger.key(entry)
+
+    def find(self, operation: str) -> Entry | None:
+        """The entry of an operation, if it was booked; final, not just not yet."""
+        return self.ledger.find(self._name(operation), settled=True)
+
+    @contextmanager
+    def book_of(self, keeper: Keeper, epoch: int) -> Iterator[Ledger]:
+        """The book that was charged in an epoch, or this one if that was put away."""
+        path, composes = keeper.place.path, self.tariff.composition != "nothing"
+        with ExitStack() as earlier:
+            found = self.ledger
+            if self.own and path is not None and composes and epoch != keeper.epoch:
+                book = book_path(path, epoch, composes)
+                if book.exists():
+                    found = earlier.enter_context(Ledger.open(book))
+            yield found
+
+    def stop(self, operation: str) -> None:
+        """Take the place of an operation's charge, unless it was booked.
+
+        A writer that lost its lock between its intent and its charge is still there:
+        its entry would be one that no journal knows. Now its charge is refused.
+        """
+        if self.find(operation) is None:
+            # A conflict: it was faster, and is booked after all.
+            with suppress(IdempotencyConflict):
+                self.charge(self.tariff.stopped(), operation)
+
+    def commit(self, entry: Entry, artefact: str) -> None:
+        """Bind the entry to what it paid for; its key is wiped."""
+        self.ledger.commit(entry, artefact)
+
+    def close(self) -> None:
+        """Close the book if it is the service's own."""
+        if self.own:
+            self.ledger.close()

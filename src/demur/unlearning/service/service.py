@@ -1,0 +1,347 @@
+"""The service: a live model that learns by id, forgets on request and can prove it.
+
+    with UnlearningService.open("model.db", mode="ogd", dim=20, epsilon=1.0,
+                                delta=1e-6) as service:
+        service.insert(x, y, record_id="order 17", subject_id="customer 3")
+        certificate = service.delete("order 17")
+
+`deletion` holds the order of events and why it survives a crash, `recovery` what
+opening does, `tariff` what a deletion costs. One process at a time opens a service.
+
+**When is an insert acknowledged?** With durability="each", when `insert` returns. With
+"batch", when `flush` returns, or `insert` of the `batch_size`-th record; a crash loses
+what came after, and the model on disk never knew of it. Deletions are always
+durable when they return, together with every insert before them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.core.bounds import real_array
+from demur.core.entropy import OsEntropy, Source
+from demur.ledger import Ledger
+from demur.unlearning.errors import RecordExists, UnknownRecord
+from demur.unlearning.models.base import Accounting, Array, Scope
+from demur.unlearning.pricing.terms import RecordStore
+from demur.unlearning.records import queue
+from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.tables import Learned
+from demur.unlearning.service import opening, retraining
+from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.opening import Opened
+from demur.unlearning.service.reading import Serving
+from demur.unlearning.service.requests import Answer, Desk, OnExhausted
+from demur.unlearning.service.retraining import Record
+
+Durability: TypeAlias = Literal["each", "batch"]
+Deadline: TypeAlias = datetime | timedelta | None
+
+
+class UnlearningService(Serving):
+    """A live model with ids, a journal, a book and certificates of deletion."""
+
+    # What carries deletions out; tests put saboteurs here.
+    _deletions: type[Deletions] = Deletions
+
+    def __init__(
+        self,
+        opened: Opened,
+        on_exhausted: OnExhausted = "raise",
+        records: Callable[[], Iterable[Record]] | None = None,
+        batch: int = 1,
+    ) -> None:
+        """Use `open`."""
+        self._opened, self._keeper = opened, opened.keeper
+        self._records, self._batch = records, batch
+        self._resources = ExitStack()
+        self._desk = Desk(
+            self._keeper,
+            self._deletions(self._keeper, opened.till, opened.tariff),
+            on_exhausted,
+            lambda without: self._retrain(None, without),
+        )
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        mode: str | None = None,
+        dim: int | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        scope: Scope | None = None,
+        accounting: Accounting | None = None,
+        capacity: int | None = None,
+        requests_per_subject: int | None = None,
+        record_store: RecordStore | None = None,
+        ledger: Ledger | None = None,
+        on_exhausted: OnExhausted = "raise",
+        records: Callable[[], Iterable[Record]] | None = None,
+        durability: Durability = "each",
+        batch_size: int = 1000,
+        keys: str | os.PathLike[str] | None = None,
+        source: Source | None = None,
+        **config: Any,
+    ) -> Self:
+        """A service in a file, at `sqlite:///...` or at `postgresql://...`.
+
+        The first opening fixes mode, dim, epsilon, delta, scope, accounting, capacity,
+        requests_per_subject, record_store and the mode's own options (`config`); later
+        ones may leave them out, and are refused if they name others. `records` gives
+        the live records for on_exhausted="retrain" (default: the encrypted store).
+        `keys` is the owner-only folder for secrets (default: beside a file). A service
+        with a seeded `source` is for tests, from its first opening to its last: its
+        certificates are stamped NOT PRIVATE, and `demur unlearn verify` refuses them.
+        """
+        _one_of("on_exhausted", on_exhausted, OnExhausted)
+        _one_of("durability", durability, Durability)
+        validate.count(batch_size=batch_size)
+        asked = {
+            "mode": mode,
+            "dim": dim,
+            "epsilon": epsilon,
+            "delta": delta,
+            "scope": scope,
+            "accounting": accounting,
+            "capacity": capacity,
+            "requests_per_subject": requests_per_subject,
+            "record_store": record_store,
+        }
+        with ExitStack() as refused:  # A refusal leaves no lock and no file open.
+            opened = opening.open_service(
+                os.fspath(url),
+                asked,
+                config,
+                ledger,
+                keys,
+                OsEntropy() if source is None else source,
+                refused,
+            )
+            batch = 1 if durability == "each" else int(batch_size)
+            self = cls(opened, on_exhausted, records, batch)
+            self._desk.take_up_interrupted()
+            self._resources = refused.pop_all()
+        return self
+
+    # -- learning ----------------------------------------------------------------
+
+    def insert(
+        self,
+        x: ArrayLike,
+        y: float,
+        *,
+        record_id: str | int,
+        subject_id: str | int | None = None,
+    ) -> float:
+        """Learn a record; the prediction for it from before."""
+        keeper = self._keeper
+        with keeper.lock:
+            keeper.usable()
+            newcomer = self._desk.newcomer(record_id, subject_id)
+            with keeper.step(ValueError, TypeError):  # the model's refusals
+                prediction = keeper.mode.insert(x, y)
+                record = Learned(*newcomer, keeper.marks.content(x, y))
+                keeper.learned(record, np.asarray(x, dtype=np.float64), float(y))
+            if len(keeper.pending) >= self._batch:
+                keeper.flush()
+            return prediction
+
+    def insert_many(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        record_ids: Sequence[str | int],
+        subject_ids: Sequence[str | int | None] | None = None,
+    ) -> Array:
+        """Learn rows in order, all or none, and make them durable together."""
+        rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
+        subjects = [None] * len(record_ids) if subject_ids is None else subject_ids
+        if rows.ndim != 2 or targets.ndim != 1:
+            raise ValueError(
+                f"X must be a matrix and Y a vector; got shapes {rows.shape} and"
+                f" {targets.shape}"
+            )
+        if not len(rows) == len(targets) == len(record_ids) == len(subjects):
+            raise ValueError(
+                f"X, Y and the ids must be equally many; got {len(rows)} rows,"
+                f" {len(targets)} targets, {len(record_ids)} record ids"
+            )
+        keeper = self._keeper
+        with keeper.lock:
+            keeper.usable()
+            new = self._desk.newcomers(record_ids, subjects)
+            if len({mark for mark, _, _ in new}) < len(new):
+                raise RecordExists(
+                    "an id occurs twice among the rows; none was learned"
+                )
+            with keeper.step(ValueError, TypeError):  # the model's refusals
+                predictions = keeper.mode.insert_many(rows, targets)
+                for newcomer, x, y in zip(new, rows, targets.tolist(), strict=True):
+                    content = keeper.marks.content(x, y)
+                    keeper.learned(Learned(*newcomer, content), x, y)
+            keeper.flush()
+            return predictions
+
+    # -- forgetting --------------------------------------------------------------
+
+    def delete(
+        self,
+        record_id: str | int,
+        x: ArrayLike | None = None,
+        y: float | None = None,
+        *,
+        deadline: Deadline = None,
+        bury: bool = False,
+    ) -> Answer:
+        """Forget a record and certify it; again, and the same certificate comes back.
+
+        x and y are for modes that must see the record, unless it is in the encrypted
+        store; given, they must be what was learned. With `bury`, an id that was never
+        learned is refused from now on (and the call still raises `UnknownRecord`).
+        """
+        keeper, until = self._keeper, queue.deadline_text(deadline)
+        with keeper.lock:
+            keeper.usable()
+            mark = keeper.marks.record(record_id)
+            try:
+                (answer,) = self._desk.forget([(mark, x, y)], until)
+            except UnknownRecord:
+                if bury and mark not in keeper.index:
+                    keeper.bury(mark)
+                raise
+            return answer
+
+    def delete_many(
+        self,
+        record_ids: Iterable[str | int],
+        X: ArrayLike | None = None,
+        Y: ArrayLike | None = None,
+        *,
+        deadline: Deadline = None,
+    ) -> list[Answer]:
+        """Forget records together, with one noise and one commit; all or none."""
+        ids = list(record_ids)
+        rows: Sequence[Any] = [None] * len(ids) if X is None else list(np.asarray(X))
+        targets: Sequence[Any] = [None] * len(ids) if Y is None else list(np.asarray(Y))
+        if not len(ids) == len(rows) == len(targets):
+            raise ValueError(
+                f"{len(ids)} ids came with {len(rows)} rows and {len(targets)} targets"
+            )
+        keeper, until = self._keeper, queue.deadline_text(deadline)
+        with keeper.lock:
+            keeper.usable()
+            marks = map(keeper.marks.record, ids)
+            asked = list(zip(marks, rows, targets, strict=True))
+            return self._desk.forget(asked, until)
+
+    def delete_subject(
+        self, subject_id: str | int, *, deadline: Deadline = None
+    ) -> list[Answer]:
+        """Forget every record of a person, as one request.
+
+        For modes that must see the records, they have to be in the encrypted store.
+        """
+        keeper, until = self._keeper, queue.deadline_text(deadline)
+        with keeper.lock:
+            keeper.usable()
+            marks = self._desk.records_of(keeper.marks.subject(subject_id))
+            if not marks:
+                raise UnknownRecord(
+                    "no record of this person was learned. Nothing was spent."
+                )
+            return self._desk.forget([(mark, None, None) for mark in marks], until)
+
+    def publish(self) -> None:
+        """Renew the published copy (modes that publish an output); paid for."""
+        keeper = self._keeper
+        with keeper.lock:
+            keeper.usable()
+            if keeper.mode.publishes == "output":
+                self._desk.deletions.carry_out([], queue.deadline_text(None))
+
+    def process_queue(self) -> list[Certificate]:
+        """Try every request that waits again; the certificates of those that went."""
+        with self._keeper.lock:
+            self._keeper.usable()
+            return self._desk.process(self._desk.waiting())
+
+    # -- epochs ------------------------------------------------------------------
+
+    def retrain(self, records: Iterable[Record] | None = None) -> list[Certificate]:
+        """Train anew on `records`, (record_id, x, y) or (record_id, x, y, subject_id).
+
+        A new epoch begins. Every live record that is not among them is deleted by
+        that, exactly, and its certificate is among those returned; so are the requests
+        that wait. Default: the records of `records=` at opening, or of the encrypted
+        store. A record that was deleted is refused: it must be learned again by id.
+        """
+        with self._keeper.lock:
+            self._keeper.usable()
+            return list(self._retrain(records, set()).values())
+
+    def _retrain(
+        self, records: Iterable[Record] | None, without: set[str]
+    ) -> dict[str, Certificate]:
+        opening.check_next_epoch(self._opened)
+        without = without | {queued.record for queued in self._desk.waiting()}
+        found = self._gather(records, without)
+        issued = retraining.begin(self._keeper, self._opened.till, found)
+        with self._keeper.step():  # No deletion of an epoch without its book.
+            if opening.next_epoch(self._opened):
+                self._desk.deletions = self._deletions(
+                    self._keeper, self._opened.till, self._opened.tariff
+                )
+        self._keeper.tidy()
+        return issued
+
+    def _gather(
+        self, records: Iterable[Record] | None, without: set[str]
+    ) -> list[retraining.Gathered]:
+        self._keeper.flush()
+        if records is None and self._records is not None:
+            records = self._records()
+        with self._keeper.place.read() as connection:
+            return retraining.gather(self._keeper, connection, records, without)
+
+    def renew(self, records: Iterable[Record] | None = None) -> None:
+        """Bring the model to its minimum again by the live records (`logistic`)."""
+        with self._keeper.lock:
+            self._keeper.usable()
+            retraining.renew(self._keeper, self._gather(records, set()))
+
+    def snapshot(self) -> Path:
+        """Write the state to a file; the next deletion destroys it."""
+        with self._keeper.lock:
+            self._keeper.usable()
+            self._keeper.flush()
+            return retraining.snapshot(self._keeper)
+
+    def restore(self, path: str | os.PathLike[str]) -> list[Certificate]:
+        """Go back to a snapshot, unless something was deleted since.
+
+        Records that were learned since are not in the model any more; their
+        certificates are returned.
+        """
+        data = Path(path).read_bytes()
+        with self._keeper.lock:
+            self._keeper.usable()
+            self._keeper.flush()
+            return retraining.restore(self._keeper, self._opened.till, data)
+
+
+def _one_of(name: str, value: object, choices: Any) -> None:
+    known = get_args(choices)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r:.40}")

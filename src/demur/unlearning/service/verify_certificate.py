@@ -1,0 +1,181 @@
+"""Verifying one certificate: what its holder, or an auditor, runs.
+
+    demur unlearn verify CERTIFICATE JOURNAL
+
+The certificate pins the journal: it holds the hash of its own row, so a history that
+was rewritten later does not match it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from demur.core.accounting.events import Gaussian
+from demur.core.adjacency import Erasure
+from demur.core.entry import Entry
+from demur.core.rounding import quotient_up
+from demur.ledger import Ledger
+from demur.unlearning.errors import CapacityExhausted, ServiceMismatch
+from demur.unlearning.pricing.prices import Tariff
+from demur.unlearning.pricing.terms import Terms
+from demur.unlearning.records import store
+from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.service import recovery
+from demur.unlearning.service.charges import books_beside, entry_name
+from demur.unlearning.service.retraining import WITHOUT_NOISE
+from demur.unlearning.service.verification import (
+    Finding,
+    certificate_problems,
+    read_history,
+)
+
+_LOOSE = 1.0 + 1e-9
+
+
+def verify_certificate(
+    certificate: Certificate,
+    url: str | os.PathLike[str],
+    *,
+    book: str | os.PathLike[str] | None = None,
+) -> Finding:
+    """Check a certificate against the journal at `url` and the book that was charged.
+
+    The journal's chain is walked from its genesis, the deletion's row compared word
+    for word, the book verified, its entry found, and the epsilon recomputed.
+    """
+    place = store.ServiceStore(os.fspath(url))
+    with ExitStack() as open_things:
+        open_things.callback(place.close)
+        if not recovery.exists(place):
+            raise ServiceMismatch("there is no journal of a deletion service here")
+        terms = recovery.kept_terms(place)
+        tariff = Tariff(terms)
+        with place.read() as connection:
+            history = read_history(connection)
+        problems = history.problems + certificate_problems(certificate, history)
+        problems += _term_problems(certificate, terms)
+        unknown: list[str] = []
+        if history.generations.get(certificate.record, 0) > certificate.generation:
+            unknown.append(
+                "the record was learned again after this deletion, as a new generation"
+            )
+        if certificate.theorem not in WITHOUT_NOISE:
+            ledger = _book(certificate, place.path, os.fspath(url), book, open_things)
+            if ledger is None:
+                problems.append(
+                    "the book that was charged is not beside the journal: give its"
+                    " address (--book)"
+                )
+            else:
+                problems += [f"the book: {p}" for p in ledger.verify().problems]
+                problems += _number_problems(certificate, terms, tariff, ledger)
+        return Finding(
+            history.head.sequence, history.head, tuple(problems), tuple(unknown)
+        )
+
+
+def _book(
+    certificate: Certificate,
+    path: Path | None,
+    url: str,
+    book: str | os.PathLike[str] | None,
+    open_things: ExitStack,
+) -> Ledger | None:
+    """The book with the certificate's id, where it can be."""
+    places = [os.fspath(book)] if book is not None else []
+    if book is None and path is not None:
+        places = [str(p) for p in books_beside(path)]
+    elif book is None:
+        places = [url]
+    for place in places:
+        ledger = open_things.enter_context(Ledger.open(place))
+        if ledger.id == certificate.book:
+            return ledger
+    return None
+
+
+def _term_problems(certificate: Certificate, terms: Terms) -> list[str]:
+    """It speaks of this service's mode and budget, and of the right theorem."""
+    problems = [
+        f"its {name} is not that of the service"
+        for name in ("mode", "scope", "delta")
+        if getattr(certificate, name) != getattr(terms, name)
+    ]
+    if terms.testing:
+        problems.append("the service is for tests: its noise has a seed, NOT PRIVATE")
+    if certificate.theorem in WITHOUT_NOISE:
+        if (certificate.entry, certificate.epsilon) != ("", 0.0):
+            problems.append("a model that never saw the record costs nothing")
+    elif certificate.theorem != terms.model().theorem.id:
+        problems.append("its theorem is not that of the service's mode")
+    if certificate.epsilon_so_far > terms.epsilon * _LOOSE:
+        problems.append("its epsilon so far exceeds the budget of the service")
+    return problems
+
+
+def _number_problems(
+    certificate: Certificate, terms: Terms, tariff: Tariff, ledger: Ledger
+) -> list[str]:
+    """Cost and shift, computed again; numbers that no service has are wrong, too."""
+    try:
+        found = _cost_problems(certificate, tariff, ledger)
+        return found + _shift_problems(certificate, terms)
+    except (ValueError, ArithmeticError, CapacityExhausted):
+        return ["its numbers are none that this service can give"]
+
+
+def _shift_problems(certificate: Certificate, terms: Terms) -> list[str]:
+    """The bound is the theorem's at that tick; grids of earlier deletions may add."""
+    model = terms.model()
+    state = model.state()
+    if "ticks" in state:
+        model.restore(state | {"ticks": np.array(certificate.tick)})
+    least = model.shift_bound(certificate.records)
+    if certificate.shift_bound * _LOOSE < least:
+        return ["its shift bound is below that of the theorem at its tick"]
+    return []
+
+
+def _cost_problems(
+    certificate: Certificate, tariff: Tariff, ledger: Ledger
+) -> list[str]:
+    """The entry is there, and the noise is as large as the epsilon says."""
+    service = certificate.service
+    entry = ledger.find(entry_name(service, certificate.operation))
+    if entry is None or entry.id != certificate.entry:
+        return ["the cost of this deletion is not in the book"]
+    if tariff.exact:
+        claimed = (certificate.epsilon, certificate.shift_bound, certificate.sigma)
+        return [] if claimed == (0.0, 0.0, 0.0) else ["an exact deletion costs nothing"]
+    if certificate.epsilon > tariff.budget.epsilon * _LOOSE:
+        return ["its epsilon exceeds the budget of the service"]
+    if not certificate.shift_bound > 0.0 or not certificate.sigma > 0.0:
+        return ["it claims no shift or no noise"]
+    needed = tariff.epsilon(certificate.sigma / certificate.shift_bound)
+    problems = []
+    if certificate.epsilon * _LOOSE < needed:
+        problems.append("its noise is too small for the epsilon that it claims")
+    payer: Entry | None = entry
+    if tariff.composition == "nothing":
+        payer = ledger.find(entry_name(service, "cover"))
+    event = None if payer is None else payer.declaration.cost.at(Erasure())
+    if not isinstance(event, Gaussian):
+        problems.append("the book has no entry that pays for this deletion")
+    elif tariff.composition == "nothing":
+        limit = tariff.epsilon(event.multiplier)
+        if certificate.epsilon > limit * _LOOSE:
+            problems.append("the book's entry pays for less than it claims")
+        part = tariff.part_of_request(certificate.requests)
+        least = tariff.multiplier(part) * certificate.shift_bound
+        if certificate.sigma * _LOOSE < least:
+            problems.append(
+                f"its noise is too small for request {certificate.requests} of one"
+                " person: together they would exceed the budget"
+            )
+    elif quotient_up(certificate.sigma, certificate.shift_bound) < event.multiplier:
+        problems.append("the book's entry is for more noise than it claims")
+    return problems

@@ -1,0 +1,237 @@
+"""The state machine: calibrate, learn until N*, then learn and forget in any order.
+
+    CALIBRATION   calibrate_step(x, y) ... finalize_calibration(gamma_learn)
+    LEARNING      insert(x, y) until inserts_seen >= N_star
+    INTERLEAVING  insert and delete; predictions count
+
+A deletion goes in this order: everything that can be refused is (phase, id, capacity,
+record, certificate); one draw of the odometer's reservation, durable; the noise of that
+draw; the mode's state. Whatever fails after the draw leaves it spent.
+
+The model is in memory. For one that survives its process, knows repeated and late
+requests and hands out certificates, see `UnlearningService`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn
+
+from numpy.typing import ArrayLike
+
+from demur.core import validate
+from demur.unlearning.models import make_mode
+from demur.unlearning.models.base import Mode
+from demur.unlearning.pricing.calibrator import Calibrator
+from demur.unlearning.stream import phase as phases
+from demur.unlearning.stream.drift import DriftDetector
+from demur.unlearning.stream.forgetting import Forgetting, statement_of
+from demur.unlearning.stream.hooks import Hooks
+from demur.unlearning.stream.learner import Learner
+from demur.unlearning.stream.locking import one_at_a_time
+from demur.unlearning.stream.machine import EarlyPrediction as EarlyPrediction
+from demur.unlearning.stream.metrics import Metrics, metrics_of
+from demur.unlearning.stream.odometer import PrivacyOdometer
+from demur.unlearning.stream.registry import Request
+
+
+class MemoryPair(Learner):
+    """A model that learns one record at a time and forgets on request.
+
+    `mode` names a way to learn and forget (or is a `Mode`), and its options follow.
+    `predictions="withhold"` returns None before N*, `"flag"` an `EarlyPrediction`.
+
+    >>> odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.5, gamma=1.0)
+    >>> model = MemoryPair(2, odometer, radius=1.0)
+    >>> for t in range(50):
+    ...     _ = model.calibrate_step([0.6, 0.8], 0.5)
+    >>> stats = model.finalize_calibration(gamma_learn=0.1)
+    >>> odometer.finalize_with(stats, T_estimate=10_000)
+    >>> model.phase.name, odometer.ready_to_delete
+    ('INTERLEAVING', True)
+    >>> prediction = model.insert([0.6, 0.8], 0.5, record_id="r1")
+    >>> model.delete(record_id="r1")
+    >>> model.deletes_seen, odometer.deletions_made
+    (1, 1)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        odometer: PrivacyOdometer,
+        calibrator: Calibrator | None = None,
+        mode: str | Mode = "ogd",
+        *,
+        predictions: Literal["flag", "withhold"] = "flag",
+        calibration_records: Literal["forget", "keep"] = "forget",
+        hooks: Hooks | None = None,
+        drift: DriftDetector | None = None,
+        metrics: bool = False,
+        comparator: ArrayLike | None = None,
+        **mode_config: Any,
+    ) -> None:
+        """`metrics` and `comparator` are for empirical regret (`metrics()`).
+
+        `calibration_records="keep"` lets a record that sized the noise be deleted all
+        the same, as the seed does; no promise covers that.
+        """
+        validate.count(dim=dim)
+        for name, given, wanted in (
+            ("odometer", odometer, PrivacyOdometer),
+            ("calibrator", calibrator or Calibrator(), Calibrator),
+        ):
+            if not isinstance(given, wanted):
+                raise TypeError(
+                    f"{name} must be a {wanted.__name__} of demur.unlearning; got"
+                    f" {type(given).__module__}.{type(given).__qualname__}"
+                )
+        if calibration_records not in ("forget", "keep"):
+            raise ValueError(
+                "calibration_records must be 'forget' or 'keep'; got"
+                f" {calibration_records!r}"
+            )
+        super().__init__(
+            _mode(mode, int(dim), odometer, mode_config),
+            odometer,
+            calibrator,
+            predictions=predictions,
+            hooks=hooks,
+            drift=drift,
+            metrics=metrics,
+            comparator=comparator,
+        )
+        odometer.bind(self.mode)
+        self._forgetting = Forgetting(
+            self.mode, odometer, self.registry, calibration_records == "keep"
+        )
+        self._unnamed_gone = 0  # records deleted by content
+
+    @property
+    def dim(self) -> int:
+        """The number of features."""
+        return self.mode.dim
+
+    def metrics(self) -> Metrics:
+        """Theory and practice so far."""
+        return metrics_of(self, self._tally)
+
+    def statement(self) -> str:
+        """What a deletion is worth here, for the person who signs."""
+        return statement_of(self.mode, self.odometer)
+
+    # -- forgetting ------------------------------------------------------------
+
+    @one_at_a_time
+    def delete(
+        self,
+        x: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        record_id: str | None = None,
+        subject_id: str | None = None,
+    ) -> None:
+        """Forget a record, or all records of a subject, at the price of one draw.
+
+        `record_id` or `subject_id` say which; modes that need the record take it as
+        x, y (rows and targets, in the order of insertion, for a subject). Without an
+        id the record itself says which, and stands for a person of its own.
+        """
+        phases.require("delete", self.phase)
+        order = self._forgetting.prepare(x, y, record_id, subject_id, self._unnamed())
+        self._forgetting.execute(order)
+        self.deletes_seen += 1
+        if not order.request.record_ids:
+            self._unnamed_gone += order.request.records
+        if order.observation is not None:
+            self._recalibrate_without(order.observation)
+        if self.drift is not None:
+            self.drift.forget()
+        self._fire("delete", record_id=record_id)
+
+    @one_at_a_time
+    def delete_many(
+        self,
+        record_ids: Sequence[str],
+        X: ArrayLike | None = None,
+        Y: ArrayLike | None = None,
+    ) -> None:
+        """Forget several records, one draw each. Ids, contents, capacity and what each
+        subject may ask for are checked first, so that such a refusal forgets none.
+        """
+        phases.require("delete", self.phase)
+        ids = list(record_ids)
+        if len(set(ids)) != len(ids):
+            raise ValueError("record_ids must differ; nothing was spent")
+        self.odometer.require_ready(len(ids))
+        rows, targets = self._forgetting.content(X, Y)
+        if rows is not None and len(rows) != len(ids):
+            raise ValueError(
+                f"X must have one row for each of {len(ids)} ids; got {len(rows)}."
+                " Nothing was spent."
+            )
+        given = [
+            (None, None) if rows is None or targets is None else (rows[at], targets[at])
+            for at in range(len(ids))
+        ]
+        earlier: list[Request] = []
+        for (x, y), record_id in zip(given, ids, strict=True):
+            order = self._forgetting.prepare(x, y, record_id, None, 0, earlier)
+            earlier.append(order.request)
+        for (x, y), record_id in zip(given, ids, strict=True):
+            self.delete(x, y, record_id=record_id)
+
+    @one_at_a_time
+    def publish(self) -> None:
+        """Renew the published copy of a mode that noises it; costs one draw."""
+        if self.mode.publishes != "output":
+            return
+        self._forgetting.publish()
+        self._fire("publish")
+
+    @one_at_a_time
+    def renew(self, X: ArrayLike, Y: ArrayLike) -> None:
+        """Renew a mode's certificate from its live records; nothing is published."""
+        ask = getattr(self.mode, "renew", None)
+        if ask is None:
+            raise TypeError(f"mode {self.mode.name!r} has no certificate to renew")
+        ask(X, Y)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a MemoryPair cannot be copied or pickled: a copy would share its budget"
+            " and lose count. Use an UnlearningService to keep one."
+        )
+
+    def _unnamed(self) -> int:
+        """How many live records were learned without an id."""
+        return self.inserts_seen - self._named - self._unnamed_gone
+
+    def _recalibrate_without(self, observation: int) -> None:
+        """Re-finalise from what does not depend on the deleted record."""
+        assert self.gamma_learn is not None
+        self.calibrator.forget_from(observation)
+        self.registry.forget_calibration_from(observation)
+        self.stats = self.calibrator.finalize(self.gamma_learn, self)
+        self.N_star = self.stats.N_star
+        if self.drift is not None:
+            self.drift.start(self.calibrator.grad_norms)
+
+
+def _mode(
+    mode: str | Mode, dim: int, odometer: PrivacyOdometer, config: dict[str, Any]
+) -> Mode:
+    """The mode by name, with the odometer's lambda_ where it takes one."""
+    if isinstance(mode, Mode):
+        if config:
+            raise TypeError(f"a Mode has its options: {sorted(config)} are too many")
+        if mode.dim != dim:
+            raise ValueError(f"dim is {dim}, but the mode has {mode.dim} features")
+        return mode
+    if mode in ("ogd", "seed"):
+        lambda_ = config.setdefault("lambda_", odometer.lambda_)
+        if lambda_ != odometer.lambda_:
+            raise ValueError(
+                f"lambda_ is {lambda_} here and {odometer.lambda_} in the odometer:"
+                " give one, or the same"
+            )
+    return make_mode(mode, dim, **config)

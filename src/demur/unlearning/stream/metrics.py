@@ -1,0 +1,144 @@
+"""What theory predicted and what was seen, side by side.
+
+`avg_regret_theory` is the bound on the rounds and deletions so far, (R_ins + R_del) /
+rounds, where there is a theorem (`ogd`); `capacity.py` has the proof.
+
+Empirical regret needs a comparator u: sum of loss(w_t) - loss(u) over the stream. The
+best u in hindsight is known to whoever holds the records, and a model that forgets
+must not be the one. So u is given by the caller (zero if nobody says), and the number
+is a lower bound on the regret against the best.
+
+These numbers speak of what has happened, deleted records included: they are
+diagnostics of the operator, not part of the certified state, and are off by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from demur.unlearning.models.base import Array
+from demur.unlearning.pricing import sizing
+from demur.unlearning.pricing.calibrator import FEWEST_POINTS
+from demur.unlearning.stream.losses import Loss
+
+if TYPE_CHECKING:
+    from demur.unlearning.stream.memory_pair import MemoryPair
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Theoretical and empirical numbers of one memory pair; None where unknown."""
+
+    phase: str
+    mode: str
+    N_star_theory: int | None
+    m_theory: int | None
+    eps_step_theory: float | None
+    delta_step_theory: float | None
+    sigma_step_theory: float | None
+    G_hat: float | None
+    D_hat: float | None
+    c_hat: float | None
+    C_hat: float | None
+    avg_regret_theory: float | None
+    avg_regret_empirical: float | None
+    avg_loss_empirical: float | None
+    comparator: str
+    eps_spent: float
+    capacity_remaining: int
+    gamma_learn: float | None
+    gamma_priv: float
+    quantile: float
+    D_cap: float
+    events_seen: int
+    inserts_seen: int
+    deletes_seen: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name, for a log."""
+        return asdict(self)
+
+
+@dataclass
+class Tally:
+    """Running sums of losses: the model's, and the comparator's."""
+
+    on: bool
+    loss: Loss
+    comparator: Array | None
+    of_model: float = 0.0
+    of_comparator: float = 0.0
+    events: int = 0
+
+    @classmethod
+    def of(
+        cls, loss: Loss, dim: int, comparator: ArrayLike | None, *, on: bool
+    ) -> Self:
+        """An empty tally; a comparator must have `dim` finite entries."""
+        if comparator is None:
+            return cls(on, loss, None)
+        u = np.array(comparator, dtype=np.float64)
+        if u.shape != (dim,) or not np.isfinite(u).all():
+            raise ValueError(f"comparator must be {dim} finite numbers")
+        return cls(True, loss, u)
+
+    def add(self, prediction: float, penalty: float, x: Array, y: float) -> None:
+        """One round: its loss is the data's and the regulariser's."""
+        u = self.comparator
+        score = 0.0 if u is None else float(u @ x)
+        other = self.loss.value(self.loss.of_score(score), y)
+        self.of_model += self.loss.value(prediction, y) + penalty
+        self.of_comparator += other + (0.0 if u is None else self.loss.penalty(u))
+        self.events += 1
+
+    @property
+    def average_regret(self) -> float | None:
+        """Against the comparator; None before the first round."""
+        if not self.events:
+            return None
+        return (self.of_model - self.of_comparator) / self.events
+
+
+def metrics_of(model: MemoryPair, tally: Tally) -> Metrics:
+    """The numbers of a memory pair as they stand."""
+    odometer, sized = model.odometer, model.odometer.sizing
+    # Defaults stand in for estimates that were never made, or were deleted.
+    known = model.recalibrations or model.calibrator.observations >= FEWEST_POINTS
+    stats = model.stats if known else None
+    made = odometer.plan
+    theory = None
+    rounds = model.inserts_seen
+    if rounds and sized is not None and made is not None and sized.descent is not None:
+        theory = sizing.average_regret(
+            sized, odometer.deletions_made, made.z, rounds, odometer.delta_B
+        )
+    return Metrics(
+        phase=model.phase.name,
+        mode=model.mode.name,
+        N_star_theory=model.N_star,
+        m_theory=made.m if made else None,
+        eps_step_theory=odometer.eps_step,
+        delta_step_theory=odometer.delta_step,
+        sigma_step_theory=odometer.sigma_step,
+        G_hat=stats.G if stats else None,
+        D_hat=stats.D if stats else None,
+        c_hat=stats.c if stats else None,
+        C_hat=stats.C if stats else None,
+        avg_regret_theory=theory,
+        avg_regret_empirical=tally.average_regret,
+        avg_loss_empirical=tally.of_model / tally.events if tally.events else None,
+        comparator="zero" if tally.comparator is None else "given",
+        eps_spent=odometer.eps_spent,
+        capacity_remaining=odometer.capacity_remaining,
+        gamma_learn=model.gamma_learn,
+        gamma_priv=odometer.gamma,
+        quantile=model.calibrator.quantile,
+        D_cap=model.calibrator.D_cap,
+        events_seen=model.events_seen,
+        inserts_seen=model.inserts_seen,
+        deletes_seen=model.deletes_seen,
+    )

@@ -1,0 +1,215 @@
+"""Who is in the model: ids of live records, their subjects, and past requests.
+
+Ids alone, no features. Where the record itself will be needed (modes that subtract it,
+and calibration) a keyed digest of (x, y) is kept until it is deleted: a deletion that
+hands in another record is refused, and one by content finds out that it concerns
+calibration. The key is random and lives in this object only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from demur.core import validate
+from demur.unlearning.errors import (
+    CapacityExhausted,
+    RecordExists,
+    RecordMismatch,
+    UnknownRecord,
+)
+from demur.unlearning.models.base import Array
+
+
+@dataclass(frozen=True)
+class Request:
+    """One deletion request: whose it is, and which live records it names.
+
+    A record without a subject is its own: ("record", id).
+    """
+
+    subject: tuple[Literal["subject", "record"], str] | None
+    record_ids: tuple[str, ...]
+    records: int
+
+
+class Registry:
+    """Live records by id and by subject, and how often each subject has asked."""
+
+    def __init__(self) -> None:
+        self._subject_of: dict[str, str | None] = {}
+        self._records_of: dict[str, list[str]] = {}
+        self._asked: dict[tuple[str, str], int] = {}
+        self._left: dict[str, str] = {}  # whose a deleted record was
+        self._content: dict[str, bytes] = {}
+        self._calibration: dict[str, int] = {}
+        self._calibration_digests: dict[bytes, int] = {}
+        self._key = secrets.token_bytes(32)
+
+    def __len__(self) -> int:
+        return len(self._subject_of)
+
+    def __contains__(self, record_id: object) -> bool:
+        return record_id in self._subject_of
+
+    def check_new(self, record_id: str | None, subject_id: str | None) -> None:
+        """Refuse an id that is live, and a subject's record that has no id."""
+        if subject_id is not None:
+            validate.name(subject_id=subject_id)
+            if record_id is None:
+                raise ValueError(
+                    "record_id must be given with subject_id: a person's records are"
+                    " found by their ids. Nothing was learned."
+                )
+        if record_id is None:
+            return
+        validate.name(record_id=record_id)
+        if record_id in self._subject_of:
+            raise RecordExists(
+                f"record {record_id!r} is live already; delete it first, or use a new"
+                " id. Nothing was learned."
+            )
+
+    def add(self, record_id: str, subject_id: str | None) -> None:
+        """Note a learned record; one that comes back comes back to its subject."""
+        if subject_id is None:
+            subject_id = self._left.get(record_id)
+        self._subject_of[record_id] = subject_id
+        if subject_id is not None:
+            self._records_of.setdefault(subject_id, []).append(record_id)
+
+    def add_calibration(
+        self, record_id: str | None, index: int, x: Array, y: float
+    ) -> None:
+        """Note that observation `index` of the calibrator came from this record."""
+        if record_id is not None:
+            self._calibration[record_id] = index
+        else:
+            self._calibration_digests.setdefault(self._digest(x, y), index)
+
+    def request(
+        self,
+        record_id: str | None,
+        subject_id: str | None,
+        rows: int | None,
+        unnamed: int,
+    ) -> Request:
+        """What a deletion concerns, or UnknownRecord.
+
+        `rows` is how many records came by content, `unnamed` how many without an id
+        are live.
+        """
+        if record_id is not None:
+            if record_id not in self._subject_of:
+                raise UnknownRecord(
+                    f"no live record has the id {record_id!r}. Nothing was spent."
+                )
+            owner = self._subject_of[record_id]
+            if subject_id is not None and subject_id != owner:
+                raise UnknownRecord(
+                    f"record {record_id!r} does not belong to subject {subject_id!r}."
+                    " Nothing was spent."
+                )
+            if owner is None:
+                return Request(("record", record_id), (record_id,), 1)
+            return Request(("subject", owner), (record_id,), 1)
+        if subject_id is not None:
+            owned = tuple(self._records_of.get(subject_id, ()))
+            if not owned:
+                raise UnknownRecord(
+                    f"subject {subject_id!r} has no live record. Nothing was spent."
+                )
+            return Request(("subject", subject_id), owned, len(owned))
+        if rows is None:
+            raise TypeError(
+                "delete needs record_id=, subject_id=, or the record itself (x, y)."
+                " Nothing was spent."
+            )
+        if rows > unnamed:
+            raise UnknownRecord(
+                f"{rows} records are to be deleted by content, and {unnamed} live"
+                " ones were learned without an id. Nothing was spent."
+            )
+        return Request(None, (), rows)
+
+    def add_content(self, record_id: str, x: Array, y: float) -> None:
+        """Note what was learned under this id, as a digest."""
+        self._content[record_id] = self._digest(x, y)
+
+    def check_content(self, request: Request, rows: Array, targets: Array) -> None:
+        """Refuse records that are not those learned under the request's ids."""
+        for record_id, x, y in zip(request.record_ids, rows, targets, strict=False):
+            known = self._content.get(record_id)
+            if known is not None and known != self._digest(x, y):
+                raise RecordMismatch(
+                    f"this is not the record that was learned as {record_id!r}:"
+                    " forgetting it would damage the model. Nothing was spent."
+                )
+
+    def check_requests(
+        self, request: Request, allowed: int, earlier: Sequence[Request] = ()
+    ) -> None:
+        """Refuse a subject who has used up the requests its promise was made for.
+
+        `earlier` ones come before this one and are not counted yet.
+        """
+        asked = 0
+        if request.subject is not None:
+            asked = self._asked.get(request.subject, 0)
+            asked += sum(one.subject == request.subject for one in earlier)
+        if asked >= allowed:
+            raise CapacityExhausted(
+                f"this subject has made {asked} of {allowed} deletion requests that"
+                " its promise covers. Delete all of a subject's records at once"
+                " (subject_id=), or make the odometer with requests_per_subject=."
+                " Nothing was spent.",
+                reason="privacy",
+                retrain_required=True,
+            )
+
+    def first_calibration(
+        self, request: Request, rows: Array | None, targets: Array | None
+    ) -> int | None:
+        """The earliest calibration observation that the request concerns, if any."""
+        found = [
+            self._calibration[i] for i in request.record_ids if i in self._calibration
+        ]
+        if not request.record_ids and rows is not None and targets is not None:
+            digests = (self._digest(x, y) for x, y in zip(rows, targets, strict=True))
+            found += [
+                self._calibration_digests[d]
+                for d in digests
+                if d in self._calibration_digests
+            ]
+        return min(found, default=None)
+
+    def remove(self, request: Request) -> None:
+        """Forget the records of an executed request, and count it."""
+        if request.subject is not None:
+            self._asked[request.subject] = self._asked.get(request.subject, 0) + 1
+        for record_id in request.record_ids:
+            owner = self._subject_of.pop(record_id)
+            self._content.pop(record_id, None)
+            if owner is not None:
+                self._left[record_id] = owner
+                self._records_of[owner].remove(record_id)
+                if not self._records_of[owner]:
+                    del self._records_of[owner]
+
+    def forget_calibration_from(self, index: int) -> None:
+        """Observation `index` and all later ones are gone."""
+        self._calibration = {k: i for k, i in self._calibration.items() if i < index}
+        self._calibration_digests = {
+            k: i for k, i in self._calibration_digests.items() if i < index
+        }
+
+    def _digest(self, x: Array, y: float) -> bytes:
+        content = np.append(np.asarray(x, dtype=np.float64), float(y))
+        content += 0.0  # -0.0 is 0.0
+        keyed = hashlib.blake2b(content.tobytes(), key=self._key, digest_size=16)
+        return keyed.digest()
