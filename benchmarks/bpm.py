@@ -4,8 +4,8 @@
 
 Times are CPU times of one thread, medians of the repeats, samplers taking turns so that
 a busy machine slows all of them. demur's include ChaCha20 and the grid; with
-"book" also the check, the charge and the digests. The reference draws point by point as
-its description says (inside by a rejected radius, outside by a rejected cube); its
+"ledger" also the check, the charge and the digests. The reference draws point by point
+as its description says (inside by a rejected radius, outside by a rejected cube); its
 probability p_L is taken from our closed form, because its own is wrong from d = 2 and
 fails from d = 18 on.
 """
@@ -47,12 +47,12 @@ def demur(bpm: BPM, points: np.ndarray) -> Contestant:
     return Contestant("demur BPM.apply", run, len(points))
 
 
-def booked(bpm: BPM, points: np.ndarray) -> Contestant:
+def recorded(bpm: BPM, points: np.ndarray) -> Contestant:
     def run() -> object:
-        book = Ledger(Budget(1e6), unit=ReplaceOne(), filter="pure")
-        return bpm.privatize(points, ledger=book)
+        ledger = Ledger(Budget(1e6), unit=ReplaceOne(), filter="pure")
+        return bpm.privatize(points, ledger=ledger)
 
-    return Contestant("demur BPM.privatize, book included", run, len(points))
+    return Contestant("demur BPM.privatize, ledger included", run, len(points))
 
 
 def numpy_normal(points: np.ndarray) -> Contestant:
@@ -114,7 +114,7 @@ def rates(contestants: list[Contestant], repeats: int) -> list[float]:
 def compare(bpm: BPM, count: int, repeats: int) -> float:
     count = max(100, min(count, NUMBERS // bpm.dimension))
     points = np.random.default_rng(0).random((count, bpm.dimension))
-    field = [demur(bpm, points), booked(bpm, points), numpy_normal(points)]
+    field = [demur(bpm, points), recorded(bpm, points), numpy_normal(points)]
     names = [one.name for one in field] + ["reference loop (float, not secure)"]
     found = rates(field, repeats) + [Reference(bpm).per_second(points)]
     print(

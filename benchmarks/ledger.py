@@ -1,4 +1,4 @@
-"""How fast a book is: charges beside raw commits of the same store, and readings.
+"""How fast a ledger is: charges beside raw commits of the same store, and readings.
 
     python benchmarks/ledger.py [--seconds 4] [--entries 100000]
 
@@ -48,13 +48,13 @@ Step = Callable[[], object]
 
 
 def charges(url: str) -> Step:
-    """A step that charges the book once."""
-    book = Ledger.open(url)
-    return lambda: book.charge(COUNT, label="one of many")
+    """A step that charges the ledger once."""
+    ledger = Ledger.open(url)
+    return lambda: ledger.charge(COUNT, label="one of many")
 
 
 def raw_sqlite(path: str) -> Step:
-    """A step that commits once to a SQLite file, as durably as the book does."""
+    """A step that commits once to a SQLite file, as durably as the ledger does."""
     connection = sqlite3.connect(path, timeout=120, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -70,7 +70,7 @@ def raw_sqlite(path: str) -> Step:
 
 
 def raw_postgres(url: str) -> Step:
-    """A step that commits once to a PostgreSQL server, as durably as the book does."""
+    """A step that commits once to a PostgreSQL server, as durably as a ledger."""
     connection = psycopg.connect(url)
     connection.execute("SET synchronous_commit = on")
     connection.commit()
@@ -105,27 +105,27 @@ def rate(
 
 def compare(
     name: str,
-    book: str,
+    ledger: str,
     raw: str,
     make_raw: Callable[[str], Step],
     seconds: float,
 ) -> None:
     """Print a table of charges beside raw commits."""
-    Ledger.open(book, **TERMS).close()
+    Ledger.open(ledger, **TERMS).close()
     for processes in (1, 8, 32):
-        ours = rate(charges, book, processes, seconds)
+        ours = rate(charges, ledger, processes, seconds)
         plain = rate(make_raw, raw, processes, seconds)
         print(
             f"{name:<11} {processes:>9} {ours:>10.0f} {plain:>12.0f}"
             f" {ours / plain:>7.2f}",
             flush=True,
         )
-    with Ledger.open(book) as ledger:
+    with Ledger.open(ledger) as ledger:
         assert ledger.verify(ledger.head()).ok
 
 
 def read_large(name: str, url: str, entries: int) -> None:
-    """Print how long a large book takes to read, in fresh processes."""
+    """Print how long a large ledger takes to read, in fresh processes."""
     large.build(url, entries)
     best: dict[str, float] = {}
     for _ in range(3):
@@ -141,8 +141,8 @@ def read_large(name: str, url: str, entries: int) -> None:
         if not best or whole < best["whole"]:
             best = found | {"whole": whole}
     begin = time.perf_counter()
-    with Ledger.open(url) as book:
-        assert book.verify().ok
+    with Ledger.open(url) as ledger:
+        assert ledger.verify().ok
     verified = time.perf_counter() - begin
     print(
         f"{name:<11} {entries:>9,} {best['whole']:>10.2f} {best['first']:>12.2f}"
@@ -176,7 +176,7 @@ def main() -> None:
             connection.execute("INSERT INTO counter VALUES (0)")
         connection.close()
         try:
-            compare("sqlite", f"{folder}/book.db", raw, raw_sqlite, asked.seconds)
+            compare("sqlite", f"{folder}/ledger.db", raw, raw_sqlite, asked.seconds)
             if server:
                 url = server.url(server.new_database())
                 with psycopg.connect(url) as made:

@@ -22,14 +22,14 @@ rng = np.random.default_rng(1)
 towns = np.array([[0.2, 0.25], [0.75, 0.3], [0.45, 0.8]])
 points = np.clip(towns[rng.integers(K, size=N)] + 0.05 * rng.normal(size=(N, 2)), 0, 1)
 
-# Each owner's part: one report, charged to the book. A move by 0.1 costs 0.4.
-book = Ledger(
+# Each owner's part: one report, charged to the ledger. A move by 0.1 costs 0.4.
+ledger = Ledger(
     {Ball(0.1, space="cube"): Budget(0.5), ReplaceOne(): Budget(6.0)},
     dataset="towns",
     filter="pure",
 )
 bpm = BPM(EPSILON, "auto", dimension=2)
-release = bpm.privatize(points, ledger=book, label="where people live")
+release = bpm.privatize(points, ledger=ledger, label="where people live")
 print(release.statement())
 
 # The server's part: reports and the public mechanism, nothing else; costs nothing.

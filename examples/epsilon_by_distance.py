@@ -1,9 +1,9 @@
-"""The one idea, drawn: what a whole book costs, by how far a record may move.
+"""The one idea, drawn: what a whole ledger costs, by how far a record may move.
 
     python examples/epsilon_by_distance.py docs/images/epsilon_by_distance.svg
 
-Three engines charge one book about the same points of the unit square; then the book is
-read at every distance. Without an argument the picture goes to out/.
+Three engines charge one ledger about the same points of the unit square; then the
+ledger is read at every distance. Without an argument the picture goes to out/.
 """
 
 import sys
@@ -21,7 +21,7 @@ from demur.training import dp_sgd
 DELTA = 1e-6
 NEAR = 0.1
 FARTHEST = 2**0.5  # the diagonal of the square
-INK, QUIET, RULE, BOOK = "#1d2733", "#5f6c7b", "#e3e8ee", "#2f6f8f"
+INK, QUIET, RULE, LEDGER = "#1d2733", "#5f6c7b", "#e3e8ee", "#2f6f8f"
 ENTRIES = {  # label: colour, line, where its name stands (distance, epsilon)
     "a head, released once": ("#b3412f", (0, (5, 2)), (0.78, 1.23)),
     "reports made by their owners": ("#4f7d3a", (0, (1, 1)), (0.78, 2.10)),
@@ -29,10 +29,10 @@ ENTRIES = {  # label: colour, line, where its name stands (distance, epsilon)
 }
 
 
-def booked() -> dm.Ledger:
-    """A book in memory with one entry of each of three engines."""
+def recorded() -> dm.Ledger:
+    """A ledger in memory with one entry of each of three engines."""
     budgets = {dm.Ball(NEAR, space="square"): dm.Budget(2.5, DELTA)}
-    book = dm.Ledger(budgets, dataset="points", filter=dm.Filter.gaussian(blocks=0.7))
+    ledger = dm.Ledger(budgets, dataset="points", filter=dm.Filter.gaussian(blocks=0.7))
     points = np.random.default_rng(0).uniform(size=(4000, 2))
     above = (points.sum(axis=1) > 1).astype(int)
     head, reports, network = ENTRIES
@@ -44,11 +44,11 @@ def booked() -> dm.Ledger:
         lam=0.01,
         space="square",
         classes=[0, 1],
-        ledger=book,
+        ledger=ledger,
         label=head,
     ).fit(points, above)
     BPM(4.0, L=0.5, dimension=2).privatize(
-        points, ledger=book, label=reports, space="square"
+        points, ledger=ledger, label=reports, space="square"
     )
     plan = dp_sgd(
         iterations=200,
@@ -59,32 +59,32 @@ def booked() -> dm.Ledger:
         l2_clip_norm=1.0,
         normalize_by=200.0,
     ).make()
-    plan.reserve(book, label=network)
-    return book
+    plan.reserve(ledger, label=network)
+    return ledger
 
 
-def curves(book: dm.Ledger, distances: np.ndarray) -> dict[str, list[float]]:
-    """Epsilon at each distance: of the whole book, and of each entry alone."""
+def curves(ledger: dm.Ledger, distances: np.ndarray) -> dict[str, list[float]]:
+    """Epsilon at each distance: of the whole ledger, and of each entry alone."""
     balls = [dm.Ball(float(r), space="square") for r in distances]
-    found = {"the whole book": [book.epsilon(DELTA, ball) for ball in balls]}
-    for entry in book.entries():
+    found = {"the whole ledger": [ledger.epsilon(DELTA, ball) for ball in balls]}
+    for entry in ledger.entries():
         found[entry.label] = [entry.epsilon(ball, DELTA) for ball in balls]
     return found
 
 
-def draw(book: dm.Ledger, to: Path) -> None:
+def draw(ledger: dm.Ledger, to: Path) -> None:
     """Write the picture; its numbers also stand in the file's description."""
     distances = np.append(np.linspace(0.02, 0.5, 13), np.linspace(0.55, FARTHEST, 18))
-    values = curves(book, distances)
-    whole = values.pop("the whole book")
+    values = curves(ledger, distances)
+    whole = values.pop("the whole ledger")
     near, far = (
-        book.epsilon(DELTA, dm.Ball(r, space="square")) for r in (NEAR, FARTHEST)
+        ledger.epsilon(DELTA, dm.Ball(r, space="square")) for r in (NEAR, FARTHEST)
     )
     figure = Figure(figsize=(7.6, 4.1), facecolor="white")
     axes = figure.add_axes((0.07, 0.125, 0.915, 0.78))
-    axes.plot(distances, whole, color=BOOK, linewidth=3)
-    axes.fill_between(distances, whole, color=BOOK, alpha=0.10, linewidth=0)
-    axes.text(0.56, 3.28, "the whole book", color=BOOK, weight="bold", size=10.5)
+    axes.plot(distances, whole, color=LEDGER, linewidth=3)
+    axes.fill_between(distances, whole, color=LEDGER, alpha=0.10, linewidth=0)
+    axes.text(0.56, 3.28, "the whole ledger", color=LEDGER, weight="bold", size=10.5)
     for label, (colour, dashes, place) in ENTRIES.items():
         axes.plot(
             distances, values[label], color=colour, linestyle=dashes, linewidth=1.7
@@ -105,7 +105,7 @@ def draw(book: dm.Ledger, to: Path) -> None:
             arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8},
         )
     axes.set_title(
-        "One book, read at every distance", loc="left", color=INK, size=12, pad=10
+        "One ledger, read at every distance", loc="left", color=INK, size=12, pad=10
     )
     axes.set_xlabel("how far one record may move in the unit square", color=INK)
     axes.set_ylabel(f"epsilon, at delta {DELTA:g}", color=INK)
@@ -124,4 +124,4 @@ def draw(book: dm.Ledger, to: Path) -> None:
 
 if __name__ == "__main__":
     target = sys.argv[1] if len(sys.argv) > 1 else "out/epsilon_by_distance.svg"
-    draw(booked(), Path(target))
+    draw(recorded(), Path(target))

@@ -1,4 +1,4 @@
-"""A private classifier on embeddings: one release, one book, a curve of promises.
+"""A private classifier on embeddings: one release, one ledger, a curve of promises.
 
 The data are scikit-learn's digits, scaled by their public range. They are public, so
 the example may print what a real run must not, such as the number of records.
@@ -17,14 +17,14 @@ train, test = (X[~held], y[~held]), (X[held], y[held])
 
 # What is protected: a move of one image by at most 0.5 pixels (L2), its label kept.
 unit = Ball(0.5, space="pixels")
-book = Ledger(Budget(epsilon=4.0, delta=1e-6), unit=unit, dataset="digits")
+ledger = Ledger(Budget(epsilon=4.0, delta=1e-6), unit=unit, dataset="digits")
 shared = {"delta": 1e-6, "radius": 0.5, "space": "pixels", "norm_bound": 4.0}
 
-prototypes = BallPrototypeClassifier(epsilon=1.0, ledger=book, **shared).fit(*train)
+prototypes = BallPrototypeClassifier(epsilon=1.0, ledger=ledger, **shared).fit(*train)
 print(f"prototypes: accuracy {prototypes.score(*test):.3f}")
 
 softmax = BallSoftmaxClassifier(
-    epsilon=3.0, lam=0.03, classes=range(10), ledger=book, **shared
+    epsilon=3.0, lam=0.03, classes=range(10), ledger=ledger, **shared
 ).fit(*train)
 print(f"softmax:    accuracy {softmax.score(*test):.3f}")
 

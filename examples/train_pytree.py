@@ -1,4 +1,4 @@
-"""Private training of a plain pytree, booked, interrupted and resumed.
+"""Private training of a plain pytree, recorded, interrupted and resumed.
 
 The data are scikit-learn's digits, which are public; a real run must not print the
 number of its records.

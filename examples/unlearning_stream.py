@@ -15,8 +15,8 @@ X /= np.linalg.norm(X, axis=1, keepdims=True)
 Y = X @ (rng.normal(size=10) / 3.0) + 0.05 * rng.normal(size=6000)
 
 # One person's deletion is worth (1, 1e-5), however many others ask too.
-book = Ledger(Budget(epsilon=1.0, delta=1e-5), unit=Erasure(), dataset="a stream")
-odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.1, gamma=0.5, ledger=book)
+ledger = Ledger(Budget(epsilon=1.0, delta=1e-5), unit=Erasure(), dataset="a stream")
+odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.1, gamma=0.5, ledger=ledger)
 model = MemoryPair(10, odometer, radius=1.0, metrics=True)
 model.on("phase", lambda happened: print(f"  now in {happened.phase.name}"))
 
@@ -49,5 +49,5 @@ metrics = model.metrics()
 print(f"{metrics.deletes_seen} people forgotten, {metrics.capacity_remaining} left")
 print(f"average loss {metrics.avg_loss_empirical:.4f}")
 print(f"epsilon for each of them: {odometer.eps_spent:.3f}")
-print(f"\n{book.report()}")
-assert book.verify(book.head()).ok
+print(f"\n{ledger.report()}")
+assert ledger.verify(ledger.head()).ok

@@ -1,10 +1,10 @@
-"""The book at 10,000 charges a second: measured on PostgreSQL, and simulated.
+"""The ledger at 10,000 charges a second: measured on PostgreSQL, and simulated.
 
     python benchmarks/scale_parts/ledger.py [--quick] [--plot FILE]
 
-Every charge takes the book's one lock, so a book makes 1 / S transactions a second, S
-being the time from one commit to the next. Taken k at a time, as a reservation of k or
-by `Reservation.draw_many`, a charge costs 1 / k of a transaction. Measured: S, rates
+Every charge takes the ledger's one lock, so a ledger makes 1 / S transactions a second,
+S being the time from one commit to the next. Taken k at a time, as a reservation of k
+or by `Reservation.draw_many`, a charge costs 1 / k of a transaction. Measured: S, rates
 and latencies for several k. Simulated, with the measured S: Poisson arrivals at many
 clients, which fetch k when they have none; checked against the same arrivals in real
 processes.
@@ -59,26 +59,26 @@ Step = Callable[[], object]
 
 def one_by_one(url: str, batch: int) -> Step:
     """A charge."""
-    book = Ledger.open(url)
-    return lambda: book.charge(GRAIN, label="one of many")
+    ledger = Ledger.open(url)
+    return lambda: ledger.charge(GRAIN, label="one of many")
 
 
 def own_reservation(url: str, batch: int) -> Step:
     """A reservation of its own for every batch."""
-    book = Ledger.open(url)
-    return lambda: book.reserve(GRAIN, count=batch, label="a batch")
+    ledger = Ledger.open(url)
+    return lambda: ledger.reserve(GRAIN, count=batch, label="a batch")
 
 
 def from_a_long_one(url: str, batch: int) -> Step:
     """A batch of draws from a reservation that lasts."""
-    book = Ledger.open(url)
-    reserved = book.reserve(GRAIN, count=LONG, label="the long one")
+    ledger = Ledger.open(url)
+    reserved = ledger.reserve(GRAIN, count=LONG, label="the long one")
     return lambda: reserved.draw_many(batch)
 
 
 @dataclass(frozen=True)
 class Saturated:
-    """As many transactions as the book makes, with all clients asking at once."""
+    """As many transactions as the ledger makes, with all clients asking at once."""
 
     charges_a_second: float
     gaps: np.ndarray  # from one commit to the next, of all clients together
@@ -125,17 +125,17 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
     def work(number: int, ready: Callable[[], None]) -> dict[str, Any]:
         asked: list[float] = []
         got: list[float] = []
-        lock_book = store.lock_book
+        lock_ledger = store.lock_ledger
 
         def watched(connection: Any) -> Any:
             asked.append(time.monotonic())
-            found = lock_book(connection)
+            found = lock_ledger(connection)
             got.append(time.monotonic())
             return found
 
         step = from_a_long_one(url, batch)
         step()
-        store.lock_book = watched
+        store.lock_ledger = watched
         draw = np.random.default_rng([7, number])
         gaps = draw.exponential(CLIENTS / rate, int(rate / CLIENTS * seconds))
         ready()
@@ -275,17 +275,17 @@ def run(quick: bool, plot: Path | None = None) -> list[str]:
         try:
             url = server.url(server.new_database())
             Ledger.open(url, **TERMS).close()
-            lines, gaps = _measured(url, f"{folder}/book.db", seconds)
+            lines, gaps = _measured(url, f"{folder}/ledger.db", seconds)
             lines += _checked(url, gaps, seconds)
-            with Ledger.open(url) as book:
-                found = book.verify(book.head())
+            with Ledger.open(url) as ledger:
+                found = ledger.verify(ledger.head())
                 assert found.ok, str(found)
-                spent = book.status()[0]
+                spent = ledger.status()[0]
                 assert spent.spent_epsilon <= spent.budget.epsilon
             ((size,),) = ask(url, "SELECT pg_total_relation_size('demur_rows')")
             lines += [
                 "",
-                f"The book verifies: {found.rows:,} rows of {size / found.rows:,.0f}"
+                f"The ledger verifies: {found.rows:,} rows of {size / found.rows:,.0f}"
                 " bytes with their indexes, within its budget.",
             ]
         finally:
@@ -410,7 +410,7 @@ def _draw(
         xlim=(full / 3, 10 * full),
         xlabel="charges fetched at a time, k",
         ylabel="mean wait of a charge (ms)",
-        title="10,000 charges a second on one book",
+        title="10,000 charges a second on one ledger",
     )
     axes.minorticks_off()
     shown = sorted({batch for points in curves.values() for batch, _ in points})

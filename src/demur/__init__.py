@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from demur.core.declaration import Declaration as Declaration
     from demur.core.entropy import Seeded as Seeded
     from demur.core.entry import Entry as Entry
-    from demur.core.errors import BookUnreachable as BookUnreachable
     from demur.core.errors import BudgetExceeded as BudgetExceeded
     from demur.core.errors import DemurError as DemurError
+    from demur.core.errors import LedgerUnreachable as LedgerUnreachable
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity

@@ -44,7 +44,7 @@ def test_a_minimiser_is_released(loss):
     unit = dm.Ball(0.3, space="records")
     assert private.entry.epsilon(unit, 1e-6) <= 1.0
     assert private.entry.epsilon(unit, 1e-6) > 0.999
-    assert "Not booked" in private.statement()
+    assert "Not recorded" in private.statement()
 
 
 def test_the_noise_is_that_of_the_engine():
@@ -202,19 +202,19 @@ def nonlinear(theta):
     ],
 )
 def test_refused(make, says):
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(NotALinearHead, match=says):
         released(make(kit.exact("logistic")), "logistic", ledger=ledger)
     assert not list(ledger.entries())
 
 
-def book():
+def new_ledger():
     unit = dm.Ball(0.3, space="records")
     return dm.Ledger(dm.Budget(1.0, 1e-6), unit=unit)
 
 
 def test_a_ledger_is_charged_and_declines():
-    ledger, model = book(), kit.torch_linear(kit.exact("softmax"))
+    ledger, model = new_ledger(), kit.torch_linear(kit.exact("softmax"))
     released(model, "softmax", ledger=ledger, label="first")
     assert [e.label for e in ledger.entries()] == ["first"]
     with pytest.raises(dm.BudgetExceeded):
@@ -251,7 +251,7 @@ def trained(steps, *, lam=kit.LAM, free_bias=False):
 
 def test_a_model_trained_to_the_end_passes_and_its_sabotaged_twin_does_not():
     released(trained(300), "softmax")
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(NotAtMinimiser, match="Train longer"):
         released(trained(3), "softmax", ledger=ledger)
     assert not list(ledger.entries())
@@ -298,7 +298,7 @@ def test_rows_over_the_bound_are_clipped():
     ],
 )
 def test_bad_arguments(changed, says):
-    model, ledger = kit.torch_linear(kit.exact("softmax")), book()
+    model, ledger = kit.torch_linear(kit.exact("softmax")), new_ledger()
     with pytest.raises((ValueError, dm.DemurError), match=says):
         released(model, "softmax", ledger=ledger, instead=changed)
     assert not list(ledger.entries())

@@ -52,7 +52,7 @@ def test_pure_and_approximate_claims():
     assert mixed.shape is Shape.APPROXIMATE
 
 
-def test_an_entry_claims_what_its_book_says():
+def test_an_entry_claims_what_its_ledger_says():
     with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=UNIT) as ledger:
         entry = gaussian().release(np.zeros(3), ledger, label="x").entry
         claim = Claim.of(entry)

@@ -97,16 +97,16 @@ def test_attributes_that_one_world_alone_has():
     assert places(Plain(1), more) == ["result (attributes)"]
 
 
-def test_entries_and_books_are_compared_by_what_they_say():
-    def booked(sigma=5.0):
-        book = Ledger(Budget(10.0, 1e-6), unit=ReplaceOne())
+def test_entries_and_ledgers_are_compared_by_what_they_say():
+    def recorded(sigma=5.0):
+        ledger = Ledger(Budget(10.0, 1e-6), unit=ReplaceOne())
         noise = Gaussian(sigma, {ReplaceOne(): 1.0})
-        return noise.release([0.0], book, label="x", source=Seeded(1)), book
+        return noise.release([0.0], ledger, label="x", source=Seeded(1)), ledger
 
-    (one, first), (two, second) = booked(), booked()
+    (one, first), (two, second) = recorded(), recorded()
     assert one.entry.id != two.entry.id
     assert places([one, first], [two, second]) == []
-    other, third = booked(6.0)
+    other, third = recorded(6.0)
     assert any("entry.declaration" in place for place in places(one, other))
     assert places(first, third)
 
@@ -184,11 +184,14 @@ def test_what_was_only_computed_on_demand_is_no_difference():
 
 
 def test_a_copy_does_not_follow_what_is_written_later() -> None:
-    book = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())  # cannot be copied
-    made: dict[str, Any] = {"model": Plain([np.zeros(1), book]), "pair": (book, [1])}
+    ledger = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())  # cannot be copied
+    made: dict[str, Any] = {
+        "model": Plain([np.zeros(1), ledger]),
+        "pair": (ledger, [1]),
+    }
     made["ring"] = made
     kept = copied(made)
-    assert kept["model"].value[1] is book and places(kept, made) == []
+    assert kept["model"].value[1] is ledger and places(kept, made) == []
     made["model"].value[0][0] = 1.0
     made["pair"][1].append(2)
     assert places(kept, made) == [

@@ -61,8 +61,8 @@ def release(value, source, *, moved, sigma_of=1.0, unit=REPLACED):
         dimension=value.size,
     )
     noise = replace_sigma(noise, sigma_of)
-    book = Ledger(Budget(4.0, 1e-6), unit=unit)
-    return noise.release(value, book, label="mean", source=source).value
+    ledger = Ledger(Budget(4.0, 1e-6), unit=unit)
+    return noise.release(value, ledger, label="mean", source=source).value
 
 
 def replace_sigma(noise, factor):
@@ -135,12 +135,12 @@ def test_opacus_571_noise_that_follows_n():
 
 def test_noise_that_follows_the_data_is_found_even_without_a_charge_that_does():
     def run(data, source):
-        book = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
+        ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
         said = Gaussian(10.0, {REPLACED: 1.0})
-        entry = book.charge(said, label="x", source=source)
+        entry = ledger.charge(said, label="x", source=source)
         spread = 10.0 + float(np.clip(data, 0, 1).std())
         used = Gaussian(spread, {REPLACED: 1.0})
-        return used.apply([np.clip(data, 0, 1).mean()], book.key(entry))
+        return used.apply([np.clip(data, 0, 1).mean()], ledger.key(entry))
 
     assert audit(run, MEANS).breaches() == {Breach.NOISE}
 
@@ -150,10 +150,10 @@ def test_a_nan_that_passes_the_clip_is_infinitely_far():
     pair = (ROWS, np.vstack([ROWS[:3], [[np.nan, 0.0]]]))
 
     def run(data, source):
-        book = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
+        ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
         noise = Gaussian(10.0, {REPLACED: 1.0}, dimension=2)
-        entry = book.charge(noise, label="x", source=source)
-        return noise.apply(np.clip(data, 0, 1).mean(axis=0), book.key(entry))
+        entry = ledger.charge(noise, label="x", source=source)
+        return noise.apply(np.clip(data, 0, 1).mean(axis=0), ledger.key(entry))
 
     found = audit(run, pair)
     assert Breach.INPUT in found.breaches() and found.closest == math.inf
@@ -228,11 +228,11 @@ def test_a_release_for_some_records_only():
 
 def test_half_the_noise_for_the_price_of_the_whole():
     def run(data, source):
-        book = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
+        ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
         said = Gaussian(10.0, {REPLACED: 0.5})
-        entry = book.charge(said, label="x", source=source)
+        entry = ledger.charge(said, label="x", source=source)
         used = Gaussian(5.0, {REPLACED: 0.5}, dimension=2)
-        return used.apply(np.clip(data, 0, 1).mean(axis=0), book.key(entry))
+        return used.apply(np.clip(data, 0, 1).mean(axis=0), ledger.key(entry))
 
     assert audit(run, MEANS).breaches() == {Breach.PRICE}
 

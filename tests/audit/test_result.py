@@ -120,7 +120,7 @@ def test_results_are_noted_in_the_chain_with_their_entry():
         assert audits_of(ledger, entries[1]) == (results[1],)
         assert ledger.verify().ok and ledger.epsilon() == spent
         with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=unit) as other:
-            with pytest.raises(ValueError, match="not an entry of this book"):
+            with pytest.raises(ValueError, match="not an entry of this ledger"):
                 check_place(other, entries[0])
         with pytest.raises(TypeError, match="belong together"):
             check_place(ledger, None)

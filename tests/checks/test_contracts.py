@@ -64,7 +64,7 @@ def test_no_mechanism_estimator_or_plan_is_exempt():
 @pytest.mark.parametrize("package", sorted(READERS))
 def test_what_only_reads_never_charges(package):
     if package == "demur.ledger":
-        return  # it is the book that charges
+        return  # it is the ledger that charges
     for module in [m for m in sys.modules.values() if _within(m, package)]:
         tree = ast.parse(inspect.getsource(module))
         called = {

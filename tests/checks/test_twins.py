@@ -85,7 +85,7 @@ class CostIgnoresNoise(Honest):
         return replace(super().declaration(), cost=cost)
 
 
-class SaysLessThanItBooks(Honest):
+class SaysLessThanItCharges(Honest):
     def event(self, unit):
         return GaussianEvent(10.0 * self.sigma)
 
@@ -109,8 +109,8 @@ def test_a_cost_that_ignores_its_noise():
     assert "more noise" in broken(CostIgnoresNoise)["cost falls with noise"]
 
 
-def test_an_event_that_is_not_what_is_booked():
-    assert broken(SaysLessThanItBooks)["event agrees with the declaration"]
+def test_an_event_that_is_not_what_is_recorded():
+    assert broken(SaysLessThanItCharges)["event agrees with the declaration"]
 
 
 class FlatCost(Cost):
@@ -206,7 +206,7 @@ class Sulks(Honest):
 
 def test_a_mechanism_that_a_decline_breaks():
     found = broken(Sulks)
-    assert "no" in found["a declined release can be made in a larger book"]
+    assert "no" in found["a declined release can be made in a larger ledger"]
 
 
 def test_a_decline_that_leaves_an_entry():
@@ -573,13 +573,13 @@ def test_an_exact_value_in_the_mechanism_itself_is_found():
     assert "the data value" in found["what is handed out holds no exact value"]
 
 
-def test_an_exact_value_in_the_book_is_found():
+def test_an_exact_value_in_the_ledger_is_found():
     class Labels(Honest):
         def release(self, value, ledger, *, label="", source=None):
             label = f"mean {real_array('value', value).reshape(-1)[0]:.12g}"
             return super().release(value, ledger, label=label, source=source)
 
-    assert "exact" in broken(Labels)["the book holds no exact value"]
+    assert "exact" in broken(Labels)["the ledger holds no exact value"]
 
 
 def test_a_key_that_is_kept_is_found():

@@ -29,14 +29,14 @@ def before_the_charge() -> None:
 
 
 def after_the_charge() -> None:
-    real = Ledger._book_charge
+    real = Ledger._ledger_charge
 
     def slow(self, *given):
         entry = real(self, *given)
         pause()
         return entry
 
-    Ledger._book_charge = slow
+    Ledger._ledger_charge = slow
 
 
 def while_reading() -> None:

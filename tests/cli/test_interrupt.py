@@ -1,6 +1,6 @@
 """Ctrl-C in a real process: nothing is lost that was paid for, nothing is paid twice.
 
-Every test stops a command at a chosen place with SIGINT, looks at the book and the
+Every test stops a command at a chosen place with SIGINT, looks at the ledger and the
 files, and runs the same command again.
 """
 
@@ -57,7 +57,7 @@ class Run:
 
     def until_noted(self) -> "Run":
         line = self._process.stderr.readline()
-        if line.startswith("a new book"):
+        if line.startswith("a new ledger"):
             line = self._process.stderr.readline()
         assert "interrupt noted" in line
         return self
@@ -91,10 +91,10 @@ def home(files, tmp_path):
 
 
 def charged(home) -> list[str]:
-    """The labels of the book's entries, if there is a book."""
-    if not (home / "out" / "book.db").exists():
+    """The labels of the ledger's entries, if there is a ledger."""
+    if not (home / "out" / "ledger.db").exists():
         return []
-    with Ledger.open(home / "out" / "book.db") as ledger:
+    with Ledger.open(home / "out" / "ledger.db") as ledger:
         assert ledger.verify(ledger.head()).ok
         return [entry.label for entry in ledger.entries()]
 
@@ -164,7 +164,7 @@ def test_reports_are_taken_up_and_paid_for_once(home) -> None:
     assert "entry 1 ('reports of rows')" in told and "pays nothing more" in told
     assert charged(home) == ["reports of rows"]
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
-    assert left == {"book.db", ".reports.parquet.job"}
+    assert left == {"ledger.db", ".reports.parquet.job"}
     # Other data under the same job must not meet its noise, and is told what to do.
     other = [f"{home}/table.parquet", "--columns", "b,a", *right(home)[command][1:]]
     refused = run_here(*command.split(), *other)
@@ -173,7 +173,7 @@ def test_reports_are_taken_up_and_paid_for_once(home) -> None:
     assert again(command, home) == Code.DONE
     assert charged(home) == ["reports of rows"]
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
-    assert left == {"book.db", "reports.parquet"}
+    assert left == {"ledger.db", "reports.parquet"}
 
 
 @pytest.mark.parametrize("name", ["reports.parquet", "reports.csv"])
@@ -196,10 +196,10 @@ def test_reports_killed_before_their_commit_are_finished(home, name, keyed) -> N
         assert out.read_bytes() == other
     out.write_bytes(made)
     finished = run_here("reports", "make", *arguments)
-    assert finished.exit_code == Code.DONE and "Booked as entry 1" in finished.output
+    assert finished.exit_code == Code.DONE and "Recorded as entry 1" in finished.output
     assert out.read_bytes() == made and len(charged(home)) == 1
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
-    assert left == {"book.db", *(p.name for p in out.parent.glob(f"{name}*"))}
+    assert left == {"ledger.db", *(p.name for p in out.parent.glob(f"{name}*"))}
     keys = {p.name for p in (home / "out").glob("*keys/*")}
     assert keys == {"input-digests.key"}
     # Once it is finished, another run is another job.
@@ -223,7 +223,7 @@ def test_reports_killed_after_their_commit_say_that_they_are_there(home) -> None
 def test_two_at_once_are_one_job(home) -> None:
     """Both begin before either is paid for, and there is budget for both."""
     Ledger.open(
-        home / "out" / "book.db",
+        home / "out" / "ledger.db",
         dataset="rows",
         budgets={ReplaceOne(): Budget(100.0)},
         filter="pure",

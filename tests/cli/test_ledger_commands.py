@@ -23,8 +23,8 @@ def demur(*arguments: object):
 
 
 @pytest.fixture
-def book(tmp_path):
-    path = tmp_path / "book.db"
+def ledger_path(tmp_path):
+    path = tmp_path / "ledger.db"
     with Ledger.open(
         path,
         dataset="visits",
@@ -38,17 +38,17 @@ def book(tmp_path):
     return path
 
 
-def test_show_prints_budgets_and_entries(book) -> None:
-    result = demur("ledger", "show", book)
+def test_show_prints_budgets_and_entries(ledger_path) -> None:
+    result = demur("ledger", "show", ledger_path)
     assert result.exit_code == 0
     for text in ("visits", "AddOrRemoveOne()", "Erasure()", "May", "a count"):
         assert text in result.output
 
 
-def test_json_equals_the_ledger(book) -> None:
-    result = demur("ledger", "show", book, "--json")
+def test_json_equals_the_ledger(ledger_path) -> None:
+    result = demur("ledger", "show", ledger_path, "--json")
     data = json.loads(result.output)
-    with Ledger.open(book) as ledger:
+    with Ledger.open(ledger_path) as ledger:
         for row, status in zip(data["budgets"], ledger.status(), strict=True):
             assert row["spent_epsilon"] == status.spent_epsilon
             assert row["tight_epsilon"] == ledger.epsilon(unit=status.unit)
@@ -57,27 +57,34 @@ def test_json_equals_the_ledger(book) -> None:
 
 
 @pytest.mark.slow
-def test_verify_says_whole_and_then_finds_an_edit(book, tmp_path) -> None:
-    head = demur("ledger", "export", book, "--head").output.strip()
+def test_verify_says_whole_and_then_finds_an_edit(ledger_path, tmp_path) -> None:
+    head = demur("ledger", "export", ledger_path, "--head").output.strip()
     kept = tmp_path / "head.txt"
     kept.write_text(head)
-    assert demur("ledger", "verify", book, "--head", head).exit_code == 0
-    assert demur("ledger", "verify", book, "--head", kept).exit_code == 0
-    assert "give an exported head" in demur("ledger", "verify", book).output
-    with sqlite3.connect(book) as connection:
+    assert demur("ledger", "verify", ledger_path, "--head", head).exit_code == 0
+    assert demur("ledger", "verify", ledger_path, "--head", kept).exit_code == 0
+    assert "give an exported head" in demur("ledger", "verify", ledger_path).output
+    with sqlite3.connect(ledger_path) as connection:
         connection.execute(
             "UPDATE demur_rows SET body = replace(body, 'May', 'Mai') WHERE sequence=1"
         )
-    result = demur("ledger", "verify", book, "--head", head)
+    result = demur("ledger", "verify", ledger_path, "--head", head)
     assert result.exit_code == 1
     assert "row 1" in result.output
-    found = json.loads(demur("ledger", "verify", book, "--json").output)
+    found = json.loads(demur("ledger", "verify", ledger_path, "--json").output)
     assert not found["ok"]
 
 
-def test_registry_records_have_the_registers_columns(book) -> None:
+def test_registry_records_have_the_registers_columns(ledger_path) -> None:
     result = demur(
-        "ledger", "export", book, "--registry", "--product", "P", "--organisation", "O"
+        "ledger",
+        "export",
+        ledger_path,
+        "--registry",
+        "--product",
+        "P",
+        "--organisation",
+        "O",
     )
     (record,) = json.loads(result.output)  # a deletion budget is no privacy loss
     assert set(record) == {
@@ -92,26 +99,26 @@ def test_registry_records_have_the_registers_columns(book) -> None:
     }
     assert record["product"] == {"name": "P", "organisation": "O"}
     loss = record["privacy_loss"]
-    with Ledger.open(book) as ledger:
+    with Ledger.open(ledger_path) as ledger:
         assert loss["epsilon"] == ledger.epsilon(unit=UNIT)
     assert loss["privacy_unit"] == "record-level"
 
 
-def test_export_to_a_file(book, tmp_path) -> None:
-    target = tmp_path / "book.json"
-    assert demur("ledger", "export", book, "-o", target).exit_code == 0
+def test_export_to_a_file(ledger_path, tmp_path) -> None:
+    target = tmp_path / "ledger.json"
+    assert demur("ledger", "export", ledger_path, "-o", target).exit_code == 0
     assert json.loads(target.read_text())["dataset"] == "visits"
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
-def test_a_missing_book_is_an_error_and_creates_nothing(command, tmp_path) -> None:
+def test_a_missing_ledger_is_an_error_and_creates_nothing(command, tmp_path) -> None:
     path = tmp_path / "none.db"
     result = demur("ledger", command, path)
     assert result.exit_code == 1
     assert not path.exists()
 
 
-def test_a_file_that_is_no_book_is_an_error(tmp_path) -> None:
+def test_a_file_that_is_no_ledger_is_an_error(tmp_path) -> None:
     path = tmp_path / "text.db"
     path.write_text("not a database, " * 100)
     result = demur("ledger", "show", path)
@@ -120,7 +127,7 @@ def test_a_file_that_is_no_book_is_an_error(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_seeded_book_is_stamped(tmp_path) -> None:
+def test_a_seeded_ledger_is_stamped(tmp_path) -> None:
     path = tmp_path / "test.db"
     with Ledger.open(
         path, dataset="t", budgets={UNIT: Budget(1.0, 1e-6)}, testing=True
@@ -133,7 +140,7 @@ def test_a_seeded_book_is_stamped(tmp_path) -> None:
     assert "NOT PRIVATE" in page.read_text()
 
 
-def test_ball_books_are_read_at_their_ball(tmp_path) -> None:
+def test_ball_ledgers_are_read_at_their_ball(tmp_path) -> None:
     path = tmp_path / "ball.db"
     near = Ball(0.5, space="cube")
     Ledger.open(path, dataset="b", budgets={near: Budget(1.0, 1e-6)}).close()

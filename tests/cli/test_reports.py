@@ -63,7 +63,7 @@ def test_make_says_what_it_promises(folder, tmp_path):
                  "--columns", "age,size", "--label", "towns", *BOX)  # fmt: skip
     assert made.exit_code == 0, made.output
     text = words(made)
-    assert "'towns' released" in text and "Not booked" in text
+    assert "'towns' released" in text and "Not recorded" in text
     assert "4 * min(r, 0.5) for a move by r, and 2 for any replacement" in text
     assert "--clip" not in text and f"written: {out}" in text
     assert len(read_reports(out).reports) == 3000
@@ -71,29 +71,33 @@ def test_make_says_what_it_promises(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_make_charges_a_book_once(folder, tmp_path):
+def test_make_charges_a_ledger_once(folder, tmp_path):
     common = ["--epsilon", 4, "--L", 0.5, "--columns", "age,size", *BOX]
-    book = ["--book", tmp_path / "book.db"]
-    first = demur("make", folder / "in.parquet", tmp_path / "a.parquet", *common, *book)
-    assert first.exit_code == 0 and "Booked as entry 1" in words(first)
-    assert "a new book" in words(first) and "epsilon 2 at delta 0" in words(first)
-    with Ledger.open(tmp_path / "book.db") as ledger:
+    ledger = ["--ledger", tmp_path / "ledger.db"]
+    first = demur(
+        "make", folder / "in.parquet", tmp_path / "a.parquet", *common, *ledger
+    )
+    assert first.exit_code == 0 and "Recorded as entry 1" in words(first)
+    assert "a new ledger" in words(first) and "epsilon 2 at delta 0" in words(first)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert ledger.epsilon(unit=ReplaceOne()) == pytest.approx(2.0)
         assert len(ledger.entries()) == 1
-    again = demur("make", folder / "in.parquet", tmp_path / "b.parquet", *common, *book)
+    again = demur(
+        "make", folder / "in.parquet", tmp_path / "b.parquet", *common, *ledger
+    )
     assert again.exit_code == 3 and "Declined" in words(again)
-    assert "a new book" not in words(again)
+    assert "a new ledger" not in words(again)
     assert not (tmp_path / "b.parquet").exists()
 
 
-def test_a_refused_job_makes_no_book(folder, tmp_path):
+def test_a_refused_job_makes_no_ledger(folder, tmp_path):
     found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
                   "--columns", "age,size", "--low", 0, "--high", 100,
-                  "--book", tmp_path / "book.db")  # fmt: skip
+                  "--ledger", tmp_path / "ledger.db")  # fmt: skip
     assert found.exit_code == 0
     found = demur("make", folder / "in.parquet", tmp_path / "b.parquet", "--epsilon", 4,
                   "--columns", "age,size", "--low", 0, "--high", 50,
-                  "--book", tmp_path / "other.db")  # fmt: skip
+                  "--ledger", tmp_path / "other.db")  # fmt: skip
     assert found.exit_code == 1 and "column 'age' has values outside" in words(found)
     assert not (tmp_path / "other.db").exists()
 
@@ -112,7 +116,7 @@ def test_clip_is_said(folder, tmp_path):
         (["--columns", "age,none"], "no column 'none'"),
         (["--columns", "name"], "'name' must hold numbers"),
         (["--epsilon", "-1"], "epsilon must be positive"),
-        (["--idempotency-key", "k"], "needs a book that lasts"),
+        (["--idempotency-key", "k"], "needs a ledger that lasts"),
     ],
 )
 def test_refusals_are_one_line(folder, tmp_path, more, text):
@@ -193,7 +197,7 @@ def test_a_damaged_job_is_not_begun_anew_in_silence(folder, tmp_path, text):
     (tmp_path / ".a.parquet.job").write_text(text)
     found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
                   "--columns", "age", "--low", 0, "--high", 100,
-                  "--book", tmp_path / "book.db")  # fmt: skip
+                  "--ledger", tmp_path / "ledger.db")  # fmt: skip
     assert found.exit_code == 1 and "is damaged: remove it" in words(found)
     assert [path.name for path in tmp_path.iterdir()] == [".a.parquet.job"]
 

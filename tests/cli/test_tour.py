@@ -1,4 +1,4 @@
-"""The tour runs offline and leaves a whole book behind."""
+"""The tour runs offline and leaves a whole ledger behind."""
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +14,7 @@ def tour(tmp_path_factory):
     out = tmp_path_factory.mktemp("tour") / "out"
     result = CliRunner().invoke(app, ["tour", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    with Ledger.open(out / "book.db", head=(out / "head.txt").read_text()) as ledger:
+    with Ledger.open(out / "ledger.db", head=(out / "head.txt").read_text()) as ledger:
         yield out, result.output, ledger
 
 
@@ -23,23 +23,23 @@ slow = pytest.mark.slow
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    (tmp_path / "book.db").write_text("")
+    (tmp_path / "ledger.db").write_text("")
     result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path)])
     assert result.exit_code == 1 and "thesis.tex" in result.output
-    assert {p.name for p in tmp_path.iterdir()} == {"thesis.tex", "book.db"}
-    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path / "book.db")])
+    assert {p.name for p in tmp_path.iterdir()} == {"thesis.tex", "ledger.db"}
+    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path / "ledger.db")])
     assert result.exit_code == 1 and "not a folder" in result.output
 
 
 def test_an_earlier_tour_is_cleared_away(tmp_path):
-    (tmp_path / "book.db-keys").mkdir()
+    (tmp_path / "ledger.db-keys").mkdir()
     (tmp_path / "report.html").write_text("")
     _make_room(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @slow
-def test_every_engine_charges_the_one_book(tour):
+def test_every_engine_charges_the_one_ledger(tour):
     _, _, ledger = tour
     assert ledger.verify(ledger.head()).ok
     names = " ".join(entry.declaration.name for entry in ledger.entries())
@@ -55,7 +55,7 @@ def test_every_engine_charges_the_one_book(tour):
 @slow
 def test_one_request_is_declined_and_leaves_no_entry(tour):
     _, said, ledger = tour
-    assert "declined" in said and "the book is the same as before" in said
+    assert "declined" in said and "the ledger is the same as before" in said
     heads = [e for e in ledger.entries() if "softmax" in e.declaration.name]
     assert len(heads) == 1
 
@@ -92,6 +92,6 @@ def test_the_page_and_the_certificate_are_there(tour):
     checked = CliRunner().invoke(
         app,
         ["unlearn", "verify", str(out / "certificate.json"), str(out / "live.db")]
-        + ["--book", str(out / "book.db")],
+        + ["--ledger", str(out / "ledger.db")],
     )
     assert checked.exit_code == 0, checked.output

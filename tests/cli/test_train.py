@@ -35,7 +35,7 @@ momentum = 0.5
 
 [output]
 model = "model.npz"
-book = "book.db"
+ledger = "ledger.db"
 """
 
 
@@ -64,7 +64,7 @@ def words(result):
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_booked_and_written(folder):
+def test_a_model_is_trained_recorded_and_written(folder):
     result = run(folder, CONFIG)
     assert result.exit_code == 0, result.output
     assert "protects the presence or absence of one record" in words(result)
@@ -77,7 +77,7 @@ def test_a_model_is_trained_booked_and_written(folder):
             (8, 3),
             (3,),
         }
-    with Ledger.open(folder / "book.db") as ledger:
+    with Ledger.open(folder / "ledger.db") as ledger:
         assert 7.8 < ledger.epsilon() <= 8.0
     again = run(folder, CONFIG)
     assert again.exit_code == 3 and "Declined" in words(again)
@@ -129,4 +129,4 @@ def test_a_bad_file_is_one_clear_line(folder, old, new, said):
     result = run(folder, CONFIG.replace(old, new))
     assert result.exit_code == 1 and "Traceback" not in result.output
     assert said in words(result)
-    assert not (folder / "book.db").exists() and not (folder / "model.npz").exists()
+    assert not (folder / "ledger.db").exists() and not (folder / "model.npz").exists()

@@ -63,11 +63,11 @@ def test_a_stream_reads_back(parquet, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_books_its_deletions(parquet, tmp_path):
-    out, plot, book = (tmp_path / n for n in ("w.npz", "p.svg", "book.db"))
+def test_run_records_its_deletions(parquet, tmp_path):
+    out, plot, ledger_path = (tmp_path / n for n in ("w.npz", "p.svg", "ledger.db"))
     result = demur(
         "run", parquet, "--mode", "ogd", "--epsilon", 1, "--gamma-priv", 50,
-        "--calibration", 50, "--book", book, "--plot", plot, "-o", out,
+        "--calibration", 50, "--ledger", ledger_path, "--plot", plot, "-o", out,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     for text in ("average regret", "theory", "practice", "as hard to tell", "written"):
@@ -79,27 +79,27 @@ def test_run_books_its_deletions(parquet, tmp_path):
             "x1",
             "x2",
         ]
-    with Ledger.open(book) as ledger:
+    with Ledger.open(ledger_path) as ledger:
         assert ledger.verify(ledger.head()).ok
         promise, deletions = ledger.entries()
         assert promise.declaration.cost.only_erasure()
         assert ledger.head().sequence == 2 + 50  # one row for each deletion
         assert ledger.epsilon(unit=Erasure()) == pytest.approx(1.0, abs=1e-6)
-    again = demur("run", parquet, "--gamma-priv", 50, "--book", book)
+    again = demur("run", parquet, "--gamma-priv", 50, "--ledger", ledger_path)
     assert again.exit_code == 3 and "nothing was spent" in again.output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["gdp", "zcdp"])
-def test_ogd_under_joint_scope_books_its_deletions(parquet, tmp_path, accounting):
-    book = tmp_path / "b.db"
+def test_ogd_under_joint_scope_records_its_deletions(parquet, tmp_path, accounting):
+    ledger_path = tmp_path / "b.db"
     result = demur(
         "run", parquet, "--scope", "joint", "--accounting", accounting, "--gamma-priv",
-        100, "--calibration", 50, "--book", book,
+        100, "--calibration", 50, "--ledger", ledger_path,
     )  # fmt: skip
     assert result.exit_code == 3 and "(privacy)" in result.output, result.output
     assert "mode ogd, joint" in result.output
-    with Ledger.open(book) as ledger:
+    with Ledger.open(ledger_path) as ledger:
         (entry,) = ledger.entries()
         assert entry.count > 1 and ledger.epsilon(unit=Erasure()) <= 1.0
 
@@ -205,13 +205,13 @@ def test_simulate_every_mode(mode, tmp_path):
         ("--output", "weights", "must end in .npz"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_booked(
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_recorded(
     parquet, tmp_path, option, name, message
 ):
-    book = tmp_path / "b.db"
-    result = demur("run", parquet, "--book", book, option, tmp_path / name)
+    ledger_path = tmp_path / "b.db"
+    result = demur("run", parquet, "--ledger", ledger_path, option, tmp_path / name)
     assert result.exit_code == 1 and message in " ".join(result.output.split())
-    assert not book.exists()
+    assert not ledger_path.exists()
 
 
 @pytest.mark.parametrize("ratio", ["10", "0:1", "a:b", "10:-1", "10:1:1"])

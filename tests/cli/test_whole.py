@@ -25,7 +25,7 @@ from tests.cli.tree import (
 
 COMMANDS = commands()
 TOLD = {name: {p.name: p for p in found.params} for name, found in COMMANDS.items()}
-# Commands that read no file and charge no book when they are given bad words.
+# Commands that read no file and charge no ledger when they are given bad words.
 HEAVY = {"tour", "audit"}
 FLOATS = [
     (name, option.opts[-1])
@@ -73,7 +73,7 @@ def is_one_line(result, *codes: int) -> bool:
 def test_help_is_a_table_of_contents() -> None:
     text = run("--help").output
     order = ["Start here", "tour ", "Engines", "head ", "reports ", "unlearn ",
-             "train ", "The book", "ledger ", "report ", "Exit codes"]  # fmt: skip
+             "train ", "The ledger", "ledger ", "report ", "Exit codes"]  # fmt: skip
     order = [f" {word}" for word in order]
     at = [text.index(word) for word in order]
     assert at == sorted(at)
@@ -126,7 +126,7 @@ def test_a_written_file_is_named_in_the_json(home, args) -> None:
     result = run("head", "fit", *args("head fit"), "--json")
     told = json.loads(result.stdout)
     assert told["written"] == f"{home}/out/head.npz"
-    assert told["entry"]["booked"] and "protects a move" in told["entry"]["statement"]
+    assert told["entry"]["recorded"] and "protects a move" in told["entry"]["statement"]
 
 
 # -- errors --------------------------------------------------------------------------
@@ -222,19 +222,19 @@ def test_a_defect_of_ours_is_one_line_too(home, monkeypatch) -> None:
         raise KeyError("oops")
 
     monkeypatch.setattr("demur.ledger.Ledger.open", broken)
-    result = run("ledger", "show", home / "book.db")
+    result = run("ledger", "show", home / "ledger.db")
     assert is_one_line(result, Code.ERROR)
     assert "unexpected KeyError" in words(result)
     assert "DEMUR_TRACEBACK" in words(result)
     monkeypatch.setenv("DEMUR_TRACEBACK", "1")
-    assert isinstance(run("ledger", "show", home / "book.db").exception, KeyError)
+    assert isinstance(run("ledger", "show", home / "ledger.db").exception, KeyError)
 
 
 @pytest.mark.slow
 def test_markup_in_a_label_is_text(tmp_path, home) -> None:
     given = right(home)["reports make"][:1] + [str(tmp_path / "o.parquet")]
-    book = ["--book", str(tmp_path / "b.db"), "--label", "[bold]not[/bold] [/x]"]
-    made = run("reports", "make", *given, *right(home)["reports make"][2:-2], *book)
+    ledger = ["--ledger", str(tmp_path / "b.db"), "--label", "[bold]not[/bold] [/x]"]
+    made = run("reports", "make", *given, *right(home)["reports make"][2:-2], *ledger)
     assert made.exit_code == 0, made.output
     assert "[bold]not[/bold] [/x]" in words(made)
     shown = run("ledger", "show", tmp_path / "b.db")

@@ -38,7 +38,7 @@ batch_size = 40
 learning_rate = 0.5
 [output]
 model = "model.npz"
-book = "out/book.db"
+ledger = "out/ledger.db"
 """
 
 
@@ -72,24 +72,25 @@ def right(home: Path) -> dict[str, list[str]]:
     table = home / "table.parquet"
     return {
         "head fit": [f"{table}", "--label", "y", "--epsilon", "1", "--radius", "0.3",
-                     "--book", f"{out}/book.db", "-o", f"{out}/head.npz"],
+                     "--ledger", f"{out}/ledger.db", "-o", f"{out}/head.npz"],
         "head predict": [f"{home}/head.npz", f"{home}/rows.parquet"],
         "reports make": [f"{home}/rows.parquet", f"{out}/reports.parquet", "--epsilon",
-                         "4", "--low", "-9", "--high", "9", "--book", f"{out}/book.db"],
+                         "4", "--low", "-9", "--high", "9",
+                         "--ledger", f"{out}/ledger.db"],
         "reports cluster": [f"{home}/reports.parquet", "-k", "2", "--decoder", "clip"],
         "reports inspect": ["--epsilon", "2", "--dimension", "2", "--samples", "50"],
         "reports sweep": ["--trials", "1", "--epsilons", "4"],
-        "unlearn run": [f"{home}/stream.parquet", "--book", f"{out}/book.db",
+        "unlearn run": [f"{home}/stream.parquet", "--ledger", f"{out}/ledger.db",
                         "--calibration", "20", "--gamma-priv", "50",
                         "-o", f"{out}/w.npz"],
         "unlearn simulate": ["--inserts", "60", "--calibration", "20", "--dim", "2",
                              "--gamma-priv", "50"],
         "unlearn verify": [f"{home}/certificate.json", f"{home}/service.db"],
         "train": [f"{home}/config.toml"],
-        "ledger show": [f"{home}/book.db"],
-        "ledger verify": [f"{home}/book.db"],
-        "ledger export": [f"{home}/book.db"],
-        "report": [f"{home}/book.db", "-o", f"{out}/report.html"],
+        "ledger show": [f"{home}/ledger.db"],
+        "ledger verify": [f"{home}/ledger.db"],
+        "ledger export": [f"{home}/ledger.db"],
+        "report": [f"{home}/ledger.db", "-o", f"{out}/report.html"],
         "version": [],
     }  # fmt: skip
 
@@ -116,7 +117,7 @@ def make_files(home: Path) -> None:
     pa.parquet.write_table(pa.table(stream), home / "stream.parquet")
     unit = AddOrRemoveOne()
     with Ledger.open(
-        home / "book.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}
+        home / "ledger.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}
     ) as ledger:
         Gaussian(20.0, {unit: 1.0}, name="a count").release([3.0], ledger, label="May")
     fitted = run("head", "fit", home / "table.parquet", "--label", "y", "--epsilon", 1,

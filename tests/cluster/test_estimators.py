@@ -51,7 +51,7 @@ def model(name, **parameters):
     return clone(MODELS[name]).set_params(**parameters)
 
 
-def book(epsilon=10.0):
+def new_ledger(epsilon=10.0):
     return Ledger(Budget(epsilon), unit=UNIT, filter="pure")
 
 
@@ -102,7 +102,7 @@ def test_a_fit_has_what_scikit_learn_users_expect(name):
     squares = ((X - centers[fitted.predict(X)]) ** 2).sum()
     assert fitted.compute_sse(X) == pytest.approx(squares)
     text = fitted.summary()
-    assert "BPM(epsilon=8" in text and "noise_aware" in text and "Not booked" in text
+    assert "BPM(epsilon=8" in text and "noise_aware" in text and "Not recorded" in text
     if name == "kmeans":
         assert fitted.score(X) == -fitted.compute_sse(X)
         assert np.array_equal(fitted.labels_, fitted.predict(fitted.reports_.values))
@@ -271,13 +271,13 @@ def test_a_summary_says_when_reports_were_subsampled(name, monkeypatch):
         assert "120 of the 300 reports were fitted; of those all starts" in said
 
 
-# -- the book ------------------------------------------------------------------------
+# -- the ledger ------------------------------------------------------------------------
 
 
 @every
 def test_every_fit_is_charged_and_declined_when_it_does_not_fit(name):
     X = blobs(50)
-    ledger = book(2.0)
+    ledger = new_ledger(2.0)
     fitted = model(name, ledger=ledger, label="homes", decoder="clip").fit(X)
     assert ledger.epsilon() == pytest.approx(0.8)
     assert fitted.release_.id == ledger.entries()[0].id
@@ -292,8 +292,8 @@ def test_every_fit_is_charged_and_declined_when_it_does_not_fit(name):
 
 
 @pytest.mark.slow
-def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
-    ledger = book()
+def test_a_clone_shares_the_ledger_and_a_pickle_leaves_it():
+    ledger = new_ledger()
     kmeans = model("kmeans", ledger=ledger, decoder="clip").fit(blobs(50))
     assert clone(kmeans).ledger is ledger
     loaded = pickle.loads(pickle.dumps(kmeans))
@@ -309,7 +309,7 @@ def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
 @pytest.mark.slow
 @every
 def test_a_fit_that_dies_after_its_charge_keeps_what_was_paid_for(name, monkeypatch):
-    ledger = book()
+    ledger = new_ledger()
     estimator = model(name, ledger=ledger).fit(blobs(250))
 
     def dies(self, reports, mechanism, decoder):
@@ -362,7 +362,7 @@ BAD = {
     "random_state": (GOOD, {"random_state": "now"}, "random_state"),
     "max_iter": (GOOD, {"max_iter": 0}, "max_iter"),
     "n_init": (GOOD, {"n_init": 0}, "n_init"),
-    "ledger": (GOOD, {"ledger": "book.db"}, "ledger must be"),
+    "ledger": (GOOD, {"ledger": "ledger.db"}, "ledger must be"),
     "space": (GOOD, {"space": ""}, "space"),
     "fallback": (GOOD, {"fallback": "no"}, "fallback must be"),
 }
@@ -373,7 +373,7 @@ BAD = {
 @every
 def test_bad_input_is_a_clear_error_and_charges_nothing(name, bad):
     X, parameters, words = BAD[bad]
-    ledger = book()
+    ledger = new_ledger()
     estimator = model(name, **({"ledger": ledger} | parameters))
     with pytest.raises((ValueError, TypeError), match=words):
         estimator.fit(X)
@@ -390,7 +390,7 @@ def test_bad_numbers_of_clusters_and_shapes():
     for bad in ({"nu": 0.0}, {"alpha": -1.0}, {"tol": -1.0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             model("tmm", **bad).fit(GOOD)
-    ledger = book()
+    ledger = new_ledger()
     aware = model("gmm", mechanism="laplace_per_dimension", ledger=ledger)
     with pytest.raises(ValueError, match="by coordinate"):
         aware.fit(GOOD)
@@ -432,7 +432,7 @@ def test_a_decoder_that_cannot_be_prepared_costs_nothing(name, monkeypatch):
 
     monkeypatch.setattr(base, "radial_table", dies)
     monkeypatch.setattr(tmm, "radial_table", dies)
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(MemoryError):
         model(name, ledger=ledger).fit(GOOD)
     assert not ledger.entries()
@@ -531,7 +531,7 @@ def test_the_farthest_report_that_there_can_be_moves_no_centre_far(name, mechani
 @pytest.mark.parametrize("more", [{"L": math.inf}, {"mechanism": "laplace"}])
 @every
 def test_noise_wider_than_any_number_is_refused_unpaid(name, decoder, more):
-    ledger = book()
+    ledger = new_ledger()
     wide = model(name, epsilon=1e-150, decoder=decoder, ledger=ledger, **more)
     with pytest.raises(ValueError, match="Nothing was spent"):
         wide.fit(GOOD)
@@ -550,7 +550,7 @@ def test_noise_a_billion_times_wider_than_the_cube_is_decoded(name, L):
 @every
 def test_noise_wider_than_that_is_refused_unpaid(name, L):
     """Tables for it would take minutes or fail, and there is nothing to be seen."""
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(ValueError, match="say nothing about their points"):
         model(name, epsilon=1e-20, L=L, ledger=ledger).fit(blobs(210))
     assert not ledger.entries()
@@ -655,7 +655,7 @@ def reachable(thing):
 
 
 @every
-def test_no_key_is_left_in_a_fitted_model_or_its_book(name, monkeypatch):
+def test_no_key_is_left_in_a_fitted_model_or_its_ledger(name, monkeypatch):
     """Neither the entry's nor that of the rows, as bytes or in an array."""
     keys = []
     new_key, row_key = OsEntropy.new_key, BPM.row_key
@@ -671,7 +671,7 @@ def test_no_key_is_left_in_a_fitted_model_or_its_book(name, monkeypatch):
 
     monkeypatch.setattr(OsEntropy, "new_key", lambda self: kept(new_key(self)))
     monkeypatch.setattr(BPM, "row_key", lambda self, key: kept(row_key(self, key)))
-    fitted = model(name, ledger=book(), decoder="clip").fit(GOOD)
+    fitted = model(name, ledger=new_ledger(), decoder="clip").fit(GOOD)
     assert len(keys) == 2 and all(len(key) == 32 for key in keys)
     assert found(fitted) == []
     assert all(key not in pickle.dumps(fitted) for key in keys)

@@ -56,9 +56,9 @@ def write(path, table: pa.Table):
     return path
 
 
-def book(folder, *, epsilon: float = 1e6) -> Ledger:
+def new_ledger(folder, *, epsilon: float = 1e6) -> Ledger:
     return Ledger.open(
-        folder / "book.db",
+        folder / "ledger.db",
         dataset="d",
         budgets={ReplaceOne(): Budget(epsilon)},
         filter="pure",
@@ -100,7 +100,7 @@ def test_reports_carry_their_mechanism(tmp_path, kind_in, kind_out):
     assert metadata.columns == ("age", "score") and metadata.id_column == "id"
     assert (metadata.low, metadata.high) == ((0.0, -5.0), (100.0, 5.0))
     np.testing.assert_array_equal(found.row_ids, points()["id"])
-    assert not made.entry.durable and "Not booked" in made.entry.statement()
+    assert not made.entry.durable and "Not recorded" in made.entry.statement()
     # Nothing but the named columns left the input.
     text = made.path.read_bytes()
     assert b"somebody" not in text and b"name" not in text.replace(b"path_name", b"")
@@ -148,7 +148,7 @@ def test_a_job_that_died_repeats_its_reports(tmp_path, monkeypatch, where):
     def die(*_):
         raise Killed
 
-    with monkeypatch.context() as patch, book(tmp_path) as ledger:
+    with monkeypatch.context() as patch, new_ledger(tmp_path) as ledger:
         patch.setattr(point_tables, "_MOST_ROWS", 100)
         patch.setattr(report_files.ReportWriter, "write", watched)
         if where == "finish":
@@ -160,7 +160,7 @@ def test_a_job_that_died_repeats_its_reports(tmp_path, monkeypatch, where):
         spent = ledger.epsilon()
     assert partials(tmp_path) == []
     assert (tmp_path / "out.csv").exists() == (where == "commit")
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         monkeypatch.setattr(point_tables, "_MOST_ROWS", 7)
         make(
             source,
@@ -208,7 +208,7 @@ def test_the_same_call_finishes_what_was_killed_at_the_end(
 ):
     """No overwrite by hand; the same entry, the same file, the key wiped."""
     source, out = write(tmp_path / "in.parquet", points(300)), tmp_path / name
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             dies_at_the_end(patch, where)
             make(source, out, ledger=ledger, idempotency_key="job")
@@ -222,7 +222,7 @@ def test_the_same_call_finishes_what_was_killed_at_the_end(
         assert len(values(out)) == 300
         with pytest.raises(NoiseReuse, match=f"{name} is there, and .* committed"):
             make(source, out, ledger=ledger, idempotency_key="job")
-    assert not list((tmp_path / "book.db.keys").glob(f"{entry.id}*"))
+    assert not list((tmp_path / "ledger.db.keys").glob(f"{entry.id}*"))
 
 
 @pytest.mark.parametrize(("where", "name"), KILLED_AT)
@@ -232,7 +232,7 @@ def test_a_job_taken_up_replaces_no_other_file(
 ):
     source, out = write(tmp_path / "in.parquet", points(300)), tmp_path / name
     place = sidecar(out) if where == "words written" else out
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             dies_at_the_end(patch, where)
             make(source, out, ledger=ledger, idempotency_key="job")
@@ -267,7 +267,7 @@ def test_a_file_that_comes_while_the_job_runs_is_not_replaced(tmp_path):
         if what == "perturbing":
             (tmp_path / "out.csv").write_text("mine")
 
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(ValueError, match=r"something else.*reports are in") as told:
             make(source, tmp_path / "out.csv", ledger=ledger, progress=come)
         assert len(ledger.entries()) == 1
@@ -286,7 +286,7 @@ def test_a_file_that_comes_before_the_charge_costs_nothing(tmp_path):
         if what == "checking":
             (tmp_path / "out.csv").write_text("mine")
 
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(ValueError, match="exists already"):
             make(source, tmp_path / "out.csv", ledger=ledger, progress=come)
         assert ledger.entries() == [] and partials(tmp_path) == []
@@ -298,13 +298,13 @@ def test_a_file_system_without_links_will_do(tmp_path, monkeypatch, name):
     plain = os.link
 
     def link(old, new):
-        if "out" in new.name:  # the book lies on another one
+        if "out" in new.name:  # the ledger lies on another one
             raise OSError(errno.ENOTSUP, "not supported")
         plain(old, new)
 
     monkeypatch.setattr(whole_files.os, "link", link)
     source, out = write(tmp_path / "in.parquet", points(300)), tmp_path / name
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(Ledger, "commit", dies)
             make(source, out, ledger=ledger, idempotency_key="job")
@@ -319,7 +319,7 @@ def test_a_name_too_long_for_a_file_costs_nothing(tmp_path, name):
     """Of a CSV that of its words is the longest; all of them come before the charge."""
     source = write(tmp_path / "in.parquet", points(300))
     stem, suffix = name.split(".")
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         for length in range(215, 250):
             out = tmp_path / f"{stem:x<{length}}.{suffix}"
             try:
@@ -395,7 +395,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(
             write(source, changed(points(), how))
 
     asked = {"idempotency_key": "job", "progress": change}
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(InputChanged, match="stays spent"):
             make(source, out, ledger=ledger, **asked)
         assert not out.exists() and partials(tmp_path) == []
@@ -440,7 +440,7 @@ def test_an_id_in_two_batches_is_refused(tmp_path, monkeypatch):
 def test_other_ids_under_one_key_are_other_data(tmp_path, monkeypatch):
     """The same points under other names would get other noise, paid once."""
     source = write(tmp_path / "in.parquet", points(50))
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(report_files.ReportWriter, "finish", dies)
             make(source, tmp_path / "o.csv", ledger=ledger, idempotency_key="job")
@@ -504,10 +504,10 @@ from demur.ledger import Budget, Ledger
 from demur.cluster import point_tables
 from demur.cluster.files.report_job import make_reports
 point_tables._MOST_ROWS = int(sys.argv[5])
-book = Ledger.open(sys.argv[1], dataset="d", budgets={ReplaceOne(): Budget(1e6)},
+ledger = Ledger.open(sys.argv[1], dataset="d", budgets={ReplaceOne(): Budget(1e6)},
     filter="pure")
 make_reports(sys.argv[2], sys.argv[3], epsilon=4.0, L=0.5, low=0.0, high=1.0,
-    ledger=book, idempotency_key=sys.argv[4])
+    ledger=ledger, idempotency_key=sys.argv[4])
 """
 
 
@@ -517,7 +517,7 @@ def job(folder, out: str, key: str, rows: int) -> subprocess.Popen:
             sys.executable,
             "-c",
             JOB,
-            str(folder / "book.db"),
+            str(folder / "ledger.db"),
             str(folder / "in.parquet"),
             str(folder / out),
             key,
@@ -551,7 +551,7 @@ def test_a_job_killed_half_way_is_taken_up(tmp_path):
     whole = (tmp_path / "out.csv").read_text().splitlines()[1:]
     assert len(whole) == n and 500 < len(begun) < n
     assert begun == whole[: len(begun)]
-    with Ledger.open(tmp_path / "book.db") as ledger:
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert len(ledger.entries()) == 1
 
 
@@ -559,7 +559,7 @@ def test_a_job_killed_half_way_is_taken_up(tmp_path):
 def test_two_at_once_under_one_key_never_draw_twice(tmp_path):
     rng = np.random.default_rng(0)
     write(tmp_path / "in.parquet", pa.table({"a": rng.random(5000)}))
-    with book(tmp_path):
+    with new_ledger(tmp_path):
         pass
     jobs = [job(tmp_path, f"out{i}.parquet", "job", 100) for i in range(3)]
     errors = [one.communicate()[1] for one in jobs]
@@ -570,7 +570,7 @@ def test_two_at_once_under_one_key_never_draw_twice(tmp_path):
     found = [values(tmp_path / f"out{i}.parquet") for i in done]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         assert len(ledger.entries()) == 1
 
 
@@ -608,7 +608,7 @@ def test_bad_rows_are_refused_by_column_and_cost_nothing(tmp_path, fault, kind):
     if kind == "csv" and fault == "NaN":
         words = "missing values"  # which is what "nan" means in a CSV
     source = write(tmp_path / f"in.{kind}", table)
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(ValueError, match=words) as caught:
             make(source, tmp_path / "out.parquet", ledger=ledger)
         assert ledger.entries() == [] and ledger.epsilon() == 0.0
@@ -651,7 +651,7 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(pyarrow.csv, "CSVWriter", full)
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(OSError, match="no space"):
             make(source, tmp_path / "out.csv", ledger=ledger)
         assert ledger.entries() == []
@@ -674,10 +674,10 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
         ({"epsilon": math.nan}, "epsilon must be positive"),
         ({"L": -1.0}, "L must be at least 0"),
         ({"L": "best"}, "L must be a number"),
-        ({"idempotency_key": "k"}, "needs a book that lasts"),
+        ({"idempotency_key": "k"}, "needs a ledger that lasts"),
         ({"label": "\n"}, "label must be"),
         ({"space": ""}, "space must be"),
-        ({"ledger": "book.db"}, "ledger must be a Ledger"),
+        ({"ledger": "ledger.db"}, "ledger must be a Ledger"),
     ],
 )
 def test_bad_arguments_write_nothing(tmp_path, more, words):
@@ -724,9 +724,9 @@ def test_names_with_dots_and_commas(tmp_path):
         assert read_reports(made.path).metadata.columns == ("a.b", 'c,"d"')
 
 
-def test_a_book_that_is_full_declines_and_nothing_is_drawn(tmp_path):
+def test_a_ledger_that_is_full_declines_and_nothing_is_drawn(tmp_path):
     source = write(tmp_path / "in.parquet", points(50))
-    with book(tmp_path, epsilon=1.9) as ledger:
+    with new_ledger(tmp_path, epsilon=1.9) as ledger:
         with pytest.raises(BudgetExceeded):
             make(source, tmp_path / "out.parquet", ledger=ledger)
         assert ledger.entries() == []
@@ -740,7 +740,7 @@ def test_a_place_that_cannot_be_written_to_costs_nothing(tmp_path, monkeypatch):
         raise PermissionError("read-only")
 
     monkeypatch.setattr(report_files.ReportWriter, "__enter__", refuse)
-    with book(tmp_path) as ledger:
+    with new_ledger(tmp_path) as ledger:
         with pytest.raises(PermissionError):
             make(source, tmp_path / "out.parquet", ledger=ledger)
         assert ledger.entries() == []
@@ -876,7 +876,7 @@ def held(what):
 open("/proc/self/clear_refs", "w").write("5")  # the peak so far is forgotten
 before = held("VmRSS:")
 make_reports(sys.argv[6], sys.argv[7], epsilon=4.0, L=0.5, low=0.0, high=1.0,
-    ledger=book, idempotency_key="large " + sys.argv[4])
+    ledger=ledger, idempotency_key="large " + sys.argv[4])
 print(held("VmHWM:") - before)
 """
 
@@ -899,7 +899,7 @@ def test_memory_holds_a_batch_and_not_the_file(tmp_path, kind, rows, most):
 
     def peak(batch):
         small, large = (tmp_path / f"{name}{batch}.parquet" for name in "ab")
-        asked = [tmp_path / "book.db", files[0], small, batch, batch, files[1], large]
+        asked = [tmp_path / "ledger.db", files[0], small, batch, batch, files[1], large]
         done = subprocess.run(
             [sys.executable, "-c", JOB + PEAK, *map(str, asked)],
             capture_output=True,

@@ -1,4 +1,4 @@
-"""Releases of the compatibility layer: keys, noise, books, marks and refusals."""
+"""Releases of the compatibility layer: keys, noise, ledgers, marks and refusals."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_classic_above_one_raises(call):
         call()
 
 
-def test_noise_is_booked_and_declined():
+def test_noise_is_recorded_and_declined():
     unit = dm.Ball(0.25, space="records")
     ledger = dm.Ledger(dm.Budget(1.0, 1e-6), unit=unit)
     params(ledger=ledger, sigma_method="analytic", label="one")
@@ -120,7 +120,7 @@ def test_noise_is_booked_and_declined():
         params(ledger=ledger)
 
 
-def test_a_book_in_another_space_says_so():
+def test_a_ledger_in_another_space_says_so():
     ledger = dm.Ledger(dm.Budget(1.0, 1e-6), unit=dm.Ball(0.25, space="minilm"))
     with pytest.raises(dm.DemurError, match="minilm"):
         params(ledger=ledger)
@@ -176,7 +176,7 @@ def test_parameters_that_are_not_the_minimiser_are_refused():
         ({"delta": 0.0}, ValueError, "delta"),
         ({"sigma_method": "magic"}, ValueError, "sigma_method must be"),
         ({"rng": "seed"}, TypeError, "rng must be"),
-        ({"ledger": "book.db"}, TypeError, "ledger must be"),
+        ({"ledger": "ledger.db"}, TypeError, "ledger must be"),
         ({"loss": "logistic"}, TypeError, "loss and B together"),
         ({"X": np.zeros((kit.N, kit.D))}, TypeError, "X, y, loss and B together"),
         ({"tau": -1.0}, ValueError, "tau must be"),
@@ -412,7 +412,7 @@ def test_added_noise():
     assert np.array_equal(one, two)
 
 
-def test_added_noise_can_be_booked():
+def test_added_noise_can_be_recorded():
     unit = dm.AddOrRemoveOne()
     ledger = dm.Ledger(dm.Budget(1.0, 1e-6), unit=unit)
     add_gaussian_noise([1.0, 2.0], 10.0, sensitivity={unit: 1.0}, ledger=ledger)

@@ -100,8 +100,8 @@ def test_every_head_learns_something_it_may_say(name):
     assert list(epsilons) == sorted(epsilons) and radii[-1] == 2.0
     assert epsilons[-1] == report.same_label_epsilon == report.epsilon_at(50.0)
     assert 0.1 < report.reconstruction_bound(0.1) < 0.7
-    assert report.to_json()["booked"] is False
-    assert "Not booked" in report.statement() and "labels" in report.statement()
+    assert report.to_json()["recorded"] is False
+    assert "Not recorded" in report.statement() and "labels" in report.statement()
     assert "fixed without looking" in report.statement()
     full = report.full_replacement_epsilon
     assert full is None if name == "prototypes" else full >= epsilons[-1]
@@ -131,7 +131,7 @@ def test_no_bias_and_a_small_bias():
     assert np.max(small.privacy_.sigma) < np.max(whole.privacy_.sigma)
 
 
-# -- the book ------------------------------------------------------------------------
+# -- the ledger ------------------------------------------------------------------------
 
 
 @every_head
@@ -146,7 +146,7 @@ def test_a_fit_is_charged_once_and_a_second_is_declined(name):
     assert len(ledger.entries()) == 1
 
 
-def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
+def test_a_clone_shares_the_ledger_and_a_pickle_leaves_it():
     X, y = blobs(300, 4, 2)
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
     head = head_of("logistic", ledger=ledger, epsilon=0.6)
@@ -159,15 +159,17 @@ def test_a_clone_shares_the_book_and_a_pickle_leaves_it():
     assert 1 <= len(ledger.entries()) < 5
 
 
-def test_a_durable_book_is_named_in_the_statement(tmp_path):
+def test_a_durable_ledger_is_named_in_the_statement(tmp_path):
     X, y = blobs(300, 4, 2)
     budgets: dict[Unit, Budget] = {
         UNIT: Budget(2.0, 1e-6),
         ReplaceOne(): Budget(50.0, 1e-6),
     }
-    with Ledger.open(tmp_path / "book.db", dataset="blobs", budgets=budgets) as ledger:
+    with Ledger.open(
+        tmp_path / "ledger.db", dataset="blobs", budgets=budgets
+    ) as ledger:
         head = head_of("logistic", ledger=ledger, classes=[0, 1]).fit(X, y)
-        assert "Booked as entry 1" in head.privacy_.statement()
+        assert "Recorded as entry 1" in head.privacy_.statement()
         assert ledger.verify().ok
 
 

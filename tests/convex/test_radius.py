@@ -124,7 +124,7 @@ def test_weights_that_memory_would_not_hold_are_refused_before_the_charge():
 @pytest.mark.parametrize("grid", [[math.inf], [math.nan], [0.0], [], [-1.0, 0.5]])
 def test_a_grid_of_no_radii_is_refused(grid):
     X, y = blobs()[:2]
-    book = Ledger(Budget(1.0), unit=Ball(2.0, space="records"))
+    ledger = Ledger(Budget(1.0), unit=Ball(2.0, space="records"))
     with pytest.raises(ValueError, match="grid"):
-        private_radius(X, y, epsilon=0.5, norm_bound=1.0, ledger=book, grid=grid)
-    assert book.entries() == []
+        private_radius(X, y, epsilon=0.5, norm_bound=1.0, ledger=ledger, grid=grid)
+    assert ledger.entries() == []

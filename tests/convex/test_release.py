@@ -23,12 +23,12 @@ HEAD: dict[str, Any] = {
 THETA = np.array([0.4, -0.1, 0.2])
 
 
-def book(epsilon=1.0):
+def new_ledger(epsilon=1.0):
     return Ledger(Budget(epsilon, 1e-6), unit=Ball(0.3, space="records"))
 
 
 def test_it_fits_its_budget_exactly_and_only_once():
-    ledger = book()
+    ledger = new_ledger()
     release = release_head(THETA, **HEAD, ledger=ledger, gradient_norm=1e-10)
     assert release.value.shape == (3,) and not np.array_equal(release.value, THETA)
     assert 0.999 < release.entry.epsilon(Ball(0.3, space="records"), 1e-6) <= 1.0
@@ -40,7 +40,7 @@ def test_it_fits_its_budget_exactly_and_only_once():
 
 
 def test_a_head_that_is_not_the_minimiser_is_refused():
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(NotAtMinimiser, match="nothing was charged"):
         release_head(THETA, **HEAD, ledger=ledger, gradient_norm=1e-3)
     assert not ledger.entries()
@@ -50,7 +50,7 @@ def test_without_data_the_statement_is_conditional():
     assert "this was not checked" in release_head(THETA, **HEAD).statement()
     certified = release_head(THETA, **HEAD, gradient_norm=0.0).statement()
     assert "this was not checked" not in certified
-    assert "Not booked" in certified and "labels" in certified
+    assert "Not recorded" in certified and "labels" in certified
 
 
 def test_an_estimated_radius_or_bound_is_named():
@@ -90,7 +90,7 @@ def test_a_declared_loss():
     ids=str,
 )
 def test_bad_arguments_charge_nothing(change):
-    ledger = book()
+    ledger = new_ledger()
     arguments: dict[str, Any] = {"theta": THETA} | HEAD | change
     with pytest.raises(ValueError):
         release_head(**arguments, ledger=ledger)
@@ -99,4 +99,4 @@ def test_bad_arguments_charge_nothing(change):
 
 def test_a_ledger_must_be_a_ledger():
     with pytest.raises(TypeError, match="ledger must be a Ledger"):
-        release_head(THETA, **(HEAD | {"ledger": "book.db"}))
+        release_head(THETA, **(HEAD | {"ledger": "ledger.db"}))

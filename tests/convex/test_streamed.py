@@ -505,16 +505,16 @@ def answer(self, theta, *, hessian=False):
     plain(self, theta, hessian=hessian)
     os._exit(9)
 streamed.StreamedObjective.answer = answer
-book = Ledger.open({str(tmp_path / "book.db")!r}, dataset="x",
+ledger = Ledger.open({str(tmp_path / "ledger.db")!r}, dataset="x",
     budgets={{Ball(0.3, space="records"): Budget(1.0, 1e-6)}})
-head = BallLogisticRegression(radius=0.3, ledger=book)
+head = BallLogisticRegression(radius=0.3, ledger=ledger)
 head.fit(ParquetRows({str(tmp_path / "x.parquet")!r}))
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
-    with Ledger.open(tmp_path / "book.db") as book:
-        assert not book.entries()
-        HEADS["logistic"](ledger=book).fit(ParquetRows(tmp_path / "x.parquet"))
-        assert len(book.entries()) == 1
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert not ledger.entries()
+        HEADS["logistic"](ledger=ledger).fit(ParquetRows(tmp_path / "x.parquet"))
+        assert len(ledger.entries()) == 1
 
 
 # -- secrets ---------------------------------------------------------------------------

@@ -871,9 +871,9 @@ def test_stored_profiles_give_the_same_price(event):
 
 
 @pytest.mark.slow
-def test_stored_profiles_make_up_larger_and_mixed_books(monkeypatch):
-    book = Composed((Repeated(PLAN, 3), Gaussian(5.0), Repeated(Pure(0.1), 2)))
-    fresh = price(book, 1e-6)
+def test_stored_profiles_make_up_larger_and_mixed_ledgers(monkeypatch):
+    ledger = Composed((Repeated(PLAN, 3), Gaussian(5.0), Repeated(Pure(0.1), 2)))
+    fresh = price(ledger, 1e-6)
     stored = {PLAN: profile_of(PLAN)}
     profiles.sampled_profile.cache_clear()
 
@@ -881,7 +881,7 @@ def test_stored_profiles_make_up_larger_and_mixed_books(monkeypatch):
         raise AssertionError("a stored profile was built again")
 
     monkeypatch.setattr(profiles, "sampled_profile", refuse)
-    read = price(book, 1e-6, profiles=stored)
+    read = price(ledger, 1e-6, profiles=stored)
     assert fresh - 1e-9 <= read <= fresh + 2e-3
 
 

@@ -228,7 +228,7 @@ def test_sigma_of_nothing_is_nothing(method):
 
 
 @pytest.mark.slow
-def test_classic_is_the_textbook_formula_within_its_theorem():
+def test_classic_is_the_textledger_formula_within_its_theorem():
     for epsilon in (1e-6, 0.1, 0.5, 1.0):
         for delta in (1e-300, 1e-12, 1e-6, 1e-3, 0.1, 0.4, 0.9):
             sigma = gaussian_sigma(epsilon, delta, 3.0, method="classic")

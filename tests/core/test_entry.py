@@ -167,10 +167,10 @@ def test_a_statement_says_everything():
         "declared bounds: curvature <= 0.25",
         "It assumes that the radius was chosen on public data.",
         "operating system",
-        "Booked as entry 7 (01234567) on 2026-03-04.",
+        "Recorded as entry 7 (01234567) on 2026-03-04.",
     ):
         assert part in text
-    for part in ("NOT PRIVATE", "CONDITIONAL", "WARNING", "Not booked", "row norm"):
+    for part in ("NOT PRIVATE", "CONDITIONAL", "WARNING", "Not recorded", "row norm"):
         assert part not in text
     assert "\n" not in text
 
@@ -200,10 +200,10 @@ def test_a_seeded_source_is_stamped_first():
     assert entry().private
 
 
-def test_an_unbooked_entry_says_so():
+def test_an_unrecorded_entry_says_so():
     text = entry(durable=False).statement()
-    assert "Not booked: the book was in memory only." in text
-    assert "Booked as" not in text
+    assert "Not recorded: the ledger was in memory only." in text
+    assert "Recorded as" not in text
 
 
 def test_repetitions_are_said():

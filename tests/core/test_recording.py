@@ -26,7 +26,7 @@ def key(seed=1):
     return NoiseKey(Seeded(seed).new_key(), private=False)
 
 
-def book(epsilon=10.0):
+def new_ledger(epsilon=10.0):
     return Ledger(Budget(epsilon, 1e-6), unit=ReplaceOne())
 
 
@@ -131,7 +131,7 @@ def test_a_private_key_is_refused():
 
 
 def test_a_private_charge_is_refused_and_nothing_is_spent():
-    ledger = book()
+    ledger = new_ledger()
     with watching(Tape()), pytest.raises(NotPrivate, match="Nothing was spent"):
         mechanism().release([1.0, 2.0], ledger, label="x")
     assert ledger.entries() == []
@@ -143,10 +143,10 @@ def test_a_private_charge_is_refused_and_nothing_is_spent():
 def test_charges_are_kept_with_whether_they_were_paid():
     tape, source = Tape(), Seeded(1)
     with watching(tape):
-        mechanism().release([1.0, 2.0], book(), label="one", source=source)
+        mechanism().release([1.0, 2.0], new_ledger(), label="one", source=source)
         with pytest.raises(BudgetExceeded):
-            book(0.01).charge(mechanism(), label="two", source=source)
-        book().reserve(mechanism(), count=3, label="three", source=source)
+            new_ledger(0.01).charge(mechanism(), label="two", source=source)
+        new_ledger().reserve(mechanism(), count=3, label="three", source=source)
     told = [(charge.label, charge.count, charge.paid) for charge in tape.charges]
     assert told == [("one", 1, True), ("two", 1, False), ("three", 3, True)]
     assert tape.charges[0].declaration == mechanism().declaration()
@@ -154,7 +154,7 @@ def test_charges_are_kept_with_whether_they_were_paid():
 
 def test_a_repeated_charge_is_paid_once(tmp_path):
     ledger = Ledger.open(
-        tmp_path / "book.db",
+        tmp_path / "ledger.db",
         dataset="x",
         budgets={ReplaceOne(): Budget(10.0, 1e-6)},
         testing=True,

@@ -35,7 +35,7 @@ def test_a_release_states_what_its_entry_states():
     assert text == ENTRY.statement(records=1000)
     assert text.startswith("NOT PRIVATE")
     assert "WARNING: delta 0.001 is not below 1/n = 0.001" in text
-    assert "Not booked" in text
+    assert "Not recorded" in text
 
 
 def test_a_release_is_frozen_and_holds_two_things():

@@ -9,14 +9,14 @@ from tests.ledger.kit import NoServer, Server
 
 
 @pytest.fixture
-def book_on_a_server(monkeypatch, tmp_path):
-    """The address in DEMUR_BOOK, of an empty database."""
+def ledger_on_a_server(monkeypatch, tmp_path):
+    """The address in DEMUR_LEDGER, of an empty database."""
     pytest.importorskip("psycopg", reason="machine: psycopg is not installed")
     try:
         server = Server()
     except NoServer as error:
         pytest.skip(f"machine: {error}")
-    monkeypatch.setenv("DEMUR_BOOK", server.url(server.new_database()))
+    monkeypatch.setenv("DEMUR_LEDGER", server.url(server.new_database()))
     monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "keys"))
     yield
     server.close()

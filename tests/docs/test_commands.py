@@ -67,10 +67,10 @@ def test_commands_are_found_at_all():
 def test_wrong_lines_are_caught():
     """Sabotaged twins: a command and an option that do not exist."""
     text = (
-        "    demur ledger shwo book.db\n"
-        "```sh\ndemur report book.db \\\n  --colour red\n```\n"
+        "    demur ledger shwo ledger.db\n"
+        "```sh\ndemur report ledger.db \\\n  --colour red\n```\n"
         "demur is a library\n"
-        "    demur ledger show book.db   # --json for programs\n"
+        "    demur ledger show ledger.db   # --json for programs\n"
     )
     first, second, third = (problem(words) for words in commands_in(text))
     assert first is not None and "no command" in first

@@ -17,8 +17,8 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
 def test_the_page_runs_and_prints_what_it_says(page, tmp_path, request):
-    if "DEMUR_BOOK" in page.read_text():
-        request.getfixturevalue("book_on_a_server")
+    if "DEMUR_LEDGER" in page.read_text():
+        request.getfixturevalue("ledger_on_a_server")
     if "pyspark" in page.read_text():
         request.getfixturevalue("spark_here")
     run_page(with_expected(blocks_of(page)), tmp_path)

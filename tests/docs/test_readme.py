@@ -27,7 +27,7 @@ def test_there_are_four_short_ones_each_with_its_output():
 
 def test_a_program_that_needs_the_one_before_is_caught(tmp_path):
     """Sabotaged twins: a name of another block, a wrong output, a warning."""
-    for text in ("print(book)\n", "import warnings; warnings.warn('old')\n"):
+    for text in ("print(ledger)\n", "import warnings; warnings.warn('old')\n"):
         with pytest.raises(AssertionError, match="failed"):
             run_alone(Block("twin.md", 1, "python", text), tmp_path)
     block = Block("twin.md", 1, "python", "print('epsilon 1.7')\n")

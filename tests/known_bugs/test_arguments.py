@@ -130,7 +130,7 @@ ZERO_IS_REFUSED = {
         lambda w, x: w * x, l2_clip_norm=1.0, microbatch_size=0
     ),
     "fit delta": lambda: train(make_plan(iterations=2), delta=0.0),
-    "fit delta with a book": lambda: train(
+    "fit delta with a ledger": lambda: train(
         make_plan(iterations=2),
         delta=0.0,
         ledger=Ledger(Budget(50.0, 1e-5), unit=UNIT, filter=Filter.pure()),
@@ -181,8 +181,8 @@ def test_row_23_a_delta_of_zero_is_a_delta():
     is_infinite(lambda delta: ledger.entries()[0].epsilon(UNIT, delta))
 
 
-def test_row_23_an_empty_book_is_a_book():
-    """No length, no falsehood: `ledger or own` would throw a fresh book away."""
+def test_row_23_an_empty_ledger_is_a_ledger():
+    """No length, no falsehood: `ledger or own` would throw a fresh ledger away."""
     ledger = Ledger(Budget(1.0, 1e-6), unit=Ball(0.5, space="records"))
     assert bool(ledger)
     fitted = BallLogisticRegression(radius=0.5, lam=0.1, ledger=ledger).fit(X, Y)

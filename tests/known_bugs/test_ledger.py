@@ -1,4 +1,4 @@
-"""Bugs of budgets and books: each test is named after one, and its twin has it."""
+"""Bugs of budgets and ledgers: each test is named after one, and its twin has it."""
 
 import math
 from fractions import Fraction
@@ -16,7 +16,7 @@ from demur.mechanisms import Gaussian as GaussianMechanism
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
 
 
-class Book:
+class Ours:
     """Ours, with the few words that the twins below speak as well."""
 
     def __init__(self, epsilon=1.0, delta=1e-6, filter=None):
@@ -53,16 +53,16 @@ def test_row_03_a_failed_charge_stays_half_applied():
         def state(self):
             return tuple(self.rows), self.total
 
-    def leaves_no_trace(book):
-        book.spend(Pure(0.5))
-        before = book.state()
+    def leaves_no_trace(ledger):
+        ledger.spend(Pure(0.5))
+        before = ledger.state()
         with pytest.raises(DemurError):
-            book.spend(Pure(0.75))
-        assert book.state() == before
-        book.spend(Pure(0.25))
-        assert book.state() != before
+            ledger.spend(Pure(0.75))
+        assert ledger.state() == before
+        ledger.spend(Pure(0.25))
+        assert ledger.state() != before
 
-    sound_and_twin(leaves_no_trace, Book(1.0, 0.0, "pure"), AppendsFirst())
+    sound_and_twin(leaves_no_trace, Ours(1.0, 0.0, "pure"), AppendsFirst())
 
 
 @pytest.mark.parametrize("rule", [None, "pure"])
@@ -96,24 +96,33 @@ def test_row_11_reading_takes_something_away():
             self.ledger.reserve(says(Gaussian(50.0)), count=7, label="a plan")
 
         def read(self):
-            book = self.ledger
+            ledger = self.ledger
             units = (UNIT, AddOrRemoveOne(records_per_person=2))
-            found = [book.epsilon(unit=unit, delta=d) for unit in units for d in (0.1,)]
-            entry = book.entries()[0]
-            texts = (book.report(), repr(book), entry.statement(records=100))
-            whole = book.verify(book.head())
-            return found, book.epsilon(), book.reading(), texts, book.status(), whole.ok
+            found = [
+                ledger.epsilon(unit=unit, delta=d) for unit in units for d in (0.1,)
+            ]
+            entry = ledger.entries()[0]
+            texts = (ledger.report(), repr(ledger), entry.statement(records=100))
+            whole = ledger.verify(ledger.head())
+            return (
+                found,
+                ledger.epsilon(),
+                ledger.reading(),
+                texts,
+                ledger.status(),
+                whole.ok,
+            )
 
-    def is_read_only(book):
-        first = book.read()
-        assert book.read() == first
-        assert book.read() == first
+    def is_read_only(ledger):
+        first = ledger.read()
+        assert ledger.read() == first
+        assert ledger.read() == first
 
     sound_and_twin(is_read_only, Ours(), PopsItsHistory())
 
 
 def test_row_24_a_subnormal_spend_is_lost_once_the_budget_is_full():
-    """A float total swallows what is small beside it: the book goes on for ever."""
+    """A float total swallows what is small beside it: the ledger goes on for ever."""
     grain = math.ulp(0.0)
 
     class FloatTotal:
@@ -126,16 +135,16 @@ def test_row_24_a_subnormal_spend_is_lost_once_the_budget_is_full():
             self.total += event.epsilon
 
     def stops(make):
-        book = make(1.0)
-        book.spend(Pure(1.0))
+        ledger = make(1.0)
+        ledger.spend(Pure(1.0))
         for spend in (grain, 1e-310, 2.0**-60):
             try:
-                book.spend(Pure(spend))
+                ledger.spend(Pure(spend))
             except BudgetExceeded:
                 continue
             raise AssertionError("spent beyond the budget")
 
-    sound_and_twin(stops, lambda epsilon: Book(epsilon, 0.0, "pure"), FloatTotal)
+    sound_and_twin(stops, lambda epsilon: Ours(epsilon, 0.0, "pure"), FloatTotal)
 
 
 @pytest.mark.parametrize("rule", ["pure", "gaussian", "rdp"])

@@ -63,13 +63,13 @@ def test_seed_an_estimated_bound_passes_for_a_fact():
 
     def says_so(source):
         mechanism = Gaussian(1.0, {UNIT: 1.0}, bounds=(Bound(0.5, source, "radius"),))
-        release = mechanism.release([0.0], _book(), label="x")
+        release = mechanism.release([0.0], _ledger(), label="x")
         assert "CONDITIONAL" in release.statement()
 
     sound_and_twin(says_so, "estimated", "declared")
 
 
-def _book():
+def _ledger():
     return Ledger(Budget(9.0, 1e-6), unit=UNIT)
 
 

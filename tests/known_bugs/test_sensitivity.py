@@ -143,7 +143,7 @@ def test_row_21_one_person_with_many_rows():
         AddOrRemoveOne(records_per_person=rows),
         AddOrRemoveOne(),
     )
-    # A book for persons declines what it would allow for rows.
+    # A ledger for persons declines what it would allow for rows.
     budget = Budget(3.0, 1e-6)
     Ledger(budget, unit=UNIT).charge(says(GaussianEvent(10.0)), label="rows")
     persons = Ledger(budget, unit=AddOrRemoveOne(records_per_person=rows))

@@ -1,4 +1,4 @@
-"""One fixture, two stores: every test that takes `book_url` runs on both."""
+"""One fixture, two stores: every test that takes `ledger_url` runs on both."""
 
 import pytest
 
@@ -29,10 +29,10 @@ def postgres_url(server):
 @pytest.fixture(
     params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 )
-def book_url(request, tmp_path):
-    """The address of a book that does not exist yet, on each kind of store."""
+def ledger_url(request, tmp_path):
+    """The address of a ledger that does not exist yet, on each kind of store."""
     if request.param == "sqlite":
-        return str(tmp_path / "book.db")
+        return str(tmp_path / "ledger.db")
     return request.getfixturevalue("postgres_url")
 
 
@@ -43,25 +43,25 @@ def _keys_in_tmp(tmp_path, monkeypatch):
 
 @pytest.fixture
 def opened():
-    """Open books, and close them when the test is over."""
-    books = []
+    """Open ledgers, and close them when the test is over."""
+    ledgers = []
 
-    def open_book(url, **terms):
-        books.append(Ledger.open(url, **terms))
-        return books[-1]
+    def open_ledger(url, **terms):
+        ledgers.append(Ledger.open(url, **terms))
+        return ledgers[-1]
 
-    yield open_book
-    for book in books:
-        book.close()
+    yield open_ledger
+    for ledger in ledgers:
+        ledger.close()
 
 
 @pytest.fixture
-def new_book(book_url, opened):
-    """Open a book at `book_url` for the first time; terms have defaults."""
+def new_ledger(ledger_url, opened):
+    """Open a ledger at `ledger_url` for the first time; terms have defaults."""
 
     def make(**terms):
         return opened(
-            book_url, **({"dataset": "people", "budgets": {UNIT: BUDGET}} | terms)
+            ledger_url, **({"dataset": "people", "budgets": {UNIT: BUDGET}} | terms)
         )
 
     return make

@@ -1,8 +1,8 @@
-"""Many processes at one book; run as a script, prints one JSON line per process.
+"""Many processes at one ledger; run as a script, prints one JSON line per process.
 
     crowd.py URL PROCESSES TRIES MODE
 
-It imports demur once and forks: each child opens the book by itself (all of them for
+It imports demur once and forks: each child opens the ledger by itself (all of them for
 the first time, at once), waits for the others and then charges as fast as it can.
 """
 
@@ -23,31 +23,35 @@ GRAIN = Declaration("a grain", Cost((Fixed(UNIT, Pure(1.0 / 128)),)))
 
 
 def child(url, number, tries, mode, start):
-    book = Ledger.open(url, dataset="crowd", budgets={UNIT: Budget(1.0)}, filter="pure")
+    ledger = Ledger.open(
+        url, dataset="crowd", budgets={UNIT: Budget(1.0)}, filter="pure"
+    )
     os.read(start, 1)  # closes when everybody is there
     entries: list[Any] = []
     declined, draws = 0, []
     if mode == "draw":
-        reserved = book.reserve(GRAIN, count=100, label="race", idempotency_key="race")
+        reserved = ledger.reserve(
+            GRAIN, count=100, label="race", idempotency_key="race"
+        )
     for i in range(tries):
         try:
             if mode == "charge":
-                entry = book.charge(GRAIN, label=f"{number}.{i}")
+                entry = ledger.charge(GRAIN, label=f"{number}.{i}")
                 entries.append((entry.id, entry.sequence))
             elif mode == "race":
-                entry = book.charge(
+                entry = ledger.charge(
                     GRAIN,
                     label="race",
                     idempotency_key=f"key {i}",
                     input_digest="the same",
                 )
-                key = book.key(entry, "the same")
+                key = ledger.key(entry, "the same")
                 entries.append((entry.id, key.stream("x").read(8).hex()))
             else:
                 draws.append(reserved.draw().index)
         except BudgetExceeded:
             declined += 1
-    book.close()
+    ledger.close()
     return {"entries": entries, "declined": declined, "draws": draws}
 
 

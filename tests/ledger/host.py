@@ -1,4 +1,4 @@
-"""A client of a book, alone on its host; reads one JSON command a line, answers so.
+"""A client of a ledger, alone on its host; reads one JSON command a line, answers so.
 
 "blind" is a sabotaged twin: it repeats a lost commit without looking for it.
 """
@@ -15,7 +15,7 @@ from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
-from demur.core.errors import BookUnreachable, BudgetExceeded, OutcomeUnknown
+from demur.core.errors import BudgetExceeded, LedgerUnreachable, OutcomeUnknown
 from demur.ledger import Ledger, Timeouts, rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
@@ -23,15 +23,15 @@ GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
 
 class Host:
     def __init__(self):
-        self.book = self.reserved = self.entry = self.key = None
+        self.ledger = self.reserved = self.entry = self.key = None
         self.stop_at_commit = self.stop_at_row = False
 
     def open(self, url, timeouts, blind=False):
-        if self.book:
-            self.book.close()
-        self.book = Ledger.open(url, timeouts=Timeouts(**timeouts))
+        if self.ledger:
+            self.ledger.close()
+        self.ledger = Ledger.open(url, timeouts=Timeouts(**timeouts))
         self.reserved = None
-        sa.event.listen(self.book._store._engine, "commit", self._before_commit)
+        sa.event.listen(self.ledger._store._engine, "commit", self._before_commit)
         rows.charge_by_id = (lambda *_: None) if blind else CHARGE_BY_ID
         rows.with_token = (lambda *_: None) if blind else WITH_TOKEN
 
@@ -46,7 +46,7 @@ class Host:
         """Charge; stop this process while it holds the lock, or just before COMMIT."""
         self.stop_at_commit = stop_at == "commit"
         self.stop_at_row = stop_at == "row"
-        self.entry = self.book.charge(
+        self.entry = self.ledger.charge(
             GRAIN, label=label, idempotency_key=key, input_digest=digest
         )
         return self.entry.id
@@ -58,21 +58,21 @@ class Host:
 
     def noise(self, digest=None):
         """The first bytes of the entry's noise (for tests: it is compared)."""
-        self.key = self.book.key(self.entry, digest)
+        self.key = self.ledger.key(self.entry, digest)
         return self.key.stream("test").read(8).hex()
 
     def stop(self):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def commit(self):
-        self.book.commit(self.entry, "artefact")
+        self.ledger.commit(self.entry, "artefact")
 
     def note(self, stop_at=None):
         self.stop_at_commit = stop_at == "commit"
-        self.book.annotate(self.entry, "utility", {"accuracy": 0.5})
+        self.ledger.annotate(self.entry, "utility", {"accuracy": 0.5})
 
     def reserve(self, label, count):
-        self.reserved = self.book.reserve(GRAIN, count=count, label=label)
+        self.reserved = self.ledger.reserve(GRAIN, count=count, label=label)
         return self.reserved.entry.id
 
     def draw(self, count=1, stop_at=None):
@@ -90,11 +90,11 @@ class Host:
             for _ in range(10):
                 begin = time.monotonic()
                 try:
-                    entry = self.book.charge(GRAIN, label=label, idempotency_key=key)
+                    entry = self.ledger.charge(GRAIN, label=label, idempotency_key=key)
                     said["acknowledged"].append((label, entry.id))
                 except BudgetExceeded:
                     said["declined"] += 1
-                except BookUnreachable:
+                except LedgerUnreachable:
                     if key:
                         continue
                     said["nothing"].append(label)

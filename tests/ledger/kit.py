@@ -146,7 +146,7 @@ class Server:
 
     def new_database(self):
         self._count += 1
-        name = f"book{self._count}"
+        name = f"ledger{self._count}"
         self.admin(f"CREATE DATABASE {name}")
         return name
 

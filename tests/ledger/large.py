@@ -1,6 +1,6 @@
-"""A large book that verifies, in seconds: real charges, and then many copies of them.
+"""A large ledger that verifies, in seconds: real charges, and then many copies of them.
 
-large.py read URL    opens the book and prints its reading and how long it took
+large.py read URL    opens the ledger and prints its reading and how long it took
 """
 
 import json
@@ -40,13 +40,13 @@ def plans(count):
 
 
 def build(url, entries, distinct=1000, plan_count=10):
-    """A book of `entries` charges: each event once by `charge`, then copies of rows."""
-    book = Ledger.open(url, **TERMS)
+    """A ledger of `entries` charges: each event once, then copies of rows."""
+    ledger = Ledger.open(url, **TERMS)
     for event in [*plans(plan_count), *gaussians(distinct)]:
         said = Declaration("a release", Cost((Fixed(UNIT, event),)))
-        book.charge(said, label="the first of its kind", block_delta=1e-7)
-    with book._store.write() as connection:
-        sequence, last, (totals,) = store.lock_book(connection)
+        ledger.charge(said, label="the first of its kind", block_delta=1e-7)
+    with ledger._store.write() as connection:
+        sequence, last, (totals,) = store.lock_ledger(connection)
         spent = amounts.from_text(totals)
         rows = connection.execute(
             sa.select(store.rows)
@@ -69,13 +69,13 @@ def build(url, entries, distinct=1000, plan_count=10):
             if len(batch) == 5000 or sequence == entries:
                 connection.execute(store.rows.insert(), batch)
                 batch = []
-        connection.execute(store.book.update().values(sequence=sequence, hash=last))
+        connection.execute(store.ledger.update().values(sequence=sequence, hash=last))
         connection.execute(store.budgets.update().values(totals=amounts.to_text(spent)))
-    book.close()
+    ledger.close()
 
 
 def mu_squared(entries, distinct=1000, plan_count=10):
-    """The exact sum of 1/z^2 over the Gaussians of such a book."""
+    """The exact sum of 1/z^2 over the Gaussians of such a ledger."""
     copies = dict.fromkeys(range(distinct), 1)
     for sequence in range(distinct + plan_count, entries):
         copies[sequence % distinct] += 1
@@ -91,11 +91,11 @@ def mu_squared(entries, distinct=1000, plan_count=10):
 def read(url):
     """Readings in this process, the first of it and a second one."""
     opened = time.perf_counter()
-    book = Ledger.open(url)
+    ledger = Ledger.open(url)
     begin = time.perf_counter()
-    first = book.reading()
+    first = ledger.reading()
     middle = time.perf_counter()
-    again = book.reading()
+    again = ledger.reading()
     end = time.perf_counter()
     assert again == first
     print(

@@ -1,4 +1,4 @@
-"""Whatever is done to a book behind its back, `verify` finds it, or says it cannot."""
+"""Whatever is done to a ledger behind its back is found by `verify`, or named."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
-from demur.core.errors import BookDamaged, BookMismatch
+from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
 from demur.ledger import Budget, Filter, Head, Ledger
 from tests.ledger.kit import UNIT, ask, edit, says
@@ -22,22 +22,22 @@ CHEAP = Repeated(PoissonGaussian(0.01, 4.0), 10)
 DEAR = Repeated(PoissonGaussian(0.01, 1.0), 100)
 
 
-def fill(book):
+def fill(ledger):
     """Eight rows of every kind."""
-    book.charge(says(Gaussian(20.0)), label="first")
-    entry = book.charge(says(Gaussian(30.0)), label="second", idempotency_key="k")
-    book.commit(entry, "artefact")
-    reserved = book.reserve(says(Pure(0.01)), count=3, label="third")
+    ledger.charge(says(Gaussian(20.0)), label="first")
+    entry = ledger.charge(says(Gaussian(30.0)), label="second", idempotency_key="k")
+    ledger.commit(entry, "artefact")
+    reserved = ledger.reserve(says(Pure(0.01)), count=3, label="third")
     reserved.draw()
     reserved.draw()
-    book.charge(says(CHEAP, name="a plan"), label="fourth")
-    book.charge(says(DEAR, name="another plan"), label="fifth")
-    return book
+    ledger.charge(says(CHEAP, name="a plan"), label="fourth")
+    ledger.charge(says(DEAR, name="another plan"), label="fifth")
+    return ledger
 
 
 @pytest.fixture
-def book(new_book):
-    return fill(new_book(budgets={UNIT: BUDGET}, filter=RULE))
+def ledger(new_ledger):
+    return fill(new_ledger(budgets={UNIT: BUDGET}, filter=RULE))
 
 
 def change_body(url, sequence, **changes):
@@ -65,7 +65,7 @@ def duplicate(url):
         "INSERT INTO demur_rows (sequence, kind, entry_id, declaration, count, noise,"
         " body, hash) SELECT 9, kind, entry_id, declaration, count, noise, body, hash"
         " FROM demur_rows WHERE sequence = 1",
-        "UPDATE demur_book SET sequence = 9",
+        "UPDATE demur_ledger SET sequence = 9",
     )
 
 
@@ -78,7 +78,7 @@ def swap_bodies(url):
 
 def rehash(url):
     """Make every link right again after an edit: a consistent rewrite."""
-    ((terms,),) = ask(url, "SELECT terms FROM demur_book")
+    ((terms,),) = ask(url, "SELECT terms FROM demur_ledger")
     last = chain.digest(terms)
     rows = sorted(ask(url, "SELECT sequence, body FROM demur_rows"))
     for sequence, text in rows:
@@ -88,7 +88,7 @@ def rehash(url):
             f"UPDATE demur_rows SET hash = :x WHERE sequence = {sequence}",
             x=last,
         )
-    edit(url, f"UPDATE demur_book SET hash = :x, sequence = {len(rows)}", x=last)
+    edit(url, f"UPDATE demur_ledger SET hash = :x, sequence = {len(rows)}", x=last)
 
 
 def edit_declaration(url):
@@ -144,8 +144,8 @@ def sql(*statements):
 
 
 def edit_terms(url):
-    ((text,),) = ask(url, "SELECT terms FROM demur_book")
-    edit(url, "UPDATE demur_book SET terms = :x", x=text.replace("8.0", "80.0"))
+    ((text,),) = ask(url, "SELECT terms FROM demur_ledger")
+    edit(url, "UPDATE demur_ledger SET terms = :x", x=text.replace("8.0", "80.0"))
 
 
 TAMPERS = {
@@ -177,7 +177,7 @@ TAMPERS = {
     "removed and closed up": sql(
         "DELETE FROM demur_rows WHERE sequence = 7",
         "UPDATE demur_rows SET sequence = 7 WHERE sequence = 8",
-        "UPDATE demur_book SET sequence = 7",
+        "UPDATE demur_ledger SET sequence = 7",
     ),
     "end removed": sql("DELETE FROM demur_rows WHERE sequence = 8"),
     "all removed": sql("DELETE FROM demur_rows"),
@@ -190,8 +190,8 @@ TAMPERS = {
     "totals of another type": sql("UPDATE demur_budgets SET totals = '[1]'"),
     "budget removed": sql("DELETE FROM demur_budgets"),
     "budget added": sql("INSERT INTO demur_budgets VALUES (1, '{}')"),
-    "head moved back": sql("UPDATE demur_book SET sequence = 7"),
-    "head hash": sql(f"UPDATE demur_book SET hash = '{'b' * 64}'"),
+    "head moved back": sql("UPDATE demur_ledger SET sequence = 7"),
+    "head hash": sql(f"UPDATE demur_ledger SET hash = '{'b' * 64}'"),
     "terms": edit_terms,
     "declaration": edit_declaration,
     "declaration removed": sql("DELETE FROM demur_declarations"),
@@ -203,40 +203,40 @@ TAMPERS = {
 
 
 @pytest.mark.slow
-def test_an_untouched_book_is_whole(book):
-    found = book.verify()
-    assert found.ok and found.rows == 8 and found.head == book.head()
+def test_an_untouched_ledger_is_whole(ledger):
+    found = ledger.verify()
+    assert found.ok and found.rows == 8 and found.head == ledger.head()
     assert len(found.unknown) == 1
     assert "cut off the end" in found.unknown[0]
     assert "rewritten" in found.unknown[0] and "head" in found.unknown[0]
     assert "not known" in str(found)
-    found = book.verify(book.head())
-    assert found.ok and book.verify(str(book.head())) == found
+    found = ledger.verify(ledger.head())
+    assert found.ok and ledger.verify(str(ledger.head())) == found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERS)
-def test_tampering_is_found(book, book_url, opened, tamper):
-    head = book.head()
-    TAMPERS[tamper](book_url)
-    found = book.verify()  # the book that is open, without its head
+def test_tampering_is_found(ledger, ledger_url, opened, tamper):
+    head = ledger.head()
+    TAMPERS[tamper](ledger_url)
+    found = ledger.verify()  # the ledger that is open, without its head
     assert not found.ok and "PROBLEM" in str(found)
-    assert not book.verify(head).ok
-    assert not opened(book_url).verify().ok  # and one opened afterwards
+    assert not ledger.verify(head).ok
+    assert not opened(ledger_url).verify().ok  # and one opened afterwards
 
 
 @pytest.mark.slow
-def test_a_cut_end_is_found_with_a_head_and_named_without(book, book_url, opened):
-    early, late = Head(5, row_hash(book_url, 5)), book.head()
-    cut(book_url, 5)
-    blind = opened(book_url).verify()
+def test_a_cut_end_is_found_with_a_head_and_named_without(ledger, ledger_url, opened):
+    early, late = Head(5, row_hash(ledger_url, 5)), ledger.head()
+    cut(ledger_url, 5)
+    blind = opened(ledger_url).verify()
     assert blind.ok and "cut off the end" in blind.unknown[0]
-    seeing = opened(book_url).verify(late)
+    seeing = opened(ledger_url).verify(late)
     assert not seeing.ok and "cut off" in seeing.problems[0]
-    assert opened(book_url).verify(early).ok
-    with pytest.raises(BookDamaged, match="older copy"):
-        opened(book_url, head=late)
-    opened(book_url, head=early)
+    assert opened(ledger_url).verify(early).ok
+    with pytest.raises(LedgerDamaged, match="older copy"):
+        opened(ledger_url, head=late)
+    opened(ledger_url, head=early)
 
 
 def row_hash(url, sequence):
@@ -266,32 +266,32 @@ def cut(url, sequence):
 
 
 @pytest.mark.slow
-def test_what_came_after_the_head_is_unknown(book, book_url, opened):
-    early = Head(5, row_hash(book_url, 5))
-    cut(book_url, 6)
-    found = opened(book_url).verify(early)
+def test_what_came_after_the_head_is_unknown(ledger, ledger_url, opened):
+    early = Head(5, row_hash(ledger_url, 5))
+    cut(ledger_url, 6)
+    found = opened(ledger_url).verify(early)
     assert found.ok and "after" in " ".join(found.unknown)
 
 
 @pytest.mark.slow
-def test_a_consistent_rewrite_is_found_with_a_head(book, book_url, opened):
-    late = book.head()
-    change_body(book_url, 1, label="another")
-    rehash(book_url)
-    blind = opened(book_url).verify()
+def test_a_consistent_rewrite_is_found_with_a_head(ledger, ledger_url, opened):
+    late = ledger.head()
+    change_body(ledger_url, 1, label="another")
+    rehash(ledger_url)
+    blind = opened(ledger_url).verify()
     assert blind.ok and "rewritten" in blind.unknown[0]
-    assert not opened(book_url).verify(late).ok
-    with pytest.raises(BookDamaged):
-        opened(book_url, head=late)
+    assert not opened(ledger_url).verify(late).ok
+    with pytest.raises(LedgerDamaged):
+        opened(ledger_url, head=late)
 
 
 @pytest.mark.slow
-def test_a_spend_lowered_everywhere_is_found_with_a_head(book, book_url, opened):
-    late = book.head()
-    change_body(book_url, 1, spent=[{"mu squared": "0"}])
-    cut(book_url, 8)
-    assert opened(book_url).verify().ok  # it cannot know
-    assert not opened(book_url).verify(late).ok
+def test_a_spend_lowered_everywhere_is_found_with_a_head(ledger, ledger_url, opened):
+    late = ledger.head()
+    change_body(ledger_url, 1, spent=[{"mu squared": "0"}])
+    cut(ledger_url, 8)
+    assert opened(ledger_url).verify().ok  # it cannot know
+    assert not opened(ledger_url).verify(late).ok
 
 
 # -- signatures --------------------------------------------------------------------
@@ -303,12 +303,12 @@ def signer():
 
 
 @pytest.fixture
-def signed(new_book, signer):
-    return fill(new_book(budgets={UNIT: BUDGET}, filter=RULE, signing_key=signer))
+def signed(new_ledger, signer):
+    return fill(new_ledger(budgets={UNIT: BUDGET}, filter=RULE, signing_key=signer))
 
 
 @pytest.mark.slow
-def test_a_signed_book_is_whole(signed, book_url, signer, opened, tmp_path):
+def test_a_signed_ledger_is_whole(signed, ledger_url, signer, opened, tmp_path):
     found = signed.verify()
     assert found.ok and "signer" in " ".join(found.unknown)
     public = chain.public_hex(signer)
@@ -323,30 +323,30 @@ def test_a_signed_book_is_whole(signed, book_url, signer, opened, tmp_path):
             serialization.NoEncryption(),
         )
     )
-    assert opened(book_url, signing_key=pem).verify(signed.head()).ok
-    with pytest.raises(BookMismatch, match="signed by"):
-        opened(book_url, signing_key=Ed25519PrivateKey.generate())
+    assert opened(ledger_url, signing_key=pem).verify(signed.head()).ok
+    with pytest.raises(LedgerMismatch, match="signed by"):
+        opened(ledger_url, signing_key=Ed25519PrivateKey.generate())
 
 
 @pytest.mark.slow
-def test_a_rewrite_without_the_key_is_found(signed, book_url, signer, opened):
-    change_body(book_url, 1, label="another")
-    rehash(book_url)
-    found = opened(book_url, signing_key=signer).verify()
+def test_a_rewrite_without_the_key_is_found(signed, ledger_url, signer, opened):
+    change_body(ledger_url, 1, label="another")
+    rehash(ledger_url)
+    found = opened(ledger_url, signing_key=signer).verify()
     assert not found.ok and "not signed" in found.problems[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["NULL", "'00'", "'zz'", f"'{'0' * 128}'"])
-def test_a_wrong_signature_is_found(signed, book_url, value):
-    edit(book_url, f"UPDATE demur_rows SET signature = {value} WHERE sequence = 3")
+def test_a_wrong_signature_is_found(signed, ledger_url, value):
+    edit(ledger_url, f"UPDATE demur_rows SET signature = {value} WHERE sequence = 3")
     assert "row 3: not signed" in str(signed.verify())
 
 
 @pytest.mark.slow
-def test_a_signature_of_another_row_is_found(signed, book_url):
+def test_a_signature_of_another_row_is_found(signed, ledger_url):
     edit(
-        book_url,
+        ledger_url,
         "UPDATE demur_rows SET signature = (SELECT signature FROM demur_rows"
         " WHERE sequence = 1) WHERE sequence = 3",
     )
@@ -354,32 +354,32 @@ def test_a_signature_of_another_row_is_found(signed, book_url):
 
 
 @pytest.mark.slow
-def test_a_rewrite_under_another_signer_is_refused(signed, book_url, signer, opened):
-    """Somebody signs the whole book anew, with a key of his own, or with none."""
+def test_a_rewrite_under_another_signer_is_refused(signed, ledger_url, signer, opened):
+    """Somebody signs the whole ledger anew, with a key of his own, or with none."""
     own = Ed25519PrivateKey.generate()
-    ((terms,),) = ask(book_url, "SELECT terms FROM demur_book")
+    ((terms,),) = ask(ledger_url, "SELECT terms FROM demur_ledger")
     for public in (chain.public_hex(own), None):
         new = chain.canonical(json.loads(terms) | {"signer": public})
-        edit(book_url, "UPDATE demur_book SET terms = :x", x=new)
-        rehash(book_url)
-        for sequence, value in ask(book_url, "SELECT sequence, hash FROM demur_rows"):
+        edit(ledger_url, "UPDATE demur_ledger SET terms = :x", x=new)
+        rehash(ledger_url)
+        for sequence, value in ask(ledger_url, "SELECT sequence, hash FROM demur_rows"):
             edit(
-                book_url,
+                ledger_url,
                 f"UPDATE demur_rows SET signature = :x WHERE sequence = {sequence}",
                 x=chain.sign(own, value),
             )
-        with pytest.raises(BookMismatch):
-            opened(book_url, signing_key=signer)
-        reader = opened(book_url)
+        with pytest.raises(LedgerMismatch):
+            opened(ledger_url, signing_key=signer)
+        reader = opened(ledger_url)
         assert not reader.verify(signer=chain.public_hex(signer)).ok
-        assert "whole book rewritten" in str(reader.verify())
+        assert "whole ledger rewritten" in str(reader.verify())
 
 
 @pytest.mark.slow
-def test_a_signed_book_can_be_read_and_verified_by_others(signed, book_url, opened):
-    reader = opened(book_url)
+def test_a_signed_ledger_can_be_read_and_verified_by_others(signed, ledger_url, opened):
+    reader = opened(ledger_url)
     assert reader.verify().ok and reader.epsilon() > 0
-    with pytest.raises(BookMismatch, match="signing_key"):
+    with pytest.raises(LedgerMismatch, match="signing_key"):
         reader.charge(says(Gaussian(20.0)), label="x")
 
 
@@ -387,40 +387,40 @@ def test_a_signed_book_can_be_read_and_verified_by_others(signed, book_url, open
 
 
 def test_a_restored_backup_is_refused(tmp_path):
-    path, backup = tmp_path / "book.db", tmp_path / "backup.db"
-    book = Ledger.open(path, dataset="d", budgets={UNIT: BUDGET})
-    book.charge(says(Gaussian(20.0)), label="before")
+    path, backup = tmp_path / "ledger.db", tmp_path / "backup.db"
+    ledger = Ledger.open(path, dataset="d", budgets={UNIT: BUDGET})
+    ledger.charge(says(Gaussian(20.0)), label="before")
     with sqlite3.connect(path) as source, sqlite3.connect(backup) as target:
         source.backup(target)
     source.close()
     target.close()
-    book.charge(says(Gaussian(20.0)), label="after")
-    head = book.head()
-    book.close()
+    ledger.charge(says(Gaussian(20.0)), label="after")
+    head = ledger.head()
+    ledger.close()
     for more in ("-wal", "-shm"):
-        (tmp_path / f"book.db{more}").unlink(missing_ok=True)
+        (tmp_path / f"ledger.db{more}").unlink(missing_ok=True)
     shutil.copy(backup, path)
     Ledger.open(path).close()  # nobody can know without a head
     for given in (head, str(head)):
-        with pytest.raises(BookDamaged, match="still spent"):
+        with pytest.raises(LedgerDamaged, match="still spent"):
             Ledger.open(path, head=given)
     for wrong in ("", "x", "3", f"-1:{'a' * 64}", f"1:{'a' * 63}"):
         with pytest.raises(ValueError):
             Ledger.open(path, head=wrong)
 
 
-def test_the_head_of_an_empty_book(new_book, book_url, opened):
-    head = new_book().head()
+def test_the_head_of_an_empty_ledger(new_ledger, ledger_url, opened):
+    head = new_ledger().head()
     assert head.sequence == 0
-    assert opened(book_url, head=head).verify(head).ok
-    with pytest.raises(BookDamaged):
-        opened(book_url, head=Head(0, "a" * 64))
+    assert opened(ledger_url, head=head).verify(head).ok
+    with pytest.raises(LedgerDamaged):
+        opened(ledger_url, head=Head(0, "a" * 64))
 
 
 @pytest.mark.slow
-def test_verify_beside_a_writer(book, book_url, opened, monkeypatch):
-    """A charge that comes while the rows are being read is no problem of the book."""
-    writer = opened(book_url)
+def test_verify_beside_a_writer(ledger, ledger_url, opened, monkeypatch):
+    """A charge that comes while the rows are being read is no problem of the ledger."""
+    writer = opened(ledger_url)
     link, waiting = chain.link, [True]
 
     def link_and_charge(previous, text):
@@ -434,12 +434,12 @@ def test_verify_beside_a_writer(book, book_url, opened, monkeypatch):
         return link(previous, text)
 
     monkeypatch.setattr(chain, "link", link_and_charge)
-    found = book.verify()
+    found = ledger.verify()
     assert found.ok, str(found)
 
 
 @pytest.mark.slow
-def test_a_reading_leaves_no_entry_out(book, book_url):
-    TAMPERS["declaration removed"](book_url)
-    with pytest.raises(BookDamaged):
-        book.reading()
+def test_a_reading_leaves_no_entry_out(ledger, ledger_url):
+    TAMPERS["declaration removed"](ledger_url)
+    with pytest.raises(LedgerDamaged):
+        ledger.reading()

@@ -1,4 +1,4 @@
-"""What a book promises, the same on SQLite and PostgreSQL."""
+"""What a ledger promises, the same on SQLite and PostgreSQL."""
 
 import os
 import stat
@@ -29,11 +29,11 @@ from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
 from demur.core.entropy import Seeded
 from demur.core.errors import (
-    BookDamaged,
-    BookMismatch,
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
+    LedgerDamaged,
+    LedgerMismatch,
     NoiseReuse,
     NotCovered,
     NotPriced,
@@ -49,22 +49,22 @@ BIG = says(Gaussian(0.5))
 DIGEST = "5d41402abc4b2a76b9719d911017c592aaaaaaaabbbbbbbbccccccccdddddddd"
 
 
-def trace(book):
+def trace(ledger):
     """Everything a refused charge must leave as it was."""
     return (
-        book.head(),
-        tuple(s.accounts for s in book.status()),
-        len(book.entries()),
-        ask(book.url, "SELECT count(*) FROM demur_rows"),
-        ask(book.url, "SELECT count(*) FROM demur_declarations"),
-        ask(book.url, "SELECT totals FROM demur_budgets ORDER BY position"),
+        ledger.head(),
+        tuple(s.accounts for s in ledger.status()),
+        len(ledger.entries()),
+        ask(ledger.url, "SELECT count(*) FROM demur_rows"),
+        ask(ledger.url, "SELECT count(*) FROM demur_declarations"),
+        ask(ledger.url, "SELECT totals FROM demur_budgets ORDER BY position"),
     )
 
 
 @pytest.fixture
-def book(new_book, book_url):
-    made = new_book()
-    made.url = book_url
+def ledger(new_ledger, ledger_url):
+    made = new_ledger()
+    made.url = ledger_url
     return made
 
 
@@ -72,86 +72,86 @@ def book(new_book, book_url):
 
 
 @pytest.mark.slow
-def test_a_charge_is_there_for_the_next_opener(book, book_url, opened):
-    entry = book.charge(COUNT, label="visitors")
-    again = opened(book_url)
+def test_a_charge_is_there_for_the_next_opener(ledger, ledger_url, opened):
+    entry = ledger.charge(COUNT, label="visitors")
+    again = opened(ledger_url)
     (found,) = again.entries()
     assert found == entry
     assert entry.durable and entry.sequence == 1 and entry.label == "visitors"
-    assert again.epsilon() == book.epsilon() > 0.0
-    assert again.terms == book.terms and again.id == book.id
+    assert again.epsilon() == ledger.epsilon() > 0.0
+    assert again.terms == ledger.terms and again.id == ledger.id
 
 
 @pytest.mark.slow
-def test_charges_add_up(book):
+def test_charges_add_up(ledger):
     for _ in range(4):
-        book.charge(COUNT, label="visitors")
+        ledger.charge(COUNT, label="visitors")
     alone = Ledger(BUDGET, unit=UNIT)
     alone.charge(says(Gaussian(10.0)), label="one of half the noise")
-    assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
-    assert [e.sequence for e in book.entries()] == [1, 2, 3, 4]
-    assert book.verify(book.head()).ok
+    assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
+    assert [e.sequence for e in ledger.entries()] == [1, 2, 3, 4]
+    assert ledger.verify(ledger.head()).ok
 
 
 @pytest.mark.slow
-def test_decline_says_what_and_spends_nothing(book):
-    book.charge(COUNT, label="visitors")
-    before = trace(book)
+def test_decline_says_what_and_spends_nothing(ledger):
+    ledger.charge(COUNT, label="visitors")
+    before = trace(ledger)
     with pytest.raises(BudgetExceeded) as caught:
-        book.charge(BIG, label="too much")
-    assert trace(book) == before
+        ledger.charge(BIG, label="too much")
+    assert trace(ledger) == before
     message = str(caught.value)
     assert "'too much'" in message and "AddOrRemoveOne()" in message
     assert "of 2" in message and "1e-06" in message  # the budget
     assert "nothing was spent" in message and "nothing was released" in message
-    book.charge(COUNT, label="still usable")
+    ledger.charge(COUNT, label="still usable")
 
 
-def test_a_declined_charge_can_be_made_with_more_noise(book):
+def test_a_declined_charge_can_be_made_with_more_noise(ledger):
     with pytest.raises(BudgetExceeded):
-        book.charge(BIG, label="x", idempotency_key="k")
-    entry = book.charge(COUNT, label="x", idempotency_key="k")
+        ledger.charge(BIG, label="x", idempotency_key="k")
+    entry = ledger.charge(COUNT, label="x", idempotency_key="k")
     assert entry.sequence == 1
 
 
 @pytest.mark.slow
-def test_unpriced_and_uncovered_charges_leave_no_trace(book):
-    before = trace(book)
+def test_unpriced_and_uncovered_charges_leave_no_trace(ledger):
+    before = trace(ledger)
     with pytest.raises(NotPriced, match="Nothing was spent"):
-        book.charge(says(PoissonGaussian(0.01, 1.0)), label="no price")
+        ledger.charge(says(PoissonGaussian(0.01, 1.0)), label="no price")
     with pytest.raises(NotCovered, match="Nothing was spent"):
-        book.charge(says(Gaussian(20.0), ReplaceOne()), label="another unit")
+        ledger.charge(says(Gaussian(20.0), ReplaceOne()), label="another unit")
     with pytest.raises(NotCovered, match="Nothing was spent"):
-        book.charge(says(Gaussian(20.0), Erasure()), label="a deletion")
+        ledger.charge(says(Gaussian(20.0), Erasure()), label="a deletion")
     for label in ("", "x" * 300, "a\nb", "a\x00b"):
         with pytest.raises(ValueError):
-            book.charge(COUNT, label=label)
+            ledger.charge(COUNT, label=label)
     with pytest.raises((TypeError, AttributeError)):
-        book.charge(object(), label="no mechanism")
+        ledger.charge(object(), label="no mechanism")
     with pytest.raises((TypeError, ValueError)):
-        book.reserve(COUNT, count=0, label="none")
-    assert trace(book) == before
+        ledger.reserve(COUNT, count=0, label="none")
+    assert trace(ledger) == before
 
 
 # -- idempotency -------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_charge_is_found_by_its_idempotency_key_alone(book):
-    assert book.find("job-7") is None
-    first = book.charge(COUNT, label="visitors", idempotency_key="job-7")
-    book.charge(COUNT, label="visitors")
-    reserved = book.reserve(COUNT, count=3, label="epochs", idempotency_key="job-8")
-    before = trace(book)
-    assert book.find("job-7") == first and book.find("job-8") == reserved.entry
-    assert book.find("job") is None and book.find("visitors") is None
-    assert trace(book) == before
-    book.commit(first, DIGEST)
-    assert book.find("job-7") == first  # committed, and still what was charged
+def test_a_charge_is_found_by_its_idempotency_key_alone(ledger):
+    assert ledger.find("job-7") is None
+    first = ledger.charge(COUNT, label="visitors", idempotency_key="job-7")
+    ledger.charge(COUNT, label="visitors")
+    reserved = ledger.reserve(COUNT, count=3, label="epochs", idempotency_key="job-8")
+    before = trace(ledger)
+    assert ledger.find("job-7") == first and ledger.find("job-8") == reserved.entry
+    assert ledger.find("job") is None and ledger.find("visitors") is None
+    assert trace(ledger) == before
+    ledger.commit(first, DIGEST)
+    assert ledger.find("job-7") == first  # committed, and still what was charged
 
 
 @pytest.mark.slow
-def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch):
+def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(ledger, monkeypatch):
     """fsync of the file, link, fsync of the folder: in this order, by descriptor.
 
     Before them, those of the folders in which a new one was made.
@@ -169,23 +169,23 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(book, monkeypatch)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
-    book.charge(COUNT, label="x", idempotency_key="k", input_digest=DIGEST)
-    # The book's secret, then the key of the entry.
+    ledger.charge(COUNT, label="x", idempotency_key="k", input_digest=DIGEST)
+    # The ledger's secret, then the key of the entry.
     made = done.index("file")
     assert done[:made] == ["folder"] * made and made >= 1
     assert done[made:] == ["file", "link", "folder"] * 2
 
 
 @pytest.mark.slow
-def test_the_same_key_is_charged_once(book, book_url, opened):
-    first = book.charge(
+def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
+    first = ledger.charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
     )
-    head = book.head()
-    again = opened(book_url).charge(
+    head = ledger.head()
+    again = opened(ledger_url).charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
     )
-    assert again == first and book.head() == head
+    assert again == first and ledger.head() == head
 
 
 @pytest.mark.slow
@@ -199,121 +199,121 @@ def test_the_same_key_is_charged_once(book, book_url, opened):
     ],
     ids=["event", "name", "input", "no input"],
 )
-def test_the_same_key_for_something_else_is_refused(book, other):
+def test_the_same_key_for_something_else_is_refused(ledger, other):
     said: dict[str, Any] = {
         "label": "visitors",
         "idempotency_key": "job-7",
         "input_digest": DIGEST,
     }
-    book.charge(COUNT, **said)
-    before = trace(book)
+    ledger.charge(COUNT, **said)
+    before = trace(ledger)
     again = said | {"mechanism": COUNT} | other
     with pytest.raises(IdempotencyConflict, match="Nothing was spent"):
-        book.charge(**again)
+        ledger.charge(**again)
     with pytest.raises(IdempotencyConflict):
-        book.reserve(count=3, **(said | {"mechanism": COUNT}))
-    assert trace(book) == before
+        ledger.reserve(count=3, **(said | {"mechanism": COUNT}))
+    assert trace(ledger) == before
 
 
-def test_a_replayed_charge_is_the_same_even_when_the_budget_is_used_up(book):
-    room = book.charge(says(Gaussian(2.5)), label="most", idempotency_key="k")
+def test_a_replayed_charge_is_the_same_even_when_the_budget_is_used_up(ledger):
+    room = ledger.charge(says(Gaussian(2.5)), label="most", idempotency_key="k")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Gaussian(2.5)), label="more")
-    assert book.charge(says(Gaussian(2.5)), label="most", idempotency_key="k") == room
+        ledger.charge(says(Gaussian(2.5)), label="more")
+    assert ledger.charge(says(Gaussian(2.5)), label="most", idempotency_key="k") == room
 
 
 # -- reservations and commits ------------------------------------------------------
 
 
-def test_a_reservation_hands_out_its_draws_and_stops(book, book_url, opened):
-    reserved = book.reserve(COUNT, count=3, label="epochs", idempotency_key="k")
-    spent = book.status()[0].accounts
+def test_a_reservation_hands_out_its_draws_and_stops(ledger, ledger_url, opened):
+    reserved = ledger.reserve(COUNT, count=3, label="epochs", idempotency_key="k")
+    spent = ledger.status()[0].accounts
     assert [reserved.draw().index for _ in range(2)] == [0, 1]
-    again = opened(book_url).reserve(
+    again = opened(ledger_url).reserve(
         COUNT, count=3, label="epochs", idempotency_key="k"
     )
     assert (again.drawn, again.remaining, again.count) == (2, 1, 3)
     assert again.draw().index == 2
-    head = book.head()
+    head = ledger.head()
     with pytest.raises(BudgetExceeded, match="nothing was released"):
         reserved.draw()
-    assert book.head() == head and book.status()[0].accounts == spent
-    assert book.verify(head).ok
+    assert ledger.head() == head and ledger.status()[0].accounts == spent
+    assert ledger.verify(head).ok
 
 
-def test_draws_taken_together_are_one_row_and_all_or_none(book, book_url, opened):
-    reserved = book.reserve(COUNT, count=10, label="queries", idempotency_key="k")
+def test_draws_taken_together_are_one_row_and_all_or_none(ledger, ledger_url, opened):
+    reserved = ledger.reserve(COUNT, count=10, label="queries", idempotency_key="k")
     assert reserved.draw().index == 0
-    rows = book.head().sequence
+    rows = ledger.head().sequence
     assert [d.index for d in reserved.draw_many(6)] == [1, 2, 3, 4, 5, 6]
-    assert book.head().sequence == rows + 1
-    again = opened(book_url).reserve(
+    assert ledger.head().sequence == rows + 1
+    again = opened(ledger_url).reserve(
         COUNT, count=10, label="queries", idempotency_key="k"
     )
     assert (again.drawn, again.remaining) == (7, 3)
-    before = trace(book)
+    before = trace(ledger)
     with pytest.raises(BudgetExceeded, match="reserved 10 draws and 3 are left"):
         again.draw_many(4)
     for count in (0, -1, 2.5, True, None, "2"):
         with pytest.raises((ValueError, TypeError)):
             again.draw_many(count)
-    assert trace(book) == before
+    assert trace(ledger) == before
     assert [d.index for d in again.draw_many(3)] == [7, 8, 9]
     with pytest.raises(BudgetExceeded, match="all are used"):
         reserved.draw()
-    assert book.verify(book.head()).ok
+    assert ledger.verify(ledger.head()).ok
 
 
-def test_a_reservation_costs_what_its_runs_cost(book):
-    book.reserve(COUNT, count=4, label="epochs")
+def test_a_reservation_costs_what_its_runs_cost(ledger):
+    ledger.reserve(COUNT, count=4, label="epochs")
     other = Ledger(BUDGET, unit=UNIT)
     for _ in range(4):
         other.charge(COUNT, label="one")
-    assert book.epsilon() == other.epsilon()
-    assert book.status()[0].accounts == other.status()[0].accounts
+    assert ledger.epsilon() == other.epsilon()
+    assert ledger.status()[0].accounts == other.status()[0].accounts
 
 
-def test_a_reservation_too_large_is_declined_whole(book):
-    before = trace(book)
+def test_a_reservation_too_large_is_declined_whole(ledger):
+    before = trace(ledger)
     with pytest.raises(BudgetExceeded):
-        book.reserve(COUNT, count=10_000, label="epochs")
-    assert trace(book) == before
+        ledger.reserve(COUNT, count=10_000, label="epochs")
+    assert trace(ledger) == before
 
 
 @pytest.mark.slow
-def test_commit_binds_once(book, opened, book_url):
-    entry = book.charge(COUNT, label="visitors")
-    spent = book.status()
-    book.commit(entry, "sha256 of the artefact")
-    head = book.head()
-    opened(book_url).commit(entry, "sha256 of the artefact")
+def test_commit_binds_once(ledger, opened, ledger_url):
+    entry = ledger.charge(COUNT, label="visitors")
+    spent = ledger.status()
+    ledger.commit(entry, "sha256 of the artefact")
+    head = ledger.head()
+    opened(ledger_url).commit(entry, "sha256 of the artefact")
     with pytest.raises(DemurError, match="another artefact"):
-        book.commit(entry, "of another one")
-    assert book.head() == head and book.status() == spent
-    assert book.verify(head).ok
+        ledger.commit(entry, "of another one")
+    assert ledger.head() == head and ledger.status() == spent
+    assert ledger.verify(head).ok
 
 
 @pytest.mark.slow
-def test_entries_of_another_book_are_refused(book):
+def test_entries_of_another_ledger_are_refused(ledger):
     other = Ledger(BUDGET, unit=UNIT)
     entry = other.charge(COUNT, label="elsewhere")
     reserved = other.reserve(COUNT, count=2, label="elsewhere")
-    before = trace(book)
-    with pytest.raises(DemurError, match="not an entry of this book"):
-        book.commit(entry, "x")
-    with pytest.raises(DemurError, match="not an entry of this book"):
-        book.key(entry)
-    with pytest.raises(DemurError, match="not an entry of this book"):
-        book._draw_many(reserved.entry, 1)
-    assert trace(book) == before
+    before = trace(ledger)
+    with pytest.raises(DemurError, match="not an entry of this ledger"):
+        ledger.commit(entry, "x")
+    with pytest.raises(DemurError, match="not an entry of this ledger"):
+        ledger.key(entry)
+    with pytest.raises(DemurError, match="not an entry of this ledger"):
+        ledger._draw_many(reserved.entry, 1)
+    assert trace(ledger) == before
 
 
-def test_what_an_entry_claims_to_have_paid_for_does_not_count(book):
-    reserved = book.reserve(COUNT, count=1, label="one")
+def test_what_an_entry_claims_to_have_paid_for_does_not_count(ledger):
+    reserved = ledger.reserve(COUNT, count=1, label="one")
     reserved.draw()
     with pytest.raises(BudgetExceeded):
-        book._draw_many(replace(reserved.entry, count=5), 1)
-    assert book.verify(book.head()).ok
+        ledger._draw_many(replace(reserved.entry, count=5), 1)
+    assert ledger.verify(ledger.head()).ok
 
 
 # -- opening -----------------------------------------------------------------------
@@ -334,34 +334,34 @@ def test_what_an_entry_claims_to_have_paid_for_does_not_count(book):
     ids=["dataset", "budget", "unit", "filter", "blocks", "maps", "testing"],
 )
 def test_other_terms_are_refused_and_both_are_shown(
-    book, book_url, opened, other, shown
+    ledger, ledger_url, opened, other, shown
 ):
-    book.charge(COUNT, label="visitors")
-    before = trace(book)
+    ledger.charge(COUNT, label="visitors")
+    before = trace(ledger)
     same = {"dataset": "people", "budgets": {UNIT: BUDGET}}
-    assert opened(book_url, **same).head() == before[0]
+    assert opened(ledger_url, **same).head() == before[0]
     for terms in (same | other, {k: v for k, v in other.items() if k != "budgets"}):
         if not terms:
             continue
-        with pytest.raises(BookMismatch, match="Nothing was spent") as caught:
-            opened(book_url, **terms)
+        with pytest.raises(LedgerMismatch, match="Nothing was spent") as caught:
+            opened(ledger_url, **terms)
         for text in shown:
             assert text in str(caught.value)
-    assert trace(book) == before
+    assert trace(ledger) == before
 
 
-def test_what_is_left_out_at_a_later_opening_is_not_compared(new_book, opened):
-    book = new_book(filter="pure", testing=True, maps=[LipschitzMap("a", "b", 2.0)])
-    url = str(book._store._path or book._store._engine.url)
-    if not book._store._path:
-        url = book._store._engine.url.render_as_string(hide_password=False)
+def test_what_is_left_out_at_a_later_opening_is_not_compared(new_ledger, opened):
+    ledger = new_ledger(filter="pure", testing=True, maps=[LipschitzMap("a", "b", 2.0)])
+    url = str(ledger._store._path or ledger._store._engine.url)
+    if not ledger._store._path:
+        url = ledger._store._engine.url.render_as_string(hide_password=False)
     opened(url, budgets={UNIT: BUDGET})
     opened(url, dataset="people", budgets={UNIT: BUDGET})
 
 
-def test_a_missing_book_is_not_created_by_looking(tmp_path):
+def test_a_missing_ledger_is_not_created_by_looking(tmp_path):
     path = tmp_path / "none.db"
-    with pytest.raises(BookMismatch, match="Nothing was created"):
+    with pytest.raises(LedgerMismatch, match="Nothing was created"):
         Ledger.open(path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError):
@@ -372,56 +372,58 @@ def test_a_missing_book_is_not_created_by_looking(tmp_path):
 
 
 @pytest.mark.postgres
-def test_a_missing_book_on_a_server_is_not_created_by_looking(postgres_url):
-    with pytest.raises(BookMismatch, match="Nothing was created"):
+def test_a_missing_ledger_on_a_server_is_not_created_by_looking(postgres_url):
+    with pytest.raises(LedgerMismatch, match="Nothing was created"):
         Ledger.open(postgres_url)
     assert ask(postgres_url, "SELECT * FROM pg_tables WHERE tablename ~ 'demur'") == []
 
 
-def test_a_missing_book_with_a_head_is_not_created(tmp_path):
-    path = tmp_path / "book.db"
-    with pytest.raises((BookDamaged, BookMismatch)):
+def test_a_missing_ledger_with_a_head_is_not_created(tmp_path):
+    path = tmp_path / "ledger.db"
+    with pytest.raises((LedgerDamaged, LedgerMismatch)):
         Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}, head="3:" + "a" * 64)
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["a book.db", "a?b.db", "a%20b.db", "a#b.db", "ä.db"])
+@pytest.mark.parametrize(
+    "name", ["a ledger.db", "a?b.db", "a%20b.db", "a#b.db", "ä.db"]
+)
 def test_any_file_name_is_that_file(tmp_path, name):
     path = tmp_path / name
-    with Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}) as book:
-        book.charge(COUNT, label="x")
+    with Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}) as ledger:
+        ledger.charge(COUNT, label="x")
     assert path.is_file()
-    with Ledger.open(f"sqlite:///{path}") as book:
-        assert len(book.entries()) == 1
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        assert len(ledger.entries()) == 1
 
 
-def test_addresses_that_name_no_book(tmp_path):
+def test_addresses_that_name_no_ledger(tmp_path):
     terms: dict[str, Any] = {"dataset": "d", "budgets": {UNIT: BUDGET}}
     for url in ("", ":memory:", "mysql://host/db", "sqlite://", tmp_path):
         with pytest.raises(ValueError):
             Ledger.open(url, **terms)
     with pytest.raises(ValueError, match="folder"):
-        Ledger.open(tmp_path / "no" / "book.db", **terms)
+        Ledger.open(tmp_path / "no" / "ledger.db", **terms)
     text = tmp_path / "notes.txt"
     text.write_text("this is no database, it is a text file of some length\n" * 50)
     nothing: dict[str, Any] = {}
     for more in (nothing, terms):
-        with pytest.raises(BookDamaged):
+        with pytest.raises(LedgerDamaged):
             Ledger.open(text, **more)
     assert text.read_text().startswith("this is no database")
 
 
 @pytest.mark.slow
-def test_a_newer_schema_is_refused(book, book_url, opened):
-    edit(book_url, "UPDATE demur_book SET schema_version = 99")
-    with pytest.raises(BookMismatch, match="schema 99"):
-        opened(book_url)
+def test_a_newer_schema_is_refused(ledger, ledger_url, opened):
+    edit(ledger_url, "UPDATE demur_ledger SET schema_version = 99")
+    with pytest.raises(LedgerMismatch, match="schema 99"):
+        opened(ledger_url)
 
 
 def test_an_unreachable_server_is_a_clear_error(tmp_path):
     pytest.importorskip("psycopg", reason="machine: psycopg is not installed")
     with pytest.raises(DemurError, match="could not be reached") as caught:
-        Ledger.open(f"postgresql://demur:hush@/book?host={tmp_path}")
+        Ledger.open(f"postgresql://demur:hush@/ledger?host={tmp_path}")
     assert "hush" not in str(caught.value)
 
 
@@ -429,10 +431,10 @@ def test_an_unreachable_server_is_a_clear_error(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_budgets_are_charged_together_or_not_at_all(new_book, book_url):
+def test_several_budgets_are_charged_together_or_not_at_all(new_ledger, ledger_url):
     ball = Ball(0.1, space="cube")
-    book = new_book(budgets={UNIT: BUDGET, ball: Budget(0.5, 1e-6)})
-    book.url = book_url
+    ledger = new_ledger(budgets={UNIT: BUDGET, ball: Budget(0.5, 1e-6)})
+    ledger.url = ledger_url
     both = Declaration(
         "both",
         Cost(
@@ -442,98 +444,98 @@ def test_several_budgets_are_charged_together_or_not_at_all(new_book, book_url):
             )
         ),
     )
-    book.charge(both, label="first")
-    assert 0 < book.epsilon(unit=ball) < book.epsilon(unit=UNIT)
-    before = trace(book)
+    ledger.charge(both, label="first")
+    assert 0 < ledger.epsilon(unit=ball) < ledger.epsilon(unit=UNIT)
+    before = trace(ledger)
     with pytest.raises(NotCovered):
-        book.charge(COUNT, label="says nothing about the ball")
+        ledger.charge(COUNT, label="says nothing about the ball")
     greedy = Declaration(
         "greedy", Cost((Fixed(UNIT, Gaussian(50.0)), Fixed(ball, Gaussian(2.0))))
     )
     with pytest.raises(BudgetExceeded, match="Ball"):
-        book.charge(greedy, label="fits one budget and not the other")
-    assert trace(book) == before
+        ledger.charge(greedy, label="fits one budget and not the other")
+    assert trace(ledger) == before
     with pytest.raises(TypeError, match="unit must be given"):
-        book.epsilon()
+        ledger.epsilon()
 
 
 @pytest.mark.slow
-def test_reading_where_an_entry_is_silent_fails_by_its_name(book):
-    book.charge(COUNT, label="the visitors of May")
+def test_reading_where_an_entry_is_silent_fails_by_its_name(ledger):
+    ledger.charge(COUNT, label="the visitors of May")
     with pytest.raises(NotCovered, match="the visitors of May"):
-        book.reading(ReplaceOne())
+        ledger.reading(ReplaceOne())
 
 
 @pytest.mark.slow
-def test_maps_lead_from_one_space_to_another(new_book):
+def test_maps_lead_from_one_space_to_another(new_ledger):
     pixels = Ball(0.2, space="pixels")
     maps = [LipschitzMap("pixels", "minilm", 3.0)]
     curve = PiecewiseLinear.linear(1.0)
     report = Declaration("report", Cost((PureOverBalls("minilm", curve, 2.0),)))
-    book = new_book(budgets={pixels: Budget(2.0)}, maps=maps)
-    book.charge(report, label="x")
-    assert book.epsilon() == pytest.approx(1.2, rel=1e-12) and book.epsilon() >= 1.2
+    ledger = new_ledger(budgets={pixels: Budget(2.0)}, maps=maps)
+    ledger.charge(report, label="x")
+    assert ledger.epsilon() == pytest.approx(1.2, rel=1e-12) and ledger.epsilon() >= 1.2
     alone = Ledger(Budget(2.0), unit=pixels)
     with pytest.raises(NotCovered):
         alone.charge(report, label="x")
 
 
 @pytest.mark.slow
-def test_deletions_and_privacy_are_never_added(new_book, book_url):
-    book = new_book(budgets={UNIT: BUDGET, Erasure(): Budget(1.0, 1e-6)})
-    book.url = book_url
-    book.charge(COUNT, label="visitors")
-    only = book.status()
-    book.charge(says(Gaussian(9.0), Erasure(), "deletion"), label="forget 17")
-    after = book.status()
+def test_deletions_and_privacy_are_never_added(new_ledger, ledger_url):
+    ledger = new_ledger(budgets={UNIT: BUDGET, Erasure(): Budget(1.0, 1e-6)})
+    ledger.url = ledger_url
+    ledger.charge(COUNT, label="visitors")
+    only = ledger.status()
+    ledger.charge(says(Gaussian(9.0), Erasure(), "deletion"), label="forget 17")
+    after = ledger.status()
     assert after[0] == only[0] and after[1].spent_epsilon > 0.0
     assert only[1].spent_epsilon == 0.0
-    privacy, erasure = book.reading(UNIT), book.reading(Erasure())
+    privacy, erasure = ledger.reading(UNIT), ledger.reading(Erasure())
     assert (privacy.entries, privacy.left_out) == (1, 1)
     assert (erasure.entries, erasure.left_out) == (1, 1)
     with pytest.raises(BudgetExceeded, match="Erasure"):
-        book.charge(says(Gaussian(1.0), Erasure(), "deletion"), label="forget all")
-    assert book.reading(UNIT) == privacy
+        ledger.charge(says(Gaussian(1.0), Erasure(), "deletion"), label="forget all")
+    assert ledger.reading(UNIT) == privacy
 
 
-def test_a_deletion_that_cannot_be_priced_is_refused(new_book):
-    book = new_book(budgets={UNIT: BUDGET, Erasure(2): BUDGET}, filter="pure")
+def test_a_deletion_that_cannot_be_priced_is_refused(new_ledger):
+    ledger = new_ledger(budgets={UNIT: BUDGET, Erasure(2): BUDGET}, filter="pure")
     mixed = Declaration(
         "mixed",
         Cost((Fixed(UNIT, Gaussian(20.0)), Fixed(Erasure(), ApproxDP(0.1, 1e-9)))),
     )
     with pytest.raises((NotCovered, NotPriced)):
-        book.charge(mixed, label="x")
+        ledger.charge(mixed, label="x")
 
 
 @pytest.mark.slow
-def test_persons_with_several_records(new_book):
+def test_persons_with_several_records(new_ledger):
     person = AddOrRemoveOne(records_per_person=4)
-    book = new_book(budgets={person: BUDGET})
-    book.charge(says(Gaussian(40.0)), label="x")
+    ledger = new_ledger(budgets={person: BUDGET})
+    ledger.charge(says(Gaussian(40.0)), label="x")
     alone = Ledger(BUDGET, unit=UNIT)
     alone.charge(says(Gaussian(10.0)), label="x")
-    assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
+    assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
 
 
 @pytest.mark.slow
 def test_a_full_batch_plan_is_a_gaussian():
     """Sampling probability 1 and 0 are legal plans."""
     for filter in (Filter.pure(), Filter.rdp(16), Filter.gaussian(blocks=0.5)):
-        book = Ledger(BUDGET, unit=UNIT, filter=filter)
-        book.charge(says(PoissonGaussian(1.0, 50.0)), label="every record")
-        book.charge(says(PoissonGaussian(0.0, 50.0)), label="no record")
+        ledger = Ledger(BUDGET, unit=UNIT, filter=filter)
+        ledger.charge(says(PoissonGaussian(1.0, 50.0)), label="every record")
+        ledger.charge(says(PoissonGaussian(0.0, 50.0)), label="no record")
         alone = Ledger(BUDGET, unit=UNIT)
         alone.charge(says(Gaussian(50.0)), label="x")
-        assert book.epsilon() == pytest.approx(alone.epsilon(), rel=1e-6)
+        assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-6)
 
 
 def test_a_plan_far_above_the_budget_is_declined_at_once():
     """No grid is built for an epsilon of thousands (it took minutes and gigabytes)."""
-    book = Ledger(BUDGET, unit=UNIT, filter="pure")
+    ledger = Ledger(BUDGET, unit=UNIT, filter="pure")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Repeated(PoissonGaussian(0.5, 0.1), 1000)), label="huge")
-    assert book.entries() == []
+        ledger.charge(says(Repeated(PoissonGaussian(0.5, 0.1), 1000)), label="huge")
+    assert ledger.entries() == []
 
 
 def test_a_plan_for_one_relation_is_not_stated_at_another():
@@ -542,9 +544,9 @@ def test_a_plan_for_one_relation_is_not_stated_at_another():
 
 
 def test_counts_from_numpy():
-    book = Ledger(BUDGET, unit=UNIT)
+    ledger = Ledger(BUDGET, unit=UNIT)
     three: Any = np.int64(3)
-    assert book.reserve(COUNT, count=three, label="x").count == 3
+    assert ledger.reserve(COUNT, count=three, label="x").count == 3
 
 
 # -- noise keys --------------------------------------------------------------------
@@ -554,96 +556,98 @@ def read(key):
     return key.stream("test").read(16)
 
 
-def test_a_key_is_handed_out_once(book, book_url, opened):
-    entry = book.charge(COUNT, label="x")
-    book.key(entry)
+def test_a_key_is_handed_out_once(ledger, ledger_url, opened):
+    entry = ledger.charge(COUNT, label="x")
+    ledger.key(entry)
     with pytest.raises(NoiseReuse, match="handed out"):
-        book.key(entry)
+        ledger.key(entry)
     # Nor may another opener draw for it: one entry pays for one release.
     with pytest.raises(NoiseReuse):
-        opened(book_url).key(entry)
+        opened(ledger_url).key(entry)
 
 
 @pytest.mark.slow
 def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
-    book, book_url, opened
+    ledger, ledger_url, opened
 ):
-    entry = book.charge(COUNT, label="x", idempotency_key="k")
-    book.key(entry)
-    other = opened(book_url)
+    entry = ledger.charge(COUNT, label="x", idempotency_key="k")
+    ledger.key(entry)
+    other = opened(ledger_url)
     again = other.charge(COUNT, label="x", idempotency_key="k")
     with pytest.raises(NoiseReuse):
         other.key(again)
 
 
 @pytest.mark.slow
-def test_a_retried_task_draws_the_same_noise_for_the_same_input(book, book_url, opened):
+def test_a_retried_task_draws_the_same_noise_for_the_same_input(
+    ledger, ledger_url, opened
+):
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "input_digest": DIGEST,
     }
-    noise = read(book.key(book.charge(COUNT, **said), DIGEST))
-    retried = opened(book_url)
+    noise = read(ledger.key(ledger.charge(COUNT, **said), DIGEST))
+    retried = opened(ledger_url)
     entry = retried.charge(COUNT, **said)
     assert read(retried.key(entry, DIGEST)) == noise
     for other in (None, "another", DIGEST[:-1]):
         with pytest.raises(NoiseReuse, match="another input"):
             retried.key(entry, other)
     retried.commit(entry, "artefact")
-    for ledger in (book, retried, opened(book_url)):
+    for each in (ledger, retried, opened(ledger_url)):
         with pytest.raises(NoiseReuse, match="committed"):
-            ledger.key(entry, DIGEST)
+            each.key(entry, DIGEST)
 
 
-def test_keys_are_for_the_owner_alone_and_wiped(new_book, tmp_path):
+def test_keys_are_for_the_owner_alone_and_wiped(new_ledger, tmp_path):
     folder = tmp_path / "keys"
-    book = new_book(keys=folder)
+    ledger = new_ledger(keys=folder)
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "input_digest": DIGEST,
     }
-    entry = book.charge(COUNT, **said)
-    noise = bytes(book.key(entry, DIGEST)._key)
+    entry = ledger.charge(COUNT, **said)
+    noise = bytes(ledger.key(entry, DIGEST)._key)
     files = list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(f.stat().st_mode) == 0o600 for f in files)
     assert any(f.read_bytes() == noise for f in files)
-    book.commit(entry, "artefact")
+    ledger.commit(entry, "artefact")
     assert not any(noise in f.read_bytes() for f in folder.iterdir())
     assert len(list(folder.iterdir())) == len(files) - 1
 
 
-def test_a_book_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
-    book = opened(tmp_path / "b.db", dataset="d", budgets={UNIT: BUDGET})
+def test_a_ledger_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
+    ledger = opened(tmp_path / "b.db", dataset="d", budgets={UNIT: BUDGET})
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "input_digest": DIGEST,
     }
-    book.key(book.charge(COUNT, **said), DIGEST)
+    ledger.key(ledger.charge(COUNT, **said), DIGEST)
     assert stat.S_IMODE((tmp_path / "b.db.keys").stat().st_mode) == 0o700
 
 
 @pytest.mark.slow
-def test_neither_digest_nor_key_is_in_the_book(new_book, book_url, tmp_path):
+def test_neither_digest_nor_key_is_in_the_ledger(new_ledger, ledger_url, tmp_path):
     folder = tmp_path / "keys"
-    book = new_book(keys=folder)
+    ledger = new_ledger(keys=folder)
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "input_digest": DIGEST,
     }
-    entry = book.charge(COUNT, **said)
-    key = bytes(book.key(entry, DIGEST)._key)
-    book.charge(COUNT, label="y", input_digest=DIGEST)
-    if is_file(book_url):
-        files = Path(book_url).parent.glob("book.db*")
+    entry = ledger.charge(COUNT, **said)
+    key = bytes(ledger.key(entry, DIGEST)._key)
+    ledger.charge(COUNT, label="y", input_digest=DIGEST)
+    if is_file(ledger_url):
+        files = Path(ledger_url).parent.glob("ledger.db*")
         content = b"".join(f.read_bytes() for f in files if f.is_file())
     else:
-        tables = ("book", "rows", "declarations", "profiles", "budgets")
-        rows = [ask(book_url, f"SELECT * FROM demur_{name}") for name in tables]
+        tables = ("ledger", "rows", "declarations", "profiles", "budgets")
+        rows = [ask(ledger_url, f"SELECT * FROM demur_{name}") for name in tables]
         content = repr(rows).encode()
     assert entry.id.encode() in content
     for secret in (DIGEST.encode(), bytes.fromhex(DIGEST), key, key.hex().encode()):
@@ -653,14 +657,14 @@ def test_neither_digest_nor_key_is_in_the_book(new_book, book_url, tmp_path):
 
 
 @pytest.mark.slow
-def test_threads_race_for_one_key(book):
-    entry = book.charge(COUNT, label="x")
+def test_threads_race_for_one_key(ledger):
+    entry = ledger.charge(COUNT, label="x")
     got, start = [], threading.Barrier(8)
 
     def ask_for_it():
         start.wait()
         try:
-            got.append(book.key(entry))
+            got.append(ledger.key(entry))
         except NoiseReuse:
             pass
 
@@ -672,65 +676,65 @@ def test_threads_race_for_one_key(book):
     assert len(got) == 1
 
 
-def test_a_book_in_memory_lets_a_task_be_retried_too():
-    book = Ledger(BUDGET, unit=UNIT)
+def test_a_ledger_in_memory_lets_a_task_be_retried_too():
+    ledger = Ledger(BUDGET, unit=UNIT)
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "input_digest": DIGEST,
     }
-    entry = book.charge(COUNT, **said)
-    noise = read(book.key(entry, DIGEST))
-    assert read(book.key(book.charge(COUNT, **said), DIGEST)) == noise
+    entry = ledger.charge(COUNT, **said)
+    noise = read(ledger.key(entry, DIGEST))
+    assert read(ledger.key(ledger.charge(COUNT, **said), DIGEST)) == noise
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork")
-def test_a_fork_does_not_copy_keys(book):
+def test_a_fork_does_not_copy_keys(ledger):
     """The same noise in two processes would reveal the difference of two inputs."""
-    entry = book.charge(COUNT, label="x")
+    entry = ledger.charge(COUNT, label="x")
     child = os.fork()
     if child == 0:
         try:
-            book.key(entry)
+            ledger.key(entry)
             os._exit(1)
         except NoiseReuse:
             os._exit(0)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    book.key(entry)
+    ledger.key(entry)
 
 
 # -- seeded noise ------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_seeded_source_is_refused_by_a_durable_book(book):
-    before = trace(book)
+def test_a_seeded_source_is_refused_by_a_durable_ledger(ledger):
+    before = trace(ledger)
     with pytest.raises(NotPrivate, match="Nothing was spent"):
-        book.charge(COUNT, label="x", source=Seeded(1))
-    assert trace(book) == before
+        ledger.charge(COUNT, label="x", source=Seeded(1))
+    assert trace(ledger) == before
 
 
 @pytest.mark.slow
-def test_a_testing_book_takes_a_seeded_source_and_stamps_it(new_book):
-    book = new_book(testing=True)
-    entry = book.charge(COUNT, label="x", source=Seeded(1))
-    assert not entry.private and not book.key(entry).private
+def test_a_testing_ledger_takes_a_seeded_source_and_stamps_it(new_ledger):
+    ledger = new_ledger(testing=True)
+    entry = ledger.charge(COUNT, label="x", source=Seeded(1))
+    assert not entry.private and not ledger.key(entry).private
     assert "NOT PRIVATE" in entry.statement()
-    assert "NOT PRIVATE" in str(book.reading())
-    (found,) = book.entries()
+    assert "NOT PRIVATE" in str(ledger.reading())
+    (found,) = ledger.entries()
     assert "NOT PRIVATE" in found.statement()
 
 
 def test_seeded_noise_repeats():
     streams = []
     for _ in range(2):
-        book = Ledger(BUDGET, unit=UNIT)
+        ledger = Ledger(BUDGET, unit=UNIT)
         source = Seeded(7)
-        entries = [book.charge(COUNT, label="x", source=source) for _ in range(2)]
-        streams.append([read(book.key(entry)) for entry in entries])
+        entries = [ledger.charge(COUNT, label="x", source=source) for _ in range(2)]
+        streams.append([read(ledger.key(entry)) for entry in entries])
     assert streams[0] == streams[1] and streams[0][0] != streams[0][1]
 
 
@@ -738,17 +742,17 @@ def test_seeded_noise_repeats():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork")
-def test_a_book_in_memory_is_refused_after_a_fork():
-    book = Ledger(BUDGET, unit=UNIT)
-    entry = book.charge(COUNT, label="x")
+def test_a_ledger_in_memory_is_refused_after_a_fork():
+    ledger = Ledger(BUDGET, unit=UNIT)
+    entry = ledger.charge(COUNT, label="x")
     child = os.fork()
     if child == 0:
         code = 0
         for attempt in (
-            lambda: book.charge(COUNT, label="y"),
-            lambda: book.epsilon(),
-            lambda: book.key(entry),
-            lambda: book.commit(entry, "a"),
+            lambda: ledger.charge(COUNT, label="y"),
+            lambda: ledger.epsilon(),
+            lambda: ledger.key(entry),
+            lambda: ledger.commit(entry, "a"),
         ):
             try:
                 attempt()
@@ -757,15 +761,15 @@ def test_a_book_in_memory_is_refused_after_a_fork():
                 pass
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    book.charge(COUNT, label="the parent goes on")
+    ledger.charge(COUNT, label="the parent goes on")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "store"])
-def test_threads_share_a_book(where, new_book, request):
+def test_threads_share_a_ledger(where, new_ledger, request):
     terms = {"budgets": {UNIT: Budget(1.0)}, "filter": "pure"}
-    book = (
-        new_book(**terms)
+    ledger = (
+        new_ledger(**terms)
         if where == "store"
         else Ledger(Budget(1.0), unit=UNIT, filter="pure")
     )
@@ -775,7 +779,7 @@ def test_threads_share_a_book(where, new_book, request):
     def work(n):
         for i in range(10):
             try:
-                admitted.append(book.charge(tenth, label=f"{n}.{i}").id)
+                admitted.append(ledger.charge(tenth, label=f"{n}.{i}").id)
             except BudgetExceeded:
                 pass
             except Exception as error:
@@ -787,5 +791,5 @@ def test_threads_share_a_book(where, new_book, request):
     for thread in threads:
         thread.join()
     assert not errors
-    assert len(set(admitted)) == 64 == len(book.entries())
-    assert book.verify(book.head()).ok and book.status()[0].spent_epsilon == 1.0
+    assert len(set(admitted)) == 64 == len(ledger.entries())
+    assert ledger.verify(ledger.head()).ok and ledger.status()[0].spent_epsilon == 1.0

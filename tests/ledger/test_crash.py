@@ -69,8 +69,8 @@ def spent(url):
 
 def check(url, acknowledged, before):
     """Everything that must hold after a crash; the state to compare with next time."""
-    with Ledger.open(url, head=before and before[0]) as book:
-        found = book.verify(before and before[0])
+    with Ledger.open(url, head=before and before[0]) as ledger:
+        found = ledger.verify(before and before[0])
         assert found.ok, str(found)
         rows = set(ask(url, "SELECT kind, entry_id FROM demur_rows"))
         missing = [a for a in acknowledged if a not in rows]
@@ -80,9 +80,9 @@ def check(url, acknowledged, before):
         assert before is None or total >= before[1], "the spend shrank"
         counts = ask(url, "SELECT sum(count) FROM demur_rows WHERE kind = 'charge'")
         assert total == Fraction(int(counts[0][0] or 0), 2**30)
-        entry = book.charge(GRAIN, label="the book is usable")
-        book.commit(entry, "artefact")
-        return book.head(), spent(url)
+        entry = ledger.charge(GRAIN, label="the ledger is usable")
+        ledger.commit(entry, "artefact")
+        return ledger.head(), spent(url)
 
 
 def kill_many(url, times, mode, seed=7):
@@ -104,21 +104,21 @@ def kill_many(url, times, mode, seed=7):
     return len(acknowledged)
 
 
-def test_nothing_acknowledged_is_lost(book_url):
-    assert kill_many(book_url, 25, "honest") > 25
+def test_nothing_acknowledged_is_lost(ledger_url):
+    assert kill_many(ledger_url, 25, "honest") > 25
 
 
 @pytest.mark.deep
-def test_nothing_acknowledged_is_lost_in_two_hundred_crashes(book_url):
-    rows = kill_many(book_url, 200, "honest", seed=int(time.time()))
+def test_nothing_acknowledged_is_lost_in_two_hundred_crashes(ledger_url):
+    rows = kill_many(ledger_url, 200, "honest", seed=int(time.time()))
     print(f"200 kills, {rows} rows acknowledged, none lost")
     assert rows > 200
 
 
-def test_the_check_finds_a_writer_that_acknowledges_too_early(book_url):
+def test_the_check_finds_a_writer_that_acknowledges_too_early(ledger_url):
     """The sabotaged twin: the very same check must fail."""
     with pytest.raises(AssertionError, match="acknowledged and lost"):
-        kill_many(book_url, 40, "sabotaged")
+        kill_many(ledger_url, 40, "sabotaged")
 
 
 @pytest.mark.postgres
@@ -129,13 +129,13 @@ def test_a_server_that_stops_at_once_loses_nothing_acknowledged(server, postgres
         "budgets": {UNIT: Budget(1.0)},
         "filter": "pure",
     }
-    book = Ledger.open(postgres_url, timeouts=Timeouts(pause=1.0, call=2.0), **terms)
-    kept = [book.charge(GRAIN, label="before").id for _ in range(20)]
+    ledger = Ledger.open(postgres_url, timeouts=Timeouts(pause=1.0, call=2.0), **terms)
+    kept = [ledger.charge(GRAIN, label="before").id for _ in range(20)]
     server.stop("immediate")
     with pytest.raises(DemurError, match="could not be reached"):
-        book.charge(GRAIN, label="nobody there")
+        ledger.charge(GRAIN, label="nobody there")
     server.start()
-    book.charge(GRAIN, label="after")
-    assert [e.id for e in book.entries()][:20] == kept
-    assert book.verify(book.head()).ok
-    book.close()
+    ledger.charge(GRAIN, label="after")
+    assert [e.id for e in ledger.entries()][:20] == kept
+    assert ledger.verify(ledger.head()).ok
+    ledger.close()

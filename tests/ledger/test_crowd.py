@@ -1,4 +1,4 @@
-"""Many processes, one book: no lost update, never over budget, the chain intact."""
+"""Many processes, one ledger: no lost update, never over budget, the chain intact."""
 
 import json
 import os
@@ -28,37 +28,37 @@ def crowd(url, tries, mode):
     return found
 
 
-def test_never_over_budget_and_nothing_lost(book_url, opened):
+def test_never_over_budget_and_nothing_lost(ledger_url, opened):
     """128 grains fit; 32 processes try for 160."""
-    found = crowd(book_url, 5, "charge")
+    found = crowd(ledger_url, 5, "charge")
     entries = [tuple(e) for f in found for e in f["entries"]]
     assert len(entries) == 128
     assert sum(f["declined"] for f in found) == PROCESSES * 5 - 128
-    book = opened(book_url)
-    assert {(e.id, e.sequence) for e in book.entries()} == set(entries)
+    ledger = opened(ledger_url)
+    assert {(e.id, e.sequence) for e in ledger.entries()} == set(entries)
     assert sorted(sequence for _, sequence in entries) == list(range(1, 129))
-    assert book.status()[0].spent_epsilon == 1.0 == book.epsilon(delta=0.0)
-    assert book.verify(book.head()).ok
+    assert ledger.status()[0].spent_epsilon == 1.0 == ledger.epsilon(delta=0.0)
+    assert ledger.verify(ledger.head()).ok
     with pytest.raises(BudgetExceeded):
-        book.charge(GRAIN, label="one more")
+        ledger.charge(GRAIN, label="one more")
 
 
-def test_a_raced_key_is_one_entry_and_one_noise(book_url, opened):
-    found = crowd(book_url, 3, "race")
-    book = opened(book_url)
-    assert len(book.entries()) == 3
+def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened):
+    found = crowd(ledger_url, 3, "race")
+    ledger = opened(ledger_url)
+    assert len(ledger.entries()) == 3
     for i in range(3):
         assert len({tuple(f["entries"][i]) for f in found}) == 1
-    assert book.verify(book.head()).ok
+    assert ledger.verify(ledger.head()).ok
 
 
-def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(book_url, opened):
-    found = crowd(book_url, 4, "draw")
+def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opened):
+    found = crowd(ledger_url, 4, "draw")
     draws = sorted(i for f in found for i in f["draws"])
     assert draws == list(range(100))
     assert sum(f["declined"] for f in found) == PROCESSES * 4 - 100
-    book = opened(book_url)
-    assert len(book.entries()) == 1 and book.verify(book.head()).ok
+    ledger = opened(ledger_url)
+    assert len(ledger.entries()) == 1 and ledger.verify(ledger.head()).ok
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["locked", "no lock"])
@@ -74,22 +74,22 @@ def test_the_lock_is_what_keeps_the_budget(postgres_url, broken, monkeypatch):
     with Ledger.open(postgres_url, **terms) as one:
         with Ledger.open(postgres_url) as two:
             with one._store.write() as connection:
-                store.lock_book(connection)
+                store.lock_ledger(connection)
                 with two._store.write() as other:
                     if not broken:
                         other.exec_driver_sql("SET LOCAL lock_timeout = '200ms'")
                         with pytest.raises(Exception, match="lock timeout"):
-                            store.lock_book(other)
+                            store.lock_ledger(other)
                         return
-                    store.lock_book(other)  # nobody waits: both decide on one total
+                    store.lock_ledger(other)  # nobody waits: both decide on one total
 
 
-def test_a_durable_book_goes_on_after_a_fork(book_url, opened):
+def test_a_durable_ledger_goes_on_after_a_fork(ledger_url, opened):
     """Parent and children use one Ledger object that was in use before the fork."""
-    book = opened(book_url, dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure")
+    ledger = opened(ledger_url, dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure")
     grain = says(Pure(1.0 / 64))
-    book.charge(grain, label="before")
-    book.epsilon(delta=0.0)
+    ledger.charge(grain, label="before")
+    ledger.epsilon(delta=0.0)
     children = []
     for _ in range(4):
         pid = os.fork()
@@ -97,24 +97,24 @@ def test_a_durable_book_goes_on_after_a_fork(book_url, opened):
             code = 1
             try:
                 for _ in range(5):
-                    book.charge(grain, label="child")
-                code = 0 if book.verify().ok else 2
+                    ledger.charge(grain, label="child")
+                code = 0 if ledger.verify().ok else 2
             finally:
                 sys.stderr.flush()
                 os._exit(code)
         children.append(pid)
     for _ in range(5):
-        book.charge(grain, label="parent")
+        ledger.charge(grain, label="parent")
     for pid in children:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    book.charge(grain, label="after")
-    assert len(book.entries()) == 1 + 4 * 5 + 5 + 1
-    assert book.status()[0].spent_epsilon == 27 / 64
-    assert book.verify(book.head()).ok
+    ledger.charge(grain, label="after")
+    assert len(ledger.entries()) == 1 + 4 * 5 + 5 + 1
+    assert ledger.status()[0].spent_epsilon == 27 / 64
+    assert ledger.verify(ledger.head()).ok
 
 
 @pytest.mark.postgres
-def test_the_book_does_not_rely_on_the_defaults_of_a_server(server, postgres_url):
+def test_the_ledger_does_not_rely_on_the_defaults_of_a_server(server, postgres_url):
     name = postgres_url.split("/")[3].split("?")[0]
     alter = f"ALTER DATABASE {name} SET"
     server.admin(f"{alter} synchronous_commit = off")
@@ -122,23 +122,23 @@ def test_the_book_does_not_rely_on_the_defaults_of_a_server(server, postgres_url
     server.admin(f"{alter} client_encoding = 'latin1'")
     with Ledger.open(
         postgres_url, dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure"
-    ) as book:
-        with book._store.write() as connection:
+    ) as ledger:
+        with ledger._store.write() as connection:
             ask = connection.exec_driver_sql
             assert ask("SHOW synchronous_commit").scalar() == "on"
             assert ask("SHOW transaction_isolation").scalar() == "read committed"
-        with book._store.read() as connection:
+        with ledger._store.read() as connection:
             ask = connection.exec_driver_sql
             assert ask("SHOW transaction_isolation").scalar() == "repeatable read"
-        book.charge(GRAIN, label="grüße 雨", idempotency_key="schlüssel 雨")
-        assert book.entries()[0].label == "grüße 雨"
+        ledger.charge(GRAIN, label="grüße 雨", idempotency_key="schlüssel 雨")
+        assert ledger.entries()[0].label == "grüße 雨"
 
 
 def test_sqlite_is_durable_in_the_strict_way(tmp_path):
     with Ledger.open(
         tmp_path / "b.db", dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure"
-    ) as book:
-        with book._store.write() as connection:
+    ) as ledger:
+        with ledger._store.write() as connection:
             ask = connection.exec_driver_sql
             assert ask("PRAGMA journal_mode").scalar() == "wal"
             assert ask("PRAGMA synchronous").scalar() == 2  # FULL

@@ -1,4 +1,4 @@
-"""A book as plain data: every number is the book's, and the register's words fit."""
+"""Exports: every number is the ledger's, and the registry's words fit."""
 
 import json
 
@@ -10,58 +10,58 @@ from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
-from demur.ledger.export import export_book, registry_records
+from demur.ledger.export import export_ledger, registry_records
 from tests.ledger.kit import UNIT, says
 
 WORDS = {"product": "P", "organisation": "O"}
 
 
-def book_of(*units):
+def ledger_of(*units):
     return Ledger(dict.fromkeys(units, Budget(2.0, 1e-6)), dataset="people")
 
 
 @pytest.fixture
-def book():
-    made = book_of(UNIT)
+def ledger():
+    made = ledger_of(UNIT)
     made.charge(says(Gaussian(12.0), unprotected=("labels",)), label="one")
     made.charge(says(Gaussian(9.0), name="another"), label="two")
     return made
 
 
-def test_an_export_holds_the_books_own_numbers(book):
-    data = export_book(book)
+def test_an_export_holds_the_ledgers_own_numbers(ledger):
+    data = export_ledger(ledger)
     assert json.loads(json.dumps(data)) == data
     assert (data["format"], data["dataset"]) == (1, "people")
-    assert data["filter"] == str(book.terms.filter)
+    assert data["filter"] == str(ledger.terms.filter)
     assert data["private"] is True
     (budget,) = data["budgets"]
-    (status,) = book.status()
+    (status,) = ledger.status()
     assert budget["unit"] == UNIT.to_json()
     assert (budget["epsilon"], budget["delta"]) == (2.0, 1e-6)
     assert budget["spent_epsilon"] == status.spent_epsilon > 0
-    assert budget["tight_epsilon"] == book.epsilon() > 0
+    assert budget["tight_epsilon"] == ledger.epsilon() > 0
     said = [(e["sequence"], e["label"], e["count"]) for e in data["entries"]]
     assert said == [(1, "one", 1), (2, "two", 1)]
-    assert [e["id"] for e in data["entries"]] == [e.id for e in book.entries()]
-    assert data["head"] == str(book.head())
+    assert [e["id"] for e in data["entries"]] == [e.id for e in ledger.entries()]
+    assert data["head"] == str(ledger.head())
 
 
 def test_an_export_with_one_seeded_entry_is_not_private():
-    made = book_of(UNIT)
+    made = ledger_of(UNIT)
     made.charge(says(Gaussian(12.0)), label="one")
-    assert export_book(made)["private"] is True
+    assert export_ledger(made)["private"] is True
     made.charge(says(Gaussian(12.0)), label="two", source=Seeded(1))
-    assert export_book(made)["private"] is False
+    assert export_ledger(made)["private"] is False
     (record,) = registry_records(made, **WORDS)
     assert record["implementation"] == {"library": "demur", "private": False}
 
 
-def test_a_registry_record_says_what_the_book_says(book):
-    (record,) = registry_records(book, **WORDS)
-    reading = book.reading(UNIT)
+def test_a_registry_record_says_what_the_ledger_says(ledger):
+    (record,) = registry_records(ledger, **WORDS)
+    reading = ledger.reading(UNIT)
     assert record["product"] == {"name": "P", "organisation": "O"}
     assert record["description"] == "Releases about people"
-    assert record["year"] == book.entries()[-1].time[:4]
+    assert record["year"] == ledger.entries()[-1].time[:4]
     assert record["flavour"] == "Approximate DP"
     assert record["privacy_loss"] == {
         "privacy_unit": "record-level",
@@ -72,22 +72,22 @@ def test_a_registry_record_says_what_the_book_says(book):
         "budget_epsilon": 2.0,
     }
     assert record["accounting"] == {
-        "enforced_by": str(book.terms.filter),
+        "enforced_by": str(ledger.terms.filter),
         "releases": reading.entries,
         "mechanisms": ["a noisy count", "another"],
         "not_protected": ["labels"],
     }
     assert record["implementation"]["private"] is True
-    (worded,) = registry_records(book, **WORDS, description="Counts")
+    (worded,) = registry_records(ledger, **WORDS, description="Counts")
     assert worded["description"] == "Counts"
 
 
-def test_words_for_the_register_go_by_name(book):
+def test_words_for_the_register_go_by_name(ledger):
     with pytest.raises(TypeError):
-        registry_records(book, "P", "O")
+        registry_records(ledger, "P", "O")
 
 
-def test_an_empty_book_of_pure_epsilons():
+def test_an_empty_ledger_of_pure_epsilons():
     made = Ledger(Budget(1.0), unit=UNIT, dataset="people", filter="pure")
     (record,) = registry_records(made, **WORDS)
     assert record["year"] is None
@@ -107,20 +107,20 @@ def test_an_empty_book_of_pure_epsilons():
     ],
 )
 def test_the_register_has_a_word_for_every_unit(unit, relation):
-    (record,) = registry_records(book_of(unit), **WORDS)
+    (record,) = registry_records(ledger_of(unit), **WORDS)
     assert record["privacy_loss"]["neighbouring_relation"] == relation
 
 
 def test_a_person_with_several_records_is_the_unit_of_the_register():
-    (record,) = registry_records(book_of(AddOrRemoveOne(3)), **WORDS)
+    (record,) = registry_records(ledger_of(AddOrRemoveOne(3)), **WORDS)
     level = record["privacy_loss"]["privacy_unit"]
     assert level == "person-level (up to 3 records)"
 
 
 def test_a_promise_to_forget_is_no_privacy_loss():
-    made = book_of(UNIT, Erasure())
+    made = ledger_of(UNIT, Erasure())
     deletion = Declaration("a deletion", Cost((Fixed(Erasure(), Gaussian(9.0)),)))
     made.charge(deletion, label="forget")
-    assert len(export_book(made)["budgets"]) == 2
+    assert len(export_ledger(made)["budgets"]) == 2
     (record,) = registry_records(made, **WORDS)
     assert record["privacy_loss"]["unit"] == UNIT.to_json()

@@ -1,4 +1,4 @@
-"""When a book declines: exact arithmetic, capacities, and why filters are split."""
+"""When a ledger declines: exact arithmetic, capacities, and why filters are split."""
 
 import json
 import math
@@ -51,34 +51,34 @@ def root(value):
 @pytest.mark.parametrize("rule", ["pure", "gaussian", "rdp"])
 def test_a_million_subnormal_spends_do_not_add_up_to_nothing(rule):
     tiny = math.ulp(0.0)
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
-    book.reserve(says(Pure(tiny)), count=10**6, label="dust")
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
+    ledger.reserve(says(Pure(tiny)), count=10**6, label="dust")
     event = Repeated(Pure(tiny), 10**6)
-    (way,) = filters.spends(book.terms.filter, Budget(1.0, 1e-6), event, Fraction(0))
+    (way,) = filters.spends(ledger.terms.filter, Budget(1.0, 1e-6), event, Fraction(0))
     assert all(way[k] or k == filters.BLOCK_DELTA for k in way)
 
 
 def test_dust_fills_a_budget_to_the_last_grain():
     tiny = math.ulp(0.0)
-    book = Ledger(Budget(tiny * 1_000_000), unit=UNIT, filter="pure")
-    book.reserve(says(Pure(tiny)), count=999_999, label="dust")
+    ledger = Ledger(Budget(tiny * 1_000_000), unit=UNIT, filter="pure")
+    ledger.reserve(says(Pure(tiny)), count=999_999, label="dust")
     with pytest.raises(BudgetExceeded):
-        book.reserve(says(Pure(tiny)), count=2, label="two grains")
-    book.charge(says(Pure(tiny)), label="one grain")
+        ledger.reserve(says(Pure(tiny)), count=2, label="two grains")
+    ledger.charge(says(Pure(tiny)), label="one grain")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Pure(tiny)), label="one more")
-    assert book.epsilon(delta=0.0) == tiny * 1_000_000
+        ledger.charge(says(Pure(tiny)), label="one more")
+    assert ledger.epsilon(delta=0.0) == tiny * 1_000_000
 
 
 def test_dust_is_not_lost_beside_a_large_spend():
-    book = Ledger(Budget(1.0), unit=UNIT, filter="pure")
-    book.charge(says(Pure(1.0 - 2.0**-53)), label="almost all")
-    book.charge(says(Pure(2.0**-54)), label="half of the rest")
+    ledger = Ledger(Budget(1.0), unit=UNIT, filter="pure")
+    ledger.charge(says(Pure(1.0 - 2.0**-53)), label="almost all")
+    ledger.charge(says(Pure(2.0**-54)), label="half of the rest")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Pure(math.nextafter(2.0**-54, 1.0))), label="a grain more")
-    book.charge(says(Pure(2.0**-54)), label="the rest")
+        ledger.charge(says(Pure(math.nextafter(2.0**-54, 1.0))), label="a grain more")
+    ledger.charge(says(Pure(2.0**-54)), label="the rest")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Pure(math.ulp(0.0))), label="a grain")
+        ledger.charge(says(Pure(math.ulp(0.0))), label="a grain")
 
 
 def test_gaussian_dust_counts():
@@ -100,17 +100,17 @@ def test_gaussian_dust_counts():
     st.lists(st.floats(0, 2.0, allow_subnormal=True), min_size=1, max_size=12),
 )
 def test_pure_spends_against_exact_sums(epsilon, spends):
-    book = Ledger(Budget(epsilon), unit=UNIT, filter="pure")
+    ledger = Ledger(Budget(epsilon), unit=UNIT, filter="pure")
     total = Fraction(0)
     for spend in spends:
         after = total + Fraction(spend)
         if after <= Fraction(epsilon):
-            book.charge(says(Pure(spend)), label="fits")
+            ledger.charge(says(Pure(spend)), label="fits")
             total = after
         else:
             with pytest.raises(BudgetExceeded):
-                book.charge(says(Pure(spend)), label="does not")
-    assert book.verify(book.head()).ok
+                ledger.charge(says(Pure(spend)), label="does not")
+    assert ledger.verify(ledger.head()).ok
 
 
 @pytest.mark.slow
@@ -122,12 +122,12 @@ def test_pure_spends_against_exact_sums(epsilon, spends):
 )
 def test_gaussian_spends_against_sixty_digits(epsilon, delta, multipliers):
     """Admitted: the exact delta is within the budget. Declined: it would not be."""
-    book = Ledger(Budget(epsilon, delta), unit=UNIT, filter="gaussian")
+    ledger = Ledger(Budget(epsilon, delta), unit=UNIT, filter="gaussian")
     total = Fraction(0)
     for z in multipliers:
         after = total + 1 / Fraction(z) ** 2
         try:
-            book.charge(says(Gaussian(z)), label="x")
+            ledger.charge(says(Gaussian(z)), label="x")
         except BudgetExceeded:
             # The samplers' share, and the certified rounding of the profile.
             assert exact_delta(root(after), epsilon) > delta * (1 - 2.0**-19)
@@ -146,12 +146,12 @@ def test_gaussian_spends_against_sixty_digits(epsilon, delta, multipliers):
 )
 def test_pure_and_gaussian_mixed_in_a_gaussian_meter(epsilon, delta, pures, zs):
     """Randomised responses and Gaussians: the exact delta of what was admitted."""
-    book = Ledger(Budget(epsilon, delta), unit=UNIT, filter="gaussian")
+    ledger = Ledger(Budget(epsilon, delta), unit=UNIT, filter="gaussian")
     losses, mu_squared = [(mp.mpf(1), mp.mpf(0))], Fraction(0)
     spends: list[Pure | Gaussian] = [*map(Pure, pures), *map(Gaussian, zs)]
     for event in spends:
         try:
-            book.charge(says(event), label="x")
+            ledger.charge(says(event), label="x")
         except BudgetExceeded:
             continue
         if isinstance(event, Gaussian):
@@ -198,13 +198,13 @@ def test_a_sampler_distance_is_added_exactly():
     budget = Budget(1.0, 1e-6)
     room = filters.shares(Filter.gaussian(), budget).samplers
     eta = float(room) / 3.0
-    book = Ledger(budget, unit=UNIT)
+    ledger = Ledger(budget, unit=UNIT)
     fits = math.floor(room / Fraction(eta))
-    book.reserve(
+    ledger.reserve(
         says(Gaussian(1e6), sampler_distance=eta), count=fits, label="as many as fit"
     )
     with pytest.raises(BudgetExceeded, match="statistical distances"):
-        book.charge(says(Gaussian(1e6), sampler_distance=eta), label="one more")
+        ledger.charge(says(Gaussian(1e6), sampler_distance=eta), label="one more")
     with pytest.raises(BudgetExceeded, match="statistical distances"):
         Ledger(Budget(1.0), unit=UNIT, filter="pure").charge(
             says(Pure(0.1), sampler_distance=1e-30), label="no delta to pay it from"
@@ -215,29 +215,29 @@ def test_a_sampler_distance_is_added_exactly():
     "budget", [Budget(60.0, 1e-300), Budget(500.0, 1e-100), Budget(1e-6, 1e-300)]
 )
 def test_extreme_budgets_can_be_spent(budget):
-    book = Ledger(budget, unit=UNIT)
+    ledger = Ledger(budget, unit=UNIT)
     z = 1.0 / calibrate.gaussian_mu(budget.epsilon, calibrate.ideal_delta(budget.delta))
-    book.charge(says(Gaussian(z * 1.0001)), label="all of it")
+    ledger.charge(says(Gaussian(z * 1.0001)), label="all of it")
     with pytest.raises(BudgetExceeded):
-        book.charge(says(Gaussian(z * 1.0001)), label="again")
+        ledger.charge(says(Gaussian(z * 1.0001)), label="again")
 
 
 @pytest.mark.parametrize("rule", [Filter.pure(), Filter.gaussian(blocks=0.5)])
 def test_absurd_spends_are_declined_in_words(rule):
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
     for event in (Pure(1e308), ApproxDP(1e308, 1.0), Gaussian(1e-300)):
         with pytest.raises((BudgetExceeded, NotPriced)):
-            book.reserve(says(event), count=2**40, label="absurd")
-    assert book.status()[0].spent_epsilon == 0.0
+            ledger.reserve(says(event), count=2**40, label="absurd")
+    assert ledger.status()[0].spent_epsilon == 0.0
 
 
 def test_counts_that_were_admitted_can_be_read():
-    book = Ledger(Budget(1.0), unit=UNIT, filter="pure")
+    ledger = Ledger(Budget(1.0), unit=UNIT, filter="pure")
     for _ in range(2):
-        book.reserve(says(Pure(1e-30)), count=2**40, label="many")
-    assert book.epsilon(delta=0.0) == pytest.approx(2**41 * 1e-30)
+        ledger.reserve(says(Pure(1e-30)), count=2**40, label="many")
+    assert ledger.epsilon(delta=0.0) == pytest.approx(2**41 * 1e-30)
     with pytest.raises(ValueError, match="at most 2\\^40"):
-        book.reserve(says(Pure(1e-30)), count=2**40 + 1, label="too many")
+        ledger.reserve(says(Pure(1e-30)), count=2**40 + 1, label="too many")
 
 
 # -- capacities --------------------------------------------------------------------
@@ -264,10 +264,10 @@ def test_capacity_vectors(row):
     delta, capacity = float(row["delta"]), row["gdp_capacity"]
     assert admitted(z, epsilon, delta) == capacity
     if capacity:
-        book = Ledger(Budget(epsilon, delta), unit=UNIT)
-        book.reserve(says(Gaussian(float(z))), count=capacity, label="all")
+        ledger = Ledger(Budget(epsilon, delta), unit=UNIT)
+        ledger.reserve(says(Gaussian(float(z))), count=capacity, label="all")
         with pytest.raises(BudgetExceeded):
-            book.charge(says(Gaussian(float(z))), label="one more")
+            ledger.charge(says(Gaussian(float(z))), label="one more")
     # The oracle itself, with 60 digits and the whole delta.
     assert exact_delta(root(Fraction(max(capacity, 1), z**2)), epsilon) <= delta or (
         capacity == 0
@@ -286,37 +286,37 @@ def test_a_renyi_filter_stops_within_its_budget(order):
         count = math.floor(capacity / one)
         if not count:
             continue
-        book = Ledger(budget, unit=UNIT, filter=Filter.rdp(order))
-        book.reserve(says(Gaussian(z)), count=count, label="all")
+        ledger = Ledger(budget, unit=UNIT, filter=Filter.rdp(order))
+        ledger.reserve(says(Gaussian(z)), count=count, label="all")
         with pytest.raises(BudgetExceeded):
-            book.charge(says(Gaussian(z)), label="one more")
+            ledger.charge(says(Gaussian(z)), label="one more")
         assert exact_delta(root(Fraction(count) / Fraction(z) ** 2), 3.0) <= 1e-5
-        assert book.status()[0].spent_epsilon <= 3.0 * (1 + 1e-9)
+        assert ledger.status()[0].spent_epsilon <= 3.0 * (1 + 1e-9)
 
 
 @pytest.mark.slow
 def test_blocks_add_up_in_both():
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter="pure")
-    book.charge(says(ApproxDP(0.25, 4e-7)), label="a pair")
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter="pure")
+    ledger.charge(says(ApproxDP(0.25, 4e-7)), label="a pair")
     with pytest.raises(BudgetExceeded, match="delta"):
-        book.charge(says(ApproxDP(0.25, 7e-7)), label="too much delta")
+        ledger.charge(says(ApproxDP(0.25, 7e-7)), label="too much delta")
     with pytest.raises(BudgetExceeded, match="epsilon"):
-        book.charge(says(ApproxDP(0.8, 1e-8)), label="too much epsilon")
-    book.charge(says(ApproxDP(0.75, 4e-7)), label="the rest")
+        ledger.charge(says(ApproxDP(0.8, 1e-8)), label="too much epsilon")
+    ledger.charge(says(ApproxDP(0.75, 4e-7)), label="the rest")
 
 
 @pytest.mark.slow
 def test_a_plan_is_a_block_priced_at_the_asked_delta():
     plan = says(Repeated(PoissonGaussian(0.01, 2.0), 100))
-    book = Ledger(Budget(4.0, 1e-5), unit=UNIT, filter=Filter.gaussian(blocks=0.5))
-    book.charge(plan, label="a plan", block_delta=1e-6)
-    accounts = book.status()[0].accounts
+    ledger = Ledger(Budget(4.0, 1e-5), unit=UNIT, filter=Filter.gaussian(blocks=0.5))
+    ledger.charge(plan, label="a plan", block_delta=1e-6)
+    accounts = ledger.status()[0].accounts
     assert float(accounts[filters.BLOCK_DELTA]) == pytest.approx(1e-6)
     assert accounts.get("mu squared") is None
     with pytest.raises(BudgetExceeded, match="delta"):
-        book.charge(plan, label="a plan", block_delta=4.5e-6)
+        ledger.charge(plan, label="a plan", block_delta=4.5e-6)
     with pytest.raises(ValueError):
-        book.charge(plan, label="a plan", block_delta=0.0)
+        ledger.charge(plan, label="a plan", block_delta=0.0)
 
 
 # -- why filters are split ---------------------------------------------------------
@@ -396,13 +396,13 @@ def test_the_best_of_two_meters_without_a_split_overdraws_and_ours_does_not():
     assert gain > DELTA * 1.05  # the sabotaged twin: the promise is broken
     split, *_ = best_of_two(EPSILON, DELTA / 2, first, order)
     assert split <= DELTA
-    # And this is the rule of the book: both continuations are declined.
+    # And this is the rule of the ledger: both continuations are declined.
     rule = Filter((GaussianMeter(), RenyiMeter(order)), blocks=0.0)
-    book = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
-    book.charge(says(Gaussian(1.0 / first)), label="first")
+    ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
+    ledger.charge(says(Gaussian(1.0 / first)), label="first")
     for event in (Gaussian(1.0 / rest * (1 + 1e-9)), Pure(response * (1 - 1e-9))):
         with pytest.raises(BudgetExceeded):
-            book.charge(says(event), label="second")
+            ledger.charge(says(event), label="second")
     # Each meter alone admits the continuation that suits it.
     for meter, event in (
         (GaussianMeter(), Gaussian(1.0 / rest * 1.001)),
@@ -431,13 +431,13 @@ def test_moving_unspent_epsilon_to_the_blocks_overdraws_and_ours_does_not():
         worst = np.maximum(worst, gain)
         for blocks in (0.1, 0.3, 0.5):
             rule = Filter.gaussian(blocks=blocks)
-            book = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
+            ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
             try:
-                book.charge(says(Gaussian(1.0 / first)), label="first")
+                ledger.charge(says(Gaussian(1.0 / first)), label="first")
             except BudgetExceeded:
                 continue
             with pytest.raises(BudgetExceeded):
-                book.charge(says(Gaussian(1.0 / rest * (1 + 1e-9))), label="rest")
+                ledger.charge(says(Gaussian(1.0 / rest * (1 + 1e-9))), label="rest")
     assert worst > DELTA * 1.05
 
 

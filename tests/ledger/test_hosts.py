@@ -1,6 +1,6 @@
-"""One book, several hosts: cut links, restarts and pauses lose and overspend nothing.
+"""One ledger, several hosts: cut links, restarts and pauses lose and overspend nothing.
 
-Every test reads the book afterwards over a connection that no fault touches, and
+Every test reads the ledger afterwards over a connection that no fault touches, and
 verifies it. The faults are exact: a client stops itself inside its transaction, and the
 wire is cut while it stands there.
 """
@@ -71,11 +71,11 @@ def all_hosts(wire, tmp_path_factory):
 
 @pytest.fixture
 def place(server, wire):
-    """A fresh book, as seen without faults and as clients see it."""
+    """A fresh ledger, as seen without faults and as clients see it."""
     name = server.new_database()
     healthy = server.url(name)
-    with Ledger.open(healthy, **TERMS) as book:
-        yield Place(book, healthy, server.url_over_the_wire(name), wire)
+    with Ledger.open(healthy, **TERMS) as ledger:
+        yield Place(ledger, healthy, server.url_over_the_wire(name), wire)
         wire.heal()
         # Ends what a failed test left behind, and closes the hosts' connections.
     server.admin(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -83,7 +83,7 @@ def place(server, wire):
 
 @pytest.fixture
 def hosts(all_hosts, place):
-    """The clients, with this test's book open."""
+    """The clients, with this test's ledger open."""
 
     def open_all(timeouts=QUICK, blind=False):
         for host in all_hosts:
@@ -96,24 +96,24 @@ def hosts(all_hosts, place):
 
 
 class Place:
-    def __init__(self, book, healthy, over_the_wire, wire):
-        self.book, self.healthy, self.over_the_wire = book, healthy, over_the_wire
+    def __init__(self, ledger, healthy, over_the_wire, wire):
+        self.ledger, self.healthy, self.over_the_wire = ledger, healthy, over_the_wire
         self.links = wire.links
 
     def labels(self):
-        return [entry.label for entry in self.book.entries()]
+        return [entry.label for entry in self.ledger.entries()]
 
     def is_right(self):
-        found = self.book.verify(self.book.head())
+        found = self.ledger.verify(self.ledger.head())
         assert found.ok, str(found)
-        spent = self.book.status()[0].spent_epsilon
-        counts = sum(entry.count for entry in self.book.entries())
+        spent = self.ledger.status()[0].spent_epsilon
+        counts = sum(entry.count for entry in self.ledger.entries())
         assert spent == counts * 2.0**-10 <= FITS * 2.0**-10
 
     def hold_lock(self):
         psycopg = __import__("psycopg")
         connection = psycopg.connect(self.healthy)
-        connection.execute("SELECT * FROM demur_book FOR UPDATE")
+        connection.execute("SELECT * FROM demur_ledger FOR UPDATE")
         return connection
 
     def sessions(self, condition):
@@ -132,7 +132,7 @@ def test_a_cut_link_before_the_request_spends_nothing(hosts, place):
     before = one.ask("charge", label="before")["is"]
     place.links[0].cut()
     said = one.ask("charge", label="cut", key="k")
-    assert said["error"] == "BookUnreachable" and "Nothing was spent" in said["text"]
+    assert said["error"] == "LedgerUnreachable" and "Nothing was spent" in said["text"]
     assert said["took"] < 4.0 + QUICK["connect"] + SLACK
     assert "is" in other.ask("charge", label="the other goes on")
     assert place.labels() == ["before", "the other goes on"]
@@ -201,7 +201,7 @@ def test_a_lost_commit_is_made_up_for(hosts, place):
 def test_a_lost_answer_to_commit_is_found_again(hosts, place, key, blind):
     """The sabotaged twin repeats without looking, and pays twice.
 
-    With an idempotency key the book saves even the twin.
+    With an idempotency key the ledger saves even the twin.
     """
     one, other, *_ = hosts(blind=blind)
     lose_the_answer(one, place.links[0], "charge", label="ambiguous", key=key)
@@ -213,7 +213,7 @@ def test_a_lost_answer_to_commit_is_found_again(hosts, place, key, blind):
     if blind and key is None:
         assert place.labels() == ["ambiguous", "the other goes on", "ambiguous"]
         return
-    assert [e.id for e in place.book.entries()][0] == entry
+    assert [e.id for e in place.ledger.entries()][0] == entry
     assert place.labels() == ["ambiguous", "the other goes on"]
     place.is_right()
 
@@ -225,7 +225,7 @@ def test_an_outcome_that_stays_unknown_is_told_and_the_key_settles_it(hosts, pla
     assert said["error"] == "OutcomeUnknown"
     assert "same idempotency key" in said["text"]
     assert said["took"] < 4.0 + QUICK["connect"] + SLACK
-    (written,) = place.book.entries()
+    (written,) = place.ledger.entries()
     place.links[0].heal()
     assert one.ask("charge", label="x", key="k", digest="d")["is"] == written.id
     assert "is" in one.ask("noise", digest="d")
@@ -249,7 +249,7 @@ def test_a_lost_answer_to_a_draw_or_a_note(hosts, place, blind):
     time.sleep(TOO_LONG)
     place.links[0].heal()
     assert "error" not in one.answer()
-    assert len(place.book.notes()) == (2 if blind else 1)
+    assert len(place.ledger.notes()) == (2 if blind else 1)
     place.is_right()
 
 
@@ -305,7 +305,7 @@ def test_a_client_paused_between_charge_noise_and_commit(hosts, place):
     assert len(set(noises)) == 1
     assert "error" not in one.ask("commit")
     assert one.ask("noise", digest="d")["error"] == "NoiseReuse"
-    assert place.book.find("k").id == entry
+    assert place.ledger.find("k").id == entry
     assert place.labels() == ["x", "before noise", "before commit"]
     place.is_right()
 
@@ -322,7 +322,7 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(hosts, place):
         lock.rollback()
         lock.close()
         said = one.answer()
-        assert said["error"] == "BookUnreachable"
+        assert said["error"] == "LedgerUnreachable"
         assert "did not answer in time" in said["text"]
         assert said["took"] < 3.0 + SLACK
     finally:
@@ -343,15 +343,15 @@ def hammer(clients, seconds, name="client"):
 def violation(clients, place, seconds, before=()):
     """The first thing that must hold and does not, or None; without rows `before`."""
     said = [host.answer(seconds)["is"] for host in clients]
-    entries = place.book.entries()
-    booked = [(e.label, e.id) for e in entries if e.label not in before]
-    labels = [label for label, _ in booked]
+    entries = place.ledger.entries()
+    recorded = [(e.label, e.id) for e in entries if e.label not in before]
+    labels = [label for label, _ in recorded]
     acknowledged = [tuple(pair) for s in said for pair in s["acknowledged"]]
     assert len(acknowledged) > 0
     if len(set(labels)) < len(labels):
         return "paid twice"
     place.is_right()
-    if not set(acknowledged) <= set(booked):
+    if not set(acknowledged) <= set(recorded):
         return "acknowledged and lost"
     if {label for s in said for label in s["nothing"]} & set(labels):
         return "said that nothing was spent, and it was"

@@ -1,4 +1,4 @@
-"""A book of 100,000 entries reads right (how fast is printed, and never asserted)."""
+"""A ledger of 100,000 entries reads right (how fast is printed, and never asserted)."""
 
 import json
 import math
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slow
 ENTRIES = 100_000
 
 
-def test_a_large_book_reads_right(book_url, capsys):
+def test_a_large_ledger_reads_right(ledger_url, capsys):
     # Where the rows lie changes nothing in what is computed of them: fewer will do.
-    entries, distinct = (ENTRIES, 1000) if is_file(book_url) else (ENTRIES // 10, 200)
-    large.build(book_url, entries, distinct)
-    found = json.loads(run_script("large.py", "read", book_url))
+    entries, distinct = (ENTRIES, 1000) if is_file(ledger_url) else (ENTRIES // 10, 200)
+    large.build(ledger_url, entries, distinct)
+    found = json.loads(run_script("large.py", "read", ledger_url))
     with capsys.disabled():
         print(f"\n{entries:,} entries, a fresh process: {found}")
     assert found["entries"] == entries
@@ -30,13 +30,13 @@ def test_a_large_book_reads_right(book_url, capsys):
     whole = accounting.price(Composed((one, *large.plans(10))), 1e-5)
     assert gaussians < found["epsilon"] < found["enforced"] <= 40.0
     assert found["epsilon"] == pytest.approx(whole, rel=2e-3)
-    with Ledger.open(book_url) as book:
-        verified = book.verify(book.head())
+    with Ledger.open(ledger_url) as ledger:
+        verified = ledger.verify(ledger.head())
     assert verified.ok and verified.rows == entries
 
 
-def test_a_book_of_gaussians_alone_reads_in_closed_form(tmp_path):
-    path = tmp_path / "book.db"
+def test_a_ledger_of_gaussians_alone_reads_in_closed_form(tmp_path):
+    path = tmp_path / "ledger.db"
     large.build(path, 20_000, plan_count=0)
     found = json.loads(run_script("large.py", "read", path))
     mu = math.sqrt(large.mu_squared(20_000, plan_count=0))

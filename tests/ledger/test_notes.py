@@ -6,16 +6,16 @@ import pytest
 
 from demur.core.accounting.events import Gaussian
 from demur.ledger import Budget, Ledger
-from demur.ledger.export import export_book
+from demur.ledger.export import export_ledger
 from tests.ledger.kit import BUDGET, UNIT, edit, says
 
 FACTS = {"verdict": "not refuted", "n": 2000, "bound": 0.25, "steps": [1, 2, None]}
 
 
 @pytest.fixture
-def book(tmp_path):
+def ledger(tmp_path):
     with Ledger.open(
-        tmp_path / "book.db", dataset="people", budgets={UNIT: BUDGET}
+        tmp_path / "ledger.db", dataset="people", budgets={UNIT: BUDGET}
     ) as ledger:
         yield ledger
 
@@ -24,13 +24,13 @@ def charged(ledger, label="a count"):
     return ledger.charge(says(Gaussian(8.0)), label=label)
 
 
-def test_a_note_is_durable_ordered_and_free(book, tmp_path):
-    entry = charged(book)
-    spent = book.status()
-    book.annotate(entry, "audit", FACTS)
-    book.annotate(entry, "utility", {"name": "accuracy", "value": 0.5})
-    assert book.status() == spent
-    with Ledger.open(tmp_path / "book.db") as again:
+def test_a_note_is_durable_ordered_and_free(ledger, tmp_path):
+    entry = charged(ledger)
+    spent = ledger.status()
+    ledger.annotate(entry, "audit", FACTS)
+    ledger.annotate(entry, "utility", {"name": "accuracy", "value": 0.5})
+    assert ledger.status() == spent
+    with Ledger.open(tmp_path / "ledger.db") as again:
         assert [n.about for n in again.notes()] == ["audit", "utility"]
         (audit,) = again.notes(entry, "audit")
         assert (audit.facts, audit.entry_id) == (FACTS, entry.id)
@@ -38,25 +38,25 @@ def test_a_note_is_durable_ordered_and_free(book, tmp_path):
         assert again.verify().ok
 
 
-def test_notes_are_found_by_entry_and_subject(book):
-    first, second = charged(book, "one"), charged(book, "two")
-    book.annotate(first, "audit", {"n": 1})
-    book.annotate(second, "audit", {"n": 2})
-    book.annotate(second, "utility", {"n": 3})
-    assert [n.facts["n"] for n in book.notes(about="audit")] == [1, 2]
-    assert [n.facts["n"] for n in book.notes(second)] == [2, 3]
-    assert book.notes(first, "utility") == ()
+def test_notes_are_found_by_entry_and_subject(ledger):
+    first, second = charged(ledger, "one"), charged(ledger, "two")
+    ledger.annotate(first, "audit", {"n": 1})
+    ledger.annotate(second, "audit", {"n": 2})
+    ledger.annotate(second, "utility", {"n": 3})
+    assert [n.facts["n"] for n in ledger.notes(about="audit")] == [1, 2]
+    assert [n.facts["n"] for n in ledger.notes(second)] == [2, 3]
+    assert ledger.notes(first, "utility") == ()
 
 
-def test_an_edited_note_breaks_the_chain(book, tmp_path):
-    book.annotate(charged(book), "audit", {"verdict": "refuted"})
-    assert book.verify().ok
+def test_an_edited_note_breaks_the_chain(ledger, tmp_path):
+    ledger.annotate(charged(ledger), "audit", {"verdict": "refuted"})
+    assert ledger.verify().ok
     edit(
-        tmp_path / "book.db",
+        tmp_path / "ledger.db",
         "UPDATE demur_rows SET body = replace(body, 'refuted', 'not refuted')"
         " WHERE kind = 'note'",
     )
-    assert not book.verify().ok
+    assert not ledger.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -75,28 +75,28 @@ def test_an_edited_note_breaks_the_chain(book, tmp_path):
         ("audit", {"n": "9" * 70_000}, ValueError),
     ],
 )
-def test_bad_notes_are_refused_and_leave_no_trace(book, about, facts, error):
-    entry, head = charged(book), book.head
+def test_bad_notes_are_refused_and_leave_no_trace(ledger, about, facts, error):
+    entry, head = charged(ledger), ledger.head
     before = head()
     with pytest.raises(error):
-        book.annotate(entry, about, facts)
+        ledger.annotate(entry, about, facts)
     assert head() == before
 
 
-def test_facts_that_contain_themselves_are_refused(book):
-    entry, facts = charged(book), {}
+def test_facts_that_contain_themselves_are_refused(ledger):
+    entry, facts = charged(ledger), {}
     facts["self"] = facts
     with pytest.raises(ValueError, match="plain data"):
-        book.annotate(entry, "audit", facts)
+        ledger.annotate(entry, "audit", facts)
 
 
-def test_a_note_needs_an_entry_of_this_book(book):
+def test_a_note_needs_an_entry_of_this_ledger(ledger):
     elsewhere = charged(Ledger(Budget(1.0, 1e-6), unit=UNIT))
-    with pytest.raises(Exception, match="not an entry of this book"):
-        book.annotate(elsewhere, "audit", FACTS)
+    with pytest.raises(Exception, match="not an entry of this ledger"):
+        ledger.annotate(elsewhere, "audit", FACTS)
 
 
-def test_notes_are_in_the_export(book):
-    book.annotate(charged(book), "audit", FACTS)
-    (note,) = json.loads(json.dumps(export_book(book)))["notes"]
+def test_notes_are_in_the_export(ledger):
+    ledger.annotate(charged(ledger), "audit", FACTS)
+    (note,) = json.loads(json.dumps(export_ledger(ledger)))["notes"]
     assert (note["about"], note["facts"]) == ("audit", FACTS)

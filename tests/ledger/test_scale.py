@@ -1,4 +1,4 @@
-"""The simulation of a busy book against queues that have formulas."""
+"""The simulation of a busy ledger against queues that have formulas."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""What a session on a server is told to wait for, and books of the schema before."""
+"""What a session on a server is told to wait for, and ledgers of the schema before."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from demur.core.accounting.events import Pure
-from demur.core.errors import BookUnreachable, BudgetExceeded, NoiseReuse
+from demur.core.errors import BudgetExceeded, LedgerUnreachable, NoiseReuse
 from demur.durable import postgres, store
 from demur.ledger import Budget, Ledger, Timeouts, rows
 from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
@@ -30,8 +30,8 @@ def wake(process):
         os.kill(process, signal.SIGCONT)
 
 
-def shown(book, name):
-    with book._store.read() as connection:
+def shown(ledger, name):
+    with ledger._store.read() as connection:
         return connection.exec_driver_sql(f"SHOW {name}").scalar()
 
 
@@ -43,31 +43,31 @@ def test_every_session_is_bounded_whatever_the_server_is_told(
     for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
         postgres.admin(f"ALTER DATABASE {name} SET {setting} = 0")
     postgres.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
-    book = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
-    assert shown(book, "lock_timeout") == "7s"
-    assert shown(book, "idle_in_transaction_session_timeout") == "3500ms"
-    assert shown(book, "statement_timeout") == "0"
-    assert shown(book, "application_name") == "demur"
-    assert shown(book, "client_connection_check_interval") == "5s"
+    ledger = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
+    assert shown(ledger, "lock_timeout") == "7s"
+    assert shown(ledger, "idle_in_transaction_session_timeout") == "3500ms"
+    assert shown(ledger, "statement_timeout") == "0"
+    assert shown(ledger, "application_name") == "demur"
+    assert shown(ledger, "client_connection_check_interval") == "5s"
 
 
 @pytest.mark.postgres
 def test_what_the_address_says_wins(postgres_url, opened):
     asked = "options=-c%20lock_timeout%3D9s%20--idle-in-transaction-session-timeout%3D0"
-    book = opened(f"{postgres_url}&application_name=mine&{asked}", **TERMS)
-    assert shown(book, "lock_timeout") == "9s"
-    assert shown(book, "idle_in_transaction_session_timeout") == "0"
-    assert shown(book, "application_name") == "mine"
-    book.charge(GRAIN, label="x")
+    ledger = opened(f"{postgres_url}&application_name=mine&{asked}", **TERMS)
+    assert shown(ledger, "lock_timeout") == "9s"
+    assert shown(ledger, "idle_in_transaction_session_timeout") == "0"
+    assert shown(ledger, "application_name") == "mine"
+    ledger.charge(GRAIN, label="x")
 
 
 @pytest.mark.postgres
 def test_what_the_environment_says_wins(postgres_url, opened, monkeypatch):
     monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=8s")
     monkeypatch.setenv("PGAPPNAME", "theirs")
-    book = opened(postgres_url, **TERMS)
-    assert shown(book, "lock_timeout") == "8s"
-    assert shown(book, "application_name") == "theirs"
+    ledger = opened(postgres_url, **TERMS)
+    assert shown(ledger, "lock_timeout") == "8s"
+    assert shown(ledger, "application_name") == "theirs"
 
 
 @pytest.mark.postgres
@@ -75,44 +75,44 @@ def test_what_the_environment_says_wins(postgres_url, opened, monkeypatch):
 def test_a_commit_is_durable_and_may_be_more(postgres_url, opened, wish):
     """remote_apply is stronger than on; nothing weaker is let through."""
     options = f"options=-c%20synchronous_commit%3D{wish}"
-    book = opened(f"{postgres_url}&{options}", **TERMS)
+    ledger = opened(f"{postgres_url}&{options}", **TERMS)
     kept = "remote_apply" if wish == "remote_apply" else "on"
-    assert shown(book, "synchronous_commit") == kept
+    assert shown(ledger, "synchronous_commit") == kept
 
 
 @pytest.mark.postgres
 def test_a_wrong_address_is_told_at_once_and_a_lost_server_waited_for(
     postgres_url, opened
 ):
-    with pytest.raises(BookUnreachable, match="Nothing was spent"):
-        Ledger.open(postgres_url.replace("/book", "/nobook"))
-    book = opened(postgres_url, **TERMS)
-    book.charge(GRAIN, label="one")
+    with pytest.raises(LedgerUnreachable, match="Nothing was spent"):
+        Ledger.open(postgres_url.replace("/ledger", "/noledger"))
+    ledger = opened(postgres_url, **TERMS)
+    ledger.charge(GRAIN, label="one")
     killed = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = 'demur'"
     )
     for read_or_write in (
-        lambda: book.charge(GRAIN, label="two"),
-        lambda: book.entries(),
+        lambda: ledger.charge(GRAIN, label="two"),
+        lambda: ledger.entries(),
     ):
         assert ask(postgres_url, killed)
         read_or_write()
-    assert [e.label for e in book.entries()] == ["one", "two"]
+    assert [e.label for e in ledger.entries()] == ["one", "two"]
 
 
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_a_lock_that_others_keep_is_given_up(postgres_url, opened):
     impatient = Timeouts(lock=0.2, pause=0.5, call=1.0)
-    book = opened(postgres_url, timeouts=impatient, **TERMS)
+    ledger = opened(postgres_url, timeouts=impatient, **TERMS)
     other = opened(postgres_url)
     with other._store.write() as connection:
-        store.lock_book(connection)
-        with pytest.raises(BookUnreachable, match="lock timeout|in time"):
-            book.charge(GRAIN, label="x")
-    assert book.entries() == []
-    book.charge(GRAIN, label="x")
+        store.lock_ledger(connection)
+        with pytest.raises(LedgerUnreachable, match="lock timeout|in time"):
+            ledger.charge(GRAIN, label="x")
+    assert ledger.entries() == []
+    ledger.charge(GRAIN, label="x")
 
 
 @pytest.mark.postgres
@@ -120,7 +120,7 @@ def test_a_lock_that_others_keep_is_given_up(postgres_url, opened):
 def test_a_rollback_is_not_waited_for_for_ever(postgres_url, opened):
     """The server hangs just when a charge was declined."""
     limits = Timeouts(lock=0.5, pause=0.5, call=1.0)
-    book = opened(postgres_url, timeouts=limits, **TERMS)
+    ledger = opened(postgres_url, timeouts=limits, **TERMS)
     stopped = []
 
     def decline(connection, _):
@@ -133,8 +133,8 @@ def test_a_rollback_is_not_waited_for_for_ever(postgres_url, opened):
     rescue.start()
     begin = time.monotonic()
     try:
-        with pytest.raises(BookUnreachable, match="in time"):
-            book._store.persist(decline)
+        with pytest.raises(LedgerUnreachable, match="in time"):
+            ledger._store.persist(decline)
         assert time.monotonic() - begin < 5.0
     finally:
         rescue.cancel()
@@ -149,10 +149,10 @@ def test_what_was_read_stays_read_when_the_link_is_lost_then(
     postgres_url, opened, fault
 ):
     """A key that is asked for after its charge is handed out, not lost with it."""
-    book = opened(postgres_url, timeouts=Timeouts(silence=1.0), **TERMS)
-    book.charge(GRAIN, label="x")
+    ledger = opened(postgres_url, timeouts=Timeouts(silence=1.0), **TERMS)
+    ledger.charge(GRAIN, label="x")
     begin = time.monotonic()
-    with book._store.read() as connection:
+    with ledger._store.read() as connection:
         backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
         rescue = threading.Timer(10.0, wake, [backend])
         rescue.start()
@@ -161,7 +161,7 @@ def test_what_was_read_stays_read_when_the_link_is_lost_then(
     assert time.monotonic() - begin < 5.0
     rescue.cancel()
     wake(backend)
-    assert len(book.entries()) == 1
+    assert len(ledger.entries()) == 1
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def no_standby(server):
 @pytest.mark.postgres
 def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, opened):
     """PostgreSQL answers a wait that was cancelled with success, and a warning."""
-    book = opened(postgres_url, **TERMS)
+    ledger = opened(postgres_url, **TERMS)
     waiting = (
         "SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event = 'SyncRep'"
@@ -189,14 +189,16 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
     look = waiting.replace(", pg_cancel_backend(pid)", "")
     found: list[Any] = []
     charge = threading.Thread(
-        target=lambda: found.append(book.charge(GRAIN, label="x", idempotency_key="k"))
+        target=lambda: found.append(
+            ledger.charge(GRAIN, label="x", idempotency_key="k")
+        )
     )
-    find = threading.Thread(target=lambda: found.append(book.find("k", settled=True)))
+    find = threading.Thread(target=lambda: found.append(ledger.find("k", settled=True)))
     with no_standby(postgres):
         charge.start()
         wait_until(lambda: ask(postgres_url, look))
         # A commit that is under way: a plain look is too early.
-        assert book.find("k") is None
+        assert ledger.find("k") is None
         find.start()
         lock = look.replace("wait_event = 'SyncRep'", "wait_event_type = 'Lock'")
         wait_until(lambda: ask(postgres_url, lock))
@@ -207,7 +209,7 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
         assert not found
     charge.join(20)
     find.join(20)
-    (entry,) = book.entries()
+    (entry,) = ledger.entries()
     assert [one.id for one in found] == [entry.id] * 2
 
 
@@ -215,8 +217,8 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
 def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
     server, postgres_url, opened
 ):
-    book = opened(postgres_url, timeouts=Timeouts(pause=0.3, call=0.5), **TERMS)
-    entry = book.charge(GRAIN, label="paid")
+    ledger = opened(postgres_url, timeouts=Timeouts(pause=0.3, call=0.5), **TERMS)
+    entry = ledger.charge(GRAIN, label="paid")
     name = postgres_url.split("/")[3].split("?")[0]
     killed = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -224,8 +226,8 @@ def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
     )
     postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     postgres.admin(killed)
-    for step in (lambda: book.key(entry), lambda: book.commit(entry, "artefact")):
-        with pytest.raises(BookUnreachable, match="before it stays spent"):
+    for step in (lambda: ledger.key(entry), lambda: ledger.commit(entry, "artefact")):
+        with pytest.raises(LedgerUnreachable, match="before it stays spent"):
             step()
     postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
@@ -234,8 +236,8 @@ def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
 def test_a_client_needs_no_right_to_change_what_was_written(
     server, postgres_url, opened
 ):
-    """The roles of docs/howto/a_book_for_many_hosts.md."""
-    page = (HERE.parents[1] / "docs/howto/a_book_for_many_hosts.md").read_text()
+    """The roles of docs/howto/a_ledger_for_many_hosts.md."""
+    page = (HERE.parents[1] / "docs/howto/a_ledger_for_many_hosts.md").read_text()
     (grants,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     owner = opened(postgres_url, **TERMS)
     for statement in grants.split(";"):
@@ -249,7 +251,7 @@ def test_a_client_needs_no_right_to_change_what_was_written(
         writer.commit(entry, "artefact")
         reader = opened(postgres_url.replace("demur@", "reader@"))
         assert reader.verify(owner.head()).ok and reader.epsilon(delta=0.0) > 0
-        with pytest.raises(BookUnreachable, match="permission denied"):
+        with pytest.raises(LedgerUnreachable, match="permission denied"):
             reader.charge(GRAIN, label="z")
         for role, harm in (
             ("writer", "UPDATE demur_rows SET body = ''"),
@@ -270,10 +272,10 @@ def test_a_client_needs_no_right_to_change_what_was_written(
 def test_a_standby_can_be_read_and_declines_to_write(postgres_url, opened):
     opened(postgres_url, **TERMS).charge(GRAIN, label="x")
     standby = f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
-    book = opened(standby, timeouts=Timeouts(pause=0.5, call=1.0))
-    assert len(book.entries()) == 1
-    with pytest.raises(BookUnreachable, match="read-only"):
-        book.charge(GRAIN, label="y")
+    ledger = opened(standby, timeouts=Timeouts(pause=0.5, call=1.0))
+    assert len(ledger.entries()) == 1
+    with pytest.raises(LedgerUnreachable, match="read-only"):
+        ledger.charge(GRAIN, label="y")
 
 
 @pytest.mark.parametrize(
@@ -298,48 +300,52 @@ def test_an_old_server_is_not_told_what_it_does_not_know():
     assert set(new) - set(old) == {"tcp_user_timeout"}
 
 
-def test_a_book_of_schema_1_is_taken_over_with_its_draws(new_book, book_url, opened):
+def test_a_ledger_of_schema_1_is_taken_over_with_its_draws(
+    new_ledger, ledger_url, opened
+):
     """There a row was one draw and said no count; and the file must not go back."""
-    book = new_book(budgets={UNIT: BUDGET})
-    reserved = book.reserve(GRAIN, count=3, label="old", idempotency_key="k")
-    with book._store.write() as connection:
-        sequence, last, _ = store.lock_book(connection)
+    ledger = new_ledger(budgets={UNIT: BUDGET})
+    reserved = ledger.reserve(GRAIN, count=3, label="old", idempotency_key="k")
+    with ledger._store.write() as connection:
+        sequence, last, _ = store.lock_ledger(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "time": "then"}
         rows.append(connection, sequence, last, body, None)
-    edit(book_url, "UPDATE demur_book SET schema_version = 1")
-    now = opened(book_url).reserve(GRAIN, count=3, label="old", idempotency_key="k")
-    assert ask(book_url, "SELECT schema_version FROM demur_book") == [(2,)]
+    edit(ledger_url, "UPDATE demur_ledger SET schema_version = 1")
+    now = opened(ledger_url).reserve(GRAIN, count=3, label="old", idempotency_key="k")
+    assert ask(ledger_url, "SELECT schema_version FROM demur_ledger") == [(2,)]
     assert now.drawn == 1
     assert [d.index for d in now.draw_many(2)] == [1, 2]
-    # An older client that still has the book open would count these two as one.
-    with pytest.raises(sa.exc.IntegrityError), book._store.write() as connection:
-        sequence, last, _ = store.lock_book(connection)
+    # An older client that still has the ledger open would count these two as one.
+    with pytest.raises(sa.exc.IntegrityError), ledger._store.write() as connection:
+        sequence, last, _ = store.lock_ledger(connection)
         rows.append(connection, sequence, last, body | {"index": 2}, None)
-    assert book.verify(book.head()).ok
+    assert ledger.verify(ledger.head()).ok
 
 
 @pytest.mark.parametrize("count", [0, -2, 3, None])
-def test_a_forged_row_of_draws_is_found(new_book, book_url, count):
+def test_a_forged_row_of_draws_is_found(new_ledger, ledger_url, count):
     """Even with a chain that was computed anew."""
-    book = new_book(budgets={UNIT: BUDGET})
-    reserved = book.reserve(GRAIN, count=2, label="two")
-    with book._store.write() as connection:
-        sequence, last, _ = store.lock_book(connection)
+    ledger = new_ledger(budgets={UNIT: BUDGET})
+    reserved = ledger.reserve(GRAIN, count=2, label="two")
+    with ledger._store.write() as connection:
+        sequence, last, _ = store.lock_ledger(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
         rows.append(connection, sequence, last, body | {"time": "now"}, None)
-    assert not book.verify(book.head()).ok
+    assert not ledger.verify(ledger.head()).ok
 
 
-def test_a_key_that_outlived_its_commit_is_wiped(new_book, opened, book_url, tmp_path):
+def test_a_key_that_outlived_its_commit_is_wiped(
+    new_ledger, opened, ledger_url, tmp_path
+):
     """The answer to the commit was lost, or the process died before the wipe."""
     keys = tmp_path / "keys"
-    book = new_book(keys=keys)
+    ledger = new_ledger(keys=keys)
     asked = {"label": "x", "input_digest": "d", "idempotency_key": "k"}
-    entry = book.charge(GRAIN, **asked)
-    book._shelf.wipe = lambda _: None
-    book.commit(entry, "artefact")
+    entry = ledger.charge(GRAIN, **asked)
+    ledger._shelf.wipe = lambda _: None
+    ledger.commit(entry, "artefact")
     assert (keys / f"{entry.id}.key").exists()
-    later = opened(book_url, keys=keys)
+    later = opened(ledger_url, keys=keys)
     with pytest.raises(NoiseReuse, match="committed"):
         later.key(later.charge(GRAIN, **asked), "d")
     assert not (keys / f"{entry.id}.key").exists()

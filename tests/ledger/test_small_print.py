@@ -1,4 +1,4 @@
-"""Details of a book that nothing else would miss: what is refused, wiped and shown."""
+"""Details of a ledger that no other test would miss: what is refused, wiped, shown."""
 
 import json
 import math
@@ -23,7 +23,7 @@ COUNT = says(Gaussian(10.0))
 
 @pytest.fixture
 def path(tmp_path):
-    return str(tmp_path / "book.db")
+    return str(tmp_path / "ledger.db")
 
 
 # -- filters -----------------------------------------------------------------------
@@ -66,17 +66,17 @@ def test_a_gaussian_has_no_price_at_delta_zero():
     assert GaussianMeter().epsilon(Fraction(0), 0.0) == 0.0
     priced = GaussianMeter().epsilon(Fraction(1, 4), 1e-6)
     assert priced == pytest.approx(gaussian_epsilon(0.5, 1e-6), rel=1e-12)
-    book = Ledger(Budget(2.0), unit=UNIT, filter="pure")
+    ledger = Ledger(Budget(2.0), unit=UNIT, filter="pure")
     with pytest.raises(NotPriced, match="the budget needs a delta"):
-        book.charge(COUNT, label="x")
-    assert book.entries() == []
+        ledger.charge(COUNT, label="x")
+    assert ledger.entries() == []
 
 
 def test_what_is_spent_is_the_least_of_the_meters_readings():
     rule, budget = Filter((GaussianMeter(), RenyiMeter(8)), 0.0), Budget(8.0, 1e-6)
-    book = Ledger(budget, unit=UNIT, filter=rule)
-    book.charge(COUNT, label="x")
-    (status,) = book.status()
+    ledger = Ledger(budget, unit=UNIT, filter=rule)
+    ledger.charge(COUNT, label="x")
+    (status,) = ledger.status()
     left = Budget(8.0, filters.shares(rule, budget).meter_budget.delta)
     readings = [
         GaussianMeter().epsilon(Fraction(1, 100), left.delta),
@@ -86,27 +86,27 @@ def test_what_is_spent_is_the_least_of_the_meters_readings():
     assert status.spent_epsilon == pytest.approx(min(readings), rel=1e-9)
 
 
-# -- the book ----------------------------------------------------------------------
+# -- the ledger ----------------------------------------------------------------------
 
 
-def test_a_book_says_whether_it_is_durable(path):
+def test_a_ledger_says_whether_it_is_durable(path):
     assert Ledger(Budget(1.0, 1e-6), unit=UNIT).durable is False
-    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as book:
-        assert book.durable is True
+    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as ledger:
+        assert ledger.durable is True
 
 
-def test_a_book_in_memory_is_one_connection():
-    """Every further one would be to another, empty book."""
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
-    assert isinstance(book._store._engine.pool, StaticPool)
+def test_a_ledger_in_memory_is_one_connection():
+    """Every further one would be to another, empty ledger."""
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    assert isinstance(ledger._store._engine.pool, StaticPool)
 
 
 def test_noise_handed_out_is_wiped_by_the_commit():
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
-    entry = book.charge(COUNT, label="x")
-    noise = book.key(entry)
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    entry = ledger.charge(COUNT, label="x")
+    noise = ledger.key(entry)
     noise.stream("before", 0)
-    book.commit(entry, "artefact")
+    ledger.commit(entry, "artefact")
     with pytest.raises(NoiseReuse, match="committed"):
         noise.stream("after", 0)
 
@@ -120,7 +120,7 @@ def test_noise_handed_out_is_wiped_by_the_commit():
         ("postgresql:///db?user=me&password=secret", "postgresql://.../db"),
         ("postgresql://me@host/db?options=a@b&password=c", "postgresql://...host/db"),
         ("me@home.db", "'me@home.db'"),
-        ("book.db", "'book.db'"),
+        ("ledger.db", "'ledger.db'"),
     ],
 )
 def test_an_address_is_shown_without_its_password(url, shown):
@@ -128,19 +128,19 @@ def test_an_address_is_shown_without_its_password(url, shown):
 
 
 def test_a_reading_at_a_budgets_unit_says_what_is_enforced():
-    book = Ledger(Budget(1.0, 1e-6), unit=UNIT)
-    book.charge(COUNT, label="x")
-    (status,) = book.status()
-    assert book.reading().enforced_epsilon == status.spent_epsilon > 0
-    assert book.reading(AddOrRemoveOne(2)).enforced_epsilon is None
+    ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
+    ledger.charge(COUNT, label="x")
+    (status,) = ledger.status()
+    assert ledger.reading().enforced_epsilon == status.spent_epsilon > 0
+    assert ledger.reading(AddOrRemoveOne(2)).enforced_epsilon is None
 
 
 # -- the file ----------------------------------------------------------------------
 
 
 def test_a_sequence_number_is_there_once(path):
-    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as book:
-        book.charge(COUNT, label="x")
+    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}) as ledger:
+        ledger.charge(COUNT, label="x")
     copy = "INSERT INTO demur_rows SELECT sequence, kind, entry_id, NULL, declaration,"
     copy += " count, noise, body, hash, signature FROM demur_rows"
     with pytest.raises(sqlite3.IntegrityError, match="sequence"):
@@ -151,22 +151,22 @@ def test_a_sequence_number_is_there_once(path):
 def test_an_account_missing_from_the_totals_is_found(path, epsilon):
     with Ledger.open(
         path, dataset="d", budgets={UNIT: Budget(2.0)}, filter="pure"
-    ) as book:
-        book.charge(says(Pure(epsilon)), label="x")
-        assert book.verify().ok
+    ) as ledger:
+        ledger.charge(says(Pure(epsilon)), label="x")
+        assert ledger.verify().ok
         edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps({}))
-        assert any("not the sum" in problem for problem in book.verify().problems)
+        assert any("not the sum" in problem for problem in ledger.verify().problems)
 
 
 def test_an_account_of_nothing_is_the_same_as_none(path):
     """Totals may list an account that no entry has touched, at zero."""
     with Ledger.open(
         path, dataset="d", budgets={UNIT: Budget(2.0)}, filter="pure"
-    ) as book:
-        book.charge(says(Pure(0.5)), label="x")
+    ) as ledger:
+        ledger.charge(says(Pure(0.5)), label="x")
         text = {"block epsilon": "1/2", "block delta": "0", "samplers": "0"}
         edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps(text))
-        assert book.verify().ok
+        assert ledger.verify().ok
 
 
 @pytest.mark.slow
@@ -174,17 +174,17 @@ def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path)
     event = Repeated(PoissonGaussian(0.01, 2.0), 50)
     with Ledger.open(
         path, dataset="d", budgets={UNIT: Budget(4.0, 1e-5)}, filter="pure"
-    ) as book:
-        book.charge(says(event), label="a plan")
-        with book._store.read() as connection:
+    ) as ledger:
+        ledger.charge(says(event), label="a plan")
+        with ledger._store.read() as connection:
             ((kept, profile),) = rows.profiles(connection).items()
         assert kept == event
         assert profile.to_bytes() == profile_of(event).to_bytes()
-        before = book.epsilon()
+        before = ledger.epsilon()
         edit(path, "UPDATE demur_profiles SET body = :x", x=b"spoiled")
-        with book._store.read() as connection:
+        with ledger._store.read() as connection:
             assert rows.profiles(connection) == {}
-        assert book.epsilon() == before  # built anew
+        assert ledger.epsilon() == before  # built anew
 
 
 def test_the_columns_that_may_be_empty_are_these(path):
@@ -208,7 +208,7 @@ def test_the_columns_that_may_be_empty_are_these(path):
     empty = {name for (_, name), (filled, _) in columns.items() if not filled}
     assert empty == {"idempotency_key", "declaration", "count", "noise", "signature"}
     assert {place for place, (_, primary) in columns.items() if primary} == {
-        ("demur_book", "id"),
+        ("demur_ledger", "id"),
         ("demur_budgets", "position"),
         ("demur_declarations", "digest"),
         ("demur_profiles", "event"),

@@ -1,4 +1,4 @@
-"""Random histories of a book against a model of a few lines."""
+"""Random histories of a ledger against a model of a few lines."""
 
 import shutil
 import tempfile
@@ -35,18 +35,18 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def open(self):
         self.folder = Path(tempfile.mkdtemp(prefix="demur-"))
-        self.path = self.folder / "book.db"
-        self.book = Ledger.open(
+        self.path = self.folder / "ledger.db"
+        self.ledger = Ledger.open(
             self.path, dataset="d", budgets={UNIT: Budget(BUDGET)}, filter="pure"
         )
         self.total, self.rows = Fraction(0), 0
         self.keys, self.drawn, self.commits, self.ids = {}, {}, {}, []
-        self.head = self.book.head()
+        self.head = self.ledger.head()
 
     def _fits(self, epsilon, count):
         return self.total + Fraction(epsilon) * count <= Fraction(BUDGET)
 
-    def _booked(self, entry, epsilon, count):
+    def _recorded(self, entry, epsilon, count):
         self.total += Fraction(epsilon) * count
         self.rows += 1
         self.ids.append(entry.id)
@@ -58,10 +58,10 @@ class Histories(RuleBasedStateMachine):
     def charge(self, epsilon):
         if not self._fits(epsilon, 1):
             with pytest.raises(BudgetExceeded):
-                self.book.charge(says(Pure(epsilon)), label="x")
+                self.ledger.charge(says(Pure(epsilon)), label="x")
             return multiple()
-        entry = self.book.charge(says(Pure(epsilon)), label="x")
-        self._booked(entry, epsilon, 1)
+        entry = self.ledger.charge(says(Pure(epsilon)), label="x")
+        self._recorded(entry, epsilon, 1)
         return entry
 
     @rule(
@@ -75,17 +75,17 @@ class Histories(RuleBasedStateMachine):
         if key in self.keys:
             before, entry = self.keys[key]
             if before == (epsilon, digest):
-                assert self.book.charge(says(Pure(epsilon)), **said) == entry
+                assert self.ledger.charge(says(Pure(epsilon)), **said) == entry
             else:
                 with pytest.raises(IdempotencyConflict):
-                    self.book.charge(says(Pure(epsilon)), **said)
+                    self.ledger.charge(says(Pure(epsilon)), **said)
             return multiple()
         if not self._fits(epsilon, 1):
             with pytest.raises(BudgetExceeded):
-                self.book.charge(says(Pure(epsilon)), **said)
+                self.ledger.charge(says(Pure(epsilon)), **said)
             return multiple()
-        entry = self.book.charge(says(Pure(epsilon)), **said)
-        self._booked(entry, epsilon, 1)
+        entry = self.ledger.charge(says(Pure(epsilon)), **said)
+        self._recorded(entry, epsilon, 1)
         self.keys[key] = (epsilon, digest), entry
         return entry
 
@@ -93,10 +93,10 @@ class Histories(RuleBasedStateMachine):
     def reserve(self, epsilon, count):
         if not self._fits(epsilon, count):
             with pytest.raises(BudgetExceeded):
-                self.book.reserve(says(Pure(epsilon)), count=count, label="x")
+                self.ledger.reserve(says(Pure(epsilon)), count=count, label="x")
             return multiple()
-        reserved = self.book.reserve(says(Pure(epsilon)), count=count, label="x")
-        self._booked(reserved.entry, epsilon, count)
+        reserved = self.ledger.reserve(says(Pure(epsilon)), count=count, label="x")
+        self._recorded(reserved.entry, epsilon, count)
         self.drawn[reserved.entry.id] = 0
         return reserved.entry
 
@@ -105,9 +105,9 @@ class Histories(RuleBasedStateMachine):
         index = self.drawn[entry.id]
         if index >= entry.count:
             with pytest.raises(BudgetExceeded):
-                self.book._draw_many(entry, 1)
+                self.ledger._draw_many(entry, 1)
             return
-        assert self.book._draw_many(entry, 1)[0].index == index
+        assert self.ledger._draw_many(entry, 1)[0].index == index
         self.drawn[entry.id] += 1
         self.rows += 1
 
@@ -116,9 +116,9 @@ class Histories(RuleBasedStateMachine):
         index = self.drawn[entry.id]
         if index + count > entry.count:
             with pytest.raises(BudgetExceeded):
-                self.book._draw_many(entry, count)
+                self.ledger._draw_many(entry, count)
             return
-        drawn = self.book._draw_many(entry, count)
+        drawn = self.ledger._draw_many(entry, count)
         assert [d.index for d in drawn] == list(range(index, index + count))
         self.drawn[entry.id] += count
         self.rows += 1
@@ -128,32 +128,32 @@ class Histories(RuleBasedStateMachine):
         before = self.commits.get(entry.id)
         if before is not None and before != artefact:
             with pytest.raises(DemurError):
-                self.book.commit(entry, artefact)
+                self.ledger.commit(entry, artefact)
             return
-        self.book.commit(entry, artefact)
+        self.ledger.commit(entry, artefact)
         self.rows += before is None
         self.commits[entry.id] = artefact
 
     @rule()
     def reopen(self):
-        self.book.close()
-        self.book = Ledger.open(self.path, head=self.head)
+        self.ledger.close()
+        self.ledger = Ledger.open(self.path, head=self.head)
 
     @invariant()
     def agrees(self):
-        if not hasattr(self, "book"):
+        if not hasattr(self, "ledger"):
             return
-        assert self.book.head().sequence == self.rows
-        (status,) = self.book.status()
+        assert self.ledger.head().sequence == self.rows
+        (status,) = self.ledger.status()
         assert status.spent_epsilon == float_up(self.total)
-        found = self.book.verify(self.head)
+        found = self.ledger.verify(self.head)
         assert found.ok and found.rows == self.rows
-        self.head = self.book.head()
-        assert [e.id for e in self.book.entries()] == self.ids
+        self.head = self.ledger.head()
+        assert [e.id for e in self.ledger.entries()] == self.ids
 
     def teardown(self):
-        if hasattr(self, "book"):
-            self.book.close()
+        if hasattr(self, "ledger"):
+            self.ledger.close()
             shutil.rmtree(self.folder)
 
 

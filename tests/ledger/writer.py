@@ -1,6 +1,6 @@
 """A writer to be killed; run as a script: writer.py URL honest|sabotaged
 
-For each line on its input it forks a child that opens the book and writes for ever,
+For each line on its input it forks a child that opens the ledger and writes for ever,
 and reports every acknowledged row on its output, unbuffered, the moment the ledger has
 returned. "sabotaged" reports a row before its transaction is committed.
 """
@@ -23,7 +23,7 @@ def say(*words):
 
 
 def write_for_ever(url, honest):
-    book = Ledger.open(url)
+    ledger = Ledger.open(url)
     if not honest:
         append = rows.append
 
@@ -35,13 +35,13 @@ def write_for_ever(url, honest):
         rows.append = append_and_say
     say("opened")
     while True:
-        entry = book.charge(GRAIN, label="a grain")
+        entry = ledger.charge(GRAIN, label="a grain")
         if honest:
             say("row", "charge", entry.id, entry.sequence)
-        book.commit(entry, "artefact")
+        ledger.commit(entry, "artefact")
         if honest:
             say("row", "commit", entry.id, 0)
-        reserved = book.reserve(GRAIN, count=2, label="two")
+        reserved = ledger.reserve(GRAIN, count=2, label="two")
         if honest:
             say("row", "charge", reserved.entry.id, reserved.entry.sequence)
         reserved.draw()

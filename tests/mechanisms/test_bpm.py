@@ -45,7 +45,7 @@ def seeded_key(seed: int) -> NoiseKey:
     return NoiseKey(Seeded(seed).new_key(), private=False)
 
 
-def pure_book(epsilon: float = 10.0, radius: float = 0.2) -> Ledger:
+def pure_ledger(epsilon: float = 10.0, radius: float = 0.2) -> Ledger:
     return Ledger(Budget(epsilon), unit=Ball(radius, space="cube"), filter="pure")
 
 
@@ -343,7 +343,7 @@ def test_the_cost_speaks_of_its_space_and_of_replacement_alone() -> None:
         bpm.event(AddOrRemoveOne())
 
 
-def test_no_statistical_distance_and_a_book_without_delta_takes_it() -> None:
+def test_no_statistical_distance_and_a_ledger_without_delta_takes_it() -> None:
     bpm = BPM(8.0, 0.3, 2)
     assert bpm.declaration().sampler_distance == 0.0
     for L in (0.3, math.inf):
@@ -352,7 +352,7 @@ def test_no_statistical_distance_and_a_book_without_delta_takes_it() -> None:
         assert ledger.reading().sampler_distance == 0.0
 
 
-def test_declaration_survives_the_book() -> None:
+def test_declaration_survives_the_ledger() -> None:
     declaration = BPM(8.0, 0.3, 2).declaration("a space")
     assert Declaration.from_json(declaration.to_json()) == declaration
 
@@ -368,13 +368,13 @@ def test_the_statement_prints_both_promises() -> None:
     said = release.statement(records=3)
     assert "by at most 0.2 in the space 'cube'" in said and "epsilon 1.6 at" in said
     assert "any change to the content of one record, with epsilon 2.4" in said
-    # A book with one of the units prints both too, in the mechanism's name.
-    alone = BPM(8.0, 0.3, 2).privatize(POINTS, ledger=pure_book()).statement()
+    # A ledger with one of the units prints both too, in the mechanism's name.
+    alone = BPM(8.0, 0.3, 2).privatize(POINTS, ledger=pure_ledger()).statement()
     assert "8 * min(r, 0.3)" in alone and "2.4 for any replacement" in alone
 
 
 def test_n_reports_cost_as_much_as_one() -> None:
-    ledger = pure_book(2.0)
+    ledger = pure_ledger(2.0)
     BPM(8.0, 0.3, 2).privatize(np.full((500, 2), 0.5), ledger=ledger)
     assert ledger.epsilon() == pytest.approx(1.6)
 
@@ -395,16 +395,16 @@ def test_a_declined_charge_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("a report was drawn for a declined charge")
 
     monkeypatch.setattr(BPM, "_draw", never)
-    ledger = pure_book(1.5)
+    ledger = pure_ledger(1.5)
     with pytest.raises(BudgetExceeded, match="nothing was released"):
         BPM(8.0, 0.3, 2).privatize(POINTS, ledger=ledger)
     assert ledger.entries() == []
 
 
-def test_without_a_ledger_it_is_not_booked() -> None:
+def test_without_a_ledger_it_is_not_recorded() -> None:
     for L in (0.0, 0.3, math.inf):
         release = BPM(8.0, L, 2).privatize(POINTS, ledger=None)
-        assert "Not booked" in release.statement()
+        assert "Not recorded" in release.statement()
 
 
 # -- refusals: nothing is spent ------------------------------------------------------
@@ -428,7 +428,7 @@ def test_without_a_ledger_it_is_not_booked() -> None:
     ],
 )
 def test_bad_points_are_refused(points: list[Any]) -> None:
-    ledger = pure_book()
+    ledger = pure_ledger()
     with pytest.raises(ValueError, match="points"):
         BPM(8.0, 0.3, 2).privatize(points, ledger=ledger)
     assert ledger.entries() == []
@@ -448,7 +448,7 @@ def test_bad_points_are_refused(points: list[Any]) -> None:
     ],
 )
 def test_bad_row_ids_are_refused(row_ids: list[Any], why: str) -> None:
-    ledger = pure_book()
+    ledger = pure_ledger()
     with pytest.raises(ValueError, match=why):
         BPM(8.0, 0.3, 2).privatize(POINTS, ledger=ledger, row_ids=row_ids)
     assert ledger.entries() == []
@@ -474,7 +474,7 @@ def test_reports_of_another_shape_or_range_are_refused() -> None:
 
 def test_reports_are_read_only_and_an_array() -> None:
     bpm = BPM(8.0, 0.3, 2)
-    reports = bpm.privatize(POINTS, ledger=pure_book()).value
+    reports = bpm.privatize(POINTS, ledger=pure_ledger()).value
     assert len(reports) == 3 and reports.mechanism == bpm
     assert np.asarray(reports).shape == (3, 2)
     with pytest.raises(ValueError, match="read-only"):
@@ -490,7 +490,7 @@ def test_the_two_stage_sampler_takes_a_seed_alone() -> None:
 
 
 def test_a_seeded_release_is_stamped() -> None:
-    release = BPM(8.0, 0.3, 2).privatize(POINTS, ledger=pure_book(), source=Seeded(1))
+    release = BPM(8.0, 0.3, 2).privatize(POINTS, ledger=pure_ledger(), source=Seeded(1))
     assert release.statement().startswith("NOT PRIVATE")
 
 
@@ -500,7 +500,7 @@ def test_a_seeded_release_is_stamped() -> None:
 def test_a_retried_batch_repeats_its_reports_and_pays_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, keys = tmp_path / "book.db", tmp_path / "keys"
+    url, keys = tmp_path / "ledger.db", tmp_path / "keys"
     budgets: dict[Unit, Budget] = {Ball(0.2, space="cube"): Budget(2.0)}
     bpm = BPM(8.0, 2.0, 2)
     rng = np.random.default_rng(0)
@@ -512,20 +512,20 @@ def test_a_retried_batch_repeats_its_reports_and_pays_once(
         drawn.append(plain_draw(self, *arguments))
         return drawn[-1]
 
-    def book() -> Ledger:
+    def new_ledger() -> Ledger:
         return Ledger.open(url, dataset="d", budgets=budgets, filter="pure", keys=keys)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BPM, "_draw", draw)
-    with monkeypatch.context() as crash, book() as ledger:
+    with monkeypatch.context() as crash, new_ledger() as ledger:
         crash.setattr(Ledger, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             bpm.privatize(points, ledger=ledger, row_ids=ids, idempotency_key="t")
     assert any(keys.iterdir())
     order = rng.permutation(200)
-    with book() as ledger:
+    with new_ledger() as ledger:
         changed = points.copy()
         changed[0, 0] += 1e-9
         with pytest.raises(IdempotencyConflict, match="input"):
@@ -546,7 +546,7 @@ def test_a_retried_batch_repeats_its_reports_and_pays_once(
 
 
 def test_another_entry_has_other_noise() -> None:
-    bpm, ledger = BPM(8.0, 2.0, 2), pure_book()
+    bpm, ledger = BPM(8.0, 2.0, 2), pure_ledger()
     first, second = (
         bpm.privatize(POINTS, ledger=ledger).value.values for _ in range(2)
     )

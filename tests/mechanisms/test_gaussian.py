@@ -353,7 +353,7 @@ def test_a_seeded_release_is_stamped() -> None:
 
 
 def test_a_retried_task_draws_the_same_noise_and_pays_once(tmp_path) -> None:
-    url = tmp_path / "book.db"
+    url = tmp_path / "ledger.db"
     budgets = {UNIT: Budget(EPSILON, DELTA)}
     mechanism, value = calibrated(5), np.arange(5.0)
 
@@ -403,12 +403,14 @@ def test_a_key_is_dead_after_its_commit_and_after_its_use() -> None:
         mechanism.apply([103.0], key, draw=2)
 
 
-def test_equal_inputs_do_not_look_equal_in_the_book(tmp_path) -> None:
+def test_equal_inputs_do_not_look_equal_in_the_ledger(tmp_path) -> None:
     """Else a reader who may release a guess learns whether it is the private value."""
-    path = tmp_path / "book.db"
-    with Ledger.open(path, dataset="d", budgets={UNIT: Budget(EPSILON, DELTA)}) as book:
+    path = tmp_path / "ledger.db"
+    with Ledger.open(
+        path, dataset="d", budgets={UNIT: Budget(EPSILON, DELTA)}
+    ) as ledger:
         for label in ("private", "guess"):
-            Gaussian(20.0, {UNIT: 1.0}).release([1234.0], book, label=label)
+            Gaussian(20.0, {UNIT: 1.0}).release([1234.0], ledger, label=label)
     with sqlite3.connect(path) as connection:
         rows = connection.execute(
             "SELECT body FROM demur_rows WHERE kind = 'charge'"

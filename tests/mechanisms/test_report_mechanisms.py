@@ -27,7 +27,7 @@ MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(
 every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)
 
 
-def book(epsilon=50.0, delta=1e-5):
+def new_ledger(epsilon=50.0, delta=1e-5):
     # Half of delta is for blocks, so that pure entries of any size have a price.
     return Ledger(Budget(epsilon, delta), unit=Ball(0.2, space="cube"))
 
@@ -44,7 +44,7 @@ def test_they_are_report_mechanisms(mechanism):
     assert isinstance(mechanism, ReportMechanism)
     release = mechanism.privatize(POINTS, ledger=None)
     assert isinstance(release.value, Reports) and release.value.mechanism == mechanism
-    assert "Not booked" in release.statement()
+    assert "Not recorded" in release.statement()
     assert "NOT PRIVATE" not in release.statement()
 
 
@@ -99,7 +99,7 @@ def test_a_worker_with_the_key_of_the_rows_draws_the_same(mechanism):
 
 @every
 def test_bad_input_charges_nothing(mechanism):
-    ledger = book()
+    ledger = new_ledger()
     outside, nan = POINTS.copy(), POINTS.copy()
     outside[1, 1], nan[0, 0] = 1.0 + 1e-9, np.nan
     for bad in (outside, nan, POINTS[:, :2], POINTS[:0], POINTS[0]):
@@ -108,12 +108,12 @@ def test_bad_input_charges_nothing(mechanism):
     with pytest.raises(ValueError, match="differ"):
         mechanism.privatize(POINTS, ledger=ledger, row_ids=[1, 1, 2])
     with pytest.raises(TypeError, match="ledger"):
-        mechanism.privatize(POINTS, ledger="book")
+        mechanism.privatize(POINTS, ledger="ledger")
     assert ledger.entries() == []
 
 
 @every
-def test_a_key_without_a_book_is_refused(mechanism):
+def test_a_key_without_a_ledger_is_refused(mechanism):
     """The second run would draw other noise: two reports of one point, paid once."""
     with pytest.raises(ValueError, match="needs a ledger"):
         mechanism.privatize(POINTS, ledger=None, idempotency_key="monday")

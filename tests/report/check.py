@@ -26,7 +26,9 @@ class Page(HTMLParser):
         self._into: tuple[dict[str, str], str] | None = None
         self.feed(text)
         (data,) = re.findall(
-            r'<script type="application/json" id="book">(.*?)</script>', text, re.DOTALL
+            r'<script type="application/json" id="ledger">(.*?)</script>',
+            text,
+            re.DOTALL,
         )
         self.data = json.loads(data)
 

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from demur.report import write_report
-from tests.report import books
+from tests.report import ledgers
 from tests.report.browser import Browser
 from tests.report.check import differences
 
@@ -62,7 +62,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ledger():
-    return books.full()
+    return ledgers.full()
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +87,24 @@ def problems(browser, path, ledger, width, dark=False) -> list[str]:
     numbers, bounds = (
         dict(browser.evaluate(NUMBERS % (kind, kind))) for kind in ("number", "lower")
     )
-    data = browser.evaluate("JSON.parse(document.getElementById('book').textContent)")
+    data = browser.evaluate("JSON.parse(document.getElementById('ledger').textContent)")
     return found + differences(numbers, bounds, data, ledger)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_full_book(browser, page, ledger, width, dark) -> None:
+def test_a_full_ledger(browser, page, ledger, width, dark) -> None:
     assert problems(browser, page, ledger, width, dark) == []
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(16, 22, 29)" if dark else "rgb(255, 255, 255)")
 
 
 @pytest.mark.parametrize("kind", ["empty", "seeded"])
-def test_other_books(browser, tmp_path, kind) -> None:
+def test_other_ledgers(browser, tmp_path, kind) -> None:
     if kind == "empty":
-        ledger = books.empty()
+        ledger = ledgers.empty()
     else:
-        ledger = books.full(tmp_path / "book.db", testing=True)
+        ledger = ledgers.full(tmp_path / "ledger.db", testing=True)
     with ledger:
         write_report(ledger, tmp_path / "report.html")
         for width in WIDTHS:
@@ -113,8 +113,8 @@ def test_other_books(browser, tmp_path, kind) -> None:
         assert ("NOT PRIVATE" in banner) == (kind == "seeded")
 
 
-def test_a_book_of_many_entries(browser, tmp_path) -> None:
-    ledger = books.long(2000)
+def test_a_ledger_of_many_entries(browser, tmp_path) -> None:
+    ledger = ledgers.long(2000)
     write_report(ledger, tmp_path / "report.html")
     for width in WIDTHS:
         assert problems(browser, tmp_path / "report.html", ledger, width) == []

@@ -10,12 +10,12 @@ from PIL import Image
 from demur.report import gather, write_charts
 from demur.report.figure import NARROW, WIDE, drawing, short
 from demur.report.page import all_charts
-from tests.report import books
+from tests.report import ledgers
 
 
 @pytest.fixture(scope="module")
 def facts():
-    return gather(books.full())
+    return gather(ledgers.full())
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
     (world,) = facts.worlds
     axes, bars = drawn["distance", width].axes
     lines = {line.get_label(): line for line in axes.lines}
-    total = lines["the whole book"]
+    total = lines["the whole ledger"]
     np.testing.assert_array_equal(total.get_xdata(), world.radii)
     np.testing.assert_array_equal(total.get_ydata(), world.epsilon)
     assert axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > max(world.epsilon)

@@ -9,12 +9,12 @@ from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, LipschitzMap
 from demur.ledger import Budget, Ledger
 from demur.ledger.series import groups_of, over_time, over_units
 from demur.report import gather
-from tests.report import books
+from tests.report import ledgers
 
 
 @pytest.fixture(scope="module")
 def ledger():
-    return books.full()
+    return ledgers.full()
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,11 @@ def test_the_last_moment_is_the_status(ledger) -> None:
         )
 
 
-def test_moments_are_what_a_shorter_book_says() -> None:
-    ledger = Ledger({books.UNIT: Budget(4.0, 1e-5)})
+def test_moments_are_what_a_shorter_ledger_says() -> None:
+    ledger = Ledger({ledgers.UNIT: Budget(4.0, 1e-5)})
     seen = []
     for i in range(7):
-        ledger.charge(books.sums(5.0 + i).declaration(), label=f"run {i}")
+        ledger.charge(ledgers.sums(5.0 + i).declaration(), label=f"run {i}")
         seen.append(ledger.status()[0].spent_epsilon)
     assert [m.spent_epsilon[0] for m in over_time(ledger)] == seen
     few = over_time(ledger, most=3)
@@ -48,18 +48,18 @@ def test_readings_over_units_are_readings(ledger) -> None:
     units = [Ball(0.1, space="pixels"), AddOrRemoveOne(), Erasure(), Ball(1, space="z")]
     found = over_units(ledger, units[:3], 1e-5)
     assert found == [ledger.epsilon(1e-5, unit) for unit in units[:3]]
-    fixed = Ledger({books.UNIT: Budget(1.0, 1e-5)})
-    fixed.charge(books.sums(20.0).declaration(), label="x")
+    fixed = Ledger({ledgers.UNIT: Budget(1.0, 1e-5)})
+    fixed.charge(ledgers.sums(20.0).declaration(), label="x")
     kinds = groups_of(fixed)
-    assert over_units(fixed, [books.UNIT], 1e-5, kinds) == [fixed.epsilon()]
+    assert over_units(fixed, [ledgers.UNIT], 1e-5, kinds) == [fixed.epsilon()]
     away = Ledger({AddOrRemoveOne(): Budget(1.0, 1e-5)})
-    away.charge(books.sums(20.0).declaration(), label="x")
+    away.charge(ledgers.sums(20.0).declaration(), label="x")
     # A replacement covers every ball: known, whatever the space. Blanks are not.
     assert over_units(ledger, units[3:], 1e-5) == [ledger.epsilon(1e-5, units[3])]
 
 
 @pytest.mark.slow
-def test_the_curve_is_the_book_at_each_radius(ledger, facts) -> None:
+def test_the_curve_is_the_ledger_at_each_radius(ledger, facts) -> None:
     (world,) = facts.worlds
     assert world.space == "pixels" and 0.25 in world.radii and 2.0 in world.radii
     for radius, epsilon in list(zip(world.radii, world.epsilon, strict=True))[::4]:
@@ -68,7 +68,7 @@ def test_the_curve_is_the_book_at_each_radius(ledger, facts) -> None:
     assert known == sorted(known)
     alone = [sum(a.epsilon[k] for a in world.alone) for k in (3, 12)]
     assert all(total >= world.epsilon[k] for total, k in zip(alone, (3, 12)))  # noqa: B905
-    assert world.budgets[0].tight_epsilon == ledger.epsilon(unit=books.NEAR)
+    assert world.budgets[0].tight_epsilon == ledger.epsilon(unit=ledgers.NEAR)
 
 
 def test_units_without_a_distance_are_marked(ledger, facts) -> None:
@@ -76,14 +76,14 @@ def test_units_without_a_distance_are_marked(ledger, facts) -> None:
     assert set(found) == {"replace one", "add or remove one", "erasure"}
     assert found["replace one"].budget is None
     assert found["erasure"].epsilon == ledger.epsilon(unit=Erasure())
-    assert found["add or remove one"].epsilon == ledger.epsilon(unit=books.UNIT)
+    assert found["add or remove one"].epsilon == ledger.epsilon(unit=ledgers.UNIT)
 
 
 @pytest.mark.slow
-def test_a_book_that_cannot_be_read_at_a_ball_says_so() -> None:
+def test_a_ledger_that_cannot_be_read_at_a_ball_says_so() -> None:
     ledger = Ledger({AddOrRemoveOne(): Budget(4.0, 1e-5)})
-    ledger.charge(books.sums(9.0).declaration(), label="a curve")
-    presence = books.Gaussian(9.0, {AddOrRemoveOne(): 1.0}).declaration()
+    ledger.charge(ledgers.sums(9.0).declaration(), label="a curve")
+    presence = ledgers.Gaussian(9.0, {AddOrRemoveOne(): 1.0}).declaration()
     ledger.charge(presence, label="presence alone")
     facts = gather(ledger)
     assert set(facts.worlds[0].epsilon) == {None}
@@ -99,7 +99,7 @@ def test_maps_between_spaces_are_used() -> None:
     ledger = Ledger(
         {near: Budget(4.0, 1e-5)}, maps=[LipschitzMap("raw", "pixels", constant=2.0)]
     )
-    ledger.charge(books.sums(9.0).declaration(), label="a curve")
+    ledger.charge(ledgers.sums(9.0).declaration(), label="a curve")
     spaces = {world.space: world for world in gather(ledger).worlds}
     assert set(spaces) == {"raw", "pixels"}
     raw = spaces["raw"]
@@ -109,7 +109,7 @@ def test_maps_between_spaces_are_used() -> None:
 def test_notes_are_read_with_care(ledger, facts) -> None:
     first, *_, last = [u for u in facts.utilities if u.name.startswith("accuracy")]
     entry = ledger.entries()[0]
-    assert first.epsilon == entry.epsilon(books.UNIT, 1e-5) < last.epsilon
+    assert first.epsilon == entry.epsilon(ledgers.UNIT, 1e-5) < last.epsilon
     assert (first.value, first.low, first.non_private) == (0.71, 0.68, 0.89)
     assert facts.unread_notes == 1
     assert [a.refuted for a in facts.audits] == [False, True, False]
@@ -125,8 +125,8 @@ def test_notes_are_read_with_care(ledger, facts) -> None:
      {"name": "x", "value": [1]}],
 )  # fmt: skip
 def test_a_strange_utility_is_left_out(body) -> None:
-    ledger = Ledger({books.UNIT: Budget(4.0, 1e-5)})
-    entry = ledger.charge(books.sums(9.0).declaration(), label="x")
+    ledger = Ledger({ledgers.UNIT: Budget(4.0, 1e-5)})
+    entry = ledger.charge(ledgers.sums(9.0).declaration(), label="x")
     ledger.annotate(entry, "utility", body)
     ledger.annotate(entry, "audit", {"subject": "nothing else"})
     facts = gather(ledger)
@@ -136,6 +136,6 @@ def test_a_strange_utility_is_left_out(body) -> None:
 def test_json_holds_infinities_as_words(ledger, facts) -> None:
     text = json.dumps(facts.to_json(), allow_nan=False)
     assert json.loads(text)["dataset"] == "digits"
-    zero = Ledger({books.UNIT: Budget(4.0, 1e-5), books.NEAR: Budget(1.0, 1e-5)})
-    zero.charge(books.sums(9.0).declaration(), label="x")
-    assert math.isinf(zero.epsilon(0.0, books.UNIT))
+    zero = Ledger({ledgers.UNIT: Budget(4.0, 1e-5), ledgers.NEAR: Budget(1.0, 1e-5)})
+    zero.charge(ledgers.sums(9.0).declaration(), label="x")
+    assert math.isinf(zero.epsilon(0.0, ledgers.UNIT))

@@ -1,4 +1,4 @@
-"""The page about a book: its numbers are the ledger's, and it fetches nothing."""
+"""The page about a ledger: its numbers are the ledger's, and it fetches nothing."""
 
 import re
 from collections import Counter
@@ -11,13 +11,13 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
 from demur.report import gather, render, sections, write_report
 from demur.report.text import number, one_line
-from tests.report import books
+from tests.report import ledgers
 from tests.report.check import Page, differences
 
 
 @pytest.fixture(scope="module")
 def ledger():
-    return books.full()
+    return ledgers.full()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_nothing_is_fetched_or_run(page) -> None:
     assert Page(page + "<script src=x></script>").loads, "the check has power"
 
 
-def test_text_from_a_book_is_text(page) -> None:
+def test_text_from_a_ledger_is_text(page) -> None:
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp;" in page
     assert page.count("</title>") == 1
@@ -98,7 +98,7 @@ def test_every_picture_and_table_can_be_heard(page) -> None:
     assert page.count('role="meter"') == 3
 
 
-def test_sections_say_what_the_book_holds(ledger, page) -> None:
+def test_sections_say_what_the_ledger_holds(ledger, page) -> None:
     for entry in ledger.entries():
         assert entry.declaration.name in page
         assert "on the dataset &#x27;digits&#x27;" in page
@@ -116,8 +116,8 @@ def test_sections_say_what_the_book_holds(ledger, page) -> None:
 
 
 @pytest.mark.slow
-def test_empty_book() -> None:
-    ledger = books.empty()
+def test_empty_ledger() -> None:
+    ledger = ledgers.empty()
     page = render(gather(ledger))
     found = Page(page)
     assert "nothing was released" in page and 'id="time"' not in page
@@ -127,28 +127,31 @@ def test_empty_book() -> None:
 
 
 @pytest.mark.slow
-def test_seeded_noise_is_stamped_and_a_damaged_book_says_so(tmp_path) -> None:
-    with books.full(tmp_path / "seeded.db", testing=True) as ledger:
+def test_seeded_noise_is_stamped_and_a_damaged_ledger_says_so(tmp_path) -> None:
+    with ledgers.full(tmp_path / "seeded.db", testing=True) as ledger:
         facts = gather(ledger, head="3:" + "0" * 64)
         assert not facts.private and not facts.chain.ok
         assert "<strong>NOT PRIVATE</strong>" in sections.top(facts)
         assert "chain: DAMAGED" in sections.top(facts)
-        assert "is not in this book" in sections.chain(facts)
+        assert "is not in this ledger" in sections.chain(facts)
         assert "NOT PRIVATE" in sections.entries(facts)
     testing = Ledger.open(
-        tmp_path / "t.db", dataset="t", budgets={books.UNIT: Budget(1.0)}, testing=True
+        tmp_path / "t.db",
+        dataset="t",
+        budgets={ledgers.UNIT: Budget(1.0)},
+        testing=True,
     )
     with testing:
-        assert "NOT PRIVATE: a book for testing" in sections.top(gather(testing))
+        assert "NOT PRIVATE: a ledger for testing" in sections.top(gather(testing))
 
 
 @pytest.mark.slow
 def test_the_page_is_whole_or_not_there(tmp_path) -> None:
     with pytest.raises(ValueError, match="no folder"):
-        write_report(books.empty(), tmp_path / "none" / "report.html")
+        write_report(ledgers.empty(), tmp_path / "none" / "report.html")
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError):
-        write_report(books.empty(), tmp_path / "taken")
+        write_report(ledgers.empty(), tmp_path / "taken")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
 
 

@@ -13,9 +13,9 @@ from demur.training.run.checkpoint import Checkpoint
 from .kit import make_data, make_plan, train
 
 
-def open_book(folder):
+def open_ledger(folder):
     return Ledger.open(
-        os.path.join(folder, "book.db"),
+        os.path.join(folder, "ledger.db"),
         dataset="crash",
         budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
         filter=Filter.pure(),
@@ -28,7 +28,7 @@ def run(folder, *, bands=3, noise="threefry", die_at=None, data=None, **options)
         if report.step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_book(folder) as ledger:
+    with open_ledger(folder) as ledger:
         return train(
             make_plan(bands=bands, noise=noise),
             data,

@@ -30,7 +30,7 @@ from demur.training.run.checkpoint import (
 )
 from tests.ledger.kit import says
 
-from .crash import open_book, run
+from .crash import open_ledger, run
 from .kit import loss, make_data, make_params, make_plan, train
 
 
@@ -56,7 +56,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, noise, die_at)
     for folder in (cut, whole):
         folder.mkdir()
     killed(str(cut), noise=noise, die_at=die_at)
-    with open_book(str(cut)) as ledger:
+    with open_ledger(str(cut)) as ledger:
         (entry,) = ledger.entries()
         before = ledger._drawn(entry)
         assert before >= die_at // 3
@@ -66,7 +66,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, noise, die_at)
         jax.tree.leaves(resumed.value), jax.tree.leaves(straight.value), strict=True
     ):
         np.testing.assert_array_equal(a, b)
-    with open_book(str(cut)) as ledger:
+    with open_ledger(str(cut)) as ledger:
         assert len(ledger.entries()) == 1
         assert ledger._drawn(resumed.entry) == resumed.entry.count == 4
 
@@ -81,7 +81,7 @@ def interrupted(folder, at=8, **options):
         if report.step == at:
             raise Stop
 
-    with open_book(str(folder)) as ledger, pytest.raises(Stop):
+    with open_ledger(str(folder)) as ledger, pytest.raises(Stop):
         train(
             make_plan(bands=3),
             ledger=ledger,
@@ -107,7 +107,7 @@ def cut_short(template, tmp_path):
 
 
 def again(folder, plan=None, data=None, **options):
-    with open_book(str(folder)) as ledger:
+    with open_ledger(str(folder)) as ledger:
         said = {"checkpoint": Checkpoint(folder / "run", every=5)} | options
         return train(
             plan or make_plan(bands=3), data, ledger=ledger, delta=None, **said
@@ -174,7 +174,7 @@ def test_a_changed_run_is_refused(cut_short, change):
     """The noise of step 6 was drawn: on other sums it would reveal the difference."""
     with pytest.raises(CheckpointRefused, match="Nothing was spent"):
         again(cut_short, **change)
-    with open_book(str(cut_short)) as ledger:
+    with open_ledger(str(cut_short)) as ledger:
         assert len(ledger.entries()) == 1
 
 
@@ -220,7 +220,9 @@ def killed_in(monkeypatch, owner, name):
 
 
 @pytest.mark.slow
-def test_killed_before_the_book_is_committed(cut_short, tmp_path_factory, monkeypatch):
+def test_killed_before_the_ledger_is_committed(
+    cut_short, tmp_path_factory, monkeypatch
+):
     whole = tmp_path_factory.mktemp("whole")
     shutil.copytree(cut_short, whole, dirs_exist_ok=True)
     with monkeypatch.context() as patched:
@@ -234,7 +236,7 @@ def test_killed_before_the_book_is_committed(cut_short, tmp_path_factory, monkey
 
 
 @pytest.mark.slow
-def test_killed_after_the_book_is_committed(cut_short, monkeypatch):
+def test_killed_after_the_ledger_is_committed(cut_short, monkeypatch):
     """The key is gone, and the model is there."""
     with monkeypatch.context() as patched:
         killed_in(patched, Keeper, "finish")
@@ -253,15 +255,15 @@ def test_a_copied_folder_is_the_same_run(cut_short):
     done = again(cut_short)
     with pytest.raises(NoiseReuse, match="committed"):
         again(cut_short, checkpoint=Checkpoint(cut_short / "copy", every=5))
-    with open_book(str(cut_short)) as ledger:
+    with open_ledger(str(cut_short)) as ledger:
         assert len(ledger.entries()) == 1
         assert ledger._drawn(done.entry) == done.entry.count
 
 
 def test_two_that_draw_from_one_run_notice():
     plan = make_plan()
-    book = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
-    reservation = plan.reserve(book, label="shared")
+    ledger = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
+    reservation = plan.reserve(ledger, label="shared")
     one, other = (charges.payer(plan, reservation) for _ in "ab")
     one(0)
     with pytest.raises(CheckpointRefused, match="somebody else draws"):
@@ -271,8 +273,8 @@ def test_two_that_draw_from_one_run_notice():
 def test_two_near_the_end_of_one_run_notice():
     """Fewer draws are left than one of them counts on: not a budget that is gone."""
     plan = make_plan()
-    book = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
-    reservation = plan.reserve(book, label="shared")
+    ledger = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
+    reservation = plan.reserve(ledger, label="shared")
     pay = charges.payer(plan, reservation)
     for step in range(3):
         pay(step)
@@ -284,8 +286,8 @@ def test_two_near_the_end_of_one_run_notice():
 @pytest.mark.parametrize("steps_per_draw", [1, 3])
 def test_draws_are_taken_ahead_in_few_transactions(monkeypatch, steps_per_draw):
     """Each before its step, all of them once, and a long run in few rows."""
-    book = Ledger(Budget(50.0), unit=AddOrRemoveOne(), filter=Filter.pure())
-    reservation, asked = book.reserve(says(Pure(0.001)), count=600, label="long"), []
+    ledger = Ledger(Budget(50.0), unit=AddOrRemoveOne(), filter=Filter.pure())
+    reservation, asked = ledger.reserve(says(Pure(0.001)), count=600, label="long"), []
     plain = reservation.draw_many
 
     def counted(count):
@@ -340,8 +342,8 @@ def test_two_at_once(tmp_path):
     Keeper(Checkpoint(tmp_path / "run")).close()
 
 
-def test_a_book_that_does_not_last_is_refused(tmp_path):
-    with pytest.raises(CheckpointRefused, match="book that lasts"):
+def test_a_ledger_that_does_not_last_is_refused(tmp_path):
+    with pytest.raises(CheckpointRefused, match="ledger that lasts"):
         train(make_plan(), checkpoint=str(tmp_path))
 
 

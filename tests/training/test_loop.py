@@ -46,9 +46,9 @@ def test_a_stop_is_not_undone_by_a_batch_that_nobody_needs():
 
 
 @pytest.fixture
-def book(tmp_path):
+def ledger(tmp_path):
     with Ledger.open(
-        tmp_path / "book.db",
+        tmp_path / "ledger.db",
         dataset="loop",
         budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
         filter=Filter.pure(),
@@ -57,7 +57,7 @@ def book(tmp_path):
         yield opened
 
 
-def test_a_batch_that_fails_does_not_cost_the_checkpoint_before_it(book, tmp_path):
+def test_a_batch_that_fails_does_not_cost_the_checkpoint_before_it(ledger, tmp_path):
     """The digest of the data reads the file once more: rows fail, bytes do not."""
     kept = Checkpoint(tmp_path / "run", every=GOOD)
 
@@ -71,7 +71,7 @@ def test_a_batch_that_fails_does_not_cost_the_checkpoint_before_it(book, tmp_pat
             make_plan(),
             Digested(data.columns, N),
             source=Seeded(3),
-            ledger=book,
+            ledger=ledger,
             delta=None,
             checkpoint=kept,
         )
@@ -97,14 +97,14 @@ def test_an_optimiser_may_hold_a_key_on_a_mesh():
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
 
 
-def test_a_key_that_no_checkpoint_holds_is_refused_unpaid(book, tmp_path):
+def test_a_key_that_no_checkpoint_holds_is_refused_unpaid(ledger, tmp_path):
     with pytest.raises(TypeError, match="Nothing was spent"):
         train(
             make_plan(),
             source=Seeded(3),
-            ledger=book,
+            ledger=ledger,
             delta=None,
             checkpoint=tmp_path / "run",
             optimizer=optax.noisy_sgd(0.1, 1e-4, 0.5, 0),
         )
-    assert not book.entries()
+    assert not ledger.entries()

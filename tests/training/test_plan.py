@@ -1,4 +1,4 @@
-"""Plans: the parts fit each other, the event follows from them, the book is paid."""
+"""Plans: the parts fit each other, the event follows from them, the ledger is paid."""
 
 from __future__ import annotations
 
@@ -404,7 +404,8 @@ def test_truncated_batches_are_priced_by_their_group():
     )
 
 
-# -- targets and the book --------------------------------------------------------------
+# -- targets and the ledger
+# --------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -445,7 +446,7 @@ def test_one_step_past_the_last_is_declined():
 
 
 @pytest.mark.slow
-def test_the_book_reads_a_run_as_tightly_as_it_was_priced():
+def test_the_ledger_reads_a_run_as_tightly_as_it_was_priced():
     """Not as a thousand stored steps, each rounded up."""
     plan = dp_sgd(
         iterations=1000,
@@ -459,7 +460,7 @@ def test_the_book_reads_a_run_as_tightly_as_it_was_priced():
 
 
 @pytest.mark.slow
-def test_a_book_with_meters_takes_the_plan_as_a_block():
+def test_a_ledger_with_meters_takes_the_plan_as_a_block():
     plan = dp_sgd(
         iterations=3,
         sampling_prob=0.1,
@@ -476,7 +477,7 @@ def test_a_book_with_meters_takes_the_plan_as_a_block():
 
 
 @pytest.mark.slow
-def test_a_book_with_two_budgets_is_paid_at_both():
+def test_a_ledger_with_two_budgets_is_paid_at_both():
     plan = config().make(GRADIENT)
     budgets = {AddOrRemoveOne(): Budget(3.0, 1e-5), Ball(0.1, "x"): Budget(9.0, 1e-5)}
     ledger = Ledger(budgets, filter=Filter.pure())
@@ -559,7 +560,7 @@ def test_unamplified_plans_are_calibrated():
         BallsInBinsSampling(20, 5), noise_multiplier=None, epsilon=1.0, delta=1e-6
     )
     assert 0.9999 < found.make(GRADIENT).price() <= 1.0
-    # What a book sets aside for samplers is not there for noise.
+    # What a ledger sets aside for samplers is not there for noise.
     assert found.calibration.delta == calibrate.ideal_delta(1e-6) < 1e-6
 
 

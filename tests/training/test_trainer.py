@@ -1,4 +1,4 @@
-"""`fit`: what it computes, what it books, what it refuses."""
+"""`fit`: what it computes, what it ledgers, what it refuses."""
 
 import io
 import subprocess
@@ -35,7 +35,7 @@ from demur.training.sizes.shapes import ShapePlan
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
 
 
-def book(epsilon=50.0, delta=1e-5, unit=None, rule=None):
+def new_ledger(epsilon=50.0, delta=1e-5, unit=None, rule=None):
     return Ledger(
         Budget(epsilon, delta),
         unit=unit or AddOrRemoveOne(),
@@ -157,7 +157,7 @@ def test_an_example_that_is_not_finite_counts_for_nothing():
 @pytest.mark.slow
 def test_lattice_noise_for_every_step():
     plan = make_plan(noise="lattice", bands=3)
-    ledger = book()
+    ledger = new_ledger()
     done = train(plan, ledger=ledger)
     assert "lattice" in done.statement() and "threefry" not in done.statement()
     assert done.entry.declaration.sampler_distance > 0.0
@@ -224,17 +224,18 @@ def test_a_batch_in_several_arguments():
     assert train(plan, pair, loss=None).steps == 4
 
 
-# -- what it books ---------------------------------------------------------------------
+# -- what it ledgers
+# ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
-    ledger, plan = book(), make_plan()
+    ledger, plan = new_ledger(), make_plan()
     done = train(plan, ledger=ledger)
     (entry,) = ledger.entries()
     assert entry.count == 12 and done.entry.id == entry.id
     assert ledger.epsilon() == pytest.approx(plan.price(1e-5), rel=1e-3)
-    reservation = plan.reserve(book(), label="once more")
+    reservation = plan.reserve(new_ledger(), label="once more")
     for _ in range(12):
         reservation.draw()
     with pytest.raises(BudgetExceeded, match="all are used"):
@@ -243,7 +244,7 @@ def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
 
 @pytest.mark.slow
 def test_every_step_is_drawn_before_its_batch_is_handed_on():
-    ledger, plan, seen = book(), make_plan(), []
+    ledger, plan, seen = new_ledger(), make_plan(), []
 
     def watch(report):
         seen.append(ledger._drawn(ledger.entries()[0]) >= report.step)
@@ -255,7 +256,7 @@ def test_every_step_is_drawn_before_its_batch_is_handed_on():
 
 @pytest.mark.slow
 def test_rounds_of_a_banded_plan():
-    ledger, plan = book(), make_plan(bands=3)
+    ledger, plan = new_ledger(), make_plan(bands=3)
     train(plan, ledger=ledger)
     (entry,) = ledger.entries()
     assert entry.count == plan.draws == 4
@@ -263,7 +264,7 @@ def test_rounds_of_a_banded_plan():
 
 
 def test_a_declined_run_draws_nothing():
-    ledger = book(epsilon=0.01)
+    ledger = new_ledger(epsilon=0.01)
     with pytest.raises(BudgetExceeded):
         train(make_plan(), ledger=ledger)
     assert ledger.entries() == [] and ledger.epsilon() == 0.0
@@ -271,7 +272,7 @@ def test_a_declined_run_draws_nothing():
 
 @pytest.mark.slow
 def test_a_plan_calibrated_to_a_budget_fits_it_exactly():
-    ledger = book(epsilon=2.0, delta=1e-6)
+    ledger = new_ledger(epsilon=2.0, delta=1e-6)
     plan = (
         dp_sgd(iterations=50, sampling_prob=0.05, l2_clip_norm=1.0)
         .calibrate(ledger)
@@ -284,25 +285,25 @@ def test_a_plan_calibrated_to_a_budget_fits_it_exactly():
 
 
 @pytest.mark.slow
-def test_the_book_decides_whom_a_run_is_priced_for():
+def test_the_ledger_decides_whom_a_run_is_priced_for():
     plan = make_plan(
         neighboring_relation="REPLACE_SPECIAL", truncated_batch_size=40, num_examples=N
     )
     assert isinstance(plan.unit, ZeroOut)
-    ledger = book(unit=ReplaceOne())
+    ledger = new_ledger(unit=ReplaceOne())
     train(plan, ledger=ledger)
     # A replaced record moves a sum by two contributions.
     assert ledger.epsilon() > 1.5 * plan.price(1e-5)
     # Truncation is priced by the number of records, here the secret.
-    ledger = book(unit=AddOrRemoveOne())
+    ledger = new_ledger(unit=AddOrRemoveOne())
     with pytest.raises((NotCovered, NotPriced)):
         train(plan, ledger=ledger)
     assert ledger.entries() == []
 
 
 @pytest.mark.slow
-def test_the_book_is_committed_and_the_key_is_gone():
-    ledger = book()
+def test_the_ledger_is_committed_and_the_key_is_gone():
+    ledger = new_ledger()
     done = train(make_plan(), ledger=ledger)
     with pytest.raises(Exception, match="committed"):
         ledger.key(done.entry)
@@ -312,14 +313,14 @@ def test_without_a_ledger_delta_must_come_from_somewhere():
     with pytest.raises(TypeError, match="delta must be given"):
         train(make_plan(), delta=None)
     with pytest.raises(TypeError, match="Ledger"):
-        train(make_plan(), ledger="book.db")
+        train(make_plan(), ledger="ledger.db")
 
 
 @pytest.mark.slow
 def test_without_a_ledger_the_plans_own_target_is_the_budget():
     plan = make_plan(noise_multiplier=None, epsilon=3.0, delta=1e-5)
     done = train(plan, delta=None)
-    assert "Not booked" in done.statement() and "epsilon 3" in done.statement()
+    assert "Not recorded" in done.statement() and "epsilon 3" in done.statement()
 
 
 # -- what it tells ---------------------------------------------------------------------
@@ -430,7 +431,7 @@ def test_a_plan_run_again_is_not_compiled_again_unless_its_loss_has_changed():
 
 @pytest.mark.slow
 def test_a_callback_may_end_the_run():
-    ledger = book()
+    ledger = new_ledger()
     done = train(make_plan(), ledger=ledger, callback=lambda report: report.step == 3)
     assert done.steps == 3
     assert ledger.epsilon() == pytest.approx(make_plan().price(1e-5), rel=1e-3)
@@ -438,7 +439,7 @@ def test_a_callback_may_end_the_run():
 
 @pytest.mark.slow
 def test_a_failing_callback_leaves_the_run_spent_and_no_thread_behind():
-    ledger = book()
+    ledger = new_ledger()
 
     def fail(report):
         raise RuntimeError("stop here")
@@ -480,7 +481,7 @@ def contrastive(params, batch):
     "wrong", [mixing, pytest.param(contrastive, marks=pytest.mark.slow)]
 )
 def test_a_loss_in_which_examples_mix_is_refused(wrong):
-    ledger = book()
+    ledger = new_ledger()
     params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
     with pytest.raises(ExamplesMix, match="examples mix"):
         train(make_plan(), ledger=ledger, loss=wrong, params=params, check_mixing=True)
@@ -495,7 +496,7 @@ def test_who_skips_the_check_may_train_anything():
 @pytest.mark.slow
 def test_weights_of_zero_do_not_hide_what_mixes():
     """At zero weights the scores vanish, and with them the term that mixes."""
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(ExamplesMix):
         train(make_plan(), ledger=ledger, loss=contrastive, check_mixing=True)
     assert ledger.entries() == []
@@ -519,7 +520,7 @@ def broken(params, batch):
     ids=["parameters that are not finite", "a broken loss", "a size"],
 )
 def test_what_cannot_run_is_not_paid_for(options, error, match):
-    ledger = book()
+    ledger = new_ledger()
     with pytest.raises(error, match=match):
         train(make_plan(), ledger=ledger, **options)
     assert ledger.entries() == []

@@ -93,7 +93,7 @@ class Slow(Honest):
 
 
 def _drawn_anywhere(deletions, targets, quote):
-    """Noise that no entry of the book has paid for."""
+    """Noise that no entry of the ledger has paid for."""
     copy = deletions._keeper.mode.fresh()
     copy.restore(deletions._keeper.mode.state())
     key = NoiseKey(OsEntropy().new_key(), private=True)

@@ -1,4 +1,4 @@
-"""Certificates: what they say is what the journal and the book say, to the letter."""
+"""Certificates: what they say is what the journal and the ledger say, to the letter."""
 
 import dataclasses
 import json
@@ -192,30 +192,30 @@ def test_a_changed_journal_is_found(held):
     assert done.exit_code == 1 and "row 3" in done.output
 
 
-def test_a_cost_that_is_not_in_the_book_is_found(held):
-    """The entry is taken out of the book, with its links mended."""
+def test_a_cost_that_is_not_in_the_ledger_is_found(held):
+    """The entry is taken out of the ledger, with its links mended."""
     path, certificate = held
-    book = path.with_name("model.db.book-1")
-    sql(book, "DELETE FROM demur_rows WHERE entry_id = ?", certificate.entry)
+    ledger = path.with_name("model.db.ledger-1")
+    sql(ledger, "DELETE FROM demur_rows WHERE entry_id = ?", certificate.entry)
     done = run(path, certificate)
-    assert done.exit_code == 1 and "not in the book" in done.output
-    book.unlink()
+    assert done.exit_code == 1 and "not in the ledger" in done.output
+    ledger.unlink()
     done = run(path, certificate)
-    assert done.exit_code == 1 and "--book" in done.output
+    assert done.exit_code == 1 and "--ledger" in done.output
 
 
 @pytest.mark.slow
-def test_a_book_elsewhere_has_to_be_named(tmp_path):
+def test_a_ledger_elsewhere_has_to_be_named(tmp_path):
     path = tmp_path / "model.db"
     budgets = {Erasure(): Budget(1.0, 1e-6)}
-    book = tmp_path / "shared.db"
-    with Ledger.open(book, dataset="d", budgets=budgets) as ledger:
+    shared = tmp_path / "shared.db"
+    with Ledger.open(shared, dataset="d", budgets=budgets) as ledger:
         certificate = made(path, {"ledger": ledger})
     assert run(path, certificate).exit_code == 1
-    assert run(path, certificate, "--book", book).exit_code == 0
+    assert run(path, certificate, "--ledger", shared).exit_code == 0
     with Ledger.open(tmp_path / "wrong.db", dataset="d", budgets=budgets):
         pass
-    assert run(path, certificate, "--book", tmp_path / "wrong.db").exit_code == 1
+    assert run(path, certificate, "--ledger", tmp_path / "wrong.db").exit_code == 1
 
 
 def test_a_place_without_a_journal_is_refused_and_nothing_is_made(held, tmp_path):
@@ -253,7 +253,7 @@ def test_the_epsilon_is_the_one_of_the_noise(tmp_path):
 
 
 def test_half_the_noise_is_found(tmp_path, monkeypatch):
-    """The sabotaged twin: a tariff that draws half of what it books."""
+    """The sabotaged twin: a tariff that draws half of what it ledgers."""
     honest = Tariff.mechanism
 
     def half(self, wanted):

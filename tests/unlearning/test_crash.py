@@ -96,7 +96,7 @@ class Witness:
         self.inserted: dict[int, int] = {}
         self.deleted: dict[tuple[int, int], str] = {}
         self.seen: set[str] = set()
-        self.entries: dict[str, list[str]] = {}  # of each book
+        self.entries: dict[str, list[str]] = {}  # of each ledger
         self.free = 0
 
     def listen(self, lines):
@@ -139,27 +139,27 @@ class Witness:
                 tick = body["records"] if row.op == "retrain" else tick
                 ticks.append(ticks[body["to"]] if row.op == "restore" else tick)
             assert keeper.tick == ticks[-1]
-            self.check_book(service, rows)
+            self.check_ledger(service, rows)
             if keeper.terms.mode == "ridge":
                 self.check_survivors(service)
 
-    def check_book(self, service, rows):
+    def check_ledger(self, service, rows):
         """Nothing is spent twice, nothing is refunded, nothing is free."""
-        book = service.ledger
-        entries = [e.id for e in book.entries() if e.label[:8] == "deletion"]
+        ledger = service.ledger
+        entries = [e.id for e in ledger.entries() if e.label[:8] == "deletion"]
         entries = entries[1:] if service._opened.till.cover else entries
         said = {"paid": set(), "lost": set()}
         for row, body in rows:
             if row.op in (*journal.PAID, "abandon"):
                 charged = body.get("certificate", body)
-                if charged["entry"] is not None and charged["book"] == book.id:
+                if charged["entry"] is not None and charged["ledger"] == ledger.id:
                     kind = "lost" if row.op == "abandon" else "paid"
                     said[kind].add(charged["entry"])
         paid, lost = said["paid"], said["lost"]
-        assert set(entries) == paid | lost and not paid & lost, "book and journal"
-        known = self.entries.setdefault(book.id, [])
-        assert entries[: len(known)] == known, "the book shrank"
-        self.entries[book.id] = entries
+        assert set(entries) == paid | lost and not paid & lost, "ledger and journal"
+        known = self.entries.setdefault(ledger.id, [])
+        assert entries[: len(known)] == known, "the ledger shrank"
+        self.entries[ledger.id] = entries
 
     def check_survivors(self, service):
         """The model is bit for bit one that learned the live records alone."""
@@ -233,7 +233,7 @@ def test_saboteurs_pass_while_nobody_dies(tmp_path, kind, monkeypatch):
 @pytest.mark.parametrize(
     "kind, words",
     [
-        ("spends_last", "not in the book|book lacks deletions"),
+        ("spends_last", "not in the ledger|ledger lacks deletions"),
         ("shows_early", "seen that is not in the journal"),
         ("refunds", "requests of some person|miscounted"),
         ("redraws", "drawn by another process"),

@@ -222,7 +222,7 @@ def test_classes_of_any_name(mode):
         UnlearnableClassifier(classes=("a",)).learn_one({"x": 1.0}, "a")
 
 
-def test_a_clone_is_empty_and_shares_the_book():
+def test_a_clone_is_empty_and_shares_the_ledger():
     ledger = Ledger(Budget(1.0, 1e-5), unit=Erasure())
     model = UnlearnableRegressor(ledger=ledger, epsilon=1.0)
     X, y = rows()

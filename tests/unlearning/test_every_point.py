@@ -194,13 +194,13 @@ def late(url, options, pipe):
 
 def test_a_service_that_pays_late_is_found(folder):
     options = CASES["ogd"]
-    with pytest.raises((AssertionError, DemurError), match="book"):
+    with pytest.raises((AssertionError, DemurError), match="ledger"):
         for url, words, _ in lives(folder, options, itertools.count(40), late):
             check(url, options, words)
 
 
 def check(url, options, words):
-    """What was acknowledged is in force; journal, book and model agree."""
+    """What was acknowledged is in force; journal, ledger and model agree."""
     with UnlearningService.open(url, dim=DIM, **options) as service:
         known, name = service._keeper.index, service._keeper.marks.record
         buried = 0 in known.values()

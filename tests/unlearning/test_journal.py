@@ -168,7 +168,7 @@ def test_a_table_without_its_row_and_a_number_without_end_are_damage(kept):
     assert "the tables: what is stored cannot be read" in str(found)
 
 
-def test_a_rewritten_history_is_told_by_book_and_certificate(kept):
+def test_a_rewritten_history_is_told_by_ledger_and_certificate(kept):
     """The links were made right again: what was handed out before still tells."""
     with UnlearningService.open(kept) as service:
         certificate = service.certificate(2)

@@ -255,7 +255,7 @@ def test_bad_options():
     with pytest.raises(ValueError, match="dim"):
         MemoryPair(0, odometer)
     with pytest.raises(TypeError, match="odometer must be a PrivacyOdometer"):
-        MemoryPair(3, "book.db")
+        MemoryPair(3, "ledger.db")
     with pytest.raises(TypeError, match="calibrator must be a Calibrator"):
         MemoryPair(3, odometer, compat.Calibrator())
     with pytest.raises(TypeError, match="calibrator must be a Calibrator"):
@@ -633,7 +633,7 @@ def test_exhaustion_stops_a_stream_cleanly():
     model.insert(X[0], Y[0])  # it goes on learning
 
 
-def test_a_durable_book_holds_every_deletion(tmp_path):
+def test_a_durable_ledger_holds_every_deletion(tmp_path):
     budgets = {Erasure(): Budget(1.0, 1e-5)}
     with Ledger.open(tmp_path / "b.db", dataset="d", budgets=budgets) as ledger:
         odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0, ledger=ledger)

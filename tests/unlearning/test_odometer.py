@@ -1,4 +1,4 @@
-"""The odometer: what it promises, what it books, and that it stops."""
+"""The odometer: what it promises, what it ledgers, and that it stops."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_degenerate_otherwise_is_none(caplog):
     with pytest.raises(CapacityExhausted) as refused:
         odometer.spend()
     assert refused.value.reason == "regret" and refused.value.retrain_required
-    assert odometer.ledger is None, "nothing was booked"
+    assert odometer.ledger is None, "nothing was recorded"
 
 
 # -- spending ----------------------------------------------------------------------
@@ -231,11 +231,11 @@ def test_blocked_after_the_last(scope, caplog):
         odometer.spend()
     assert refused.value.reason == "privacy"
     assert odometer.deletions_made == m
-    with pytest.raises(BudgetExceeded):  # the book itself would not give one more
+    with pytest.raises(BudgetExceeded):  # the ledger itself would not give one more
         odometer._reservation.draw()
 
 
-def test_the_draw_is_in_the_book_before_there_is_noise():
+def test_the_draw_is_in_the_ledger_before_there_is_noise():
     odometer = made(scope="joint")
     before = odometer._reservation.drawn
     odometer.spend()
@@ -259,8 +259,10 @@ def test_finalising_twice_would_be_a_second_budget():
     assert len(odometer.ledger.entries()) == 1
 
 
-def test_finalising_twice_at_once_books_once(monkeypatch):
-    odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0, scope="joint", ledger=book())
+def test_finalising_twice_at_once_charges_once(monkeypatch):
+    odometer = PrivacyOdometer(
+        1.0, 1e-5, 0.1, gamma=2.0, scope="joint", ledger=new_ledger()
+    )
     solve, outcomes = plan.solve, []
 
     def slow(*terms):
@@ -304,14 +306,14 @@ def test_epsilon_spent_against_the_accountant():
     assert basic.eps_spent == pytest.approx(1.0 / basic.deletion_capacity)
 
 
-# -- the book ----------------------------------------------------------------------
+# -- the ledger ----------------------------------------------------------------------
 
 
-def book(epsilon=1.0, delta=1e-5, filter=None):
+def new_ledger(epsilon=1.0, delta=1e-5, filter=None):
     return Ledger(Budget(epsilon, delta), unit=Erasure(), filter=filter)
 
 
-def test_a_whole_budget_fits_its_book_exactly():
+def test_a_whole_budget_fits_its_ledger_exactly():
     for options in (
         {"scope": "joint"},
         {"scope": "joint", "accounting": "basic"},
@@ -319,26 +321,26 @@ def test_a_whole_budget_fits_its_book_exactly():
         {"mode": ogd(), "gamma": 0.5, "scope": "joint"},
         {"mode": ogd(), "gamma": 0.5, "requests_per_subject": 3},
     ):
-        ledger = book()
+        ledger = new_ledger()
         odometer = made(ledger=ledger, **options)
         assert odometer.ledger is ledger
         assert ledger.epsilon() <= 1.0
         assert ledger.verify().ok
 
 
-def test_a_smaller_book_declines_and_nothing_is_lost():
-    ledger = book(epsilon=0.9)
+def test_a_smaller_ledger_declines_and_nothing_is_lost():
+    ledger = new_ledger(epsilon=0.9)
     odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0, scope="joint", ledger=ledger)
     with pytest.raises(BudgetExceeded):
         odometer.finalize_with(STATS, 10**6)
     assert not odometer.finalised and not ledger.entries()
 
 
-def test_what_is_not_proved_gaussian_is_not_booked_as_gaussian():
+def test_what_is_not_proved_gaussian_is_not_recorded_as_gaussian():
     options = {"mode": unproved(), "scope": "joint", "accounting": "zcdp", "gamma": 0.5}
     with pytest.raises(NotPriced):
-        made(ledger=book(), **options)
-    ledger = book(filter="pure")
+        made(ledger=new_ledger(), **options)
+    ledger = new_ledger(filter="pure")
     odometer = made(ledger=ledger, **options)
     promise, draws = ledger.entries()
     assert promise.declaration.cost.at(Erasure()).epsilon == 1.0
@@ -357,13 +359,13 @@ def test_the_entry_says_what_it_is_worth():
     assert "ogd-shift" in text and "published before the deletion" in text
 
 
-def test_above_epsilon_eight_the_classic_formula_is_booked_at_its_real_cost():
+def test_above_epsilon_eight_the_classic_formula_is_recorded_at_its_real_cost():
     odometer = PrivacyOdometer(20.0, 1e-5, 0.1, gamma=0.05, formula="seed")
     odometer.finalize_with(SEED_STATS, 1000)
     assert odometer.deletion_capacity == 1
     assert odometer.ledger.epsilon() > 20.0
     strict = PrivacyOdometer(
-        20.0, 1e-5, 0.1, gamma=0.05, formula="seed", ledger=book(20.0)
+        20.0, 1e-5, 0.1, gamma=0.05, formula="seed", ledger=new_ledger(20.0)
     )
     with pytest.raises(BudgetExceeded):
         strict.finalize_with(SEED_STATS, 1000)
@@ -373,7 +375,7 @@ def test_a_seeded_source_is_for_tests_alone(tmp_path):
     odometer = made(scope="joint", source=Seeded(1))
     assert not odometer._reservation.entry.private
     with Ledger.open(
-        tmp_path / "book.db", dataset="d", budgets={Erasure(): Budget(1.0, 1e-5)}
+        tmp_path / "ledger.db", dataset="d", budgets={Erasure(): Budget(1.0, 1e-5)}
     ) as durable:
         with pytest.raises(NotPrivate):
             made(scope="joint", source=Seeded(1), ledger=durable)
@@ -396,7 +398,7 @@ stats = st.fixed_dictionaries(
 
 
 def never_mints(odometer, recalibrate, changes):
-    """Capacity never grows, and the book does not move."""
+    """Capacity never grows, and the ledger does not move."""
     paid, z = odometer._reservation.count, odometer.z
     entries = [e.id for e in odometer.ledger.entries()]
     left = odometer.capacity_remaining
@@ -529,7 +531,7 @@ def test_bad_terms(arguments, options):
 
 def test_bad_types():
     with pytest.raises(TypeError, match="Ledger or None"):
-        PrivacyOdometer(1.0, 1e-5, 0.1, ledger="book.db")
+        PrivacyOdometer(1.0, 1e-5, 0.1, ledger="ledger.db")
     with pytest.raises(TypeError, match="whole number"):
         PrivacyOdometer(1.0, 1e-5, 0.1, T=10.5)
 

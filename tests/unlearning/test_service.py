@@ -12,7 +12,7 @@ import pytest
 
 from demur import __version__
 from demur.core.adjacency import AddOrRemoveOne, Erasure
-from demur.core.errors import BookMismatch, DemurError, NoiseReuse
+from demur.core.errors import DemurError, LedgerMismatch, NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.unlearning.errors import (
     CapacityExhausted,
@@ -41,7 +41,7 @@ def path(tmp_path):
     return tmp_path / "model.db"
 
 
-def books(service):
+def ledgers(service):
     """What is charged: ids of entries, in order."""
     return [entry.id for entry in service.ledger.entries()]
 
@@ -113,10 +113,10 @@ def test_repeating_a_deletion_spends_nothing(path):
     with open_service(path) as service:
         fill(service, range(5))
         service.delete(1)
-        spent, head = books(service), service.status().head
+        spent, head = ledgers(service), service.status().head
         weights = service.published()
         service.delete(1)
-        assert books(service) == spent and service.status().head == head
+        assert ledgers(service) == spent and service.status().head == head
         assert np.array_equal(service.published(), weights)
 
 
@@ -126,7 +126,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
     with open_service(path, mode=mode) as service:
         fill(service, range(5))
         x, y = record(2)
-        before = service.status(), books(service), service._keeper.mode.digest()
+        before = service.status(), ledgers(service), service._keeper.mode.digest()
         refused = [
             (UnknownRecord, lambda: service.delete(77)),
             (RecordMismatch, lambda: service.delete(2, record(3)[0], y)),
@@ -162,7 +162,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
         for kind, act in refused:
             with pytest.raises(kind):
                 act()
-            now = service.status(), books(service), service._keeper.mode.digest()
+            now = service.status(), ledgers(service), service._keeper.mode.digest()
             assert now == before
         assert service.verify().ok
 
@@ -311,9 +311,9 @@ def test_a_persons_records_are_one_request_with_their_shifts_summed(path):
 def test_a_batch_is_one_noise_and_one_entry(path):
     with open_service(path) as service:
         fill(service, range(10))
-        entries = len(books(service))
+        entries = len(ledgers(service))
         certificates = service.delete_many([1, 2, 3, 2])
-        assert len(books(service)) == entries + 1
+        assert len(ledgers(service)) == entries + 1
         assert len({c.sigma for c in certificates}) == 1
         assert certificates[1] == certificates[3]
         assert service.status().live == 7
@@ -334,11 +334,11 @@ def test_joint_deletions_add_up_to_the_budget_and_no_further(path):
             batch[0].sigma / batch[0].shift_bound
         )
         assert ratio == pytest.approx(np.sqrt(2.0), rel=1e-5)
-        before = books(service)
+        before = ledgers(service)
         with pytest.raises(CapacityExhausted, match="Nothing was spent") as refusal:
             service.delete(15)
         assert refusal.value.reason == "privacy"
-        assert books(service) == before
+        assert ledgers(service) == before
 
 
 def test_a_limit_for_the_sake_of_quality_is_called_regret(path):
@@ -353,11 +353,11 @@ def test_a_limit_for_the_sake_of_quality_is_called_regret(path):
 def test_a_model_that_cannot_certify_is_called_numeric(path):
     with open_service(path, mode="logistic", tolerance=1e-9) as service:
         fill(service, range(30))
-        before = service.status(), books(service)
+        before = service.status(), ledgers(service)
         with pytest.raises(CapacityExhausted) as refusal:
             service.delete(1, *record(1))
         assert refusal.value.reason == "numeric"
-        assert (service.status(), books(service)) == before
+        assert (service.status(), ledgers(service)) == before
 
 
 def test_exhausted_requests_wait_with_their_deadlines(path):
@@ -499,10 +499,10 @@ def test_published_copies_of_an_output_mode_are_paid_for(path):
         assert np.array_equal(service.published(), fixed)
         service.renew([*live[1:], (50, *record(50))])
         assert np.array_equal(service.published(), fixed)
-        entries = len(books(service))
+        entries = len(ledgers(service))
         service.publish()
         assert not np.array_equal(service.published(), fixed)
-        assert len(books(service)) == entries + 1
+        assert len(ledgers(service)) == entries + 1
         service.publish()
         with pytest.raises(CapacityExhausted):
             service.publish()
@@ -570,7 +570,7 @@ def test_a_link_is_no_second_door(path):
             UnlearningService.open(link, keys=path.parent / "model.db.keys")
 
 
-def test_a_service_has_one_book_and_one_secret_through_a_link_too(path):
+def test_a_service_has_one_ledger_and_one_secret_through_a_link_too(path):
     with open_service(path) as service:
         fill(service, range(3))
     link = path.parent / "link.db"
@@ -656,7 +656,7 @@ def test_a_deletion_that_fails_in_the_middle_stays_spent_and_can_be_repeated(
 ):
     with open_service(path) as service:
         fill(service, range(5))
-        entries = len(books(service))
+        entries = len(ledgers(service))
         before = service.published()
 
         def broken(*_):
@@ -666,11 +666,11 @@ def test_a_deletion_that_fails_in_the_middle_stays_spent_and_can_be_repeated(
             patch.setattr(type(service._desk.deletions), "noised", broken)
             with pytest.raises(RuntimeError):
                 service.delete(1)
-        assert len(books(service)) == entries + 1
+        assert len(ledgers(service)) == entries + 1
         assert np.array_equal(service.published(), before)
         certificate = service.delete(1)
         assert certificate.requests == 2  # The lost one counts.
-        assert len(books(service)) == entries + 2
+        assert len(ledgers(service)) == entries + 2
         assert service.verify().ok
 
 
@@ -699,12 +699,12 @@ def test_an_interrupted_deletion_is_carried_out_on_opening(
     service = open_service(path)
     fill(service, range(5))
     before = service.published()
-    entries = len(books(service))
+    entries = len(ledgers(service))
     interrupted(service, monkeypatch, step, 1)
     with UnlearningService.open(path) as again:
         certificate = again.certificate(1)
         assert certificate.requests == 2  # The interrupted one stays counted.
-        assert len(books(again)) == entries + paid + 1
+        assert len(ledgers(again)) == entries + paid + 1
         for entry in again.ledger.entries():  # No key outlives its process.
             with pytest.raises(NoiseReuse):
                 again.ledger.key(entry)
@@ -734,7 +734,7 @@ def copied(path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("terms", [{}, {"scope": "joint", "capacity": 5}])
-def test_an_older_copy_of_the_service_or_of_its_book_is_refused(path, terms):
+def test_an_older_copy_of_the_service_or_of_its_ledger_is_refused(path, terms):
     """Putting back a backup would bring back the deleted, or what was spent."""
     service = open_service(path, **terms)
     fill(service, range(5))
@@ -744,29 +744,31 @@ def test_an_older_copy_of_the_service_or_of_its_book_is_refused(path, terms):
     with UnlearningService.open(path) as service:
         service.delete(1)
     newer = copied(path, "newer")
-    book = "model.db.book-1"
-    shutil.copy(newer / book, older / book)
+    ledger = "model.db.ledger-1"
+    shutil.copy(newer / ledger, older / ledger)
     with pytest.raises(ServiceDamaged, match="still deleted"):
         UnlearningService.open(older / "model.db")
-    (newer / book).unlink()
+    (newer / ledger).unlink()
     with pytest.raises(ServiceDamaged, match="still spent"):
         UnlearningService.open(newer / "model.db")
 
 
 @pytest.mark.parametrize("terms", [{}, {"scope": "joint", "capacity": 3}])
-def test_a_service_made_anew_does_not_take_up_the_books_of_another(path, terms):
+def test_a_service_made_anew_does_not_take_up_the_ledgers_of_another(path, terms):
     with open_service(path, **terms) as service:
         fill(service, range(3))
         service.delete(0)
         service.retrain([(1, *record(1))])
     path.unlink()
     shutil.rmtree(path.parent / "model.db.keys")
-    books = sorted(path.parent.glob("model.db.book-*"))
-    while books:  # A later epoch's is another service's as well.
-        with pytest.raises(ServiceMismatch, match="book of another.*Nothing was creat"):
+    ledgers = sorted(path.parent.glob("model.db.ledger-*"))
+    while ledgers:  # A later epoch's is another service's as well.
+        with pytest.raises(
+            ServiceMismatch, match="ledger of another.*Nothing was creat"
+        ):
             open_service(path, **terms)
         assert not path.exists() and not (path.parent / "model.db.keys").exists()
-        books.pop(0).unlink()
+        ledgers.pop(0).unlink()
     with open_service(path, **terms) as service:
         assert service.status().live == 0 and service.verify().ok
 
@@ -788,7 +790,7 @@ def test_a_service_of_another_schema_is_refused_with_the_way_out(path):
 def test_the_format_has_the_number_of_its_schema(path):
     """Whoever changes what rows or terms say gives the schema a new number.
 
-    Schema 1 had retrains that no book knew, and terms without `testing`.
+    Schema 1 had retrains that no ledger knew, and terms without `testing`.
     """
     with open_service(path) as service:
         fill(service, range(3))
@@ -814,8 +816,8 @@ SAID = (
     ("insert", "record generation subject state time"),
     ("intent", "operation records requests units deadline time"),
     ("delete", "operation certificate state"),
-    ("restore", "operation entry book to drops time"),
-    ("retrain", "operation entry book before records new drops time"),
+    ("restore", "operation entry ledger to drops time"),
+    ("retrain", "operation entry ledger before records new drops time"),
     ("drop", "certificate state"),
 )
 
@@ -824,7 +826,7 @@ SAID = (
 @pytest.mark.parametrize("scope", ["subject", "joint"])
 @pytest.mark.parametrize("way", ["retrain", "on_exhausted", "restore"])
 def test_an_older_copy_is_refused_whichever_way_a_record_had_gone(path, scope, way):
-    """A model in the model's place forgets too, and leaves a trace in the book."""
+    """A model in the model's place forgets too, and leaves a trace in the ledger."""
     service = open_service(path, scope=scope, capacity=1, on_exhausted="retrain")
     fill(service, range(3))
     service.delete(0)
@@ -845,14 +847,14 @@ def test_an_older_copy_is_refused_whichever_way_a_record_had_gone(path, scope, w
         assert service.certificate(3).epsilon == 0.0 and service.verify().ok
     with UnlearningService.open(path) as again:
         assert again.verify().ok and again.status().live == 2
-    for book in path.parent.glob("model.db.book-?"):
-        shutil.copy(book, older)
+    for ledger in path.parent.glob("model.db.ledger-?"):
+        shutil.copy(ledger, older)
     with pytest.raises(ServiceDamaged, match="still deleted"):
         UnlearningService.open(older / "model.db")
 
 
 @pytest.mark.slow
-def test_an_older_copy_with_its_older_book_is_told_by_a_later_one(path):
+def test_an_older_copy_with_its_older_ledger_is_told_by_a_later_one(path):
     service = open_service(path, scope="joint", capacity=2)
     fill(service, range(4))
     service.delete(0)
@@ -860,17 +862,17 @@ def test_an_older_copy_with_its_older_book_is_told_by_a_later_one(path):
     older = copied(path, "older")
     with UnlearningService.open(path) as service:
         service.retrain([(number, *record(number)) for number in (1, 2)])
-    shutil.copy(path.parent / "model.db.book-2", older)
+    shutil.copy(path.parent / "model.db.ledger-2", older)
     with pytest.raises(ServiceDamaged, match="epoch that this journal has not reached"):
         UnlearningService.open(older / "model.db")
 
 
-def test_a_model_is_not_replaced_behind_the_books_back(path, monkeypatch):
-    """The sabotaged twin: a retrain that the book never hears of."""
+def test_a_model_is_not_replaced_behind_the_ledgers_back(path, monkeypatch):
+    """The sabotaged twin: a retrain that the ledger never hears of."""
 
     @contextmanager
     def silently(keeper, till):
-        yield {"operation": "", "entry": None, "book": ""}
+        yield {"operation": "", "entry": None, "ledger": ""}
 
     with open_service(path) as service:
         fill(service, range(3))
@@ -917,7 +919,7 @@ def test_a_retrain_that_dies_before_it_is_written_comes_to_nothing(
 def test_a_retrain_that_dies_before_its_entry_is_bound_is_bound_on_opening(
     path, monkeypatch
 ):
-    """The entry is in the book of the epoch that it ended, not in the new one."""
+    """The entry is in the ledger of the epoch that it ended, not in the new one."""
     service = open_service(path, scope="joint", capacity=3)
     fill(service, range(4))
     service.delete(0)
@@ -926,14 +928,14 @@ def test_a_retrain_that_dies_before_its_entry_is_bound_is_bound_on_opening(
         with pytest.raises(Died):
             service.retrain([(1, *record(1))])
     service._resources.close()
-    book = path.with_name("model.db.book-1")
+    ledger = path.with_name("model.db.ledger-1")
     rows = "SELECT kind FROM demur_rows ORDER BY sequence"
-    kinds = sql(book, rows)
+    kinds = sql(ledger, rows)
     assert kinds == [("charge",), ("commit",), ("charge",)]
     for _ in range(2):  # once, however often it is opened
         with UnlearningService.open(path) as again:
             assert again.status().epoch == 2 and again.verify().ok
-        assert sql(book, rows) == [*kinds, ("commit",)]
+        assert sql(ledger, rows) == [*kinds, ("commit",)]
 
 
 def test_a_restore_that_fails_leaves_the_clock_alone(path, monkeypatch):
@@ -959,40 +961,40 @@ def test_a_restore_that_fails_leaves_the_clock_alone(path, monkeypatch):
         assert verify_certificate(held, path).ok
 
 
-def test_a_shared_book_carries_the_service(tmp_path, path):
+def test_a_shared_ledger_carries_the_service(tmp_path, path):
     budgets = {Erasure(): Budget(2.0, 1e-6), AddOrRemoveOne(): Budget(1.0, 1e-6)}
-    with Ledger.open(tmp_path / "book.db", dataset="d", budgets=budgets) as book:
-        with open_service(path, ledger=book, requests_per_subject=1) as service:
+    with Ledger.open(tmp_path / "ledger.db", dataset="d", budgets=budgets) as ledger:
+        with open_service(path, ledger=ledger, requests_per_subject=1) as service:
             fill(service, range(4))
             certificate = service.delete(2)
-            assert certificate.book == book.id
+            assert certificate.ledger == ledger.id
             assert service.verify().ok
-        assert book.epsilon(unit=AddOrRemoveOne()) == 0.0
-        zcdp = {"ledger": book, "accounting": "zcdp"}
-        with pytest.raises(BookMismatch, match="squares of mu"):
+        assert ledger.epsilon(unit=AddOrRemoveOne()) == 0.0
+        zcdp = {"ledger": ledger, "accounting": "zcdp"}
+        with pytest.raises(LedgerMismatch, match="squares of mu"):
             open_service(tmp_path / "j.db", scope="joint", capacity=3, **zcdp)
-        with pytest.raises(BookMismatch, match="squares of mu"):
+        with pytest.raises(LedgerMismatch, match="squares of mu"):
             open_service(tmp_path / "j.db", **zcdp)
     with Ledger.open(
         tmp_path / "other.db",
         dataset="d",
         budgets={AddOrRemoveOne(): Budget(1.0, 1e-6)},
-    ) as book:
-        with pytest.raises(BookMismatch, match="Erasure"):
-            open_service(tmp_path / "k.db", ledger=book)
+    ) as ledger:
+        with pytest.raises(LedgerMismatch, match="Erasure"):
+            open_service(tmp_path / "k.db", ledger=ledger)
     memory = Ledger(Budget(1.0, 1e-6), unit=Erasure())
-    with pytest.raises(BookMismatch, match="durable"):
+    with pytest.raises(LedgerMismatch, match="durable"):
         open_service(tmp_path / "l.db", ledger=memory)
     with pytest.raises(TypeError, match="ledger"):
-        open_service(tmp_path / "m.db", ledger="book.db")
+        open_service(tmp_path / "m.db", ledger="ledger.db")
 
 
 @pytest.mark.slow
-def test_a_shared_book_that_is_spent_declines(tmp_path, path):
+def test_a_shared_ledger_that_is_spent_declines(tmp_path, path):
     budgets = {Erasure(): Budget(0.5, 1e-6)}
     rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
-    with Ledger.open(tmp_path / "book.db", **rule) as book:
-        terms = {"ledger": book, "scope": "joint", "capacity": 50}
+    with Ledger.open(tmp_path / "ledger.db", **rule) as ledger:
+        terms = {"ledger": ledger, "scope": "joint", "capacity": 50}
         with open_service(path, **terms) as service:
             fill(service, range(40))
             done = 0
@@ -1001,7 +1003,7 @@ def test_a_shared_book_that_is_spent_declines(tmp_path, path):
                     service.delete(number)
                     done += 1
             assert refusal.value.reason == "privacy" and 0 < done < 40
-            assert book.status()[0].spent_epsilon <= 0.5
+            assert ledger.status()[0].spent_epsilon <= 0.5
             assert service.status().live == 40 - done
             assert service.verify().ok
 
@@ -1072,7 +1074,7 @@ def test_a_deletion_that_memory_missed_stops_the_service(path, monkeypatch):
         assert again.certificate(1).requests == 1 and again.verify().ok
 
 
-def test_an_epoch_without_its_book_forgets_nothing(path, monkeypatch):
+def test_an_epoch_without_its_ledger_forgets_nothing(path, monkeypatch):
     with open_service(path, scope="joint", capacity=3) as service:
         fill(service, range(4))
         with monkeypatch.context() as patch:

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from demur.core.adjacency import Erasure
-from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
+from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.ledger import Budget, Ledger
 from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 from demur.unlearning.service.charges import Till
@@ -44,27 +44,27 @@ def test_a_service_on_a_server(postgres_url, tmp_path):
         UnlearningService.open(postgres_url, keys=tmp_path / "elsewhere")
 
 
-def test_a_new_epoch_needs_a_book_of_its_own(postgres_url, tmp_path):
+def test_a_new_epoch_needs_a_ledger_of_its_own(postgres_url, tmp_path):
     terms = {"keys": tmp_path / "keys", "scope": "joint", "capacity": 2}
     with open_service(postgres_url, **terms) as service:
         fill(service, range(6))
         service.delete(0)
         before = service.status()
         stay = [(n, *record(n)) for n in range(1, 6)]
-        with pytest.raises(ServiceMismatch, match="one book"):
+        with pytest.raises(ServiceMismatch, match="one ledger"):
             service.retrain(stay)
         assert service.status() == before
     budgets = {Erasure(): Budget(1.0, 1e-6)}
     rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
-    with Ledger.open(tmp_path / "next.db", **rule) as book:
-        with open_service(postgres_url, ledger=book, **terms) as service:
+    with Ledger.open(tmp_path / "next.db", **rule) as ledger:
+        with open_service(postgres_url, ledger=ledger, **terms) as service:
             service.retrain(stay)
-            assert service.delete(1).book == book.id
+            assert service.delete(1).ledger == ledger.id
             assert service.verify().ok
 
 
 def test_a_writer_that_lost_its_lock_writes_no_more(postgres_url, tmp_path):
-    """Its successor may have opened: two histories, and a book that knows both."""
+    """Its successor may have opened: two histories, and a ledger that knows both."""
     keys = {"keys": tmp_path / "keys"}
     first = open_service(postgres_url, **keys)
     fill(first, range(4))
@@ -126,7 +126,7 @@ def end_lock(service):
 
 
 @pytest.fixture
-def book(postgres_url, tmp_path, monkeypatch):
+def ledger(postgres_url, tmp_path, monkeypatch):
     monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "state"))
     budgets = {Erasure(): Budget(1.0, 1e-6)}
     rule = {"dataset": "d", "budgets": budgets, "filter": "rdp"}
@@ -137,9 +137,9 @@ def book(postgres_url, tmp_path, monkeypatch):
 JOINT = {"scope": "joint", "capacity": 2}
 
 
-def test_a_charge_still_under_way_is_not_taken_for_none(book, tmp_path):
+def test_a_charge_still_under_way_is_not_taken_for_none(ledger, tmp_path):
     """Abandoned as unpaid and paid a moment later, it would look like a rollback."""
-    place, charge = str(tmp_path / "service.db"), book.charge
+    place, charge = str(tmp_path / "service.db"), ledger.charge
     committing, writers = threading.Event(), []
 
     def slow(connection):
@@ -153,28 +153,28 @@ def test_a_charge_still_under_way_is_not_taken_for_none(book, tmp_path):
         assert committing.wait(10)
         raise OutcomeUnknown("lost")
 
-    sa.event.listen(book._store._engine, "commit", slow)
-    with open_service(place, ledger=book, **JOINT) as service:
+    sa.event.listen(ledger._store._engine, "commit", slow)
+    with open_service(place, ledger=ledger, **JOINT) as service:
         fill(service, range(6))
-        book.charge = lose_the_answer
+        ledger.charge = lose_the_answer
         with pytest.raises(OutcomeUnknown):
             service.delete(0)
-        del book.charge
+        del ledger.charge
     writers[0].join()
-    assert len(book.entries()) == 1
-    with open_service(place, ledger=book, **JOINT) as service:
+    assert len(ledger.entries()) == 1
+    with open_service(place, ledger=ledger, **JOINT) as service:
         assert service.verify().ok
 
 
-def test_a_book_out_of_reach_is_no_rewritten_journal(book, tmp_path):
+def test_a_ledger_out_of_reach_is_no_rewritten_journal(ledger, tmp_path):
     place = str(tmp_path / "service.db")
-    with open_service(place, ledger=book, **JOINT) as service:
+    with open_service(place, ledger=ledger, **JOINT) as service:
         fill(service, range(6))
         service.delete(0)
 
     def lost(*_):
-        raise BookUnreachable("lost")
+        raise LedgerUnreachable("lost")
 
-    book.commit = lost
-    with pytest.raises(BookUnreachable):
-        open_service(place, ledger=book, **JOINT)
+    ledger.commit = lost
+    with pytest.raises(LedgerUnreachable):
+        open_service(place, ledger=ledger, **JOINT)

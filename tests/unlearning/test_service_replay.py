@@ -86,7 +86,7 @@ def test_a_replay_accepts_the_service(tmp_path, case):
 
 
 class HalfNoise(Deletions):
-    """Books what it should and draws half of it."""
+    """Ledgers what it should and draws half of it."""
 
     def noised(self, entry, targets, quote):
         full = quote.mechanism
@@ -152,21 +152,21 @@ def test_whatever_a_seed_touches_is_stamped(tmp_path):
         )
 
 
-def test_a_seed_never_reaches_a_service_or_a_book_in_use(tmp_path):
+def test_a_seed_never_reaches_a_service_or_a_ledger_in_use(tmp_path):
     path = tmp_path / "model.db"
     with open_service(path) as service:
         fill(service, range(3))
         assert "NOT PRIVATE" not in repr(service) + service.delete(1).statement
     with pytest.raises(NotPrivate, match="this service is not"):
         UnlearningService.open(path, source=Seeded(1))
-    book = {"dataset": "d", "budgets": {Erasure(): Budget(1.0, 1e-6)}}
+    opening = {"dataset": "d", "budgets": {Erasure(): Budget(1.0, 1e-6)}}
     terms = {"source": Seeded(1), "requests_per_subject": 1}
     other = tmp_path / "other.db"
-    with Ledger.open(tmp_path / "book.db", **book) as ledger:
+    with Ledger.open(tmp_path / "ledger.db", **opening) as ledger:
         with pytest.raises(NotPrivate, match="testing=True"):
             open_service(other, ledger=ledger, **terms)
         assert ledger.entries() == [] and not other.exists()
-    with Ledger.open(tmp_path / "testing.db", testing=True, **book) as ledger:
+    with Ledger.open(tmp_path / "testing.db", testing=True, **opening) as ledger:
         with open_service(other, ledger=ledger, **terms) as service:
             fill(service, range(3))
             assert service.delete(1).statement.startswith("NOT PRIVATE")

@@ -80,27 +80,27 @@ def test_joint_noise_is_that_of_the_capacity_formulas(capacity):
 
 
 @pytest.mark.parametrize("terms", [{"scope": "joint"}, {"mode": "logistic"}])
-def test_the_book_admits_exactly_the_capacity(terms):
+def test_the_ledger_admits_exactly_the_capacity(terms):
     of = tariff(**terms, capacity=9)
-    book = Ledger(of.budget, unit=Erasure(), filter=of.rule)
+    ledger = Ledger(of.budget, unit=Erasure(), filter=of.rule)
     single = of.paid(of.mechanism([(of.multiplier(of.part_of_units(1)), 0.01)]))
     batch = of.paid(of.mechanism([(of.multiplier(of.part_of_units(4)), 0.04)]))
     for _ in range(5):
-        book.charge(single, label="one")
-    book.charge(batch, label="four at once")
-    assert book.status()[0].spent_epsilon <= 1.0
+        ledger.charge(single, label="one")
+    ledger.charge(batch, label="four at once")
+    assert ledger.status()[0].spent_epsilon <= 1.0
     with pytest.raises(Exception, match="Declined"):
-        book.charge(single, label="one too many")
+        ledger.charge(single, label="one too many")
 
 
-def test_the_cover_fills_a_book_and_deletions_under_it_cost_nothing():
+def test_the_cover_fills_a_ledger_and_deletions_under_it_cost_nothing():
     of = tariff()
-    book = Ledger(of.budget, unit=Erasure(), filter=of.rule)
-    cover = book.charge(of.cover(), label="cover")
-    spent = book.status()[0].spent_epsilon
+    ledger = Ledger(of.budget, unit=Erasure(), filter=of.rule)
+    cover = ledger.charge(of.cover(), label="cover")
+    spent = ledger.status()[0].spent_epsilon
     for _ in range(50):
-        book.charge(of.free(cover.id, 1e-70), label="a deletion")
-    assert book.status()[0].spent_epsilon == spent <= 1.0
+        ledger.charge(of.free(cover.id, 1e-70), label="a deletion")
+    assert ledger.status()[0].spent_epsilon == spent <= 1.0
     assert spent == pytest.approx(1.0, rel=1e-6)
 
 

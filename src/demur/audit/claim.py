@@ -1,6 +1,6 @@
 """What is claimed about a pair of neighbouring datasets, in the form a test needs.
 
-A claim may be given as an entry of a book or a mechanism (with the unit of the pair),
+A claim may be given as an entry of a ledger or a mechanism (with the unit of the pair),
 as an event, as (epsilon, delta), or as a `Claim`. Its shape decides the test: a pure
 epsilon and a general (epsilon, delta) are counted, Gaussian noise is measured by mu.
 """
@@ -92,7 +92,7 @@ class Claim:
     ) -> Claim:
         """The claim that something makes at `unit`, read at `delta`.
 
-        An entry is read at its book's own unit and delta where there is one alone.
+        An entry is read at its ledger's own unit and delta where there is one alone.
         """
         if isinstance(claim, Claim):
             return claim
@@ -146,7 +146,7 @@ def flat(output: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 def _of_entry(entry: Entry, unit: Unit | None, delta: float | None) -> Claim:
     if unit is None:
         if len(entry.promises) != 1:
-            raise TypeError("unit must be given: the entry's book has several")
+            raise TypeError("unit must be given: the entry's ledger has several")
         unit = entry.promises[0].unit
     if delta is None:
         own = [p.delta for p in entry.promises if p.unit == unit]

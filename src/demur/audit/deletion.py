@@ -78,7 +78,7 @@ def audit_deletion(
     ledger: Ledger | None = None,
     entry: Entry | None = None,
 ) -> AuditResult:
-    """The retrain test as an `AuditResult`, noted with `entry` where a book is given.
+    """The retrain test as an `AuditResult`, noted with `entry` where a ledger is given.
 
     Refuted if any check failed; the evidence names the kinds of failure and no exact
     distance. `alpha` is that of the statistical part, 0 where there is none.

@@ -20,7 +20,7 @@ import numpy as np
 from demur.core.entry import Entry
 from demur.ledger import Ledger
 
-# Of an entry: its id, time and place in the book are new each time, in any world.
+# Of an entry: its id, time and place in the ledger are new each time, in any world.
 _OF_ENTRY = ("label", "declaration", "count", "noise")
 _CARRIERS = (str, bytes, int, float, np.ndarray, dict, list, tuple)
 _PLAIN = (str, bytes, int, bool, type(None), Enum, PurePath, type)
@@ -163,7 +163,7 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         return memo[id(value)]
     try:
         return copy.deepcopy(value)
-    except Exception:  # a lock, a book, a key: something in it is not to be copied
+    except Exception:  # a lock, a ledger, a key: something in it is not to be copied
         pass
     made: Any
     if type(value) is dict:

@@ -24,7 +24,7 @@ in a neighbouring world; concave), g = F^-1 (convex). Draw a canary J at random 
 *One step down.* J right and W >= i means: the guess of J agrees with its coin and at
 least i - 1 of the others are right. Turn J's coin: the same event is "J wrong, W >=
 i - 1". By f-DP for each coin, and Jensen over coins and canaries, right_i is at most
-F(wrong_{i-1}), that is wrong_{i-1} >= g(right_i). *Bookkeeping.* right_i - right_{i+1}
+F(wrong_{i-1}), that is wrong_{i-1} >= g(right_i). *bookkeeping.* right_i - right_{i+1}
 = w_i (wrong_i - wrong_{i+1}) with w_i = i / (r - i), which grows with i. Summed by
 parts from c = v,
 

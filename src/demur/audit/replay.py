@@ -33,8 +33,9 @@ does not return.
 ...     bounded = np.clip(data, 0.0, 1.0)
 ...     noise = Gaussian.calibrated(epsilon=1.0, delta=1e-6,
 ...         sensitivity={ReplaceOne(): 1.0 / len(data)}, unit=ReplaceOne())
-...     book = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())
-...     return noise.release([bounded.mean()], book, label="mean", source=source).value
+...     ledger = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())
+...     mean = [bounded.mean()]
+...     return noise.release(mean, ledger, label="mean", source=source).value
 >>> pair = ([0.2, 0.4, 0.0], [0.2, 0.4, 7.0])
 >>> found = replay(mean, pair, unit=ReplaceOne(), subject="a clipped mean")
 >>> found.refuted, found.passages, round(found.closest, 3)

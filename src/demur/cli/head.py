@@ -74,8 +74,8 @@ def fit(
         str | None, typer.Option(help="Public classes, separated by commas.")
     ] = None,
     space: Annotated[str, typer.Option(help="The space of the radius.")] = "records",
-    book: Annotated[
-        str | None, typer.Option(help="Charge this book (made if it is not there).")
+    ledger: Annotated[
+        str | None, typer.Option(help="Charge this ledger (made if it is not there).")
     ] = None,
     stream: Annotated[
         bool | None,
@@ -100,7 +100,7 @@ def fit(
 
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
-    # All that can be refused is refused before a book is made.
+    # All that can be refused is refused before a ledger is made.
     validate.positive(epsilon=epsilon, radius=radius, norm_bound=norm_bound)
     if lam is not None:
         validate.non_negative(lam=lam)
@@ -112,12 +112,12 @@ def fit(
             return f"The head is finished and written: {output}."
         return "Its head is lost; another fit is another entry."
 
-    again = None if book is None else lambda: Ledger.open(book)
+    again = None if ledger is None else lambda: Ledger.open(ledger)
     with Hold() as hold, told_on_interrupt(again, go_on), ExitStack() as closing:
         rows = _rows(data, label, stream)
-        ledger = _open(book, data.stem, radius, space, epsilon, delta, hold)
-        if ledger is not None:
-            closing.enter_context(ledger)
+        opened = _open(ledger, data.stem, radius, space, epsilon, delta, hold)
+        if opened is not None:
+            closing.enter_context(opened)
         with _bar() as progress:
             head = _estimator(kind, lam, mechanism.value, progress)
             head.set_params(
@@ -126,7 +126,7 @@ def fit(
                 radius=radius,
                 norm_bound=norm_bound,
                 classes=_parse(classes, rows.label_type) if classes else None,
-                ledger=ledger,
+                ledger=opened,
                 space=space,
                 label=f"head of {data.stem}",
             )
@@ -226,7 +226,7 @@ def _estimator(
 
 
 def _open(
-    book: str | None,
+    ledger: str | None,
     dataset: str,
     radius: float,
     space: str,
@@ -234,14 +234,14 @@ def _open(
     delta: float,
     hold: Hold,
 ) -> Ledger | None:
-    if book is None:
+    if ledger is None:
         return None
     from demur.cli.spending import open_or_make
     from demur.core.adjacency import Ball
     from demur.ledger import Budget
 
     return open_or_make(
-        book,
+        ledger,
         dataset=dataset,
         budgets={Ball(radius, space=space): Budget(epsilon, delta)},
         hold=hold,

@@ -32,7 +32,7 @@ from demur.core.rounding import printed_up
 if TYPE_CHECKING:
     from demur.ledger import Ledger
 
-START, ENGINES, BOOK, TRUST = "Start here", "Engines", "The book", "Trust"
+START, ENGINES, LEDGER, TRUST = "Start here", "Engines", "The ledger", "Trust"
 
 app = App(
     help="Learning from people's data under a privacy promise that can be checked.",
@@ -43,19 +43,19 @@ app = App(
     cls=Contents,
 )
 ledger_app = App(
-    help="Look into a book of privacy charges: show, verify, export.",
+    help="Look into a ledger of privacy charges: show, verify, export.",
     no_args_is_help=True,
 )
 app.add_typer(head_app, name="head", rich_help_panel=ENGINES)
 app.add_typer(reports_app, name="reports", rich_help_panel=ENGINES)
 app.add_typer(unlearn_app, name="unlearn", rich_help_panel=ENGINES)
 app.command(rich_help_panel=ENGINES)(train)
-app.add_typer(ledger_app, name="ledger", rich_help_panel=BOOK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=LEDGER)
 app.command(rich_help_panel=TRUST)(audit)
 
-Book = Annotated[
+Address = Annotated[
     str,
-    typer.Argument(help="A file, sqlite:///... or postgresql://...", metavar="BOOK"),
+    typer.Argument(help="A file, sqlite:///... or postgresql://...", metavar="LEDGER"),
 ]
 
 
@@ -70,29 +70,29 @@ def version(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=START)
 def tour(
-    out: Annotated[Path, typer.Option(help="Where the book and report go.")] = Path(
+    out: Annotated[Path, typer.Option(help="Where the ledger and report go.")] = Path(
         "out/tour"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """One dataset, one book: private releases, a refusal, a check and a report."""
+    """One dataset, one ledger: private releases, a refusal, a check and a report."""
     from demur.cli.tour import run
 
     try:
         run(out, errors if as_json else console)
     except KeyboardInterrupt as stop:
         raise Interrupted(
-            f"The tour spends from a book of its own, under {out}, and begins anew"
+            f"The tour spends from a ledger of its own, under {out}, and begins anew"
             " each time: run it again."
         ) from stop
     if as_json:
-        made = ("book.db", "head.txt", "report.html")
+        made = ("ledger.db", "head.txt", "report.html")
         print_json({name.split(".")[0]: str(out / name) for name in made})
 
 
-@app.command(rich_help_panel=BOOK)
+@app.command(rich_help_panel=LEDGER)
 def report(
-    book: Book,
+    address: Address,
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = (
         Path("report.html")
     ),
@@ -109,11 +109,11 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one self-contained HTML page about a book, charts and all."""
+    """Write one self-contained HTML page about a ledger, charts and all."""
     from demur.ledger import Ledger
     from demur.report import write_report
 
-    with Ledger.open(book) as ledger, errors.status("drawing the report"):
+    with Ledger.open(address) as ledger, errors.status("drawing the report"):
         facts = write_report(
             ledger, output, charts=charts, head=_head(head), signer=signer
         )
@@ -131,25 +131,25 @@ def report(
 
 @ledger_app.command("show")
 def show(
-    book: Book,
+    address: Address,
     limit: Annotated[int, typer.Option(help="How many entries, newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Budgets, what is spent of them, and the newest entries."""
     from demur.ledger import Ledger
-    from demur.ledger.export import export_book
+    from demur.ledger.export import export_ledger
 
-    with Ledger.open(book) as ledger:
+    with Ledger.open(address) as ledger:
         if as_json:
-            print_json(export_book(ledger))
+            print_json(export_ledger(ledger))
             return
-        for table in book_tables(ledger, limit):
+        for table in ledger_tables(ledger, limit):
             console.print(table)
 
 
 @ledger_app.command("verify")
 def verify(
-    book: Book,
+    address: Address,
     head: Annotated[
         str | None,
         typer.Option(help="An exported head, SEQUENCE:HASH, or a file that holds one."),
@@ -162,7 +162,7 @@ def verify(
     """Check every row, link, signature and total; exit code 1 if anything is wrong."""
     from demur.ledger import Ledger
 
-    with Ledger.open(book) as ledger:
+    with Ledger.open(address) as ledger:
         found = ledger.verify(_head(head), signer=signer)
         if as_json:
             print_json(
@@ -182,7 +182,7 @@ def verify(
 
 @ledger_app.command("export")
 def export(
-    book: Book,
+    address: Address,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A file; default: print.")
     ] = None,
@@ -196,15 +196,15 @@ def export(
     organisation: Annotated[str, typer.Option(help="For the registry.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """The book as JSON, its head, or records for the public registry.
+    """The ledger as JSON, its head, or records for the public registry.
 
     What is exported is JSON in any case; with --json the head is, too, and so is the
     note of the file that was written.
     """
     from demur.ledger import Ledger
-    from demur.ledger.export import export_book, registry_records
+    from demur.ledger.export import export_ledger, registry_records
 
-    with Ledger.open(book) as ledger:
+    with Ledger.open(address) as ledger:
         if head_only:
             text = str(ledger.head())
             if as_json:
@@ -217,7 +217,7 @@ def export(
             )
             text = json_text(records)
         else:
-            text = json_text(export_book(ledger))
+            text = json_text(export_ledger(ledger))
         if output is None:
             print(text)
         else:
@@ -235,10 +235,10 @@ def _head(given: str | None) -> str | None:
     return given
 
 
-def book_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
-    """Tables of a book's budgets and newest entries, for the terminal."""
+def ledger_tables(ledger: Ledger, limit: int = 50) -> list[Table]:
+    """Tables of a ledger's budgets and newest entries, for the terminal."""
     budgets = Table(
-        title=f"Book of {escape(repr(ledger.terms.dataset))}", title_justify="left"
+        title=f"Ledger of {escape(repr(ledger.terms.dataset))}", title_justify="left"
     )
     for column in ("unit", "spent", "of", "delta", "tight reading"):
         budgets.add_column(column, justify="left" if column == "unit" else "right")

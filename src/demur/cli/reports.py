@@ -85,8 +85,8 @@ def make(
     clip: Annotated[
         bool, typer.Option("--clip", help="Move values outside to the bounds.")
     ] = False,
-    book: Annotated[
-        str | None, typer.Option(help="Charge this book (made if it is not there).")
+    ledger: Annotated[
+        str | None, typer.Option(help="Charge this ledger (made if it is not there).")
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="A killed job repeats its reports under it.")
@@ -102,7 +102,7 @@ def make(
 
     Columns that are not named are not read. The file is read twice: once to check and
     to take a digest, once to perturb; one entry is charged in between. A job with a
-    book that was interrupted is taken up by the same command, and pays once.
+    ledger that was interrupted is taken up by the same command, and pays once.
     """
     from demur.cli.resuming import Job
     from demur.cli.spending import open_or_make, told_on_interrupt
@@ -113,8 +113,8 @@ def make(
     from demur.mechanisms.bpm.mechanism import BPM, whole_budget
 
     def go_on(new: list[Entry]) -> str:
-        if book is None:
-            return "Nothing was booked. Run the same command again."
+        if ledger is None:
+            return "Nothing was recorded. Run the same command again."
         if not new and not kept.begun:
             return "Run the same command again."
         return (
@@ -124,8 +124,8 @@ def make(
             else "The same command with the same key goes on and pays nothing more."
         )
 
-    kept = Job(output, wanted=book is not None and idempotency_key is None)
-    again = None if book is None else lambda: Ledger.open(book)
+    kept = Job(output, wanted=ledger is not None and idempotency_key is None)
+    again = None if ledger is None else lambda: Ledger.open(ledger)
     with told_on_interrupt(again, go_on):
         table = PointTable(
             source,
@@ -143,19 +143,19 @@ def make(
                 bpm,
                 space=space,
                 overwrite=overwrite,
-                begun=_charged_before(book, kept.known(idempotency_key)),
+                begun=_charged_before(ledger, kept.known(idempotency_key)),
                 progress=progress,
             )
-            ledger = None
-            if book is not None:  # made only now, when there is something to charge
+            opened = None
+            if ledger is not None:  # made only now, when there is something to charge
                 whole: Any = {ReplaceOne(): whole_budget(bpm.declaration(space))}
-                ledger = closing.enter_context(
+                opened = closing.enter_context(
                     open_or_make(
-                        book, dataset=source.stem, budgets=whole, filter="pure"
+                        ledger, dataset=source.stem, budgets=whole, filter="pure"
                     )
                 )
             key = closing.enter_context(kept).key(idempotency_key)
-            made = job.run(ledger, label=label, idempotency_key=key)
+            made = job.run(opened, label=label, idempotency_key=key)
     if as_json:
         print_json(
             {
@@ -374,17 +374,17 @@ def _must_be_picture(path: Path | None) -> None:
         kind_of_picture(path)
 
 
-def _charged_before(book: str | None, key: str | None) -> bool:
+def _charged_before(ledger: str | None, key: str | None) -> bool:
     """Whether a job of this key has been paid for, so that its output may be there."""
-    from demur.core.errors import BookMismatch
+    from demur.core.errors import LedgerMismatch
     from demur.ledger import Ledger
 
-    if book is None or key is None:
+    if ledger is None or key is None:
         return False
     try:
-        with Ledger.open(book) as ledger:
-            return ledger.find(key) is not None
-    except BookMismatch:  # there is none yet
+        with Ledger.open(ledger) as opened:
+            return opened.find(key) is not None
+    except LedgerMismatch:  # there is none yet
         return False
 
 

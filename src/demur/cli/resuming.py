@@ -1,7 +1,7 @@
 """A job that a second run of the same command takes up: its key lies beside its output.
 
-The key is an idempotency key: the book knows by it that the job is paid for. It is made
-before the charge and removed when the job is done or was declined.
+The key is an idempotency key: the ledger knows by it that the job is paid for. It is
+made before the charge and removed when the job is done or was declined.
 """
 
 from __future__ import annotations

@@ -129,12 +129,12 @@ def written(path: object) -> None:
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
-    """An entry for JSON: where it is booked, and what it promises."""
+    """An entry for JSON: where it is recorded, and what it promises."""
     return {
         "label": entry.label,
         "sequence": entry.sequence if entry.durable else None,
         "id": entry.id,
-        "booked": entry.durable,
+        "recorded": entry.durable,
         "private": entry.private,
         "statement": entry.statement(),
     }

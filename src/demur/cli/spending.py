@@ -1,4 +1,4 @@
-"""Ctrl-C and the book: what is paid for is not lost, and nothing is paid for twice.
+"""Ctrl-C and the ledger: what is paid for is not lost, and nothing is paid for twice.
 
 Before anything is charged an interrupt stops at once. Afterwards it depends on whether
 the work can be taken up again. If it can (its noise key is kept until it is committed),
@@ -19,7 +19,7 @@ from rich.markup import escape
 from demur.cli.shell import Interrupted, errors
 from demur.core.adjacency import Unit
 from demur.core.entry import Entry
-from demur.core.errors import BookMismatch, DemurError
+from demur.core.errors import DemurError, LedgerMismatch
 from demur.durable import store
 from demur.ledger import Budget, Ledger
 
@@ -67,7 +67,7 @@ class Hold:
 
 
 class HeldLedger(Ledger):
-    """A book that holds interrupts back from the first charge on."""
+    """A ledger that holds interrupts back from the first charge on."""
 
     hold: Hold | None = None
 
@@ -85,26 +85,26 @@ class HeldLedger(Ledger):
 
 
 def open_or_make(
-    book: str,
+    ledger: str,
     *,
     dataset: str,
     budgets: Mapping[Unit, Budget],
     filter: str | None = None,
     hold: Hold | None = None,
 ) -> Ledger:
-    """The book at `book`, or a new one with these budgets, which is told.
+    """The ledger at `ledger`, or a new one with these budgets, which is told.
 
-    A new book keeps its budgets also where the command is refused later, so somebody
+    A new ledger keeps its budgets also where the command is refused later, so somebody
     who asks again with another epsilon must know of it.
     """
     kind = Ledger if hold is None else HeldLedger
     try:
-        found = kind.open(book)
-    except BookMismatch:
-        found = kind.open(book, dataset=dataset, budgets=budgets, filter=filter)
+        found = kind.open(ledger)
+    except LedgerMismatch:
+        found = kind.open(ledger, dataset=dataset, budgets=budgets, filter=filter)
         for unit, budget in budgets.items():
             errors.print(
-                f"a new book, {escape(store.shown_address(book))}: epsilon"
+                f"a new ledger, {escape(store.shown_address(ledger))}: epsilon"
                 f" {budget.epsilon:g} at delta {budget.delta:g} for"
                 f" {escape(str(unit))}",
                 highlight=False,
@@ -118,29 +118,29 @@ def open_or_make(
 
 @contextmanager
 def told_on_interrupt(
-    open_book: Callable[[], Ledger] | None, go_on: Callable[[list[Entry]], str]
+    open_ledger: Callable[[], Ledger] | None, go_on: Callable[[list[Entry]], str]
 ) -> Iterator[None]:
     """An interrupt inside says which entries were charged since, and how to go on.
 
-    `open_book` opens the book again, if there is one: the interrupted one may be in
+    `open_ledger` opens the ledger again, if there is one: the interrupted one may be in
     the middle of something. `go_on` is told the new entries.
     """
-    before = _entries(open_book)
+    before = _entries(open_ledger)
     try:
         yield
     except KeyboardInterrupt as stop:
         known = {entry.id for entry in before}
-        new = [entry for entry in _entries(open_book) if entry.id not in known]
+        new = [entry for entry in _entries(open_ledger) if entry.id not in known]
         raise Interrupted(f"{spent_words(new)} {go_on(new)}".strip()) from stop
 
 
-def _entries(open_book: Callable[[], Ledger] | None) -> list[Entry]:
-    if open_book is None:
+def _entries(open_ledger: Callable[[], Ledger] | None) -> list[Entry]:
+    if open_ledger is None:
         return []
     try:
-        with open_book() as ledger:
+        with open_ledger() as ledger:
             return ledger.entries()
-    except (DemurError, ValueError, OSError):  # no book yet
+    except (DemurError, ValueError, OSError):  # no ledger yet
         return []
 
 

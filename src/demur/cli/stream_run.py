@@ -1,4 +1,4 @@
-"""Playing a stream for `demur unlearn`: its options, its book, its files."""
+"""Playing a stream for `demur unlearn`: its options, its ledger, its files."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class StreamOptions:
         return bound | {"Lambda": self.lambda_ * inserts}
 
 
-def open_book(
-    book: str | None, dataset: str, options: StreamOptions, hold: Hold
+def open_ledger(
+    ledger: str | None, dataset: str, options: StreamOptions, hold: Hold
 ) -> Ledger | None:
-    """The book, made if it is not there; interrupts wait from its first charge on."""
-    if book is None:
+    """The ledger, made if it is not there; interrupts wait from its first charge on."""
+    if ledger is None:
         return None
     from demur.cli.spending import open_or_make
     from demur.core.adjacency import Erasure
     from demur.ledger import Budget
 
     return open_or_make(
-        book,
+        ledger,
         dataset=dataset,
         budgets={Erasure(): Budget(options.epsilon, options.delta)},
         filter="gaussian",

@@ -24,7 +24,7 @@ def train(
     """Train a private model as CONFIG.toml says, and write its parameters.
 
     The file has the tables data, model, privacy, training and output; examples and
-    classes in it are public numbers. A run with a book can be interrupted: the same
+    classes in it are public numbers. A run with a ledger can be interrupted: the same
     command takes it up at its last checkpoint and pays nothing more.
     """
     from demur.cli.spending import told_on_interrupt
@@ -39,17 +39,19 @@ def train(
         ) from error
     said = read_config(config)
     own = _own_checkpoint(said, config.parent)
-    book = _book(said, config.parent)
+    ledger = _ledger(said, config.parent)
 
     def go_on(new: list[Entry]) -> str:
-        if book is None:
-            return "Nothing was booked, and the steps made are lost. Run it again."
+        if ledger is None:
+            return "Nothing was recorded, and the steps made are lost. Run it again."
         return (
             "The same command goes on from the last checkpoint with the noise it would"
             " have had, and pays nothing more: run it again."
         )
 
-    with told_on_interrupt(None if book is None else lambda: Ledger.open(book), go_on):
+    with told_on_interrupt(
+        None if ledger is None else lambda: Ledger.open(ledger), go_on
+    ):
         new = own is not None and not own.exists()
         try:
             done = run(said, config.parent)
@@ -76,16 +78,16 @@ def train(
 
 
 def _own_checkpoint(said: dict[str, dict[str, Any]], home: Path) -> Path | None:
-    """Where a run with a book is kept, if the file names no place; gone when done."""
+    """Where a run with a ledger is kept, if the file names no place; gone when done."""
     output = said["output"]
-    if "book" not in output or "checkpoint" in output:
+    if "ledger" not in output or "checkpoint" in output:
         return None
     output["checkpoint"] = f"{output['model']}.run"
     return home / str(output["checkpoint"])
 
 
-def _book(said: dict[str, dict[str, Any]], home: Path) -> str | None:
-    named = said["output"].get("book")
+def _ledger(said: dict[str, dict[str, Any]], home: Path) -> str | None:
+    named = said["output"].get("ledger")
     if not isinstance(named, str):
         return None
     return named if "://" in named else str(home / named)

@@ -11,7 +11,7 @@ import typer
 from demur.cli.shell import App, AsJson, Code, console, print_json
 from demur.cli.stream_run import (
     StreamOptions,
-    open_book,
+    open_ledger,
     play_stream,
     tell,
     write_files,
@@ -74,7 +74,9 @@ Norm = Annotated[float, typer.Option(help="Rows are clipped to it.")]
 GammaLearn = Annotated[float, typer.Option(help="Average regret that N* aims at.")]
 GammaPriv = Annotated[float, typer.Option(help="Average regret, deletions included.")]
 Calibration = Annotated[int, typer.Option(help="Inserts of the bootstrap.")]
-Book = Annotated[str | None, typer.Option(help="Charge this book (made if absent).")]
+LedgerOption = Annotated[
+    str | None, typer.Option(help="Charge this ledger (made if absent).")
+]
 PlotOption = Annotated[
     Path | None, typer.Option(help="Draw regret and capacity (.png, .svg, .pdf).")
 ]
@@ -98,7 +100,7 @@ def run(
     gamma_learn: GammaLearn = 0.5,
     gamma_priv: GammaPriv = 1.0,
     calibration: Calibration = 500,
-    book: Book = None,
+    ledger: LedgerOption = None,
     plot: PlotOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the weights (.npz).")
@@ -117,7 +119,7 @@ def run(
 
     _check_target(plot, ".png", ".svg", ".pdf")
     _check_target(output, ".npz")
-    # All that can be refused is refused before a book is made.
+    # All that can be refused is refused before a ledger is made.
     validate.positive(
         epsilon=epsilon,
         norm_bound=norm_bound,
@@ -151,15 +153,15 @@ def run(
             " Another run is another entry."
         )
 
-    again = None if book is None else lambda: Ledger.open(book)
+    again = None if ledger is None else lambda: Ledger.open(ledger)
     with Hold() as hold, told_on_interrupt(again, go_on):
         events = read_stream(stream)
-        ledger = open_book(book, stream.stem, options, hold)
+        opened = open_ledger(ledger, stream.stem, options, hold)
         try:
-            played, weights = play_stream(events, options, ledger)
+            played, weights = play_stream(events, options, opened)
         finally:
-            if ledger is not None:
-                ledger.close()
+            if opened is not None:
+                opened.close()
         files = write_files(played, plot, output, weights, events.features)
         finished = True
         if hold.asked:
@@ -232,22 +234,24 @@ def verify(
         str,
         typer.Argument(help="The service: a file, sqlite:///... or postgresql://..."),
     ],
-    book: Annotated[
+    ledger: Annotated[
         str | None,
-        typer.Option(help="The book that was charged, if it is not the service's own."),
+        typer.Option(
+            help="The ledger that was charged, if it is not the service's own."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a certificate against journal and book; exits with 1 if it does not hold.
+    """Check a certificate against journal and ledger; exits with 1 if it does not hold.
 
-    The journal's chain, the deletion's row word for word, the entry in the book, and
+    The journal's chain, the deletion's row word for word, the entry in the ledger, and
     the epsilon that the noise comes to.
     """
     from demur.unlearning.records.certificate import Certificate
     from demur.unlearning.service.verify_certificate import verify_certificate
 
     held = Certificate.load(certificate)
-    found = verify_certificate(held, journal, book=book)
+    found = verify_certificate(held, journal, ledger=ledger)
     if as_json:
         print_json(
             {

@@ -18,7 +18,7 @@ from demur.convex.heads.estimators import (
     BallSoftmaxClassifier,
     BallSVC,
 )
-from demur.convex.release import BookLeftBehind
+from demur.convex.release import LedgerLeftBehind
 from demur.convex.report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import LipschitzMap, unit_from_json
@@ -39,7 +39,7 @@ _KINDS: dict[str, type[Head]] = {
     )
 }
 _RELEASED = ("prototypes_", "coef_", "intercept_")
-# Never written: a book, noise, or what the caller passed for this run alone.
+# Never written: a ledger, noise, or what the caller passed for this run alone.
 _LEFT_OUT = {"ledger", "source", "progress", "classes"}
 
 
@@ -91,7 +91,7 @@ def load_head(path: str | os.PathLike[str]) -> Head:
                     setattr(head, name, _numbers(data[name]))
             head.classes_ = data["classes"]
         if meta["entry"]["durable"]:
-            head.ledger = BookLeftBehind(meta["entry"]["dataset"])
+            head.ledger = LedgerLeftBehind(meta["entry"]["dataset"])
         head.n_features_in_ = int(meta["n_features"])
         if meta["feature_names"] is not None:
             head.feature_names_in_ = np.array(meta["feature_names"], dtype=object)

@@ -21,7 +21,7 @@ from demur.core.bounds import Bound, BoundSource, real_array
 from demur.core.entropy import Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.ledger import Budget, Ledger, own_book
+from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.mechanisms import Gaussian
 
 Array = NDArray[np.float64]
@@ -32,7 +32,7 @@ UNPROTECTED = (
 )
 FIXED_IN_ADVANCE = (
     "lam, tau, the radius, the norm bound and every other hyper-parameter were fixed"
-    " without looking at the data, or charged to the book"
+    " without looking at the data, or charged to the ledger"
 )
 UNCERTIFIED = (
     "the released parameters minimise the stated objective to a gradient norm of at"
@@ -45,31 +45,31 @@ DECLARED_LOSS = (
 
 
 @dataclass(frozen=True)
-class BookLeftBehind:
-    """Stands where a ledger was, in a pickle: a fit must not go on without its book."""
+class LedgerLeftBehind:
+    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
 
     dataset: str
 
 
-def own_ledger(
-    ledger: Ledger | BookLeftBehind | None,
+def head_ledger(
+    ledger: Ledger | LedgerLeftBehind | None,
     *,
     radius: float,
     space: str,
     epsilon: float,
     delta: float,
 ) -> Ledger:
-    """The book given, or one in memory for this release alone ("not booked")."""
-    if isinstance(ledger, BookLeftBehind):
+    """The ledger given, or one in memory for this release alone ("not recorded")."""
+    if isinstance(ledger, LedgerLeftBehind):
         raise NotPrivate(
             "this head was copied to another process or loaded from a file, and its"
-            f" book {ledger.dataset!r} stayed behind: a fit here would not be charged"
+            f" ledger {ledger.dataset!r} stayed behind: a fit here would not be charged"
             " to it."
-            " Set ledger= to the opened book (or to None, for a release that is not"
-            " booked). Nothing was spent."
+            " Set ledger= to the opened ledger (or to None, for a release that is not"
+            " recorded). Nothing was spent."
         )
     unit = Ball(radius, space=space)
-    return own_book(ledger, Budget(epsilon, delta), unit=unit)
+    return ledger_or_in_memory(ledger, Budget(epsilon, delta), unit=unit)
 
 
 def head_mechanism(
@@ -135,14 +135,14 @@ def release_head(
     `loss="declared"` with `lz` is for a convex loss of one's own.
 
     With a bias the last coordinate of theta multiplies the feature `bias_scale`.
-    Without a ledger the charge goes to a book in memory, and the statement says "not
-    booked".
+    Without a ledger the charge goes to a ledger in memory, and the statement says "not
+    recorded".
 
     >>> private = release_head([0.5, -0.2, 0.1], loss="logistic", n=5000, lam=0.01,
     ...     norm_bound=1.0, radius=0.3, epsilon=1.0, delta=1e-6, gradient_norm=2e-10)
     >>> private.value.shape
     (3,)
-    >>> "Not booked" in private.statement()
+    >>> "Not recorded" in private.statement()
     True
     """
     value = real_array("theta", theta)
@@ -203,7 +203,9 @@ def release_head(
         bounds=(Bound(norm_bound, BoundSource(norm_source)), *bounds),
         assumptions=(FIXED_IN_ADVANCE, *conditional, *assumptions),
     )
-    book = own_ledger(ledger, radius=radius, space=space, epsilon=epsilon, delta=delta)
+    ledger = head_ledger(
+        ledger, radius=radius, space=space, epsilon=epsilon, delta=delta
+    )
     return mechanism.release(
-        value, book, label=label, idempotency_key=idempotency_key, source=source
+        value, ledger, label=label, idempotency_key=idempotency_key, source=source
     )

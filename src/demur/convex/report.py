@@ -44,8 +44,8 @@ class PrivacyReport:
         return self.mu_at(self.radius)
 
     @property
-    def booked(self) -> bool:
-        """Whether a durable book holds the entry."""
+    def recorded(self) -> bool:
+        """Whether a durable ledger holds the entry."""
         return self.entry.durable
 
     def mu_at(self, radius: float) -> float:
@@ -93,7 +93,7 @@ class PrivacyReport:
         return min(1.0, _NORMAL.cdf(_NORMAL.inv_cdf(kappa) + mu) * (1.0 + 1e-12))
 
     def statement(self, *, records: int | None = None) -> str:
-        """One paragraph for the person who signs; says whether it was booked."""
+        """One paragraph for the person who signs; says whether it was recorded."""
         return self.entry.statement(records=records)
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class PrivacyReport:
             "sensitivity": self.sensitivity.to_json() if self.sensitivity else None,
             "assumptions": list(self.assumptions),
             "unprotected": list(self.unprotected),
-            "booked": self.booked,
+            "recorded": self.recorded,
             "private": self.entry.private,
             "entry": self.entry.id,
             "statement": self.statement(),

@@ -1,6 +1,6 @@
 """A non-decreasing, piecewise-linear upper bound of a function of the radius.
 
-This is how an entry of the book stores "the result moves by at most Delta(r) when a
+This is how an entry of the ledger stores "the result moves by at most Delta(r) when a
 record moves by at most r": plain knots, no code, readable for ever.
 """
 

@@ -1,7 +1,7 @@
-"""What a mechanism declares before it may run: the whole of what the book needs.
+"""What a mechanism declares before it may run: the whole of what the ledger needs.
 
 The ledger stores a declaration as data and never calls an engine. `Mechanism` is the
-one thing an engine must be able to do for the book.
+one thing an engine must be able to do for the ledger.
 """
 
 from __future__ import annotations
@@ -93,5 +93,5 @@ class Mechanism(Protocol):
     """Anything that can declare its cost."""
 
     def declaration(self) -> Declaration:
-        """What the book has to know before noise is drawn."""
+        """What the ledger has to know before noise is drawn."""
         ...

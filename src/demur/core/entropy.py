@@ -1,4 +1,4 @@
-"""Where noise comes from: OS entropy, one 256-bit key for each entry of the book.
+"""Where noise comes from: OS entropy, one 256-bit key for each entry of the ledger.
 
     key = 32 bytes of the operating system
     stream(purpose, block) = ChaCha20 keystream under HKDF-SHA256(key, purpose, block)

@@ -1,4 +1,4 @@
-"""One line of the book, as data: what was declared, and where it was booked."""
+"""One line of the ledger, as data: what was declared, and where it was recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demur.core.rounding import printed_up
 
 @dataclass(frozen=True)
 class Promise:
-    """A unit at which a book has a budget, and the delta it reads at."""
+    """A unit at which a ledger has a budget, and the delta it reads at."""
 
     unit: Unit
     epsilon: float
@@ -60,7 +60,7 @@ class Entry:
 
 @lru_cache(maxsize=4096)
 def _alone(event: Event, delta: float, sampler_distance: float) -> float:
-    """The price of one entry; a book's entries are often equal."""
+    """The price of one entry; a ledger's entries are often equal."""
     return epsilon_with_slack(event, delta, sampler_distance)
 
 
@@ -133,9 +133,9 @@ def _sentences(entry: Entry, records: int | None) -> list[str]:
                 " allow publishing somebody's record outright."
             )
     lines.append(
-        f"Booked as entry {entry.sequence} ({entry.id[:8]}) on {entry.time[:10]}."
+        f"Recorded as entry {entry.sequence} ({entry.id[:8]}) on {entry.time[:10]}."
         if entry.durable
-        else "Not booked: the book was in memory only."
+        else "Not recorded: the ledger was in memory only."
     )
     return lines
 

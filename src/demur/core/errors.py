@@ -25,20 +25,20 @@ class NoiseReuse(DemurError):
     """The same noise was asked for twice, or outside the process that owns it."""
 
 
-class BookMismatch(DemurError):
-    """A book exists already with other terms than those asked for."""
+class LedgerMismatch(DemurError):
+    """A ledger exists already with other terms than those asked for."""
 
 
-class BookDamaged(DemurError):
-    """A book does not verify: a row was edited, removed, reordered or cut off."""
+class LedgerDamaged(DemurError):
+    """A ledger does not verify: a row was edited, removed, reordered or cut off."""
 
 
 class IdempotencyConflict(DemurError):
     """An idempotency key was used again for something else; nothing was spent."""
 
 
-class BookUnreachable(DemurError):
-    """The book's store did not answer in time; this step spent nothing."""
+class LedgerUnreachable(DemurError):
+    """The ledger's store did not answer in time; this step spent nothing."""
 
 
 class OutcomeUnknown(DemurError):

@@ -108,7 +108,7 @@ class Passage:
 
 @dataclass(eq=False)
 class Charge:
-    """What was asked of a book; `paid` once a new entry is written."""
+    """What was asked of a ledger; `paid` once a new entry is written."""
 
     declaration: Declaration
     count: int
@@ -290,7 +290,7 @@ def watching(tape: Tape | None) -> Iterator[None]:
 def asked(
     declaration: Declaration, count: int, label: str, *, private: bool
 ) -> Charge | None:
-    """Tell of a charge before it is written; the book marks it as paid afterwards."""
+    """Tell of a charge before it is written; the ledger marks it as paid afterwards."""
     tape = active()
     if tape is None:
         return None

@@ -3,7 +3,7 @@
 One float64 operation is off by at most half an ulp, so its exact result lies below
 `up(x)` and above `down(x)`. Where an exact result should stay exact (8 * 0.2 fits a
 budget of 1.6) the operation is done in fractions and rounded once, in one direction.
-Sums over a book are kept exact.
+Sums over a ledger are kept exact.
 """
 
 import math

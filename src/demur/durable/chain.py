@@ -1,11 +1,11 @@
-"""The hash chain of a book: canonical text, links, heads and signatures.
+"""The hash chain of a ledger: canonical text, links, heads and signatures.
 
 Row k carries hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
-book's terms. Whoever knows hash_k can tell any change to rows 1..k: an edited, removed
-or reordered row changes a link, and making the links right again needs another hash_k
-(a collision). Two things a chain alone cannot show: that its *end* was cut off, and
-that the whole of it was rewritten. For those an exported head (sequence and hash, kept
-elsewhere) or signatures are needed.
+ledger's terms. Whoever knows hash_k can tell any change to rows 1..k: an edited,
+removed or reordered row changes a link, and making the links right again needs another
+hash_k (a collision). Two things a chain alone cannot show: that its *end* was cut off,
+and that the whole of it was rewritten. For those an exported head (sequence and hash,
+kept elsewhere) or signatures are needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def link(previous: str, body: str) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """How far a book had come, and the hash that pins everything up to there."""
+    """How far a ledger had come, and the hash that pins everything up to there."""
 
     sequence: int
     hash: str
@@ -83,7 +83,7 @@ def load_signing_key(key: Ed25519PrivateKey | Path | str) -> Ed25519PrivateKey:
 
 
 def public_hex(key: Ed25519PrivateKey) -> str:
-    """The public half, as the book's terms record it."""
+    """The public half, as the ledger's terms record it."""
     return key.public_key().public_bytes_raw().hex()
 
 

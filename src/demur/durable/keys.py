@@ -1,12 +1,13 @@
-"""The shelf of keys: noise keys of entries not yet committed, outside the book.
+"""The shelf of keys: noise keys of entries not yet committed, outside the ledger.
 
 A key is made with its entry, which records the key's SHA-256: only that key can ever
 draw for that entry, on any machine. It is wiped when the entry is committed. Only an
 entry with an idempotency key *and* an input digest keeps its key on disk
 (owner-only): a retried task then draws the very same noise for the very same input. Any
 other key lives in memory, is handed out once and dies with the process; its entry stays
-spent. The shelf also holds the book's secret, under which digests of private inputs are
-keyed: an unkeyed digest in the book would let a reader test guesses about the data.
+spent. The shelf also holds the ledger's secret, under which digests of private inputs
+are keyed: an unkeyed digest in the ledger would let a reader test guesses about the
+data.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class Shelf:
             path.unlink()
 
     def keyed_digest(self, input_digest: str, salt: str) -> str:
-        """The digest of an input, under the book's secret and the entry's salt.
+        """The digest of an input, under the ledger's secret and the entry's salt.
 
-        Without a salt, equal inputs of two entries would look equal in the book.
+        Without a salt, equal inputs of two entries would look equal in the ledger.
         """
         if self._folder is None:
             secret = self._memory.setdefault(_SECRET, os.urandom(KEY_BYTES))
@@ -121,7 +122,7 @@ class Shelf:
 
 
 def keys_folder() -> Path:
-    """Where keys of a book on a server lie: what must survive but is no setting."""
+    """Where keys of a ledger on a server lie: what must survive but is no setting."""
     chosen = os.environ.get("DEMUR_KEYS")
     if chosen:
         return Path(chosen)

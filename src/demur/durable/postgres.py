@@ -1,4 +1,4 @@
-"""A book on a PostgreSQL server: what may be waited for, and for how long.
+"""A ledger on a PostgreSQL server: what may be waited for, and for how long.
 
 A link can go dead without a word and a client can stop with the lock in its hand. So
 every wait has an end, which this module sets for each session by itself (a parameter of
@@ -62,7 +62,7 @@ _DURABLE = (
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a book on a server is waited for, in seconds; not for files.
+    """How long a ledger on a server is waited for, in seconds; not for files.
 
     - `connect`: for a connection (PostgreSQL's clients know whole seconds, from 2);
     - `silence`: for any sign of life of the other end of a link;
@@ -108,7 +108,7 @@ def make_engine(url: str, timeouts: Timeouts) -> Engine:
         )
     except ModuleNotFoundError as error:
         raise DemurError(
-            "a book on PostgreSQL needs psycopg: pip install 'demur[postgres]'."
+            "a ledger on PostgreSQL needs psycopg: pip install 'demur[postgres]'."
             " Nothing was spent."
         ) from error
     chosen = _chosen_settings(address)

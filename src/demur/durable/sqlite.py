@@ -1,4 +1,4 @@
-"""A book in a SQLite file, or in memory: for the processes of one host.
+"""A ledger in a SQLite file, or in memory: for the processes of one host.
 
 Transactions begin where we say so: BEGIN IMMEDIATE takes the write lock before anything
 is read. WAL with synchronous=FULL makes a commit durable before it returns.
@@ -28,7 +28,8 @@ def path_of(url: str) -> Path:
     path = Path(url.removeprefix("sqlite:///")).expanduser()
     if str(path) in ("", ".", ":memory:"):
         raise ValueError(
-            f"url must name a file; got {url!r}. For a book in memory use Ledger(...)."
+            f"url must name a file; got {url!r}. For a ledger in memory use"
+            " Ledger(...)."
         )
     if path.is_dir():
         raise ValueError(f"url must name a file; {path.name!r} is a folder")
@@ -38,7 +39,7 @@ def path_of(url: str) -> Path:
 
 
 def make_engine(path: Path | None) -> Engine:
-    """An engine for the book in this file, or for one in memory."""
+    """An engine for the ledger in this file, or for one in memory."""
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=None if path is None else str(path)),
         **_pool(path),

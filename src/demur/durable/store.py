@@ -1,4 +1,4 @@
-"""Where a book is kept: SQLite for one host, PostgreSQL for many. SQL lives here.
+"""Where a ledger is kept: SQLite for one host, PostgreSQL for many. SQL lives here.
 
 Every write is one transaction that first takes the one lock all writers share, then
 reads the totals, then writes the row, the totals and the head together:
@@ -37,10 +37,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from demur.core.errors import (
-    BookDamaged,
-    BookMismatch,
-    BookUnreachable,
     DemurError,
+    LedgerDamaged,
+    LedgerMismatch,
+    LedgerUnreachable,
     OutcomeUnknown,
 )
 from demur.durable import postgres, sqlite
@@ -51,12 +51,12 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
 _T = TypeVar("_T")
 
 metadata = sa.MetaData()
-book = sa.Table(
-    "demur_book",
+ledger = sa.Table(
+    "demur_ledger",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("schema_version", sa.Integer, nullable=False),
-    sa.Column("book_id", sa.String(64), nullable=False),
+    sa.Column("ledger_id", sa.String(64), nullable=False),
     sa.Column("terms", sa.Text, nullable=False),
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
@@ -104,13 +104,13 @@ def _refuse_draws_without_count(connection: Connection) -> None:
     """From 1: old rows mean what they meant, and no more of them are taken.
 
     An older demur counts a row of many draws as one, and would hand out some twice. The
-    version keeps it from opening the book; this stops one that has it open.
+    version keeps it from opening the ledger; this stops one that has it open.
     """
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(
             "CREATE TRIGGER IF NOT EXISTS demur_draws BEFORE INSERT ON demur_rows"
             " WHEN NEW.kind = 'draw' AND NEW.count IS NULL"
-            " BEGIN SELECT RAISE(ABORT, 'this book needs a newer demur'); END"
+            " BEGIN SELECT RAISE(ABORT, 'this ledger needs a newer demur'); END"
         )
         return
     alter = "ALTER TABLE demur_rows"
@@ -129,7 +129,7 @@ class Store:
     """An engine, its lock, and the two kinds of transaction."""
 
     def __init__(self, url: str | None, timeouts: Timeouts | None = None) -> None:
-        """A book in memory (None), in a file (a path or sqlite:///) or on a server."""
+        """In memory (None), in a file (a path or sqlite:///) or on a server."""
         self._timeouts = timeouts or Timeouts()
         self._met = False  # whether the server has ever answered
         self._process = os.getpid()
@@ -146,7 +146,7 @@ class Store:
 
     @property
     def folder(self) -> Path | None:
-        """The folder beside a book in a file, for what must stay outside of it."""
+        """The folder beside a ledger in a file, for what must stay outside of it."""
         path = self._path
         return None if path is None else path.with_name(f"{path.name}.keys")
 
@@ -158,8 +158,8 @@ class Store:
         if os.getpid() != self._process:
             if not self.durable:
                 raise DemurError(
-                    "a book in memory belongs to the process that opened it: a forked"
-                    " copy could spend the same budget twice. Open a durable book."
+                    "a ledger in memory belongs to the process that opened it: a forked"
+                    " copy could spend the same budget twice. Open a durable ledger."
                 )
             # Connections must not be shared with the parent. They are kept, unused:
             # closing the parent's SQLite files here could disturb its locks.
@@ -171,7 +171,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view of the book."""
+        """A consistent view of the ledger."""
         # Several SELECTs see one state; SQLite does so by itself.
         options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         give_up = time.monotonic() + self._timeouts.call  # for a first answer
@@ -187,7 +187,7 @@ class Store:
 
     @contextmanager
     def write(self, give_up: float | None = None) -> Iterator[Connection]:
-        """A transaction that holds the book's one lock until it is durable.
+        """A transaction that holds the ledger's one lock until it is durable.
 
         On a server it ends at the monotonic time `give_up`, or after a call's time.
         """
@@ -209,9 +209,10 @@ class Store:
     def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
         """Run `work` in a transaction until it is durable, within the time of a call.
 
-        `work(connection, again)` must take the book's lock first. `again` says that an
-        earlier attempt's outcome is unknown: it must look for what that attempt would
-        have written, by a name made before the first attempt, and not write it twice.
+        `work(connection, again)` must take the ledger's lock first. `again` says that
+        an earlier attempt's outcome is unknown: it must look for what that attempt
+        would have written, by a name made before the first attempt, and not write it
+        twice.
         """
         give_up = time.monotonic() + self._timeouts.call
         unknown: OutcomeUnknown | None = None
@@ -223,7 +224,7 @@ class Store:
             except OutcomeUnknown as error:
                 failed: DemurError = error
                 unknown = error
-            except BookUnreachable as error:
+            except LedgerUnreachable as error:
                 failed = error
             passing = not self._is_sqlite and postgres.is_passing(failed.__cause__)
             if not passing or time.monotonic() + wait > give_up:
@@ -276,21 +277,21 @@ class Store:
         return known and postgres.is_passing(error) and time.monotonic() < latest
 
     def prepare(
-        self, terms: str, book_id: str, genesis: str, budget_count: int
+        self, terms: str, ledger_id: str, genesis: str, budget_count: int
     ) -> None:
-        """Create the tables and the book, unless they are there; migrate old ones."""
+        """Create the tables and the ledger, unless they are there; migrate old ones."""
         with self.write() as connection:
             if not self._is_sqlite:
                 # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(6845231977)"))
             metadata.create_all(connection, checkfirst=True)
-            if connection.execute(sa.select(book.c.id)).first() is not None:
+            if connection.execute(sa.select(ledger.c.id)).first() is not None:
                 return
             connection.execute(
-                book.insert().values(
+                ledger.insert().values(
                     id=1,
                     schema_version=SCHEMA_VERSION,
-                    book_id=book_id,
+                    ledger_id=ledger_id,
                     terms=terms,
                     sequence=0,
                     hash=genesis,
@@ -302,48 +303,50 @@ class Store:
             )
 
     def exists(self) -> bool:
-        """Whether there is a book at this address already; creates nothing."""
+        """Whether there is a ledger at this address already; creates nothing."""
         if self._path is not None and not self._path.exists():
             return False
         with self.read() as connection:
-            if not sa.inspect(connection).has_table(book.name):
+            if not sa.inspect(connection).has_table(ledger.name):
                 return False
-            return connection.execute(sa.select(book.c.id)).first() is not None
+            return connection.execute(sa.select(ledger.c.id)).first() is not None
 
     def migrate(self) -> None:
-        """Bring an older book to this version's schema; refuse a newer one.
+        """Bring an older ledger to this version's schema; refuse a newer one.
 
-        A book that is up to date is only read: by those who may not write, too.
+        A ledger that is up to date is only read: by those who may not write, too.
         """
         with self.read() as connection:
-            version = connection.execute(sa.select(book.c.schema_version)).scalar_one()
+            version = connection.execute(
+                sa.select(ledger.c.schema_version)
+            ).scalar_one()
         if version == SCHEMA_VERSION:
             return
         with self.write() as connection:
-            statement = sa.select(book.c.schema_version)
+            statement = sa.select(ledger.c.schema_version)
             version = connection.execute(_locked(statement, connection)).scalar_one()
             if version > SCHEMA_VERSION:
-                raise BookMismatch(
-                    f"this book has schema {version}; this version of demur reads up to"
-                    f" {SCHEMA_VERSION}. Use a newer demur. Nothing was spent."
+                raise LedgerMismatch(
+                    f"this ledger has schema {version}; this version of demur reads up"
+                    f" to {SCHEMA_VERSION}. Use a newer demur. Nothing was spent."
                 )
             while version < SCHEMA_VERSION:
                 if version not in MIGRATIONS:
-                    raise BookMismatch(
-                        f"this book has schema {version}, from which no migration is"
+                    raise LedgerMismatch(
+                        f"this ledger has schema {version}, from which no migration is"
                         f" known to {SCHEMA_VERSION}. Nothing was spent."
                     )
                 MIGRATIONS[version](connection)
                 version += 1
-                connection.execute(book.update().values(schema_version=version))
+                connection.execute(ledger.update().values(schema_version=version))
 
     def close(self) -> None:
-        """Close what is open; a durable book can be opened again."""
+        """Close what is open; a durable ledger can be opened again."""
         if os.getpid() == self._process:
             self._engine.dispose()
 
 
-_HEAD = sa.select(book.c.sequence, book.c.hash)
+_HEAD = sa.select(ledger.c.sequence, ledger.c.hash)
 _TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 
 
@@ -357,7 +360,7 @@ def shown_address(url: str | os.PathLike[str]) -> str:
     return f"{address.drivername}://...{where}"
 
 
-def lock_book(connection: Connection) -> tuple[int, str, list[str]]:
+def lock_ledger(connection: Connection) -> tuple[int, str, list[str]]:
     """Take the lock all writers share; the head and the totals as they stand."""
     head = connection.execute(_locked(_HEAD, connection)).one()
     totals = connection.execute(_locked(_TOTALS, connection)).scalars()
@@ -374,7 +377,7 @@ def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]
 
 @contextmanager
 def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
-    """One thread at a time on the single connection of a book in memory."""
+    """One thread at a time on the single connection of a ledger in memory."""
     if durable:
         yield
         return
@@ -394,24 +397,24 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
         yield
     except postgres.Unconfirmed as error:
         raise OutcomeUnknown(
-            "the book answered a commit, but no standby has confirmed it: its wait was"
-            " cancelled. Repeat the same call with the same idempotency key: it pays"
-            " once. Without a key, count it as spent."
+            "the ledger answered a commit, but no standby has confirmed it: its wait"
+            " was cancelled. Repeat the same call with the same idempotency key: it"
+            " pays once. Without a key, count it as spent."
         ) from error
     except (DBAPIError, PoolTimeout) as error:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
-            raise BookDamaged(f"this file is no book: {cause}") from error
+            raise LedgerDamaged(f"this file is no ledger: {cause}") from error
         if not _is_unreachable(error):
             raise
         if progress.committing:
             raise OutcomeUnknown(
-                f"the book was lost while it answered a commit: {cause}. What was asked"
-                " may or may not have been written. Repeat the same call with the same"
-                " idempotency key: it pays once. Without a key, count it as spent."
+                f"the ledger was lost while it answered a commit: {cause}. What was"
+                " asked may or may not have been written. Repeat the same call with the"
+                " same idempotency key: it pays once. Without a key, count it as spent."
             ) from error
-        raise BookUnreachable(
-            f"the book could not be reached: {cause}. Nothing was spent by this step;"
+        raise LedgerUnreachable(
+            f"the ledger could not be reached: {cause}. Nothing was spent by this step;"
             " what was charged before it stays spent."
         ) from error
 

@@ -1,4 +1,4 @@
-"""The book: budgets, filters, entries, reservations, hash chain and store."""
+"""The ledger: budgets, filters, entries, reservations, hash chain and store."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from demur.ledger.filters import Filter as Filter
     from demur.ledger.filters import GaussianMeter as GaussianMeter
     from demur.ledger.filters import RenyiMeter as RenyiMeter
-    from demur.ledger.in_memory import own_book as own_book
+    from demur.ledger.in_memory import ledger_or_in_memory as ledger_or_in_memory
     from demur.ledger.ledger import Ledger as Ledger
     from demur.ledger.notes import Note as Note
     from demur.ledger.reader import BudgetStatus as BudgetStatus

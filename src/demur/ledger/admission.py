@@ -38,7 +38,7 @@ def ways_to_pay(
     if all(way is None for way in ways):
         raise NotCovered(
             f"{declaration.name!r} speaks of {', '.join(cost.spoken_of())}; this"
-            " book has budgets at"
+            " ledger has budgets at"
             f" {', '.join(str(u) for u, _ in terms.budgets)}."
             " Nothing was spent."
         )

@@ -1,4 +1,4 @@
-"""How much a book may spend at one unit."""
+"""How much a ledger may spend at one unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demur.core import validate
 
 @dataclass(frozen=True)
 class Budget:
-    """At most `epsilon` at `delta`, over everything the book will ever hold."""
+    """At most `epsilon` at `delta`, over everything the ledger will ever hold."""
 
     epsilon: float
     delta: float = 0.0

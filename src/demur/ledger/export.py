@@ -1,7 +1,7 @@
-"""A book as plain data: for other programs, and for the public register of deployments.
+"""A ledger as plain data: for programs, and for the public registry of deployments.
 
 Nothing in an export is secret: labels, costs, times, keyed digests. No noise key, no
-exact value and no plain digest of an input is in the book to begin with.
+exact value and no plain digest of an input is in the ledger to begin with.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NEIGHBOURS = {
 }
 
 
-def export_book(ledger: Ledger) -> dict[str, Any]:
-    """Terms, budgets, entries, readings and head of a book, ready for JSON."""
+def export_ledger(ledger: Ledger) -> dict[str, Any]:
+    """Terms, budgets, entries, readings and head of a ledger, ready for JSON."""
     return {
         "format": FORMAT,
         "dataset": ledger.terms.dataset,

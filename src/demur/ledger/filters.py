@@ -1,7 +1,7 @@
-"""Filters: when a book declines, and why that is a theorem.
+"""Filters: when a ledger declines, and why that is a theorem.
 
 Entries are chosen adaptively: the next mechanism may depend on what was released
-before. A filter is a rule, fixed when the book is opened, that stops the sequence
+before. A filter is a rule, fixed when the ledger is opened, that stops the sequence
 before its promise would break, whatever the choices were.
 
 **Meters.** Write L for the privacy loss after the entries so far and
@@ -25,12 +25,12 @@ E[max(., .)] of the two conditional values, which exceeds the larger expectation
 is overdrawn. The same holds for a delta or an epsilon that is moved from one rule to
 another on the way. Hence:
 
-- several meters share delta: with k of them each is opened at delta / k, and the book
+- several meters share delta: with k of them each is opened at delta / k, and the ledger
   stops when the last one is used up. At the stop some meter j is still good, so
   E[h] <= sum_j E[h; j good] <= k * delta / k.
 - what a Gaussian or Renyi meter cannot price (a subsampled plan) enters as a block
   (eps_i, delta_i), priced in advance, and blocks have an account of their own: a
-  share of epsilon and delta set aside when the book is opened. Blocks add up,
+  share of epsilon and delta set aside when the ledger is opened. Blocks add up,
   and with L_blocks <= eps_b outside an event of mass delta_b,
   E[h(L + L_blocks - eps)] <= E[h(L - (eps - eps_b))] + delta_b: the two promises add.
 - samplers are not ideal: a share of 2^-20 of delta is set aside for their statistical
@@ -165,7 +165,7 @@ Meter: TypeAlias = GaussianMeter | RenyiMeter
 
 @dataclass(frozen=True)
 class Filter:
-    """The rule of a book: meters that share delta, and a share kept for blocks.
+    """The rule of a ledger: meters that share delta, and a share kept for blocks.
 
     With no meters the filter is basic: the whole budget is for blocks, and a pure
     epsilon is a block without delta.
@@ -328,7 +328,7 @@ def spends(
         names = ", ".join(sorted({type(atom).__name__ for atom in atoms}))
         raise NotPriced(
             f"{names} has no price under the filter {rule}, and no share was set"
-            " aside for blocks: open the book with Filter.gaussian(blocks=0.5),"
+            " aside for blocks: open the ledger with Filter.gaussian(blocks=0.5),"
             " Filter.pure() or Filter.rdp(order). Nothing was spent."
         )
     return ways
@@ -390,7 +390,7 @@ def add(totals: Amounts, spend: Amounts) -> Amounts:
 
 
 def fits(rule: Filter, budget: Budget, totals: Amounts) -> bool:
-    """Whether the book keeps its promise with these totals."""
+    """Whether the ledger keeps its promise with these totals."""
     share = shares(rule, budget)
 
     def within(account: str, capacity: Fraction) -> bool:

@@ -1,4 +1,4 @@
-"""The book of a release that was given none: in memory, and filled to the brim."""
+"""The ledger of a release that was given none: in memory, and filled to the brim."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from demur.ledger.filters import Filter
 from demur.ledger.ledger import Ledger
 
 
-def own_book(
+def ledger_or_in_memory(
     ledger: object,
     budget: Budget,
     *,
     unit: Unit,
     filter: Filter | str | None = None,
 ) -> Ledger:
-    """The ledger given, or one in memory for this release alone ("not booked")."""
+    """The ledger given, or one in memory for this release alone ("not recorded")."""
     if ledger is None:
         return Ledger(budget, unit=unit, dataset="not named", filter=filter)
     if not isinstance(ledger, Ledger):

@@ -1,4 +1,4 @@
-"""The ledger: one durable book that every engine charges before noise is drawn.
+"""The ledger: one durable ledger that every engine charges before noise is drawn.
 
 The order is always: check, price, write the entry, and only then draw. `charge`
 returns after the entry is durable; a crash later leaves it spent. Nothing is ever
@@ -25,11 +25,11 @@ from demur.core.declaration import Declaration, Mechanism
 from demur.core.entropy import NoiseKey, OsEntropy, Source, source_name
 from demur.core.entry import Entry
 from demur.core.errors import (
-    BookMismatch,
-    BookUnreachable,
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
+    LedgerMismatch,
+    LedgerUnreachable,
     NoiseReuse,
     NotPrivate,
     OutcomeUnknown,
@@ -43,7 +43,7 @@ from demur.ledger.admission import Ways, pay, ways_to_pay
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
 from demur.ledger.notes import checked
-from demur.ledger.reader import BookReader
+from demur.ledger.reader import LedgerReader
 from demur.ledger.reservation import Draw, Reservation
 from demur.ledger.terms import Terms
 
@@ -51,8 +51,8 @@ _OS = OsEntropy()
 _LARGEST_RESERVATION = 2**40
 
 
-class Ledger(BookReader):
-    """A book of charges with a budget for each unit.
+class Ledger(LedgerReader):
+    """A ledger of charges with a budget for each unit.
 
     In memory, for one process:
 
@@ -67,7 +67,7 @@ class Ledger(BookReader):
     >>> round(ledger.epsilon(), 3)
     1.061
 
-    Durable, for many: `Ledger.open("book.db", dataset=..., budgets={unit: budget})`.
+    Durable, for many: `Ledger.open("ledger.db", dataset=..., budgets={unit: budget})`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Ledger(BookReader):
         dataset: str = "in memory",
         maps: Iterable[LipschitzMap] = (),
     ) -> None:
-        """A book in memory; see `open` for one that lasts."""
+        """A ledger in memory; see `open` for one that lasts."""
         if isinstance(budget, Budget):
             if unit is None:
                 raise TypeError(
@@ -109,11 +109,11 @@ class Ledger(BookReader):
         testing: bool | None = None,
         timeouts: Timeouts | None = None,
     ) -> Ledger:
-        """A durable book at a file path, `sqlite:///...` or `postgresql://...`.
+        """A durable ledger at a file path, `sqlite:///...` or `postgresql://...`.
 
         The first opening fixes dataset, budgets, filter, maps, signer and whether the
-        book is for testing; later ones may leave them out, and are refused if they
-        name others. `head` is an exported head: a book that does not contain it (one
+        ledger is for testing; later ones may leave them out, and are refused if they
+        name others. `head` is an exported head: a ledger that does not contain it (one
         restored from an older backup) is refused. `keys` is the owner-only folder for
         noise keys of entries not yet committed (default: beside a file, or under the
         user's state folder for a server). `timeouts` say how long a server is waited
@@ -128,8 +128,8 @@ class Ledger(BookReader):
             first: Terms | None = None
             if not place.exists():
                 if head is not None or budgets is None:
-                    raise BookMismatch(
-                        f"there is no book at {store.shown_address(url)}. Nothing was"
+                    raise LedgerMismatch(
+                        f"there is no ledger at {store.shown_address(url)}. Nothing was"
                         " created. The first opening makes one: Ledger.open(place,"
                         " dataset=..., budgets={unit: Budget(...)}), without head="
                     )
@@ -162,9 +162,9 @@ class Ledger(BookReader):
             place.prepare(text, secrets.token_hex(16), digest(text), len(terms.budgets))
         place.migrate()
         with place.read() as connection:
-            row = connection.execute(sa.select(store.book)).one()
+            row = connection.execute(sa.select(store.ledger)).one()
         self.terms = Terms.from_text(row.terms)
-        self.id: str = row.book_id
+        self.id: str = row.ledger_id
         folder = keys or place.folder
         if folder is None and place.durable:
             folder = keys_folder() / self.id
@@ -194,8 +194,8 @@ class Ledger(BookReader):
             )
         )
         if signer is not None and kept.signer != signer:
-            raise BookMismatch(
-                f"this book is signed by {kept.signer or 'nobody'}; the key given"
+            raise LedgerMismatch(
+                f"this ledger is signed by {kept.signer or 'nobody'}; the key given"
                 f" belongs to {signer}. Nothing was spent."
             )
 
@@ -214,14 +214,14 @@ class Ledger(BookReader):
         """Write one charge, durably, or decline; then, and only then, draw noise.
 
         `input_digest` binds the entry to the data it is for (it is kept under a secret
-        key, so that nobody can test guesses against the book). The same
+        key, so that nobody can test guesses against the ledger). The same
         `idempotency_key` with the same mechanism and input is the same entry, charged
         once. `block_delta` is the delta a block is priced at, where the filter knows
         no better price for the event.
 
         A server that is lost is asked again within `Timeouts.call`, and pays once. Then
-        `BookUnreachable` says that nothing was spent; `OutcomeUnknown` that it may have
-        been: repeat the call with the same idempotency key.
+        `LedgerUnreachable` says that nothing was spent; `OutcomeUnknown` that it may
+        have been: repeat the call with the same idempotency key.
         """
         return self._write_charge(
             mechanism, 1, label, input_digest, idempotency_key, source, block_delta
@@ -274,8 +274,8 @@ class Ledger(BookReader):
             validate.name(input_digest=input_digest)
         if not source.private and self.durable and not self.terms.testing:
             raise NotPrivate(
-                "a seeded noise source is for tests, and this book is durable: use OS"
-                " entropy, or open a book with testing=True. Nothing was spent."
+                "a seeded noise source is for tests, and this ledger is durable: use OS"
+                " entropy, or open a ledger with testing=True. Nothing was spent."
             )
         declaration = mechanism.declaration()
         if not isinstance(declaration, Declaration):
@@ -307,8 +307,8 @@ class Ledger(BookReader):
         # its charge can still be repeated.
         self._shelf.put(entry_id, key, keep=keep)
         try:
-            entry = self._book_charge(label, body, text, declaration, ways, curves)
-        except (BudgetExceeded, IdempotencyConflict, BookMismatch, BookUnreachable):
+            entry = self._ledger_charge(label, body, text, declaration, ways, curves)
+        except (BudgetExceeded, IdempotencyConflict, LedgerMismatch, LedgerUnreachable):
             self._shelf.wipe(entry_id)
             raise
         except OutcomeUnknown:
@@ -323,7 +323,7 @@ class Ledger(BookReader):
             asked.paid = True
         return entry
 
-    def _book_charge(
+    def _ledger_charge(
         self,
         label: str,
         body: rows.Body,
@@ -335,7 +335,7 @@ class Ledger(BookReader):
         """The transaction: find a repeat, or pay and append; durable on return."""
 
         def work(connection: Connection, again: bool) -> Entry:
-            sequence, last, stored = store.lock_book(connection)
+            sequence, last, stored = store.lock_ledger(connection)
             found = self._same_charge(connection, body, again)
             if found is not None:
                 return found
@@ -381,8 +381,8 @@ class Ledger(BookReader):
         self, connection: Connection, sequence: int, last: str, body: rows.Body
     ) -> None:
         if self._signer is None and self.terms.signer is not None:
-            raise BookMismatch(
-                "this book is signed: open it with its signing_key to write."
+            raise LedgerMismatch(
+                "this ledger is signed: open it with its signing_key to write."
                 " Nothing was spent."
             )
         rows.append(connection, sequence, last, body, self._signer)
@@ -392,7 +392,7 @@ class Ledger(BookReader):
         validate.name(artefact_digest=artefact_digest)
 
         def work(connection: Connection, again: bool) -> None:
-            sequence, last, _ = store.lock_book(connection)
+            sequence, last, _ = store.lock_ledger(connection)
             self._charge_row(connection, entry)
             before = rows.body_of(connection, entry.id, "commit")
             done = before["artefact"] if before else None
@@ -463,7 +463,7 @@ class Ledger(BookReader):
         token = secrets.token_hex(16)
 
         def work(connection: Connection, again: bool) -> int:
-            sequence, last, _ = store.lock_book(connection)
+            sequence, last, _ = store.lock_ledger(connection)
             paid = self._charge_row(connection, entry)["count"]
             if again:
                 before = rows.with_token(connection, entry.id, token)
@@ -500,7 +500,7 @@ class Ledger(BookReader):
         token = secrets.token_hex(16)
 
         def work(connection: Connection, again: bool) -> None:
-            sequence, last, _ = store.lock_book(connection)
+            sequence, last, _ = store.lock_ledger(connection)
             self._charge_row(connection, entry)
             if again and rows.with_token(connection, entry.id, token):
                 return
@@ -517,7 +517,7 @@ class Ledger(BookReader):
         self._store.persist(work)
 
     def close(self) -> None:
-        """Close the book's connections."""
+        """Close the ledger's connections."""
         self._store.close()
 
     def __enter__(self) -> Ledger:
@@ -530,12 +530,12 @@ class Ledger(BookReader):
         return self
 
     def __deepcopy__(self, _: object) -> Ledger:
-        # A copied book would be a second budget: copies are the same book.
+        # A copied ledger would be a second budget: copies are the same ledger.
         return self
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Ledger cannot be pickled: a copy of a book would be a second budget."
+            "a Ledger cannot be pickled: a copy of a ledger would be a second budget."
             " Pass its address and open it there."
         )
 

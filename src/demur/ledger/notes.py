@@ -1,7 +1,7 @@
 """What is known about an entry beyond its cost: an audit, a utility, a deletion.
 
 A note is a row of the chain like any other (durable, linked, signed) and costs nothing.
-The book cannot tell whether a fact is safe to publish: it must be computed from
+The ledger cannot tell whether a fact is safe to publish: it must be computed from
 releases and public data alone. A training accuracy, for one, is not.
 """
 

@@ -1,4 +1,4 @@
-"""What a book says: entries, notes, readings, budgets and their state, the chain.
+"""What a ledger says: entries, notes, readings, budgets and their state, the chain.
 
 Everything here follows from the rows and the terms; nothing is written.
 """
@@ -15,7 +15,7 @@ from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise
-from demur.core.errors import BookDamaged, DemurError
+from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable import store
 from demur.durable.chain import Head, digest
 from demur.ledger import amounts, filters, rows
@@ -28,7 +28,7 @@ from demur.ledger.verification import Verification, verify_rows
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """One budget of a book and what is left of it."""
+    """One budget of a ledger and what is left of it."""
 
     unit: Unit
     budget: Budget
@@ -36,7 +36,7 @@ class BudgetStatus:
     accounts: Mapping[str, str]
 
 
-class BookReader:
+class LedgerReader:
     """The reading half of `Ledger`."""
 
     terms: Terms
@@ -44,14 +44,14 @@ class BookReader:
 
     @property
     def durable(self) -> bool:
-        """Whether the book outlives this process."""
+        """Whether the ledger outlives this process."""
         return self._store.durable
 
     def _charge_row(self, connection: Connection, entry: Entry) -> rows.Body:
         body = rows.body_of(connection, entry.id, "charge")
         if body is None:
             raise DemurError(
-                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this book"
+                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this ledger"
             )
         return body
 
@@ -74,7 +74,7 @@ class BookReader:
         )
 
     def entries(self) -> list[Entry]:
-        """Every charge of the book, in order."""
+        """Every charge of the ledger, in order."""
         with self._store.read() as connection:
             found = rows.charges(connection)
         return [self._entry(*row) for row in found]
@@ -82,7 +82,7 @@ class BookReader:
     def notes(
         self, entry: Entry | None = None, about: str | None = None
     ) -> tuple[Note, ...]:
-        """The notes of the book in order: of one entry, about one thing, or all."""
+        """The notes of the ledger in order: of one entry, about one thing, or all."""
         with self._store.read() as connection:
             found = rows.notes(connection, entry.id if entry else None)
         return tuple(
@@ -94,13 +94,13 @@ class BookReader:
     def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
         """The charge that was made with this idempotency key, if there is one.
 
-        `settled` takes the book's lock first: a charge whose answer was lost is there
+        `settled` takes the ledger's lock first: a charge whose answer was lost is there
         by then, or never will be. A plain look may come before its commit is over.
         """
 
         def look(connection: Connection, again: bool = False) -> Entry | None:
             if settled:
-                store.lock_book(connection)
+                store.lock_ledger(connection)
             found = rows.charge_by_key(connection, idempotency_key)
             if found is None:
                 return None
@@ -119,14 +119,14 @@ class BookReader:
         if len(self.terms.budgets) == 1:
             return self.terms.budgets[0][0]
         raise TypeError(
-            "unit must be given for a book with several budgets: one of"
+            "unit must be given for a ledger with several budgets: one of"
             f" {', '.join(str(u) for u, _ in self.terms.budgets)}, or any other unit"
         )
 
     def reading(
         self, unit: Unit | None = None, *, delta: float | None = None
     ) -> Reading:
-        """The whole book at `unit` (default: its one budget's), tight.
+        """The whole ledger at `unit` (default: its one budget's), tight.
 
         An entry that says nothing about the unit makes the reading fail by name.
         Deletions are never added to a privacy cost, nor the other way round.
@@ -149,7 +149,7 @@ class BookReader:
         return Reading(**(vars(found) | {"enforced_epsilon": status.spent_epsilon}))
 
     def epsilon(self, delta: float | None = None, unit: Unit | None = None) -> float:
-        """The epsilon of the whole book at `unit` and `delta`, tight."""
+        """The epsilon of the whole ledger at `unit` and `delta`, tight."""
         return self.reading(unit, delta=delta).epsilon
 
     def status(self) -> tuple[BudgetStatus, ...]:
@@ -171,8 +171,8 @@ class BookReader:
         )
 
     def report(self) -> str:
-        """The book in a few lines of plain text."""
-        lines = [f"Book {self.terms.dataset!r}, filter {self.terms.filter}"]
+        """The ledger in a few lines of plain text."""
+        lines = [f"Ledger {self.terms.dataset!r}, filter {self.terms.filter}"]
         for status in self.status():
             lines.append(
                 f"  {status.unit}: {status.spent_epsilon:.4g} of"
@@ -187,7 +187,7 @@ class BookReader:
         """The head of the chain; keep it elsewhere to find a cut or a rewrite."""
         with self._store.read() as connection:
             row = connection.execute(
-                sa.select(store.book.c.sequence, store.book.c.hash)
+                sa.select(store.ledger.c.sequence, store.ledger.c.hash)
             ).one()
         return Head(row.sequence, row.hash)
 
@@ -199,8 +199,8 @@ class BookReader:
                 else digest(self.terms.to_text())
             )
         if found != head.hash:
-            raise BookDamaged(
-                f"the book does not contain the exported head {head}: it was restored"
+            raise LedgerDamaged(
+                f"the ledger does not contain the exported head {head}: it was restored"
                 " from an older copy, cut off or rewritten. What was spent since then"
                 " is still spent: do not write to this copy."
             )
@@ -208,7 +208,7 @@ class BookReader:
     def verify(
         self, head: Head | str | None = None, *, signer: str | None = None
     ) -> Verification:
-        """Check every row, link, signature, total and stored curve of the book.
+        """Check every row, link, signature, total and stored curve of the ledger.
 
         `head` is an exported head; `signer` the public key (hexadecimal) that must
         have signed every row. Without them the answer says what it cannot know.

@@ -1,4 +1,4 @@
-"""Reading a book at a unit: each entry is asked what it costs there.
+"""Reading a ledger at a unit: each entry is asked what it costs there.
 
 A reading is tight: it prices the whole multiset of entries at once (closed forms,
 Renyi, privacy loss distributions). It is exact about entries fixed in advance; for
@@ -25,7 +25,7 @@ from demur.durable.chain import digest
 
 @dataclass(frozen=True)
 class Reading:
-    """What a book costs at one unit.
+    """What a ledger costs at one unit.
 
     - `enforced_epsilon`: the filter's figure, good whatever choices were adaptive;
       None at a unit without a budget.
@@ -51,7 +51,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Group:
-    """Equal declarations of a book, with how often they were charged."""
+    """Equal declarations of a ledger, with how often they were charged."""
 
     declaration: Declaration
     entries: int
@@ -67,7 +67,7 @@ def read(
     maps: tuple[LipschitzMap, ...],
     profiles: dict[Event, Profile],
 ) -> Reading:
-    """The reading of a whole book, from its groups."""
+    """The reading of a whole ledger, from its groups."""
     counts: dict[events.Atom, int] = {}
     distance, entries, left_out, private = 0.0, 0, 0, True
     for group in groups:
@@ -80,7 +80,7 @@ def read(
             event = cost.at(unit, maps)
         except (NotCovered, NotPriced) as error:
             raise type(error)(
-                f"the book cannot be read at {unit}: the entry {group.example!r}"
+                f"the ledger cannot be read at {unit}: the entry {group.example!r}"
                 f" says nothing there. {error}"
             ) from error
         entries += group.entries

@@ -1,4 +1,4 @@
-"""The rows of a book: how they are written, found and counted. SQL, no decisions."""
+"""The rows of a ledger: how they are written, found and counted. SQL, no decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demur.core.accounting.events import Event
 from demur.core.accounting.profile import Profile
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration
-from demur.core.errors import BookDamaged
+from demur.core.errors import LedgerDamaged
 from demur.durable import chain, store
 from demur.durable.chain import canonical, digest
 from demur.ledger.reading import Group, declaration_from_text, event_digest
@@ -25,7 +25,7 @@ Body = dict[str, Any]
 
 # Built once: putting a statement together costs more than running it.
 _INSERT_ROW = store.rows.insert()
-_MOVE_HEAD = store.book.update().values(
+_MOVE_HEAD = store.ledger.update().values(
     sequence=sa.bindparam("to"), hash=sa.bindparam("new")
 )
 _SET_TOTALS = (
@@ -111,7 +111,7 @@ def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | No
 def draws(connection: Connection, entry_id: str) -> int:
     """How many draws of a reservation were handed out."""
     rows = store.rows
-    # A row without a count is one draw, as a book of schema 1 wrote it.
+    # A row without a count is one draw, as a ledger of schema 1 wrote it.
     handed_out = sa.func.sum(sa.func.coalesce(rows.c.count, 1))
     statement = sa.select(sa.func.coalesce(handed_out, 0)).where(
         rows.c.entry_id == entry_id, rows.c.kind == "draw"
@@ -159,7 +159,7 @@ def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
         body = json.loads(row.body)
         name = body["declaration"]
         if name not in said:
-            raise BookDamaged(f"row {row.sequence}: its declaration is missing")
+            raise LedgerDamaged(f"row {row.sequence}: its declaration is missing")
         found.append((row.sequence, body, declaration_from_text(said[name])))
     return found
 
@@ -168,7 +168,7 @@ def declaration(connection: Connection, name: str) -> Declaration:
     """A declaration by its digest."""
     text = connection.execute(_DECLARATION, {"name": name}).scalar_one_or_none()
     if text is None:
-        raise BookDamaged(f"the declaration {name[:12]}... is missing")
+        raise LedgerDamaged(f"the declaration {name[:12]}... is missing")
     return declaration_from_text(text)
 
 
@@ -273,9 +273,9 @@ def groups(connection: Connection) -> list[Group]:
     for row in connection.execute(statement):
         label = str(json.loads(row.example)["label"])
         if row.said is None or digest(row.said) != row.declaration:
-            raise BookDamaged(
-                f"what {label!r} declared is missing or was edited: the book cannot be"
-                " read. Verify it, and go back to a whole copy."
+            raise LedgerDamaged(
+                f"what {label!r} declared is missing or was edited: the ledger cannot"
+                " be read. Verify it, and go back to a whole copy."
             )
         found.append(
             Group(

@@ -1,6 +1,6 @@
-"""A book as series, for charts: what was spent over time, and its cost over many units.
+"""Series for charts: what a ledger spent over time, and its cost at many units.
 
-Both are what the book itself says (`status`, `reading`), for many points at once: the
+Both are what the ledger itself says (`status`, `reading`), for many points at once: the
 rows are read once and not once for each point.
 """
 
@@ -32,7 +32,7 @@ class Moment:
 
 
 def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
-    """The book after each charge; of a long book `most` moments, the last among them.
+    """The state after each charge; of a long ledger `most` moments with the last one.
 
     The last moment is `ledger.status()`.
     """
@@ -63,7 +63,7 @@ def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
 
 
 def groups_of(ledger: Ledger) -> list[Group]:
-    """Equal declarations of the book, with how often they were charged."""
+    """Equal declarations of the ledger, with how often they were charged."""
     with ledger._store.read() as connection:
         return journal.groups(connection)
 
@@ -76,7 +76,7 @@ def over_units(
 ) -> list[float | None]:
     """The tight epsilon at each unit; None where an entry says nothing about it.
 
-    With `groups` only those entries of the book are read.
+    With `groups` only those entries of the ledger are read.
     """
     with ledger._store.read() as connection:
         chosen = journal.groups(connection) if groups is None else list(groups)

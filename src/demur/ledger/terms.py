@@ -1,4 +1,4 @@
-"""The terms of a book: everything that is fixed when it is opened for the first time.
+"""The terms of a ledger: everything that is fixed when it is opened for the first time.
 
 They are the genesis of its hash chain, so none of them can change later.
 """
@@ -19,7 +19,7 @@ from demur.core.adjacency import (
     Unit,
     unit_from_json,
 )
-from demur.core.errors import BookMismatch
+from demur.core.errors import LedgerMismatch
 from demur.durable.chain import canonical
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
@@ -117,10 +117,12 @@ class Terms:
                 data["testing"],
             )
         except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"not the terms of a book: {str(error)[:200]}") from error
+            raise ValueError(
+                f"not the terms of a ledger: {str(error)[:200]}"
+            ) from error
 
     def must_equal(self, asked: Terms) -> None:
-        """Refuse to open a book under other terms than its own; show both."""
+        """Refuse to open a ledger under other terms than its own; show both."""
         for name, kept, wanted in (
             ("dataset", self.dataset, asked.dataset),
             ("budgets", dict(self.budgets), dict(asked.budgets)),
@@ -129,10 +131,10 @@ class Terms:
             ("testing", self.testing, asked.testing),
         ):
             if kept != wanted:
-                raise BookMismatch(
-                    f"this book was opened with {name} {_show(kept)}; asked for now:"
-                    f" {_show(wanted)}. The terms of a book never change: open another"
-                    " book, or ask for these terms. Nothing was spent."
+                raise LedgerMismatch(
+                    f"this ledger was opened with {name} {_show(kept)}; asked for now:"
+                    f" {_show(wanted)}. The terms of a ledger never change: open"
+                    " another ledger, or ask for these terms. Nothing was spent."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Checking a book: every row, link, signature, total and stored curve.
+"""Checking a ledger: every row, link, signature, total and stored curve.
 
 What the check finds, and what it cannot find without an exported head or a signer, is
 part of its answer.
@@ -26,7 +26,7 @@ _MOST_PROBLEMS = 50
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a book is whole: what was checked, what was found, what is unknown."""
+    """Whether a ledger is whole: what was checked, what was found, what is unknown."""
 
     rows: int
     head: Head
@@ -53,13 +53,13 @@ def verify_rows(
 ) -> Verification:
     """Walk the chain from its genesis and recompute everything that is derived."""
     problems: list[str] = []
-    book = connection.execute(sa.select(store.book)).one()
-    genesis = digest(book.terms)
-    if book.terms != terms.to_text():
+    ledger = connection.execute(sa.select(store.ledger)).one()
+    genesis = digest(ledger.terms)
+    if ledger.terms != terms.to_text():
         problems.append("the terms are not in canonical form")
     if signer is not None and signer != terms.signer:
         problems.append(
-            f"the book names {terms.signer or 'no signer'}, not the signer {signer}"
+            f"the ledger names {terms.signer or 'no signer'}, not the signer {signer}"
         )
     previous, expected = genesis, 1
     totals: list[Amounts] = [{} for _ in terms.budgets]
@@ -84,7 +84,7 @@ def verify_rows(
         if wanted and row.sequence == wanted.sequence:
             at_wanted = row.hash
         if terms.signer and not chain.signed_by(terms.signer, row.hash, row.signature):
-            problems.append(f"{where}: not signed by the book's signer")
+            problems.append(f"{where}: not signed by the ledger's signer")
         try:
             body = json.loads(row.body)
             kind, entry = body["kind"], body["id"]
@@ -137,14 +137,14 @@ def verify_rows(
         ) as error:
             problems.append(f"{where}: its text cannot be read ({error!r:.80})")
     problems += _derived(connection, terms, totals, used, curves)
-    if (book.sequence, book.hash) != (expected - 1, previous):
+    if (ledger.sequence, ledger.hash) != (expected - 1, previous):
         problems.append(
-            f"the book says it ends at row {book.sequence}; the chain ends at row"
+            f"the ledger says it ends at row {ledger.sequence}; the chain ends at row"
             f" {expected - 1}"
         )
     unknown = []
     if wanted is None:
-        rewritten = "" if signer else ", or the whole book rewritten"
+        rewritten = "" if signer else ", or the whole ledger rewritten"
         unknown.append(
             f"whether rows were cut off the end{rewritten}: give an exported head"
         )
@@ -159,7 +159,7 @@ def verify_rows(
     else:
         problems.append(
             f"the exported head {wanted.sequence}:{wanted.hash[:12]}... is not in this"
-            " book: it was cut off, rewritten or restored from an older copy"
+            " ledger: it was cut off, rewritten or restored from an older copy"
         )
     return Verification(
         expected - 1, Head(expected - 1, previous), tuple(problems), tuple(unknown)

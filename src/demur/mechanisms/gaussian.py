@@ -168,7 +168,7 @@ class Gaussian:
         return self.declaration().cost.at(unit)
 
     def declaration(self) -> Declaration:
-        """Cost, sampler distance and fine print, for the book."""
+        """Cost, sampler distance and fine print, for the ledger."""
         assert isinstance(self.sensitivity, Sensitivity)
         if isinstance(self.sigma, np.ndarray):
             slack = up(float(np.linalg.norm(self.grid / self.sigma)) * (1 + 1e-12))

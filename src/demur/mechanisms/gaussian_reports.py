@@ -13,7 +13,8 @@ In two worlds that differ in one record all other reports have the same law, wha
 the sampler's error, so both the grid's cost (grid sqrt(d)) and the statistical distance
 of the sampler count the d coordinates of one row, not all n of them. That distance is
 multiplied by e^epsilon in delta: from an epsilon of about 200 for any replacement on
-(25 for each unit of distance in 64 dimensions) no delta pays for it, and books decline.
+(25 for each unit of distance in 64 dimensions) no delta pays for it, and ledgers
+decline.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.core.rounding import down
-from demur.ledger import Budget, Ledger, own_book
+from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm.mechanism import root_up
 from demur.mechanisms.gaussian import Gaussian
 from demur.mechanisms.reports import (
@@ -160,11 +161,13 @@ class GaussianReports:
             found[here] = (index + noise.reshape(index.shape)).astype(np.float64) * grid
         return found
 
-    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+    def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills."""
         validate.name(space=space)
         self._row("cube").check(np.ones(self.dimension))
-        return own_book(ledger, Budget(self.total, self.delta), unit=ReplaceOne())
+        return ledger_or_in_memory(
+            ledger, Budget(self.total, self.delta), unit=ReplaceOne()
+        )
 
     def privatize(
         self,
@@ -185,7 +188,7 @@ class GaussianReports:
             self,
             matrix,
             self._draw,
-            ledger=self.book_for(ledger, space),
+            ledger=self.ledger_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,

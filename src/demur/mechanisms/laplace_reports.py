@@ -31,7 +31,7 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.core.rounding import product_up, quotient_down
-from demur.ledger import Ledger, own_book
+from demur.ledger import Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm.mechanism import BPM, root_up, whole_budget
 from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.reports import (
@@ -135,11 +135,11 @@ class LaplacePerDimension:
             columns.append(one.draw_rows(column, ids, streams.child(i)))
         return np.ascontiguousarray(np.hstack(columns))
 
-    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+    def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills."""
         budget = whole_budget(self.declaration(space))
         make_table(self.rate, math.inf, 1)
-        return own_book(ledger, budget, unit=ReplaceOne(), filter="pure")
+        return ledger_or_in_memory(ledger, budget, unit=ReplaceOne(), filter="pure")
 
     def privatize(
         self,
@@ -160,7 +160,7 @@ class LaplacePerDimension:
             self,
             matrix,
             self._draw,
-            ledger=self.book_for(ledger, space),
+            ledger=self.ledger_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,

@@ -54,7 +54,7 @@ class ReportMechanism(Protocol):
         ...
 
     def declaration(self, space: str = "cube") -> Declaration:
-        """What the book has to know before noise is drawn."""
+        """What the ledger has to know before noise is drawn."""
         ...
 
     def privatize(
@@ -87,7 +87,7 @@ class RowMechanism(ReportMechanism, Protocol):
         """Reports of checked points from given streams; nothing is charged here."""
         ...
 
-    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+    def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills.
 
         Whatever cannot be drawn is refused here, before it is paid for.

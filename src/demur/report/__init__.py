@@ -1,6 +1,6 @@
-"""The report: one self-contained page about a book, and its charts as files."""
+"""The report: one self-contained page about a ledger, and its charts as files."""
 
-from demur.report.facts import BookFacts as BookFacts
+from demur.report.facts import LedgerFacts as LedgerFacts
 from demur.report.facts import gather as gather
 from demur.report.page import render as render
 from demur.report.page import write_charts as write_charts

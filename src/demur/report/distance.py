@@ -1,7 +1,7 @@
-"""The one idea as data: what a book costs as a function of the distance of two worlds.
+"""The cost of a ledger as a function of the distance between two records.
 
 For every space that some entry or budget speaks of: the tight epsilon of the whole
-book, and of its costliest entries alone, at balls of growing radius. Beside it the
+ledger, and of its costliest entries alone, at balls of growing radius. Beside it the
 units that have no distance: replacement, presence, and (alone, never added) erasure.
 """
 
@@ -33,7 +33,7 @@ _FAR = 1e6  # a knot out there says "any distance", and is no place to draw
 
 @dataclass(frozen=True)
 class UnitCost:
-    """The whole book at a unit that has no distance; None: it cannot be read there."""
+    """The ledger at a unit without a distance; None: it cannot be read there."""
 
     name: str
     unit: str
@@ -44,7 +44,7 @@ class UnitCost:
 
 @dataclass(frozen=True)
 class Alone:
-    """Equal entries of the book, read without the others."""
+    """Equal entries of the ledger, read without the others."""
 
     label: str
     entries: int
@@ -143,7 +143,7 @@ def _spoken(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
 
 
 def _delta(ledger: Ledger, erasure: bool = False) -> float:
-    """The loosest delta that the book promises for the kind of unit."""
+    """The loosest delta that the ledger promises for the kind of unit."""
     budgets = ledger.terms.budgets
     same = [b.delta for u, b in budgets if isinstance(u, Erasure) == erasure]
     return max(same or [b.delta for _, b in budgets])
@@ -226,7 +226,7 @@ def _costliest(
     """The groups that cost most at `ball`, or (not known there) come first."""
     if len(groups) <= _ALONE:
         return groups
-    # One by one a long book would take long; a group's size is what it has most of.
+    # One by one a long ledger would take long; a group's size is what it has most of.
     some = sorted(groups, key=lambda g: -g.count)[: 4 * _ALONE]
     costs = [over_units(ledger, [ball], delta, [g])[0] for g in some]
     ranked = sorted(

@@ -36,7 +36,7 @@ def distance_chart(world: World, units: tuple[UnitCost, ...], name: str) -> Char
         for r, e in zip(world.radii, world.epsilon, strict=True)
         if e is not None and math.isfinite(e)
     ]
-    alt = f"Epsilon of the whole book over the distance in the space {world.space}."
+    alt = f"Epsilon of the whole ledger over the distance in the space {world.space}."
     if known:
         (first, low), (last, high) = known[0], known[-1]
         alt += (
@@ -94,7 +94,7 @@ def _curves(axes: Axes, world: World) -> None:
             linewidth=1.2,
             label=short(one.label, 30) + more,
         )
-    axes.plot(world.radii, total, color=_TOTAL, linewidth=2.4, label="the whole book")
+    axes.plot(world.radii, total, color=_TOTAL, linewidth=2.4, label="the whole ledger")
     axes.fill_between(world.radii, total, color=_TOTAL, alpha=0.10, linewidth=0)
     for budget in world.budgets:
         _mark_budget(axes, budget.radius, budget.epsilon, world.radii[-1])
@@ -160,7 +160,7 @@ def unit_bars(axes: Axes, units: tuple[UnitCost, ...], rows: int) -> None:
 
 
 def units_chart(units: tuple[UnitCost, ...]) -> Chart:
-    """The units alone, for a book in which no entry speaks of a distance."""
+    """The units alone, for a ledger in which no entry speaks of a distance."""
 
     def draw(frame: Frame) -> Figure:
         height = 0.9 + 0.42 * len(units)
@@ -168,6 +168,6 @@ def units_chart(units: tuple[UnitCost, ...]) -> Chart:
         unit_bars(figure.add_subplot(), units, len(units))
         return figure
 
-    alt = "Epsilon of the whole book at each unit:"
+    alt = "Epsilon of the whole ledger at each unit:"
     alt += "".join(f" {u.name}: {number(u.epsilon)}." for u in units)
     return Chart("units", "Epsilon at each unit", alt, draw)

@@ -1,7 +1,7 @@
-"""Everything the report says about a book, as plain frozen data.
+"""Everything the report says about a ledger, as plain frozen data.
 
-The page, the charts and the JSON inside the page are all made from one `BookFacts`, so
-they cannot disagree; the numbers are the ledger's own, not rounded.
+The page, the charts and the JSON inside the page are all made from one `LedgerFacts`,
+so they cannot disagree; the numbers are the ledger's own, not rounded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ChainFacts:
 
 
 @dataclass(frozen=True)
-class BookFacts:
+class LedgerFacts:
     """The whole report, before it is drawn."""
 
     format: int
@@ -100,15 +100,15 @@ class BookFacts:
 
 def gather(
     ledger: Ledger, *, head: Head | str | None = None, signer: str | None = None
-) -> BookFacts:
-    """Read the book once; `head` and `signer` go to the check of the chain."""
+) -> LedgerFacts:
+    """Read the ledger once; `head` and `signer` go to the check of the chain."""
     found = ledger.verify(head, signer=signer)
     entries = ledger.entries()
     notes = ledger.notes()
     by_id = {entry.id: entry for entry in entries}
     audited, strange = audits(notes, by_id)
     useful, odd = utilities(notes, by_id)
-    return BookFacts(
+    return LedgerFacts(
         format=FORMAT,
         dataset=ledger.terms.dataset,
         filter=str(ledger.terms.filter),

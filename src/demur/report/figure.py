@@ -59,7 +59,7 @@ NARROW = Frame("narrow", 358 / _PIXELS, 8.4)
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of a book: a name for its files, a title, what it shows in words."""
+    """A picture of a ledger: a name for its files, a title, what it shows in words."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
-"""What the notes of a book say: audits, utilities and deletions, read with care.
+"""What the notes of a ledger say: audits, utilities and deletions, read with care.
 
-Notes are written by whoever runs the book: a note that does not have the expected form
-is counted, and left out, and never stops the report.
+Notes are written by whoever runs the ledger: a note that does not have the expected
+form is counted, and left out, and never stops the report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One HTML page about a book: it fetches nothing and runs nothing."""
+"""One HTML page about a ledger: it fetches nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from demur.ledger import Head, Ledger
 from demur.report import sections
 from demur.report.distance import World
 from demur.report.distance_chart import distance_chart, units_chart
-from demur.report.facts import BookFacts, gather
+from demur.report.facts import LedgerFacts, gather
 from demur.report.figure import Chart, inline, save
 from demur.report.noted_charts import audit_chart, utility_chart
 from demur.report.text import safe
 from demur.report.time_chart import MOST_PANELS, time_chart
 
-_UNFOLD = 60  # a printed page shows statements of books up to this long
+_UNFOLD = 60  # a printed page shows statements of ledgers up to this long
 # Nothing may be fetched and nothing may run, even if some text slipped through.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
@@ -32,7 +32,7 @@ def write_report(
     charts: str | os.PathLike[str] | None = None,
     head: Head | str | None = None,
     signer: str | None = None,
-) -> BookFacts:
+) -> LedgerFacts:
     """Write the page about `ledger` to `path`, and its charts as files into `charts`.
 
     `head` and `signer` go to the check of the chain. The page is whole or not there:
@@ -53,14 +53,14 @@ def write_report(
     return facts
 
 
-def write_charts(facts: BookFacts, folder: str | os.PathLike[str]) -> list[Path]:
+def write_charts(facts: LedgerFacts, folder: str | os.PathLike[str]) -> list[Path]:
     """Every chart of the page as NAME.svg and NAME.png in `folder`."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     return [made for chart in all_charts(facts) for made in save(chart, place)]
 
 
-def all_charts(facts: BookFacts) -> list[Chart]:
+def all_charts(facts: LedgerFacts) -> list[Chart]:
     """The charts of the page in its order."""
     found = _distance_charts(facts)
     if facts.moments:
@@ -71,7 +71,7 @@ def all_charts(facts: BookFacts) -> list[Chart]:
     return found if audits is None else [*found, audits]
 
 
-def render(facts: BookFacts) -> str:
+def render(facts: LedgerFacts) -> str:
     """The page as text."""
     parts = {
         "budgets": sections.budgets(facts),
@@ -87,7 +87,7 @@ def render(facts: BookFacts) -> str:
     links = "".join(
         f'<li><a href="#{name}">{name}</a></li>' for name, part in parts.items() if part
     )
-    title = f"Book of {safe(facts.dataset)}"
+    title = f"Ledger of {safe(facts.dataset)}"
     style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
     # "<" must not end the script element; JSON has another way to write it.
     data = json.dumps(facts.to_json(), allow_nan=False).replace("<", "\\u003c")
@@ -109,8 +109,8 @@ def render(facts: BookFacts) -> str:
         + "\n".join(part for part in parts.values() if part)
         + f"\n{unread}</main>\n<footer class='small quiet'>This page is one file. The"
         " numbers behind it are inside it, as JSON, in the element"
-        " <code>book</code>.</footer>\n"
-        f'<script type="application/json" id="book">{data}</script>\n</body></html>\n'
+        " <code>ledger</code>.</footer>\n"
+        f'<script type="application/json" id="ledger">{data}</script>\n</body></html>\n'
     )
 
 
@@ -120,7 +120,7 @@ def _figure(chart: Chart, caption: str, numbers: str = "") -> str:
     )
 
 
-def _distance_charts(facts: BookFacts) -> list[Chart]:
+def _distance_charts(facts: LedgerFacts) -> list[Chart]:
     several = len(facts.worlds) > 1
     found = [
         distance_chart(
@@ -133,13 +133,13 @@ def _distance_charts(facts: BookFacts) -> list[Chart]:
     return found
 
 
-def _distance(facts: BookFacts) -> str:
+def _distance(facts: LedgerFacts) -> str:
     drawn = _distance_charts(facts)
     if not drawn:
         return ""
     parts = [
         '<h2 id="distance">A cost is a function of distance</h2><p>The same noise hides'
-        " a small change to a record better than a large one. So the book keeps, for"
+        " a small change to a record better than a large one. So the ledger keeps, for"
         " every entry, what it costs at each distance between two worlds, and can be"
         " read at any of them.</p>"
     ]
@@ -149,14 +149,14 @@ def _distance(facts: BookFacts) -> str:
             caption = _caption(world, facts)
             parts.append(_figure(chart, caption, _radius_table(i, world)))
         else:
-            caption = "No entry of this book speaks of a distance: units alone."
+            caption = "No entry of this ledger speaks of a distance: units alone."
             parts.append(_figure(chart, caption))
     return "".join(parts)
 
 
-def _caption(world: World, facts: BookFacts) -> str:
+def _caption(world: World, facts: LedgerFacts) -> str:
     said = (
-        f"Tight epsilon of the whole book when one record moves by r in the space"
+        f"Tight epsilon of the whole ledger when one record moves by r in the space"
         f" {safe(repr(world.space))}, at delta {world.delta:g}."
     )
     if world.alone:
@@ -185,7 +185,7 @@ def _radius_table(i: int, world: World) -> str:
     )
 
 
-def _time(facts: BookFacts) -> str:
+def _time(facts: LedgerFacts) -> str:
     if not facts.moments:
         return ""
     caption = (
@@ -197,7 +197,7 @@ def _time(facts: BookFacts) -> str:
     return '<h2 id="time">Epsilon over time</h2>' + _figure(time_chart(facts), caption)
 
 
-def _utility(facts: BookFacts) -> str:
+def _utility(facts: LedgerFacts) -> str:
     if not facts.utilities:
         return ""
     rows = "".join(
@@ -215,14 +215,14 @@ def _utility(facts: BookFacts) -> str:
         f"<tbody>{rows}</tbody></table></details>"
     )
     caption = (
-        "What each run was good for, as noted in the book by whoever ran it, against"
+        "What each run was good for, as noted in the ledger by whoever ran it, against"
         " what that run alone cost. Bands are as noted; dashed: the same without noise."
     )
     chart = _figure(utility_chart(facts.utilities), caption, numbers)
     return f'<h2 id="utility">Utility against epsilon</h2>{chart}'
 
 
-def _audits(facts: BookFacts) -> str:
+def _audits(facts: LedgerFacts) -> str:
     if not facts.audits:
         return ""
     chart = audit_chart(facts.audits)

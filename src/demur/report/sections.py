@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from demur.report.facts import BookFacts, BudgetFacts, EntryFacts
+from demur.report.facts import BudgetFacts, EntryFacts, LedgerFacts
 from demur.report.noted_charts import down
 from demur.report.text import attribute, day, number, safe
 
@@ -27,18 +27,19 @@ def shown_down(place: str, value: float | None) -> str:
     return f'<span data-lower="{place}">{down(value)}</span>'
 
 
-def top(facts: BookFacts) -> str:
-    """The name of the book, the warning if there is one, and the state at a glance."""
+def top(facts: LedgerFacts) -> str:
+    """The ledger's name, the warning if there is one, and the state at a glance."""
     parts = []
     if not facts.private:
         parts.append(
             '<p class="banner" role="alert"><strong>NOT PRIVATE</strong> Some of this'
-            " book's noise came from a seeded source, which is for tests: whoever knows"
-            " the seed can take the noise away. Nothing here protects anybody.</p>"
+            " ledger's noise came from a seeded source, which is for tests: whoever"
+            " knows the seed can take the noise away. Nothing here protects"
+            " anybody.</p>"
         )
     elif facts.testing:
         parts.append(
-            '<p class="banner" role="alert"><strong>NOT PRIVATE: a book for'
+            '<p class="banner" role="alert"><strong>NOT PRIVATE: a ledger for'
             " testing</strong> It may be charged with seeded noise. Do not use it for"
             " people's data.</p>"
         )
@@ -53,18 +54,18 @@ def top(facts: BookFacts) -> str:
         noise = ("", "noise: none drawn yet")
     chips = [("", f"{count:,} {_plural(count, 'entry', 'entries')}"), noise, chain]
     if not facts.durable:
-        chips.append(("bad", "in memory only: not booked"))
+        chips.append(("bad", "in memory only: not recorded"))
     listed = "".join(f'<li class="{css}">{text}</li>' for css, text in chips)
     parts.append(
-        f"<h1>Book of {safe(facts.dataset)}</h1>"
-        "<p>Every release about this dataset was written into this book and paid for"
+        f"<h1>Ledger of {safe(facts.dataset)}</h1>"
+        "<p>Every release about this dataset was written into this ledger and paid for"
         " before its noise was drawn. A charge that does not fit a budget is declined."
         f' Filter: {safe(facts.filter)}.</p><ul class="chips">{listed}</ul>'
     )
     return "".join(parts)
 
 
-def budgets(facts: BookFacts) -> str:
+def budgets(facts: LedgerFacts) -> str:
     """A gauge for each budget."""
     cards = "".join(_card(i, one) for i, one in enumerate(facts.budgets))
     return (
@@ -103,7 +104,7 @@ def _card(i: int, one: BudgetFacts) -> str:
     )
 
 
-def entries(facts: BookFacts) -> str:
+def entries(facts: LedgerFacts) -> str:
     """Every charge, newest first, each with its statement."""
     head = '<h2 id="entries">Entries</h2>'
     if not facts.entries:
@@ -120,7 +121,7 @@ def entries(facts: BookFacts) -> str:
 
 
 def _entry_table(
-    facts: BookFacts, rows: list[tuple[int, EntryFacts]], caption: str
+    facts: LedgerFacts, rows: list[tuple[int, EntryFacts]], caption: str
 ) -> str:
     columns = "".join(
         f'<th scope="col" class="n">{safe(b.name)}</th>' for b in facts.budgets
@@ -135,7 +136,7 @@ def _entry_table(
     )
 
 
-def _entry_row(facts: BookFacts, i: int, entry: EntryFacts) -> str:
+def _entry_row(facts: LedgerFacts, i: int, entry: EntryFacts) -> str:
     cells = ""
     for k, (own, budget) in enumerate(zip(entry.epsilon, facts.budgets, strict=True)):
         said = _NONE if own is None else shown(f"entries.{i}.epsilon.{k}", own)
@@ -153,7 +154,7 @@ def _entry_row(facts: BookFacts, i: int, entry: EntryFacts) -> str:
     )
 
 
-def deletions(facts: BookFacts) -> str:
+def deletions(facts: LedgerFacts) -> str:
     """What was forgotten, and the certificates that were noted."""
     if not facts.deletions:
         return ""
@@ -170,7 +171,7 @@ def deletions(facts: BookFacts) -> str:
         )
         if len(one.certificates) > 100:
             more = len(one.certificates) - 100
-            certificates += f'<p class="small">and {more:,} more, in the book.</p>'
+            certificates += f'<p class="small">and {more:,} more, in the ledger.</p>'
         times = f", {one.count:,} draws paid for" if one.count > 1 else ""
         rows.append(
             f'<tr><td class="tag" data-label="entry">{one.sequence}</td>'
@@ -194,7 +195,7 @@ def deletions(facts: BookFacts) -> str:
     )
 
 
-def audit_table(facts: BookFacts) -> str:
+def audit_table(facts: LedgerFacts) -> str:
     """Every audit with its verdict."""
     rows = []
     for i, one in enumerate(facts.audits):
@@ -223,7 +224,7 @@ def audit_table(facts: BookFacts) -> str:
     )
 
 
-def chain(facts: BookFacts) -> str:
+def chain(facts: LedgerFacts) -> str:
     """What checking the chain came to, and the head to keep."""
     found = facts.chain
     state = '<span class="good-text">no problem found</span>'

@@ -1,4 +1,4 @@
-"""Text from a book, made safe for a page: nothing in it is markup or turns a line."""
+"""Text from a ledger, made safe for a page: nothing in it is markup or turns a line."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from demur.ledger.series import Moment
-from demur.report.facts import BookFacts, BudgetFacts
+from demur.report.facts import BudgetFacts, LedgerFacts
 from demur.report.figure import INK, QUIET, SERIES, Chart, Frame, ceiling, short
 from demur.report.text import number
 
 MOST_PANELS = 6
-_MARGIN = 0.2 / 86_400  # days: room beside a book that was charged in one moment
+_MARGIN = 0.2 / 86_400  # days: room beside a ledger that was charged in one moment
 
 
-def time_chart(facts: BookFacts) -> Chart:
+def time_chart(facts: LedgerFacts) -> Chart:
     """One panel for each budget: they have scales of their own."""
     shown = facts.budgets[:MOST_PANELS]
     first, last = facts.moments[0].time, facts.moments[-1].time

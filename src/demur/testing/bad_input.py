@@ -1,7 +1,7 @@
 """Bad input gets a clear error and costs nothing.
 
 Clear: a ValueError or TypeError (or a refusal of demur's own) that names the argument,
-is short, and quotes nobody's record. Nothing: the book and the object are as before.
+is short, and quotes nobody's record. Nothing: the ledger and the object are as before.
 
 Some input may be taken: booleans and very large numbers mean something to a mechanism
 that clips. Then it must be taken whole: charged, with finite values released. Each kind
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.core.errors import DemurError
-from demur.testing.books import trace
 from demur.testing.declining import state
+from demur.testing.ledgers import trace
 from demur.testing.result import ContractBroken, require
 from demur.testing.secrets import Secret
 from demur.testing.subject import Subject
@@ -142,13 +142,13 @@ def bad_parameters_cost_nothing(subject: Subject) -> None:
 def _refused_parameter(
     subject: Subject, name: str, bad: Any, meaningless: bool
 ) -> None:
-    book = subject.book()
-    before = trace(book)
-    error = _caught(lambda: subject.run(book, made=subject.make(**{name: bad})))
+    ledger = subject.ledger()
+    before = trace(ledger)
+    error = _caught(lambda: subject.run(ledger, made=subject.make(**{name: bad})))
     if error is None:
         require(not meaningless, "it was taken")
         return
-    require(trace(book) == before, f"refused ({_shown(error)}) after it was charged")
+    require(trace(ledger) == before, f"refused ({_shown(error)}) after it was charged")
     # A number that is merely out of range may be refused by what it leads to.
     names = subject.names_for(name) if meaningless else ()
     why = _unclear(error, names, ())
@@ -161,17 +161,19 @@ CONTRACTS = (bad_data_costs_nothing, bad_parameters_cost_nothing)
 def _refused(
     subject: Subject, argument: str, inputs: Mapping[str, Any], may_be_taken: bool
 ) -> None:
-    book, made = subject.book(), subject.make()
-    before, held = trace(book), state(made)
+    ledger, made = subject.ledger(), subject.make()
+    before, held = trace(ledger), state(made)
     result: list[Any] = []
-    error = _caught(lambda: result.append(subject.run(book, made=made, inputs=inputs)))
+    error = _caught(
+        lambda: result.append(subject.run(ledger, made=made, inputs=inputs))
+    )
     if error is None:
         require(may_be_taken, "it was taken")
-        require(book.entries(), "it was taken, and nothing was charged")
+        require(ledger.entries(), "it was taken, and nothing was charged")
         if not subject.keeps_data:
             _require_finite(subject, result[0])
         return
-    require(trace(book) == before, f"refused ({_shown(error)}) after it was charged")
+    require(trace(ledger) == before, f"refused ({_shown(error)}) after it was charged")
     changed = [n for n in state(made) if n not in held and n.endswith("_")]
     require(not changed, f"refused, and yet it has {', '.join(changed)}")
     secrets = [s for s in map(_secret, subject.inputs.items()) if s is not None]

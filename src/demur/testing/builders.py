@@ -183,7 +183,7 @@ def of_estimator(
 ) -> Subject:
     """The subject of an unfitted estimator with a `ledger` parameter.
 
-    Unit and delta are those of a first fit without a book, if they are not given.
+    Unit and delta are those of a first fit without a ledger, if they are not given.
     `unused` names parameters that play no part in this configuration.
     """
     if X is None:

@@ -2,7 +2,7 @@
 
 All of it is read off what the subject declares. Prices are compared at one delta; where
 a mechanism also answers `event(unit)` by itself, it must say what its declaration says,
-because users read the one and the book charges the other.
+because users read the one and the ledger charges the other.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def cost_falls_with_noise(subject: Subject) -> None:
     if not subject.noisier:
         return
     before = subject.entry.declaration
-    book = subject.book()
-    subject.run(book, made=subject.make(**subject.noisier))
-    after = book.written[-1].declaration
+    ledger = subject.ledger()
+    subject.run(ledger, made=subject.make(**subject.noisier))
+    after = ledger.written[-1].declaration
     for unit in units(subject):
         less = _price(subject, after.cost.at(unit))
         more = _price(subject, before.cost.at(unit))
@@ -102,7 +102,7 @@ def prices_are_numbers(subject: Subject) -> None:
 
 
 def event_agrees_with_the_declaration(subject: Subject) -> None:
-    """What a subject says at a unit by itself is what the book is told."""
+    """What a subject says at a unit by itself is what the ledger is told."""
     ask = getattr(subject.make(), "event", None)
     if not callable(ask):
         return
@@ -110,8 +110,8 @@ def event_agrees_with_the_declaration(subject: Subject) -> None:
     count = subject.entry.count
     for unit in units(subject):
         said = ask(unit)
-        booked = cost.at(unit)
-        whole = Repeated(booked, count) if count > 1 else booked
+        recorded = cost.at(unit)
+        whole = Repeated(recorded, count) if count > 1 else recorded
         mine, its = _price(subject, said), _price(subject, whole)
         require(
             math.isclose(mine, its, rel_tol=1e-6, abs_tol=1e-12),

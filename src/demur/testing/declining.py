@@ -1,4 +1,4 @@
-"""A book that declines leaves no trace, neither in itself nor in who asked."""
+"""A ledger that declines leaves no trace, neither in itself nor in who asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from demur.core.errors import DemurError
-from demur.testing.books import TIGHT, check_order, declined, untouched
+from demur.testing.ledgers import TIGHT, check_order, declined, untouched
 from demur.testing.result import ContractBroken, require
 from demur.testing.subject import Subject
 
@@ -14,11 +14,11 @@ from demur.testing.subject import Subject
 def declining_leaves_no_trace(subject: Subject) -> None:
     """No entry, no total, no head, no key; and what asked is as it was before."""
     if subject.costs_nothing:
-        return  # no book is too small for it
-    book, made = subject.book(TIGHT), subject.make()
+        return  # no ledger is too small for it
+    ledger, made = subject.ledger(TIGHT), subject.make()
     before = state(made)
-    with untouched(book, "a declined release"):
-        error = _refusal(subject, book, made)
+    with untouched(ledger, "a declined release"):
+        error = _refusal(subject, ledger, made)
     require(
         "othing was" in str(error),
         f"the refusal does not say that nothing was spent: {error}",
@@ -32,38 +32,38 @@ def declining_leaves_no_trace(subject: Subject) -> None:
     )
 
 
-def a_declined_release_can_be_made_in_a_larger_book(subject: Subject) -> None:
+def a_declined_release_can_be_made_in_a_larger_ledger(subject: Subject) -> None:
     """The same object, refused once, releases where there is room."""
     if subject.costs_nothing:
         return
     made = subject.make()
-    _refusal(subject, subject.book(TIGHT), made)
-    book = subject.book()
-    subject.run(book, made=made)
-    require(len(book.entries()) >= 1, "the release in a larger book wrote no entry")
+    _refusal(subject, subject.ledger(TIGHT), made)
+    ledger = subject.ledger()
+    subject.run(ledger, made=made)
+    require(len(ledger.entries()) >= 1, "the release in a larger ledger wrote no entry")
 
 
 def the_charge_comes_before_the_noise(subject: Subject) -> None:
     """Charge, key, commit, in this order, for every entry."""
-    book = subject.sample.book
-    require(book.log, "nothing was charged")
-    check_order(book)
-    taken = {entry for what, entry in book.log if what == "key"}
+    ledger = subject.sample.ledger
+    require(ledger.log, "nothing was charged")
+    check_order(ledger)
+    taken = {entry for what, entry in ledger.log if what == "key"}
     if not subject.keeps_data:
-        done = {entry for what, entry in book.log if what == "commit"}
+        done = {entry for what, entry in ledger.log if what == "commit"}
         require(taken <= done, "an entry whose noise was drawn was never committed")
-    require(book.verify().ok, "the book does not verify")
+    require(ledger.verify().ok, "the ledger does not verify")
 
 
 CONTRACTS = (
     declining_leaves_no_trace,
-    a_declined_release_can_be_made_in_a_larger_book,
+    a_declined_release_can_be_made_in_a_larger_ledger,
     the_charge_comes_before_the_noise,
 )
 
 
 def state(made: Any) -> dict[str, Any]:
-    """The attributes of an object, without the book and what it may compute anew."""
+    """The attributes of an object, without the ledger and what it may compute anew."""
     cached = {
         name
         for cls in type(made).__mro__
@@ -92,12 +92,12 @@ def _fitted(made: Any) -> bool:
     return any(name.endswith("_") and name[0] != "_" for name in vars(made))
 
 
-def _refusal(subject: Subject, book: Any, made: Any) -> DemurError:
+def _refusal(subject: Subject, ledger: Any, made: Any) -> DemurError:
     try:
-        subject.run(book, made=made)
+        subject.run(ledger, made=made)
     except DemurError as error:
         require(declined(error), f"not a refusal: {error!r}")
         return error
     raise ContractBroken(
-        f"a book with epsilon {TIGHT:g} did not decline: the release was not charged"
+        f"a ledger with epsilon {TIGHT:g} did not decline: the release was not charged"
     )

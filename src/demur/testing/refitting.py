@@ -9,20 +9,20 @@ import numpy as np
 
 from demur.core.entry import Entry
 from demur.ledger import Ledger
-from demur.testing.books import untouched
+from demur.testing.ledgers import untouched
 from demur.testing.result import require
 from demur.testing.subject import Subject
 
 
 def refitting_charges_again(subject: Subject) -> None:
     """The same object on the same data: another entry, and a larger total."""
-    book, made = subject.book(), subject.make()
-    subject.run(book, made=made)
-    once, spent = len(book.entries()), book.status()[0].spent_epsilon
+    ledger, made = subject.ledger(), subject.make()
+    subject.run(ledger, made=made)
+    once, spent = len(ledger.entries()), ledger.status()[0].spent_epsilon
     require(once, "the first release wrote no entry")
-    subject.run(book, made=made)
-    require(len(book.entries()) == 2 * once, "the second release wrote no entry")
-    again = book.status()[0].spent_epsilon
+    subject.run(ledger, made=made)
+    require(len(ledger.entries()) == 2 * once, "the second release wrote no entry")
+    again = ledger.status()[0].spent_epsilon
     require(
         again > spent or subject.costs_nothing,
         f"the second release was free: {spent:g} before, {again:g} after",
@@ -33,9 +33,9 @@ def two_releases_have_two_noises(subject: Subject) -> None:
     """The same object and data give other values, from other keys."""
     if subject.keeps_data:
         return
-    book, made = subject.book(), subject.make()
-    first = _copied(subject.released(subject.run(book, made=made)))
-    second = _copied(subject.released(subject.run(book, made=made)))
+    ledger, made = subject.ledger(), subject.make()
+    first = _copied(subject.released(subject.run(ledger, made=made)))
+    second = _copied(subject.released(subject.run(ledger, made=made)))
     third = _copied(subject.released(subject.sample.result))
     for name, value in first.items():
         for other in (second[name], third[name]):
@@ -46,18 +46,22 @@ def two_releases_have_two_noises(subject: Subject) -> None:
                 same.mean() < 0.5 if same.size else True,
                 f"{same.sum()} of {same.size} numbers of {name} have the same noise",
             )
-    keys = [entry for what, entry in book.log if what == "key"]
+    keys = [entry for what, entry in ledger.log if what == "key"]
     require(len(keys) == len(set(keys)), "one entry's key was used for two releases")
 
 
 def reading_changes_nothing(subject: Subject) -> None:
-    """Status, epsilon, statements, repr and predictions leave book and object alone."""
-    book, made, result = subject.sample.book, subject.sample.made, subject.sample.result
+    """Status, epsilon, statements, repr and predictions change nothing."""
+    ledger, made, result = (
+        subject.sample.ledger,
+        subject.sample.made,
+        subject.sample.result,
+    )
     before = _copied_state(made)
-    with untouched(book, "reading"):
-        book.status(), book.epsilon(), book.reading(), book.report()
-        book.verify(book.head())
-        for entry in book.entries():
+    with untouched(ledger, "reading"):
+        ledger.status(), ledger.epsilon(), ledger.reading(), ledger.report()
+        ledger.verify(ledger.head())
+        for entry in ledger.entries():
             entry.statement(), entry.epsilon(subject.unit, subject.delta)
         for one in (result, made):
             repr(one), str(one)

@@ -162,18 +162,18 @@ def what_is_handed_out_holds_no_exact_value(subject: Subject) -> None:
     require(not found, f"exact values were found: {'; '.join(found[:_MANY])}")
 
 
-def the_book_holds_no_exact_value(subject: Subject) -> None:
-    """No data, exact statistic or noise in any row of the book that paid."""
+def the_ledger_holds_no_exact_value(subject: Subject) -> None:
+    """No data, exact statistic or noise in any row of the ledger that paid."""
     if not subject.inputs:
         return
     run = _known(subject)
-    kept = [run.book.entries(), run.book.report(), _rows(run.book)]
+    kept = [run.ledger.entries(), run.ledger.report(), _rows(run.ledger)]
     found = search(kept, secrets_of(subject, run))
     require(not found, f"exact values were found: {'; '.join(found[:_MANY])}")
 
 
 def no_noise_key_is_left_behind(subject: Subject) -> None:
-    """After a release its key is nowhere: not in the result, not in the book."""
+    """After a release its key is nowhere: not in the result, not in the ledger."""
     if not subject.takes_source:
         return
     run = subject.seeded
@@ -182,13 +182,13 @@ def no_noise_key_is_left_behind(subject: Subject) -> None:
     if subject.keeps_data:
         return
     keys = {f"key {i}": key for i, key in enumerate(run.keys.keys)}
-    found = search_bytes([run.result, run.made, run.book], keys, skip=[run.keys])
+    found = search_bytes([run.result, run.made, run.ledger], keys, skip=[run.keys])
     require(not found, f"the noise key was found: {', '.join(found)}")
 
 
 CONTRACTS = (
     what_is_handed_out_holds_no_exact_value,
-    the_book_holds_no_exact_value,
+    the_ledger_holds_no_exact_value,
     no_noise_key_is_left_behind,
 )
 
@@ -328,9 +328,9 @@ def _printed(text: str, values: Array) -> tuple[set[float], set[float]]:
     return exact, rough
 
 
-def _rows(book: Any) -> list[str]:
-    """Every row of the book as text."""
-    with book._store.read() as connection:
+def _rows(ledger: Any) -> list[str]:
+    """Every row of the ledger as text."""
+    with ledger._store.read() as connection:
         raw = connection.connection.driver_connection
         dump = getattr(raw, "iterdump", None)
         return list(dump()) if dump else []

@@ -20,9 +20,9 @@ _SPEAKERS = ("statement", "summary")
 
 def statements_name_the_unit(subject: Subject) -> None:
     """Whoever reads a statement learns what is protected, at which epsilon."""
-    book, result = subject.sample.book, subject.sample.result
+    ledger, result = subject.sample.ledger, subject.sample.result
     wanted = (subject.unit.describe(), *subject.unit_phrases)
-    said = [(f"entry {e.label!r}", e.statement()) for e in book.entries()]
+    said = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
     said += list(_statements(result))
     require(said, "nothing says a word about privacy")
     for who, text in said:
@@ -37,18 +37,18 @@ def seeded_noise_is_stamped(subject: Subject) -> None:
     """Noise that anyone can repeat is called NOT PRIVATE wherever it is spoken of."""
     if not subject.takes_source:
         return
-    book, result = subject.seeded.book, subject.seeded.result
-    said = [(f"entry {e.label!r}", e.statement()) for e in book.entries()]
+    ledger, result = subject.seeded.ledger, subject.seeded.result
+    said = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
     for who, text in [*said, *_statements(result)]:
         require("NOT PRIVATE" in text, f"{who} does not say NOT PRIVATE: {text:.200}")
 
 
 def results_carry_their_entry(subject: Subject) -> None:
     """What is handed out leads to the entry that paid for it, if to any."""
-    book, result = subject.sample.book, subject.sample.result
+    ledger, result = subject.sample.ledger, subject.sample.result
     held = {entry.id for entry in entries_of(result)}
-    known = {entry.id for entry in book.entries()}
-    require(held <= known, "the result carries an entry of another book")
+    known = {entry.id for entry in ledger.entries()}
+    require(held <= known, "the result carries an entry of another ledger")
     if not subject.keeps_data:
         require(held, "the result does not say which entry paid for it")
 
@@ -66,18 +66,18 @@ def declarations_survive_json(subject: Subject) -> None:
 
 
 def entries_survive_a_file(subject: Subject) -> None:
-    """An entry read from a book on disk equals the one that was written."""
+    """An entry read from a ledger on disk equals the one that was written."""
     entry = subject.entry
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "book.db"
+        place = Path(folder) / "ledger.db"
         budgets = {subject.unit: Budget(subject.room, subject.delta)}
         with Ledger.open(
             place, dataset="checks", budgets=budgets, filter=subject.filter
-        ) as book:
-            written = _booked_again(book, entry)
-        with Ledger.open(place) as book:
-            (read,) = book.entries()
-            require(book.verify().ok, "the book does not verify")
+        ) as ledger:
+            written = _recorded_again(ledger, entry)
+        with Ledger.open(place) as ledger:
+            (read,) = ledger.entries()
+            require(ledger.verify().ok, "the ledger does not verify")
     require(read == written, "the entry comes back from the file as another one")
     require(read.declaration == entry.declaration, "the declaration changed on disk")
     require(read.statement() == written.statement(), "the statement changed on the way")
@@ -141,7 +141,7 @@ def _through_json(data: object) -> Any:
     return json.loads(json.dumps(data, allow_nan=False))
 
 
-def _booked_again(book: Ledger, entry: Entry) -> Entry:
+def _recorded_again(ledger: Ledger, entry: Entry) -> Entry:
     if entry.count == 1:
-        return book.charge(entry.declaration, label=entry.label)
-    return book.reserve(entry.declaration, count=entry.count, label=entry.label).entry
+        return ledger.charge(entry.declaration, label=entry.label)
+    return ledger.reserve(entry.declaration, count=entry.count, label=entry.label).entry

@@ -1,7 +1,7 @@
 """Something that spends, and how the contracts make it do so.
 
 A mechanism, an estimator and a plan look different from outside and owe the same: they
-are made from public parameters, take data, ask a book, and hand something out. A
+are made from public parameters, take data, ask a ledger, and hand something out. A
 `Subject` says how, once, and every contract works on that.
 """
 
@@ -21,8 +21,8 @@ from demur.core.entropy import Seeded, Source
 from demur.core.entry import Entry
 from demur.core.release import Release
 from demur.ledger import Filter, Ledger
-from demur.testing.books import ROOMY, KeptKeys, WatchedBook
 from demur.testing.graph import instances, reachable
+from demur.testing.ledgers import ROOMY, KeptKeys, WatchedLedger
 from demur.testing.result import require
 
 Inputs = Mapping[str, Any]
@@ -31,10 +31,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One release: who made it, the book that paid, and what was handed out."""
+    """One release: who made it, the ledger that paid, and what was handed out."""
 
     made: Any
-    book: WatchedBook
+    ledger: WatchedLedger
     result: Any
     keys: KeptKeys | None = None
     tape: recording.Tape | None = None
@@ -48,7 +48,7 @@ class Subject:
     - `spend(made, inputs, ledger, source)`: one release; the result (a `Release`, or
       the fitted object itself);
     - `inputs`: good data by the name of the argument it is for;
-    - `unit`, `delta`, `filter`, `room`: the book it is run with, and its epsilon;
+    - `unit`, `delta`, `filter`, `room`: the ledger it is run with, and its epsilon;
     - `parameters`: the numbers it is made from, which are spoiled one by one;
     - `noisier`: the changes that mean more noise;
     - `secrets`: further values, by name, that must not be found in a result;
@@ -80,14 +80,14 @@ class Subject:
     trusts_data: str = ""
     keeps_data: str = ""
 
-    def book(self, epsilon: float | None = None) -> WatchedBook:
-        """A new book at the subject's unit."""
+    def ledger(self, epsilon: float | None = None) -> WatchedLedger:
+        """A new ledger at the subject's unit."""
         room = self.room if epsilon is None else epsilon
-        return WatchedBook(room, self.delta, self.unit, self.filter)
+        return WatchedLedger(room, self.delta, self.unit, self.filter)
 
     def run(
         self,
-        book: Ledger | None = None,
+        ledger: Ledger | None = None,
         *,
         made: Any = None,
         source: Source | None = None,
@@ -97,15 +97,15 @@ class Subject:
         return self.spend(
             self.make() if made is None else made,
             self.inputs if inputs is None else inputs,
-            self.book() if book is None else book,
+            self.ledger() if ledger is None else ledger,
             source,
         )
 
     @cached_property
     def sample(self) -> Run:
         """One release that many contracts look at; none may change it."""
-        made, book = self.make(), self.book()
-        return Run(made, book, self.run(book, made=made))
+        made, ledger = self.make(), self.ledger()
+        return Run(made, ledger, self.run(ledger, made=made))
 
     @cached_property
     def seeded(self) -> Run:
@@ -114,15 +114,15 @@ class Subject:
         Exact inputs are recorded where noise is added (`core.recording`).
         """
         keys, tape = KeptKeys(Seeded(20), []), recording.Tape()
-        made, book = self.make(), self.book()
+        made, ledger = self.make(), self.ledger()
         with recording.watching(tape):
-            result = self.run(book, made=made, source=keys)
-        return Run(made, book, result, keys, tape)
+            result = self.run(ledger, made=made, source=keys)
+        return Run(made, ledger, result, keys, tape)
 
     @property
     def entry(self) -> Entry:
         """The entry of one release; its declaration says what the subject costs."""
-        written = self.sample.book.written
+        written = self.sample.ledger.written
         require(written, "a release on good data was not charged")
         return written[-1]
 

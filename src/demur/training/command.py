@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from demur.core.errors import BookMismatch
+from demur.core.errors import LedgerMismatch
 from demur.ledger import Budget, Filter, Ledger
 from demur.training.data import as_data
 from demur.training.models import (
@@ -66,7 +66,7 @@ _KNOWN = {
         "minibatch_size",
         "microbatch_size",
     },
-    "output": {"model", "book", "dataset", "label", "checkpoint", "checkpoint_every"},
+    "output": {"model", "ledger", "dataset", "label", "checkpoint", "checkpoint_every"},
 }
 _NEEDED = {
     "data": {"train", "features", "label", "examples", "classes"},
@@ -215,12 +215,14 @@ def _plan(said: Tables) -> DPExecutionPlan:
 
 def _ledger(said: Tables, home: Path, plan: DPExecutionPlan) -> Ledger | None:
     output, privacy = said["output"], said["privacy"]
-    if "book" not in output:
+    if "ledger" not in output:
         return None
-    place = home / output["book"] if "://" not in output["book"] else output["book"]
+    place = (
+        home / output["ledger"] if "://" not in output["ledger"] else output["ledger"]
+    )
     try:
         return Ledger.open(place)
-    except BookMismatch:
+    except LedgerMismatch:
         return Ledger.open(
             place,
             dataset=output.get("dataset", Path(said["data"]["train"]).stem),

@@ -22,9 +22,9 @@ def start(
 
     Called once in every process, before anything else of JAX. `process` counts from 0,
     and process 0 is the one that listens, at `bind` (default: the coordinator's own
-    address), and that holds the book. A process that is not heard of for `heartbeat_s`
-    is given up, and JAX ends all others: their exit code is not 0. `shutdown_s` is how
-    long the first to finish waits for the last.
+    address), and that holds the ledger. A process that is not heard of for
+    `heartbeat_s` is given up, and JAX ends all others: their exit code is not 0.
+    `shutdown_s` is how long the first to finish waits for the last.
 
     The mesh has all devices along one axis, "data". `jax.distributed.initialize` and a
     mesh of your own serve `fit` as well. The processes speak in the clear, the entry's
@@ -54,5 +54,5 @@ def start(
 
 
 def is_first() -> bool:
-    """Whether this process is the one that holds the book and writes the checkpoint."""
+    """Whether this process holds the ledger and writes the checkpoint."""
     return jax.process_index() == 0

@@ -46,12 +46,12 @@ def df(spark):
 
 
 @pytest.fixture
-def book(tmp_path):
-    """A book that lasts, with the noise of the operating system."""
+def open_ledger(tmp_path):
+    """A ledger that lasts, with the noise of the operating system."""
 
     def opened(epsilon=100.0):
         return Ledger.open(
-            tmp_path / "book.db",
+            tmp_path / "ledger.db",
             dataset="people",
             budgets={ReplaceOne(): Budget(epsilon)},
             filter="pure",
@@ -144,13 +144,13 @@ def test_types_and_names_come_through(spark):
 # -- paid once -------------------------------------------------------------------------
 
 
-def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, book, tmp_path):
+def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, open_ledger, tmp_path):
     def run(idempotency_key="monday", table=df):
         return privatize(
             table, EVERY[0], NAMES, "id", ledger, idempotency_key=idempotency_key
         )
 
-    with book() as ledger:
+    with open_ledger() as ledger:
         with pytest.raises(ZeroDivisionError), run() as reports:
             first = by_id(reports.dataframe)
             raise ZeroDivisionError
@@ -164,7 +164,7 @@ def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, book, tmp_path):
         and not lent(spark)
         and list((tmp_path / "keys").glob("*.key"))
     )
-    with book() as ledger:
+    with open_ledger() as ledger:
         moved = table_of(np.clip(POINTS + 1e-9, 0, 1), IDS)
         with pytest.raises(IdempotencyConflict):
             run(table=spark.createDataFrame(moved))
@@ -220,7 +220,7 @@ def test_after_commit_there_is_no_noise(spark, df, monkeypatch):
 
 
 def test_the_commit_can_name_the_reports_as_written(
-    spark, df, book, tmp_path, monkeypatch
+    spark, df, open_ledger, tmp_path, monkeypatch
 ):
     bound, commit = [], Ledger.commit
 
@@ -230,7 +230,7 @@ def test_the_commit_can_name_the_reports_as_written(
 
     monkeypatch.setattr(Ledger, "commit", noted)
     path = str(tmp_path / "out")
-    with book() as ledger:
+    with open_ledger() as ledger:
         reports = privatize(df, EVERY[0], NAMES, "id", ledger)
         reports.dataframe.write.parquet(path)
         written = spark.read.parquet(path)
@@ -316,7 +316,7 @@ def test_arguments_are_looked_at_before_any_job(spark, df):
     refused(ValueError, "one column 'z'", columns=["x", "z"])
     refused(ValueError, "must be one of tinyint", columns=["id", "y"], name="x")
     refused(ValueError, "an idempotency key needs a ledger", idempotency_key="k")
-    refused(TypeError, "must be a Ledger or None", ledger="book.db")
+    refused(TypeError, "must be a Ledger or None", ledger="ledger.db")
     refused(ValueError, "got string", table=df.withColumn("x", F.lit("a")))
     refused(ValueError, "got boolean", table=df.withColumn("x", F.lit(True)))
     refused(ValueError, "decimal", table=df.withColumn("x", F.lit(1).cast("decimal")))
@@ -371,12 +371,12 @@ def test_a_heavy_closure_would_lie_beside_another_share(
     assert not lent(spark)  # what fails after the charge keeps no key either
 
 
-def test_input_that_changes_is_refused_at_commit(spark, book, tmp_path):
+def test_input_that_changes_is_refused_at_commit(spark, open_ledger, tmp_path):
     folder = tmp_path / "in"
     df = spark.read.parquet(written_table(folder, POINTS, IDS))
     moved = POINTS.copy()
     moved[3, 1] = np.nextafter(moved[3, 1], 0.0)
-    with book() as ledger:
+    with open_ledger() as ledger:
 
         def run():
             return privatize(df, EVERY[0], NAMES, "id", ledger, idempotency_key="k")

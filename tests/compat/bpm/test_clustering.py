@@ -82,24 +82,24 @@ def test_the_reports_follow_bpm():
 def test_reading_the_noise_is_better_and_free():
     """On the same reports, in each of three draws, where plain is fair."""
     X = blobs(1000)
-    book = Ledger(Budget(200.0), unit=ReplaceOne(), filter="pure")
+    ledger = Ledger(Budget(200.0), unit=ReplaceOne(), filter="pure")
     wins = 0
     for trial in range(3):
-        plain = PrivateKMeans(**ARGUMENTS, ledger=book).fit(X)
-        spent = book.epsilon()
-        aware = PrivateKMeans(**ARGUMENTS, decoder="noise_aware", ledger=book)
+        plain = PrivateKMeans(**ARGUMENTS, ledger=ledger).fit(X)
+        spent = ledger.epsilon()
+        aware = PrivateKMeans(**ARGUMENTS, decoder="noise_aware", ledger=ledger)
         aware.fit_reports(plain.reports_)
-        assert book.epsilon() == spent
+        assert ledger.epsilon() == spent
         wins += aware.compute_sse(X) < plain.compute_sse(X)
-        assert len(book.entries()) == trial + 1
+        assert len(ledger.entries()) == trial + 1
     assert wins == 3
 
 
-def test_a_book_is_charged_and_declines():
-    book = Ledger(Budget(10.0), unit=ReplaceOne(), filter="pure")
-    model = PrivateKMeans(**ARGUMENTS, ledger=book).fit(blobs())
-    assert book.epsilon() == pytest.approx(8.0 * 1.2)
-    assert model.release_.id == book.entries()[0].id
+def test_a_ledger_is_charged_and_declines():
+    ledger = Ledger(Budget(10.0), unit=ReplaceOne(), filter="pure")
+    model = PrivateKMeans(**ARGUMENTS, ledger=ledger).fit(blobs())
+    assert ledger.epsilon() == pytest.approx(8.0 * 1.2)
+    assert model.release_.id == ledger.entries()[0].id
     with pytest.raises(BudgetExceeded):
         model.fit(blobs())
 
@@ -128,7 +128,7 @@ def test_conventions():
     ],
 )
 def test_bad_input_costs_nothing(change, X):
-    book = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
     with pytest.raises(ValueError, match=r"."):
-        PrivateKMeans(**{**ARGUMENTS, **change}, ledger=book).fit(X)
-    assert book.entries() == []
+        PrivateKMeans(**{**ARGUMENTS, **change}, ledger=ledger).fit(X)
+    assert ledger.entries() == []

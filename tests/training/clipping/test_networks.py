@@ -1,4 +1,4 @@
-"""Book-keeping gives what differentiating example by example gives, everywhere."""
+"""book-keeping gives what differentiating example by example gives, everywhere."""
 
 from __future__ import annotations
 

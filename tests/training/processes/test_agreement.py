@@ -126,24 +126,24 @@ def test_a_run_that_fails_when_it_is_paid_lets_go_of_its_folder(tmp_path):
     kept = Checkpoint(tmp_path / "run")
     plan, params = make_plan(), make_params()
     with Ledger.open(
-        tmp_path / "book.db",
+        tmp_path / "ledger.db",
         dataset="agreement",
         budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
         filter=Filter.pure(),
         testing=True,
-    ) as book:
+    ) as ledger:
         with pytest.raises(KeyboardInterrupt) as held:
             Custody(
                 LaterInterrupted(None),
                 plan,
-                (book, 1e-5),
+                (ledger, 1e-5),
                 label="run",
                 state=TrainState(params, None, None, 0, None),
                 checkpoint=kept,
                 digest="of the input",
                 source=Seeded(1),
             )
-        assert len(book.entries()) == 1
+        assert len(ledger.entries()) == 1
         Keeper(kept).close()  # as a notebook does, which holds the error
         del held
 

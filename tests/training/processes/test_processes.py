@@ -8,7 +8,7 @@ import pytest
 
 from demur.training.distributed import start
 from tests.training.processes.launch import HEARTBEAT_S, launch
-from tests.training.processes.worker import open_book
+from tests.training.processes.worker import open_ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
@@ -48,7 +48,7 @@ def two(killed):
 
 @pytest.fixture(scope="module")
 def heads(place, killed):
-    """The book and the checkpoint right after the kill."""
+    """The ledger and the checkpoint right after the kill."""
     return {name: state_of(place / name) for name in KILLED}
 
 
@@ -84,11 +84,11 @@ def fine(ended):
 
 
 def state_of(folder):
-    with open_book(folder) as book:
-        book.verify()
-        (entry,) = book.entries()
-        head = book.head()
-        reserved = book.epsilon()
+    with open_ledger(folder) as ledger:
+        ledger.verify()
+        (entry,) = ledger.entries()
+        head = ledger.head()
+        reserved = ledger.epsilon()
     files = sorted(path.name for path in (folder / "run").rglob("*.npz"))
     return {"entry": entry, "head": head, "epsilon": reserved, "files": files}
 
@@ -226,7 +226,7 @@ def test_the_first_process_decides_when_to_stop(two):
         ("other loss", "ProcessesDisagree: .* program", None, 0),
         ("bad loss", "RuntimeError: process 1: no such", "RuntimeError: no such", 0),
         ("other plan", "ProcessesDisagree: .* differ in plan", None, 0),
-        ("book in the second", "TypeError: process 1: only", "TypeError: only", 0),
+        ("ledger in the second", "TypeError: process 1: only", "TypeError: only", 0),
         ("declined", "BudgetExceeded: 'DP", "BudgetExceeded: process 0: 'DP", 0),
         ("callback", "ProcessFailed: process 1: KeyError", "KeyError", 1),
         ("interrupt", "KeyboardInterrupt: process 1", "KeyboardInterrupt", 1),
@@ -266,7 +266,7 @@ def test_the_lost_process_is_named_where_the_others_get_to_speak(killed):
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_after_the_kill_the_book_has_one_open_entry(heads, name):
+def test_after_the_kill_the_ledger_has_one_open_entry(heads, name):
     assert heads[name]["epsilon"] > 0
     assert "model-5.npz" in heads[name]["files"]
     assert "noise-5.npz" in heads[name]["files"]

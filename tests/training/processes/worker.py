@@ -43,7 +43,7 @@ def lists(tree):
 
 
 def run(devices, plan=None, data=None, **options):
-    """A small run; only the first process has a source and a book."""
+    """A small run; only the first process has a source and a ledger."""
     options = {"source": Seeded(SEED), "mesh": devices} | options
     return train(plan or make_plan(bands=3), data, **options)
 
@@ -312,7 +312,7 @@ def stops(mesh, folder):
     return found
 
 
-def small_book(epsilon):
+def small_ledger(epsilon):
     if not is_first():
         return None
     unit = AddOrRemoveOne()
@@ -352,25 +352,25 @@ def failures(mesh, folder):
         "other loss": {"loss": other_loss},
         "bad loss": {"loss": bad_loss},
         "other plan": {"plan": make_plan(bands=3, noise_multiplier=4.0 + mine)},
-        "book in the second": {
+        "ledger in the second": {
             "ledger": Ledger(Budget(9.0, 1e-5), unit=AddOrRemoveOne())
         }
         if mine
         else {},
-        "declined": {"ledger": small_book(1e-3), "delta": None},
+        "declined": {"ledger": small_ledger(1e-3), "delta": None},
         "callback": {"callback": raise_at_3},
         "interrupt": {"callback": interrupt_at_3},
         "disk": {"data": watched(fail_at=5 if mine else None)[0]},
     }
     found = {}
     for name, options in cases.items():
-        book = small_book(50.0)
+        ledger = small_ledger(50.0)
         if "ledger" not in options:
-            options |= {"ledger": book, "delta": None}
+            options |= {"ledger": ledger, "delta": None}
         began = time.monotonic()
         found[name] = error_of(lambda options=options: run(mesh, **options))
         spent[name] = {
-            "entries": None if book is None else len(book.entries()),
+            "entries": None if ledger is None else len(ledger.entries()),
             "seconds": time.monotonic() - began,
         }
     return {"errors": found, "after": spent}
@@ -379,9 +379,9 @@ def failures(mesh, folder):
 # -- killed, and taken up again --------------------------------------------------------
 
 
-def open_book(folder):
+def open_ledger(folder):
     return Ledger.open(
-        folder / "book.db",
+        folder / "ledger.db",
         dataset="several",
         budgets={AddOrRemoveOne(): Budget(50.0, 1e-5)},
         filter=Filter.pure(),
@@ -395,21 +395,21 @@ def kept(mesh, folder, *, die_at=None, who=None, noise="threefry"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     folder.mkdir(exist_ok=True)
-    book = open_book(folder) if is_first() else None
+    ledger = open_ledger(folder) if is_first() else None
     try:
         done = run(
             mesh,
             make_plan(bands=3, noise=noise),
-            ledger=book,
+            ledger=ledger,
             delta=None,
             checkpoint=Checkpoint(folder / "run", every=5),
             callback=callback,
         )
-        entries = None if book is None else len(book.entries())
+        entries = None if ledger is None else len(ledger.entries())
         return {"params": lists(done.value), "entries": entries}
     finally:
-        if book is not None:
-            book.close()
+        if ledger is not None:
+            ledger.close()
 
 
 def undisturbed(mesh, folder):

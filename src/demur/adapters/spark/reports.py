@@ -25,8 +25,8 @@ cuts a scan by the number of executors at that moment, which changes when one is
 
 **What the commit binds.** An HMAC, under the key of the rows, of the input's digest: it
 names the one set of reports that key and input determine. A plain hash of the input
-would let readers of the book test guesses about the data. With `commit(written)` it is
-the digest of the reports as written, which anyone who has them can check.
+would let readers of the ledger test guesses about the data. With `commit(written)` it
+is the digest of the reports as written, which anyone who has them can check.
 """
 
 from __future__ import annotations
@@ -98,23 +98,23 @@ def privatize(
             "a recording cannot watch executors: audit mechanism.privatize, whose"
             " reports are the same. Nothing was spent."
         )
-    book = mechanism.book_for(ledger, space)
+    ledger = mechanism.ledger_for(ledger, space)
     found = survey(rows)
-    entry = book.charge(
+    entry = ledger.charge(
         mechanism.declaration(space),
         label=label,
         input_digest=found.digest,
         idempotency_key=idempotency_key,
         source=source or OsEntropy(),
     )
-    key = mechanism.row_key(book.key(entry, found.digest))
-    return SparkReports(rows, schema, mechanism, book, entry, found, key)
+    key = mechanism.row_key(ledger.key(entry, found.digest))
+    return SparkReports(rows, schema, mechanism, ledger, entry, found, key)
 
 
 def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str:
     """The digest of reports as written, whatever their order: what a commit binds.
 
-    `commit(written)` puts it into the book; whoever has the reports can compare.
+    `commit(written)` puts it into the ledger; whoever has the reports can compare.
     """
     columns = listed(columns)
     rows = id_and_coordinates(classic_dataframe(df), len(columns), columns, id_column)

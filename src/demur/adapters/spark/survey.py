@@ -7,7 +7,7 @@ the sums are hashed with the numbers of rows and columns. A sum over ids alone t
 whether reports have the ids of the points. So a change of one word of one
 row always changes the digest, and other accidents pass it by once in 2^128. It is not
 made against someone who composes rows to collide. It is a function of exact data: it
-stays on the driver, and the book keeps it under its own key.
+stays on the driver, and the ledger keeps it under its own key.
 
 **No id twice.** Rising ids are cheap to look at: each partition tells its runs of
 rising ids, first and last, and if no two runs of all partitions overlap no id occurs

@@ -1,4 +1,4 @@
-"""The tour: one dataset, one book, four engines, a refusal, an audit and a report."""
+"""The tour: one dataset, one ledger, four engines, a refusal, an audit and a report."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _CHAPTERS = (
     ("A small network, trained by a plan", network.play),
     ("One request too many", closing.decline),
     ("An audit: does the noise keep its promise?", closing.audit_the_reports),
-    ("The book, read and checked", closing.read_the_book),
+    ("The ledger, read and checked", closing.read_the_ledger),
 )
 
 
 # What a tour leaves behind, so that the next one may clear it away.
-_OURS = ("book.db", "live.db", "head.txt", "certificate.json", "report.html")
+_OURS = ("ledger.db", "live.db", "head.txt", "certificate.json", "report.html")
 
 
 def run(out: Path, console: Console) -> None:
-    """Take the tour; leaves book.db, head.txt and report.html under `out`."""
+    """Take the tour; leaves ledger.db, head.txt and report.html under `out`."""
     _make_room(out)
     console.print(
         Panel.fit(
             "[bold]demur[/]: learning from people's data under a promise that can be"
-            " checked.\nOne dataset, one book, four engines; every release is paid for"
-            " before its noise is drawn."
+            " checked.\nOne dataset, one ledger, four engines; every release is paid"
+            " for before its noise is drawn."
         )
     )
     with Stage.open(out, console) as stage:
@@ -42,10 +42,10 @@ def run(out: Path, console: Console) -> None:
             console.rule(f"[bold]{number}. {title}[/]", align="left")
             play(stage)
     console.print(
-        f"\nReport: [bold]{out / 'report.html'}[/]   Book: {out / 'book.db'}\n"
+        f"\nReport: [bold]{out / 'report.html'}[/]   Ledger: {out / 'ledger.db'}\n"
         "Next, with .venv/bin/ before it where demur is not on your path:\n"
-        f"  demur ledger show {out / 'book.db'}\n"
-        f"  demur report {out / 'book.db'} -o report.html\n"
+        f"  demur ledger show {out / 'ledger.db'}\n"
+        f"  demur report {out / 'ledger.db'} -o report.html\n"
         "  demur audit --quick",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""The last chapters: a refusal, an audit of one release, and the book itself."""
+"""The last chapters: a refusal, an audit of one release, and the ledger itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from rich.panel import Panel
 
 from demur.audit.black_box import audit
-from demur.cli.main import book_tables
+from demur.cli.main import ledger_tables
 from demur.cli.tour import head, reports
 from demur.cli.tour.stage import DELTA, REPLACED, Stage, Values
 from demur.core.adjacency import Ball
@@ -22,7 +22,7 @@ _AUDIT_RUNS = 20_000
 
 
 def decline(stage: Stage) -> None:
-    """Ask for a head that the book cannot carry any more."""
+    """Ask for a head that the ledger cannot carry any more."""
     before = stage.ledger.head()
     try:
         head.classifier(2.0, stage).fit(stage.people.embedded, stage.people.labels)
@@ -30,7 +30,7 @@ def decline(stage: Stage) -> None:
         stage.console.print(Panel(str(error), title="[bold red]declined[/]"))
     untouched = stage.ledger.head() == before
     stage.console.print(
-        "No noise was drawn, nothing was written: the book is"
+        "No noise was drawn, nothing was written: the ledger is"
         f" {'the same as before' if untouched else 'CHANGED'}."
     )
 
@@ -91,10 +91,10 @@ def audit_the_reports(stage: Stage) -> None:
     )
 
 
-def read_the_book(stage: Stage) -> None:
+def read_the_ledger(stage: Stage) -> None:
     """Budgets, entries, chain, and the page for whoever signs."""
     ledger = stage.ledger
-    for table in book_tables(ledger, 8):
+    for table in ledger_tables(ledger, 8):
         stage.console.print(table)
     last = ledger.head()
     (stage.out / "head.txt").write_text(f"{last}\n")
@@ -102,7 +102,7 @@ def read_the_book(stage: Stage) -> None:
     stage.console.print(f"Verified: {'whole' if found.ok else 'DAMAGED'}, head {last}")
     readings = [0.1, 0.3, 1.0, 3.0]
     stage.show(
-        ("how far one image moves (pixels, L2)", "epsilon of the whole book"),
+        ("how far one image moves (pixels, L2)", "epsilon of the whole ledger"),
         *(
             (f"{radius:g}", printed_up(ledger.epsilon(DELTA, Ball(radius, "pixels"))))
             for radius in readings

@@ -46,7 +46,7 @@ def play(stage: Stage) -> None:
     stage.console.print(
         f"{len(certificates)} certificates, each for epsilon"
         f" {certificate.epsilon:.2f} at delta {certificate.delta:g}, at erasure. The"
-        " drop is the noise that they added. Journal and book"
+        " drop is the noise that they added. Journal and ledger"
         f" {'agree' if checked else 'DISAGREE'}. This is a"
         " promise to those who leave: it is no privacy for those who stay, and it is"
         " never added to theirs."
@@ -58,7 +58,7 @@ def play(stage: Stage) -> None:
         f"{certificate.statement} Here shift / sigma is at most"
         f" {certificate.shift_bound / certificate.sigma:.3f}. To check it:\n"
         f"demur unlearn verify {stage.out / 'certificate.json'}"
-        f" {stage.out / 'live.db'} --book {stage.out / 'book.db'}"
+        f" {stage.out / 'live.db'} --ledger {stage.out / 'ledger.db'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the chapters share: the digits, a public encoder, one book and a console.
+"""What the chapters share: the digits, a public encoder, one ledger and a console.
 
 The data are the handwritten digits that ship with scikit-learn: 1,797 images of 8 x 8
 pixels from 0 to 16, a public range. They are public, so the tour may show what a real
@@ -71,17 +71,17 @@ class Stage:
 
     @classmethod
     def open(cls, out: Path, console: Console) -> Stage:
-        """Load the digits and open the book."""
+        """Load the digits and open the ledger."""
         people, public = _parts()
         ledger = Ledger.open(
-            out / "book.db",
+            out / "ledger.db",
             dataset="digits",
             budgets={
                 NEAR: Budget(4.5, DELTA),
                 REPLACED: Budget(18.0, DELTA),
                 ERASED: Budget(1.0, DELTA),
             },
-            # The book reads both spaces in pixels: a projection moves no two images
+            # The ledger reads both spaces in pixels: a projection moves no two images
             # further apart, the division brings them nearer by that factor.
             maps=[
                 LipschitzMap("pixels", "embedding", 1.0 / _EMBEDDING_SCALE),
@@ -97,7 +97,7 @@ class Stage:
         self.console.print(
             f"{len(self.people):,} handwritten digits (public data: a real run would"
             " not print that), behind an encoder that was fitted to other, public"
-            " images. One book, a budget for each promise:"
+            " images. One ledger, a budget for each promise:"
         )
         table = Table("what is protected", "epsilon", "delta")
         for unit, budget in self.ledger.terms.budgets:

@@ -2,7 +2,7 @@
 
 What a fitted estimator holds follows from the reports: `fit` perturbs the points,
 forgets them, and goes on as `fit_reports` does. Fitting again is another release and is
-charged again; a clone shares the ledger (a copy of a book would be a second budget),
+charged again; a clone shares the ledger (a copy of a ledger would be a second budget),
 and a pickle leaves it behind and refuses to fit without it.
 """
 
@@ -50,8 +50,8 @@ LABEL = "reports for clustering"
 
 
 @dataclass(frozen=True)
-class BookLeftBehind:
-    """Stands where a ledger was, in a pickle: a fit must not go on without its book."""
+class LedgerLeftBehind:
+    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
 
     dataset: str
 
@@ -67,7 +67,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     fallback: bool
     mechanism: str | ReportMechanism
     n_init: int
-    ledger: Ledger | BookLeftBehind | None
+    ledger: Ledger | LedgerLeftBehind | None
     label: str
     space: str
     source: Source | None
@@ -108,13 +108,13 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     # -- scikit-learn's conventions ------------------------------------------------
 
     def __sklearn_clone__(self) -> Self:
-        # deepcopy would copy the book, and a copy of a book is a second budget.
+        # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
         return type(self)(**self.get_params(deep=False))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if isinstance(self.ledger, Ledger):
-            state["ledger"] = BookLeftBehind(self.ledger.terms.dataset)
+            state["ledger"] = LedgerLeftBehind(self.ledger.terms.dataset)
         return state | {"source": None}
 
     def __sklearn_tags__(self) -> Any:
@@ -140,12 +140,12 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         mechanism = mechanism_for(self.mechanism, self.epsilon, self.L, d)
         points = mechanism.check(points)
         decoder = self._decoder_for(count, mechanism)
-        if isinstance(self.ledger, BookLeftBehind):
+        if isinstance(self.ledger, LedgerLeftBehind):
             raise NotPrivate(
                 "this estimator was copied to another process or loaded from a file,"
-                f" and its book {self.ledger.dataset!r} stayed behind: a fit here would"
-                " not be charged to it. Set ledger= to the opened book (or to None, for"
-                " a release that is not booked). Nothing was spent."
+                f" and its ledger {self.ledger.dataset!r} stayed behind: a fit here"
+                " would not be charged to it. Set ledger= to the opened ledger (or to"
+                " None, for a release that is not recorded). Nothing was spent."
             )
         release = mechanism.privatize(
             points,

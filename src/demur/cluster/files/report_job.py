@@ -32,7 +32,7 @@ from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse
-from demur.ledger import Ledger, own_book
+from demur.ledger import Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm.mechanism import BPM, whole_budget
 from demur.mechanisms.bpm.table import make_table
 
@@ -142,39 +142,39 @@ class ReportJob:
         """Charge, then perturb: the second pass."""
         if idempotency_key is not None and (ledger is None or not ledger.durable):
             raise ValueError(
-                "an idempotency key needs a book that lasts: without one a second run"
+                "an idempotency key needs a ledger that lasts: without one a second run"
                 " cannot know of the first. Nothing was spent."
             )
         bpm, digest = self.metadata.mechanism, self._found.digest
         declared = bpm.declaration(self.metadata.space)
         whole = whole_budget(declared)
-        book = own_book(ledger, whole, unit=ReplaceOne(), filter="pure")
+        ledger = ledger_or_in_memory(ledger, whole, unit=ReplaceOne(), filter="pure")
         # The output is opened first: a place that cannot be written to costs nothing.
         with ReportWriter(self.path, self.metadata, overwrite=self.overwrite) as writer:
-            if not (self.overwrite or _charged_before(book, idempotency_key)):
+            if not (self.overwrite or _charged_before(ledger, idempotency_key)):
                 _free(self.path, self.table.path, may_exist=False)
-            entry = book.charge(
+            entry = ledger.charge(
                 declared,
                 label=label or f"reports of {self.table.path.stem}"[:200],
                 input_digest=digest,
                 idempotency_key=idempotency_key,
                 source=noise or OsEntropy(),
             )
-            released = self._perturb(bpm, self._key(book, entry), entry, writer)
+            released = self._perturb(bpm, self._key(ledger, entry), entry, writer)
             try:
                 writer.finish()
             except FileExistsError as taken:
                 if idempotency_key is not None:  # nothing is lost: it can be repeated
                     raise _taken(taken, entry, None) from None
                 left = writer.keep()
-                book.commit(entry, released)
+                ledger.commit(entry, released)
                 raise _taken(taken, entry, left) from None
-        book.commit(entry, released)
+        ledger.commit(entry, released)
         return MadeReports(self.path, self.metadata, entry)
 
-    def _key(self, book: Ledger, entry: Entry) -> NoiseKey:
+    def _key(self, ledger: Ledger, entry: Entry) -> NoiseKey:
         try:
-            return book.key(entry, self._found.digest)
+            return ledger.key(entry, self._found.digest)
         except NoiseReuse as error:
             if not self.path.exists():
                 raise

@@ -1,8 +1,8 @@
-"""The interface of `quantbayes.ball_dp`, over demur's engine, mechanism and book.
+"""The interface of `quantbayes.ball_dp`, over demur's engine, mechanism and ledger.
 
 Change the import lines and keep the code. What behaves differently, and why, stands in
 `docs/compat_ball_dp.md`; the short form: noise comes from the operating system and is
-booked before it is drawn, `sigma_method="classic"` above epsilon 1 raises, heads are
+recorded before it is drawn, `sigma_method="classic"` above epsilon 1 raises, heads are
 trained in float64, and a release names what it is conditional on.
 """
 

@@ -2,8 +2,8 @@
 
 Every release takes these keywords beside the original's:
 
-- `ledger`, `space`, `label`: the book to charge, and what to call the record metric
-  and the release there. Without a ledger a book in memory is charged.
+- `ledger`, `space`, `label`: the ledger to charge, and what to call the record metric
+  and the release there. Without a ledger a ledger in memory is charged.
 - `loss`, `B`: the head's loss and the norm bound of its rows. With them the sensitivity
   is that of `demur.convex` (10 to 100 times below Lz r / (lam n)), whatever `lz` says.
 - `X`, `y`: the data the head was trained on. With them the gradient is measured, a head
@@ -132,7 +132,7 @@ def dp_release_erm_params_gaussian(
         ).table
         source = BoundSource.DECLARED if X is None else BoundSource.ENFORCED
         bounds = (Bound(float(B), source),)
-    booked = release_vector(
+    recorded = release_vector(
         vector,
         sensitivity,
         r=r,
@@ -149,9 +149,9 @@ def dp_release_erm_params_gaussian(
         assumptions=assumptions,
     )
     return {
-        "params_noisy": booked.values.astype(np.float32),
-        "Delta": booked.moved,
-        "sigma": booked.sigma,
+        "params_noisy": recorded.values.astype(np.float32),
+        "Delta": recorded.moved,
+        "sigma": recorded.sigma,
         "eps": float(eps),
         "delta": float(delta),
         "sigma_method": str(sigma_method),
@@ -159,7 +159,7 @@ def dp_release_erm_params_gaussian(
         "r": float(r),
         "lam": float(lam),
         "n": int(n),
-    } | booked.marks()
+    } | recorded.marks()
 
 
 def dp_release_from_flat_params(
@@ -258,7 +258,7 @@ def dp_release_ridge_prototypes_gaussian(
     ]
     if given.dtype.itemsize < 8:
         conditional.append(_ON_ROUNDING)
-    booked = release_vector(
+    recorded = release_vector(
         means,
         Sensitivity.of(
             {
@@ -287,9 +287,9 @@ def dp_release_ridge_prototypes_gaussian(
         ),
     )
     return {
-        "mus_noisy": booked.values.reshape(means.shape).astype(np.float32),
-        "Delta": booked.moved,
-        "sigma": booked.sigma,
+        "mus_noisy": recorded.values.reshape(means.shape).astype(np.float32),
+        "Delta": recorded.moved,
+        "sigma": recorded.sigma,
         "eps": float(eps),
         "delta": float(delta),
         "sigma_method": str(sigma_method),
@@ -297,7 +297,7 @@ def dp_release_ridge_prototypes_gaussian(
         "lam": float(lam),
         "n_total": n_total,
         "n_min": n_min,
-    } | booked.marks()
+    } | recorded.marks()
 
 
 def torch_flatten_adapter(

@@ -53,7 +53,7 @@ def add_gaussian_noise(
     accepted and ignored, unless it is `demur.Seeded`, whose noise is NOT PRIVATE.
 
     Noise alone is no promise. With a `ledger`, say in `sensitivity` how far `x` moves
-    at which unit. Without, it is booked in memory as what it certainly is: Gaussian
+    at which unit. Without, it is recorded in memory as what it certainly is: Gaussian
     noise over the distance between two arrays.
     """
     validate.positive(sigma=sigma)
@@ -62,7 +62,7 @@ def add_gaussian_noise(
     if (sensitivity is None) != (ledger is None):
         raise TypeError(
             "give sensitivity and ledger together: a charge needs to know how far x"
-            " moves at the units of the book. Nothing was spent."
+            " moves at the units of the ledger. Nothing was spent."
         )
     if ledger is None:
         # Arrays one sigma apart: mu = 1, and the grid makes it a trifle more.

@@ -193,15 +193,15 @@ def dp_quantile_exponential_mechanism(
         assumptions=("one record changes one value", "the grid is public"),
     )
     check_size(len(candidates), eps)
-    book = ledger if ledger is not None else Ledger(Budget(eps), unit=unit)
+    ledger = ledger if ledger is not None else Ledger(Budget(eps), unit=unit)
     digest = digest_of(seen)
-    entry = book.charge(
+    entry = ledger.charge(
         declaration, label=label, input_digest=digest, source=source_of(rng)
     )
     aim = round(quantile * seen.size)
     ranks = np.searchsorted(np.sort(seen), candidates, side="right")
-    stream = book.key(entry, digest).stream("exponential mechanism")
+    stream = ledger.key(entry, digest).stream("exponential mechanism")
     chosen = draw_index([abs(int(rank) - aim) for rank in ranks], eps, stream)
     answer = float(candidates[chosen])
-    book.commit(entry, digest_of(np.array([answer])))
+    ledger.commit(entry, digest_of(np.array([answer])))
     return answer

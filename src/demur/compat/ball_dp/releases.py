@@ -1,8 +1,8 @@
-"""How every release of this package leaves: priced, booked, then drawn.
+"""How every release of this package leaves: priced, recorded, then drawn.
 
 The original adds NumPy noise to the parameters. Here the same call declares its
-sensitivity as a curve over the radius, charges a book (one of its own in memory, where
-none is given) and draws from the operating system on an integer grid.
+sensitivity as a curve over the radius, charges a ledger (one of its own in memory,
+where none is given) and draws from the operating system on an integer grid.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.convex.release import own_ledger
+from demur.convex.release import head_ledger
 from demur.core import validate
 from demur.core.accounting import calibrate
 from demur.core.adjacency import Ball
@@ -73,7 +73,7 @@ def source_of(rng: Rng) -> Source:
 
 
 @dataclass(frozen=True)
-class Booked:
+class Recorded:
     """A noisy vector, the noise on it, and the entry that paid."""
 
     values: NDArray[np.float64]
@@ -107,7 +107,7 @@ def release_vector(
     bounds: tuple[Bound, ...] = (),
     conditional: tuple[str, ...] = (),
     assumptions: tuple[str, ...] = (),
-) -> Booked:
+) -> Recorded:
     """Check, calibrate to (eps, delta) at Ball(r, space), charge, draw."""
     validate.positive(r=r, eps=eps)
     validate.open_probability(delta=delta)
@@ -144,7 +144,7 @@ def release_vector(
             f"sigma_method must be 'analytic' or 'classic'; got {sigma_method!r}."
             " Nothing was spent."
         )
-    book = own_ledger(ledger, radius=r, space=space, epsilon=eps, delta=delta)
-    release = mechanism.release(vector, book, label=label, source=source)
+    ledger = head_ledger(ledger, radius=r, space=space, epsilon=eps, delta=delta)
+    release = mechanism.release(vector, ledger, label=label, source=source)
     sigma = float(np.max(mechanism.sigma))
-    return Booked(release.value, moved, sigma, release.entry, conditional)
+    return Recorded(release.value, moved, sigma, release.entry, conditional)

@@ -83,7 +83,7 @@ def compute_lambda_2r(d: int, L: float, k: float) -> float:
 class BPM:
     """The mechanism's constants and density.
 
-    To draw the report of one point, `bpm_sampling`; for more of them, and for a book
+    To draw the report of one point, `bpm_sampling`; for more of them, and for a ledger
     that is charged, `demur.mechanisms.BPM(...).privatize(points, ledger=...)`.
 
     >>> bpm = BPM(epsilon=2.0, L=0.3, dimension=2)

@@ -47,7 +47,7 @@ def bpm_sampling(
     much weight to the ball, and no epsilon holds for what it draws.
 
     With a `ledger` the report is charged there before it is drawn; without, nothing is
-    booked. `source=demur.Seeded(n)` repeats the report, for tests; NOT PRIVATE.
+    recorded. `source=demur.Seeded(n)` repeats the report, for tests; NOT PRIVATE.
     """
     point = _point(v)
     bpm = exact.BPM(k, L, len(point))

@@ -1,4 +1,4 @@
-"""The interface of `memory_pair`, over demur's state machine, odometer and book.
+"""The interface of `memory_pair`, over demur's state machine, odometer and ledger.
 
 Change the import lines and keep the code: `memory_pair.src.calibrator` is
 `demur.compat.memory_pair.src.calibrator`, and so on. Formulas are the original's

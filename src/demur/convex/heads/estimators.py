@@ -3,7 +3,7 @@
 What a fitted estimator holds is what was released: `coef_` and `intercept_` (or
 `prototypes_`), `classes_`, the public shape of the input, and `privacy_`. Exact
 parameters exist inside `fit` alone. Fitting again is another release and is charged
-again; a clone shares the ledger (a copy of a book would be a second budget), and a
+again; a clone shares the ledger (a copy of a ledger would be a second budget), and a
 pickle leaves it behind and refuses to fit without it.
 """
 
@@ -22,9 +22,9 @@ from demur.convex.heads import inputs, noisy_gd, prototypes
 from demur.convex.release import (
     FIXED_IN_ADVANCE,
     UNPROTECTED,
-    BookLeftBehind,
+    LedgerLeftBehind,
+    head_ledger,
     head_mechanism,
-    own_ledger,
 )
 from demur.convex.report import PrivacyReport
 from demur.convex.rows.sources import Rows
@@ -52,13 +52,13 @@ _EVERY_CLASS_PRESENT = (
 
 
 class _PrivateHead(ClassifierMixin, BaseEstimator):
-    """What the estimators share: the conventions, and how a book travels (not)."""
+    """What the estimators share: the conventions, and how a ledger travels (not)."""
 
     epsilon: float
     delta: float
     radius: float | None
     norm_bound: float
-    ledger: Ledger | BookLeftBehind | None
+    ledger: Ledger | LedgerLeftBehind | None
     space: str
     classes: Sequence[Any] | None
     clip: bool
@@ -68,14 +68,14 @@ class _PrivateHead(ClassifierMixin, BaseEstimator):
     classes_: NDArray[Any]
 
     def __sklearn_clone__(self) -> Self:
-        # deepcopy would copy the book, and a copy of a book is a second budget.
+        # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
         return type(self)(**self.get_params(deep=False))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        # A worker's copy (a parallel cross-validation) must not fit without its book.
+        # A worker's copy (a parallel cross-validation) must not fit without its ledger.
         if isinstance(self.ledger, Ledger):
-            state["ledger"] = BookLeftBehind(self.ledger.terms.dataset)
+            state["ledger"] = LedgerLeftBehind(self.ledger.terms.dataset)
         return state | {name: None for name in ("source", "progress") if name in state}
 
     def __sklearn_tags__(self) -> Any:
@@ -110,8 +110,8 @@ class _PrivateHead(ClassifierMixin, BaseEstimator):
             two_classes=two,
         )
 
-    def _book(self, radius: float) -> Ledger:
-        return own_ledger(
+    def _ledger(self, radius: float) -> Ledger:
+        return head_ledger(
             self.ledger,
             radius=radius,
             space=self.space,
@@ -230,7 +230,7 @@ class BallPrototypeClassifier(_PrivateHead):
         )
         release = plan.mechanism.release(
             (sums / plan.denominators[:, None]).reshape(-1),
-            self._book(radius),
+            self._ledger(radius),
             label=self.label or "class prototypes",
             source=self.source,
         )
@@ -354,7 +354,7 @@ class _LinearHead(_PrivateHead):
                 exact = minimise_streamed(stated, **terms)
         release = mechanism.release(
             exact.theta.reshape(-1),
-            self._book(shared["radius"]),
+            self._ledger(shared["radius"]),
             label=self.label or f"a {loss} head",
             source=self.source,
         )
@@ -383,7 +383,7 @@ class _LinearHead(_PrivateHead):
         release = noisy_gd.descend(
             plan,
             stated,
-            self._book(shared["radius"]),
+            self._ledger(shared["radius"]),
             label=self.label or f"noisy gradient descent, {loss}",
             source=self.source,
             progress=self.progress,

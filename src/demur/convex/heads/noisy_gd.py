@@ -204,7 +204,7 @@ def plan_descent(
         plan = Descent(steps, rate, momentum, inside, step, parts)
         event = plan.declaration().cost.at(Ball(radius, space=space))
         assert isinstance(event, GaussianEvent)
-        # A margin far above rounding: the book compares exact squares.
+        # A margin far above rounding: the ledger compares exact squares.
         if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
             return plan
         # The grid of a step costs a little as well.

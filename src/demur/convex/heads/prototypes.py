@@ -100,7 +100,7 @@ def plan_prototypes(
         )
         event = mechanism.event(Ball(radius, space=space))
         assert isinstance(event, GaussianEvent)
-        # A margin far above rounding: the book compares exact squares.
+        # A margin far above rounding: the ledger compares exact squares.
         if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
             return PrototypePlan(counts, denominators, sigma, mechanism)
         # The mechanism's own grid costs a little as well.

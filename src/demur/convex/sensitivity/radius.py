@@ -184,7 +184,7 @@ def private_radius(
     Ball(2 `norm_bound`): any same-label replacement, as rows are clipped to the bound.
 
     The radius is itself a release. A unit Ball(r) with this r depends on the data;
-    read the book at a radius fixed in advance where that matters.
+    read the ledger at a radius fixed in advance where that matters.
     """
     validate.positive(epsilon=epsilon)
     validate.open_probability(quantile=quantile)
@@ -205,19 +205,19 @@ def private_radius(
         ),
     )
     check_size(len(candidates), epsilon)
-    book = ledger if ledger is not None else Ledger(Budget(epsilon), unit=unit)
+    ledger = ledger if ledger is not None else Ledger(Budget(epsilon), unit=unit)
     bound = f"{digest_of(rows)} {len(rows)}"
-    entry = book.charge(
+    entry = ledger.charge(
         declaration, label=label, input_digest=bound, source=source or OsEntropy()
     )
-    key = book.key(entry, bound)
+    key = ledger.key(entry, bound)
     distances = _disjoint_pairs(rows, labels, key.stream("pairs"))
     aim = round(quantile * len(distances))
     ranks = np.searchsorted(np.sort(distances), candidates, side="right")
     stream = key.stream("exponential mechanism")
     chosen = draw_index([abs(int(rank) - aim) for rank in ranks], epsilon, stream)
     value = float(candidates[chosen])
-    book.commit(entry, digest_of(np.array([value])))
+    ledger.commit(entry, digest_of(np.array([value])))
     return Release(value, entry)
 
 

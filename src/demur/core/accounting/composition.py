@@ -1,4 +1,4 @@
-"""Different events on one grid: the privacy loss distribution of a whole book."""
+"""Different events on one grid: the privacy loss distribution of a whole ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demur.core.accounting.profile import Profile
 from demur.core.accounting.totals import Total
 from demur.core.rounding import up
 
-_MOST_POINTS = 2**17  # Points of the grid of a whole book's distribution.
+_MOST_POINTS = 2**17  # Points of the grid of a whole ledger's distribution.
 
 
 class Mix:

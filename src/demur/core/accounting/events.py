@@ -1,4 +1,4 @@
-"""What was done to the data, as small frozen values: the currency of the book.
+"""What was done to the data, as small frozen values: the currency of the ledger.
 
 An event describes the pair of output distributions of a mechanism at *one* unit; it
 carries no relation of its own beyond what its name says. `Gaussian(z)` is the pair

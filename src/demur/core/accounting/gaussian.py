@@ -131,8 +131,8 @@ def ideal_delta(delta: float) -> float:
     """What is left of `delta` for the ideal mechanism, its sampler's share set aside.
 
     A sampler at statistical distance eta from the ideal distribution adds
-    (1 + e^epsilon) * eta to delta. A book sets 2^-20 of its delta aside for that, so a
-    mechanism that is to use up a whole budget is calibrated to this delta.
+    (1 + e^epsilon) * eta to delta. A ledger sets 2^-20 of its delta aside for that, so
+    a mechanism that is to use up a whole budget is calibrated to this delta.
 
     >>> 0.0 < 1e-6 - ideal_delta(1e-6) < 1e-12
     True

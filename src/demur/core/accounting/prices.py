@@ -32,7 +32,7 @@ def price(
     """The smallest epsilon, rounded up, at which `work` is (epsilon, delta)-private.
 
     `profiles` may hold privacy profiles of sampled events computed before (an entry of
-    the book keeps its own), so that a reading needs no new distribution.
+    the ledger keeps its own), so that a reading needs no new distribution.
 
     >>> from demur.core.accounting.events import Gaussian, Pure
     >>> round(price(Gaussian(1.0), delta=1e-6), 4)

@@ -1,4 +1,4 @@
-"""A privacy profile: delta as a function of epsilon, kept with an entry of the book.
+"""A privacy profile: delta as a function of epsilon, kept with an entry of the ledger.
 
 A subsampled plan has no closed form; its price needs a privacy loss distribution that
 takes a second to build. What is kept of it is the hockey-stick curve

@@ -15,7 +15,7 @@ person no more than one: the entry is charged once, at the unit of one record.
 whose loss is at most epsilon min(|v - v'|, L) by a proof about the numbers that are in
 the table, at the exact v, rounded to a power-of-two grid afterwards. Float64 computes
 intervals alone and what they leave open is settled in integers (`bpm_sampler`,
-`bpm_exact`), so the sampler has no statistical distance to declare: a book with
+`bpm_exact`), so the sampler has no statistical distance to declare: a ledger with
 delta = 0 takes it. As everywhere, ChaCha20's bits stand for ideal ones.
 """
 
@@ -41,7 +41,7 @@ from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
 from demur.core.rounding import product_up, up
-from demur.ledger import Budget, Ledger, own_book
+from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm import constants
 from demur.mechanisms.bpm.sampler import draw, grid_of, reach_of
 from demur.mechanisms.bpm.table import make_table
@@ -342,7 +342,7 @@ class BPM:
         their places). With an `idempotency_key` a task that died before its commit is
         repeated with the very same reports, in any order of rows, and pays once; the
         same key with other data is refused. Without a ledger (None) the release is
-        booked in a book of its own, in memory, and its statement says so.
+        recorded in a ledger of its own, in memory, and its statement says so.
 
         >>> from demur.core.adjacency import Ball
         >>> from demur.ledger import Budget, Ledger
@@ -360,7 +360,7 @@ class BPM:
             self,
             matrix,
             self._draw,
-            ledger=self.book_for(ledger, space),
+            ledger=self.ledger_for(ledger, space),
             row_ids=ids,
             label=label,
             space=space,
@@ -368,14 +368,14 @@ class BPM:
             source=source,
         )
 
-    def book_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
+    def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills.
 
         Whatever cannot be drawn is refused here, before it is paid for.
         """
         budget = whole_budget(self.declaration(space))
         make_table(self.epsilon, self.L, self.dimension)
-        return own_book(ledger, budget, unit=ReplaceOne(), filter="pure")
+        return ledger_or_in_memory(ledger, budget, unit=ReplaceOne(), filter="pure")
 
 
 def root_up(n: int) -> float:
@@ -385,7 +385,7 @@ def root_up(n: int) -> float:
 
 
 def whole_budget(declaration: Declaration) -> Budget:
-    """What a book in memory holds when this release fills it to the brim."""
+    """What a ledger in memory holds when this release fills it to the brim."""
     event = declaration.cost.at(ReplaceOne())
     assert isinstance(event, Pure)
     return Budget(max(event.epsilon, 2.0**-1022))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from demur.testing.discovery import Found, Kind
 
-_READS = "reads a book and never charges"
+_READS = "reads a ledger and never charges"
 _INNER = "an inner step of a release that is checked where users call it"
 _HEAD = "converts a model at the border and calls release_head, which is checked"
 _SEED = "a seed's spelling over a release that is checked; tests/compat has its tests"
@@ -35,10 +35,10 @@ EXEMPT = {
     "demur.compat.bpm.sampling:bpm_sampling": _SEED,
     "demur.compat.memory_pair.src.odometer:PrivacyOdometer": _SEED,
     "demur.convex.heads.noisy_gd:descend": "run by the example of Descent",
-    "demur.convex.release:own_ledger": "opens a book and charges nothing",
+    "demur.convex.release:head_ledger": "opens a ledger and charges nothing",
     "demur.mechanisms.reports:must_last": "checks an argument and charges nothing",
     "demur.mechanisms.reports:release_rows": _INNER,
-    "demur.training.run.charges:book_for": "opens a book and charges nothing",
+    "demur.training.run.charges:ledger_for": "opens a ledger and charges nothing",
     "demur.training.plans.target:Target": "the base of configs, incomplete by itself",
     "demur.training.run.trainer:fit": "run by the examples of both plans",
     "demur.unlearning.service.opening:open_service": (
@@ -50,10 +50,10 @@ EXEMPT = {
     "demur.unlearning.service.charges:check_shared": _READS,
 }
 
-# Packages whose functions read books, or write notes into them, and never charge.
+# Packages whose functions read ledgers, or write notes into them, and never charge.
 READERS = {
     "demur.audit": "notes what was measured with an entry, and never charges",
-    "demur.ledger": "the book itself",
+    "demur.ledger": "the ledger itself",
     "demur.report": _READS,
 }
 _COMMANDS = {"demur.cli": "a step of a command; what the command calls is checked"}

@@ -10,7 +10,7 @@ from demur.testing.suite.case import Case, Found, Size
 
 # Loaded one by one, so that an audit of one engine needs no framework of another.
 ENGINES = ("ledger", "convex", "cluster", "unlearning", "training")
-_HOME = {"ledger": "book"}
+_HOME = {"ledger": "ledger"}
 _NEEDS = {"training": ("jax", "optax", "equinox")}
 
 

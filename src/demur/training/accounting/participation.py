@@ -69,7 +69,7 @@ _MOVES = {
 
 
 class Account(Protocol):
-    """How a run is booked: `draws` equal events, each paying for some steps."""
+    """How a run is recorded: `draws` equal events, each paying for some steps."""
 
     @property
     def draws(self) -> int:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from demur.core import validate
 from demur.training.clipping import microbatches
 from demur.training.clipping.clip_factors import Clip, add_up
-from demur.training.clipping.ghost.engine import measured_by_bookkeeping
+from demur.training.clipping.ghost.engine import measured_by_ghost
 from demur.training.clipping.ghost.explain import (
     Explanation,
     explain,
@@ -150,7 +150,7 @@ def clipped_grad(
                 loss, params, rows, pre_clipping_transform, spmd_axis_name
             )
         else:
-            found = measured_by_bookkeeping(loss, params, rows, spmd_axis_name)
+            found = measured_by_ghost(loss, params, rows, spmd_axis_name)
         groups = clip.groups(jax.tree.unflatten(found.tree, found.leaves))
         sums = add_up(found.leaves, clip, groups, real)
         if dtype is not None:

@@ -1,7 +1,7 @@
 """Several processes that run one program: agreement, and what the first one knows.
 
 Every process calls `fit` with the same arguments on its own share of the devices. Only
-process 0 speaks to the book and to the checkpoint. Everything here is a collective
+process 0 speaks to the ledger and to the checkpoint. Everything here is a collective
 call: all processes make it, in the same order, or none returns. So a stage that fails
 in one process must fail in all of them before the next collective is begun, and that
 is what `stage` is for:
@@ -43,7 +43,7 @@ _BROKEN = re.compile(
 
 
 class ProcessLost(DemurError):
-    """Another process of the run died; the book and the checkpoint are as they were."""
+    """Another process of the run died; ledger and checkpoint are as they were."""
 
 
 class ProcessesDisagree(DemurError):
@@ -92,7 +92,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks to the book."""
+        """Whether this process speaks to the ledger."""
         return self.index == 0
 
     # -- agreement ---------------------------------------------------------------------
@@ -255,8 +255,8 @@ def lost(error: Exception) -> Exception:
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError) or not found:
         return error
     return ProcessLost(
-        "another process of the run has died or cannot be reached. What was booked is"
-        " booked; with a checkpoint the run is taken up where it was, by starting all"
+        "another process of the run has died or cannot be reached. What was recorded is"
+        " recorded; with a checkpoint the run is taken up where it was, by starting all"
         f" processes again. ({str(error)[:300]})"
     )
 

@@ -148,7 +148,7 @@ class DPExecutionPlan:
     def declaration(
         self, units: Iterable[Unit] | None = None, *, dimension: int | None = None
     ) -> Declaration:
-        """One draw, for the book: what it costs at each of `units`.
+        """One draw, for the ledger: what it costs at each of `units`.
 
         `dimension` is the number of parameters; hardened noise needs it to state how
         far its sampler is from the ideal law.
@@ -207,9 +207,10 @@ class DPExecutionPlan:
     ) -> Reservation:
         """Pay for the whole run at once; `draws` draws, each good for some steps.
 
-        The declaration speaks of every unit at which the book has a budget. In a book
-        of blocks alone the plan is priced at its own delta, so that it fits a budget
-        it was calibrated for; elsewhere at `block_delta` or the filter's default.
+        The declaration speaks of every unit at which the ledger has a budget. In a
+        ledger of blocks alone the plan is priced at its own delta, so that it fits a
+        budget it was calibrated for; elsewhere at `block_delta` or the filter's
+        default.
         """
         units = [unit for unit, _ in ledger.terms.budgets]
         units = [u for u in units if isinstance(u, _SPOKEN)] or [self.unit]

@@ -113,7 +113,7 @@ class Target:
                 "a Monte Carlo account verifies one noise_multiplier for a target: give"
                 " noise_multiplier (searching would use up its confidence)"
             )
-        # A book sets a hair of delta aside for samplers; one such plan fits a budget
+        # A ledger sets a hair of delta aside for samplers; one such plan fits a budget
         # of exactly (epsilon, delta).
         return calibrate_noise(
             lambda z: run_event(account, z, who),

@@ -1,4 +1,4 @@
-"""A run and the book: which book pays, what the entry is bound to, who may go on."""
+"""Charges of a training run: which ledger pays, and what the entry is bound to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demur.core.accounting import calibrate
 from demur.core.entropy import OsEntropy, Source
 from demur.core.errors import BudgetExceeded, IdempotencyConflict
 from demur.core.rounding import up
-from demur.ledger import Budget, Ledger, own_book
+from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.ledger.filters import Filter
 from demur.ledger.reservation import Reservation
 from demur.training.clipping.types import PyTree
@@ -25,15 +25,15 @@ _OS = OsEntropy()
 _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
 
 
-def book_for(
+def ledger_for(
     plan: DPExecutionPlan, ledger: Ledger | None, delta: float | None
 ) -> tuple[Ledger, float]:
-    """The book that pays, and the delta at which the run is read.
+    """The ledger that pays, and the delta at which the run is read.
 
     Without a ledger: one in memory that the run fills to the brim.
     """
     if ledger is not None:
-        checked = own_book(ledger, Budget(1.0), unit=plan.unit)
+        checked = ledger_or_in_memory(ledger, Budget(1.0), unit=plan.unit)
         budgets = dict(checked.terms.budgets)
         own = budgets.get(plan.unit, next(iter(budgets.values())))
         if delta is not None:
@@ -52,14 +52,14 @@ def book_for(
     epsilon = plan.epsilon
     if epsilon is None or plan.delta != at:
         epsilon = accounting.price(plan.event(), ideal)
-    # One ulp of room: the book prices the same event by itself.
+    # One ulp of room: the ledger prices the same event by itself.
     budget = Budget(up(epsilon, 4), at)
-    return own_book(None, budget, unit=plan.unit, filter=Filter.pure()), at
+    return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 
 def reserve(
     plan: DPExecutionPlan,
-    book: Ledger,
+    ledger: Ledger,
     *,
     label: str,
     dimension: int,
@@ -69,10 +69,10 @@ def reserve(
     source: Source | None,
 ) -> Reservation:
     """Pay for the whole run, or find the reservation that a run has already."""
-    block = calibrate.ideal_delta(delta) if not book.terms.filter.meters else None
+    block = calibrate.ideal_delta(delta) if not ledger.terms.filter.meters else None
     try:
         return plan.reserve(
-            book,
+            ledger,
             label=label,
             dimension=dimension,
             input_digest=digest,

@@ -2,12 +2,12 @@
 
     FOLDER/model-<step>.npz      parameters and optimiser state: private-safe
     FOLDER/secret/               owner only
-        run.json                 the run's name in the book
+        run.json                 the run's name in the ledger
         noise-<step>.npz         what correlated noise remembers
         latest.json              step, digest and seal of the last pair
 
-No key is stored: the book's shelf keeps the entry's key until the run is committed, and
-hands it out again for the identical input alone. Noise and batches of step t are a
+No key is stored: the ledger's shelf keeps the entry's key until the run is committed,
+and hands it out again for the identical input alone. Noise and batches of step t are a
 function of that key and of t, so a step that was cut short is repeated exactly.
 
 That is only safe if everything else is the same: the same noise on another sum would

@@ -1,4 +1,4 @@
-"""What one process alone holds: the book, the entry's key, the checkpoint.
+"""What one process alone holds: the ledger, the entry's key, the checkpoint.
 
 Process 0 pays, draws each round from the reservation, writes checkpoints and commits.
 The others are told the entry and its key, over JAX's own collectives and into memory
@@ -33,7 +33,7 @@ _SEAL = "checkpoint"
 class _Held:
     """In process 0."""
 
-    book: Ledger
+    ledger: Ledger
     reservation: Reservation
     keeper: Keeper | None
 
@@ -61,7 +61,7 @@ class Custody:
         self,
         group: Processes,
         plan: DPExecutionPlan,
-        book: tuple[Ledger, float] | None,
+        ledger: tuple[Ledger, float] | None,
         *,
         label: str,
         state: TrainState,
@@ -76,8 +76,8 @@ class Custody:
         self._held: _Held | None = None
 
         def pay() -> _Told:
-            assert book is not None
-            paying, at = book
+            assert ledger is not None
+            paying, at = ledger
             keeper = None
             if checkpoint is not None:
                 _check_lasts(paying)
@@ -169,7 +169,7 @@ class Custody:
         try:
             with self._group.stage():
                 if self._held is not None:
-                    self._held.book.commit(self.entry, digest)
+                    self._held.ledger.commit(self.entry, digest)
                     committed = True
                     if self._held.keeper is not None:
                         self._held.keeper.finish(steps)
@@ -200,9 +200,9 @@ def as_checkpoint(
     return Checkpoint(checkpoint)
 
 
-def _check_lasts(book: Ledger) -> None:
-    if not book.durable:
+def _check_lasts(ledger: Ledger) -> None:
+    if not ledger.durable:
         raise CheckpointRefused(
-            "a run that may be resumed needs a book that lasts: pass"
+            "a run that may be resumed needs a ledger that lasts: pass"
             " ledger=Ledger.open(...). Nothing was spent."
         )

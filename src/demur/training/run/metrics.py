@@ -40,7 +40,7 @@ class Exact(Generic[T]):
 class StepReport:
     """Where a run is: public numbers, and the parameters, which are private-safe.
 
-    `epsilon` bounds what the steps so far cost (the book has paid for all of them).
+    `epsilon` bounds what the steps so far cost (the ledger has paid for all of them).
     `params()` copies the parameters to the host, while the callback runs: the next step
     writes over them. `exact` is None unless the run was
     asked for exact metrics.

@@ -2,7 +2,7 @@
 
     reserve -> select -> clip and sum -> noise -> update -> commit
 
-The whole run is one reservation in the book, paid before the first batch is selected;
+The whole run is one reservation in the ledger, paid before the first batch is selected;
 every round is drawn from it before its noise exists, and after the last one it
 declines. Batches and noise come from the entry's key, by step, so that a run that was
 cut short is taken up where its checkpoint left it, with the noise it would have had.
@@ -120,7 +120,7 @@ def fit(
     check_mixing: bool = True,
     source: Source | None = None,
 ) -> Trained:
-    """Train `params` on `data` by `plan`, book it, and release the result.
+    """Train `params` on `data` by `plan`, ledger it, and release the result.
 
     - `loss_fn(params, batch)` is the loss of a batch, a mean or sum over its examples;
       None takes the loss of the plan's own gradient. `batch` has the structure of
@@ -130,7 +130,7 @@ def fit(
       `microbatch_size` splits further, inside the program. `shapes` is a `ShapePlan`,
       or what things cost on this machine; by default the sizes follow from the law of
       the batch size and usual costs.
-    - `ledger` pays. None: a book in memory, at `delta` (the plan's, if it has one).
+    - `ledger` pays. None: a ledger in memory, at `delta` (the plan's, if it has one).
     - `callback(report)` is called after every step; if it returns True, the run ends
       there (what was reserved stays spent).
     - `checkpoint` (a folder, or a `Checkpoint`) makes the run resumable; it needs a
@@ -161,7 +161,7 @@ def fit(
                 microbatch_size=clipped.arguments["microbatch_size"],
                 mesh=mesh,
             )
-            book = _book(group, plan, ledger, delta)
+            paying = _paying(group, plan, ledger, delta)
             steps = Steps(
                 clipped,
                 plan.noise_addition_transform,
@@ -201,7 +201,7 @@ def fit(
             Custody(
                 group,
                 plan,
-                book,
+                paying,
                 label=label,
                 state=state,
                 checkpoint=kept,
@@ -340,18 +340,18 @@ def _flops(
     return loss_flops(value, *call_arguments(clipped, params, batch, None))
 
 
-def _book(
+def _paying(
     group: Processes,
     plan: DPExecutionPlan,
     ledger: Ledger | None,
     delta: float | None,
 ) -> tuple[Ledger, float] | None:
-    """The book and the delta it is read at, in the process that holds it."""
+    """The ledger and the delta it is read at, in the process that holds it."""
     if group.first:
-        return charges.book_for(plan, ledger, delta)
+        return charges.ledger_for(plan, ledger, delta)
     if ledger is not None:
         raise TypeError(
-            "only process 0 holds the book: pass ledger=None in the others. Nothing"
+            "only process 0 holds the ledger: pass ledger=None in the others. Nothing"
             " was spent."
         )
     return None

@@ -1,4 +1,4 @@
-"""The plan of an odometer: how many deletions, with how much noise, booked as what.
+"""The plan of an odometer: how many deletions, with how much noise, recorded as what.
 
 Pure functions of the odometer's terms and of its sizing. Two limits make the capacity:
 privacy (all deletions within epsilon and delta) and regret (their noise, spread over T
@@ -191,11 +191,11 @@ def _seed_plan(terms: OdometerTerms, sizing: Sizing) -> Plan:
     return Plan(m, z, m, eps_step, delta_step, sigma, found == 0)
 
 
-# -- what goes into the book -----------------------------------------------------
+# -- what goes into the ledger -----------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Booking:
+class Charging:
     """One promise to charge (None: the draws carry it) and the draws to reserve."""
 
     promise: Declaration | None
@@ -204,34 +204,34 @@ class Booking:
     filter: Filter
 
 
-def booking(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Booking:
+def charging(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Charging:
     """The entries of a plan, and a budget and filter that just hold them."""
     budget = Budget(terms.epsilon, terms.delta)
-    gaussian_book = Filter.gaussian()
+    gaussian_ledger = Filter.gaussian()
     if sizing.exact:
         free = _declare(terms, sizing, Pure(0.0), "exact deletions")
-        return Booking(None, free, budget, gaussian_book)
+        return Charging(None, free, budget, gaussian_ledger)
     counted = _declare(terms, sizing, Pure(0.0), "deletions that a promise paid for")
     if not proves_gaussian(terms, sizing):
         pair = ApproxDP(terms.epsilon, gaussian.ideal_delta(terms.delta))
         whole = _declare(
             terms, sizing, pair, "the promise of all deletions", plan.composed
         )
-        return Booking(whole, counted, budget, Filter.pure())
+        return Charging(whole, counted, budget, Filter.pure())
     event: Event = Gaussian(plan.z)
     if terms.formula == "seed":
-        # The classic formula costs more than it promises above epsilon 8: a book of
+        # The classic formula costs more than it promises above epsilon 8: a ledger of
         # the odometer's own says what it costs, and one that is given may decline.
         ideal = gaussian.ideal_delta(terms.delta)
         real = capacity.total_epsilon(plan.m, plan.z, ideal)
         budget = Budget(max(terms.epsilon, sum_up(real, 1e-9)), terms.delta)
     if plan.composed == plan.m:
         draws = _declare(terms, sizing, event, "deletions with Gaussian noise", 1)
-        return Booking(None, draws, budget, gaussian_book)
+        return Charging(None, draws, budget, gaussian_ledger)
     if plan.composed > 1:
         event = Repeated(event, plan.composed)
     own = _declare(terms, sizing, event, "the promise to one subject", plan.composed)
-    return Booking(own, counted, budget, gaussian_book)
+    return Charging(own, counted, budget, gaussian_ledger)
 
 
 def _declare(

@@ -4,7 +4,7 @@ Three cases, by what the mode's theorem says composes under the scope:
 
 - *nothing*: the two worlds differ in one person's records; other people's deletions
   are the same in both and cost that person nothing. So (epsilon, delta) is each
-  person's own. One entry of the book pays for all of them (they are parallel), and
+  person's own. One entry of the ledger pays for all of them (they are parallel), and
   the person's own requests share it: the j-th gets the part 6 / (pi j)^2, which add up
   to 1, so that no request is ever the last; or 1/k each for a fixed k. A request that
   was interrupted counts: its part stays spent.
@@ -37,7 +37,7 @@ from demur.unlearning.pricing.terms import Terms
 
 _SIX_OVER_PI_SQUARED = Fraction(607927101854026, 10**15)  # rounded down
 _FINE = 2**64
-_EXACT = Budget(epsilon=1e-9)  # a book of exact deletions has nothing to spend
+_EXACT = Budget(epsilon=1e-9)  # a ledger of exact deletions has nothing to spend
 
 
 class Tariff:

@@ -34,7 +34,7 @@ class Certificate:
       under `scope` (this person's requests, or all deletions), both at `delta`.
     - `digest_before`, `digest_after`: sealed digests of the state. `state_digest` is
       the plain one, given where the state may be published: compare it with a retrain.
-    - `book`, `entry`: where the cost is booked.
+    - `ledger`, `entry`: where the cost is recorded.
     """
 
     version: int
@@ -61,7 +61,7 @@ class Certificate:
     digest_after: str
     state_digest: str | None
     operation: str
-    book: str
+    ledger: str
     entry: str
     library: str
     time: str

@@ -5,7 +5,7 @@ service's terms (`ledger.chain`). A body holds marks, never ids or features. The
 of rows, by `op`:
 
     insert    a record was learned
-    intent    an operation is about to be paid for; `operation` names it in the book
+    intent    an operation is about to be paid for; `operation` names it in the ledger
     delete    a deletion took effect; the row *is* the certificate's content
     abandon   the intent before it died with its process; what it cost stays spent
     publish   the published copy was renewed (modes that publish an output)
@@ -141,7 +141,7 @@ def _parsed(found: Any) -> tuple[Row, Body]:
 
 
 def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
-    """The entries that the journal speaks of, with the book and epoch of each."""
+    """The entries that the journal speaks of, with the ledger and epoch of each."""
     table = store.journal
     statement = sa.select(table).where(table.c.op.in_((*PAID, "abandon")))
     entries = {}
@@ -149,9 +149,9 @@ def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
         row, body = _parsed(found)
         said = body.get("certificate", body)
         if said["entry"] is not None:
-            # A retrain is charged to the book of the epoch that it ends.
+            # A retrain is charged to the ledger of the epoch that it ends.
             epoch = body["before"] if row.op == "retrain" else body["epoch"]
-            entries[said["entry"]] = (said["book"], epoch)
+            entries[said["entry"]] = (said["ledger"], epoch)
     return entries
 
 

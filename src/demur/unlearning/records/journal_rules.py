@@ -32,7 +32,7 @@ class History:
     subjects: dict[str, str] = field(default_factory=dict)  # whose record it is
     requests: Counter[str] = field(default_factory=Counter)
     certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
-    paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, book
+    paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, ledger
     abandoned: dict[str, str | None] = field(default_factory=dict)
     units: int = 0
     ticks: list[int] = field(default_factory=lambda: [0])  # after each row
@@ -113,7 +113,7 @@ def _apply(
                 # The key died with the process of the intent: this noise was redrawn.
                 history.wrong(row, "its noise was drawn by another process")
             if op != "delete":
-                history.paid[body["operation"]] = (body["entry"], body["book"])
+                history.paid[body["operation"]] = (body["entry"], body["ledger"])
                 history.drops = (op, body.get("drops", 0))
                 if op == "retrain":
                     history.units, history.epoch = 0, history.epoch + 1
@@ -127,7 +127,7 @@ def _apply(
             _forgotten(history, row, certificate)
             history.paid[body["operation"]] = (
                 certificate["entry"],
-                certificate["book"],
+                certificate["ledger"],
             )
             carried += 1
             return (None, 0) if carried == len(intent["records"]) else (intent, carried)

@@ -117,7 +117,7 @@ class ServiceStore(Store):
         super().__init__(url, Timeouts(pause=120.0, call=600.0))
         self._writer: WriterLock | None = None
         if self._path is not None:  # Links to one file are one service: lock, keys,
-            self._path = self._path.resolve()  # and books lie beside the file itself.
+            self._path = self._path.resolve()  # and ledgers lie beside the file itself.
         if self._is_sqlite:
 
             @sa.event.listens_for(self._engine, "connect")

@@ -1,13 +1,14 @@
-"""The till: where the deletions of a service are booked before noise is drawn.
+"""The till: where the deletions of a service are recorded before noise is drawn.
 
 A deletion is one charge at `Erasure`, under the name of its operation. The noise key
-that the book makes for it lives in this process's memory alone and is handed out once.
-So a deletion that dies between its charge and its commit can never be drawn again, by
-anybody: the charge stays, and a second attempt is another operation that pays anew.
+that the ledger makes for it lives in this process's memory alone and is handed out
+once. So a deletion that dies between its charge and its commit can never be drawn
+again, by anybody: the charge stays, and a second attempt is another operation that pays
+anew.
 
-A service without a ledger keeps its own book beside it. Under a scope in which costs
-add up, every epoch has a book of its own (a model trained anew starts a new budget);
-the older books stay where they are.
+A service without a ledger keeps its own ledger beside it. Under a scope in which costs
+add up, every epoch has a ledger of its own (a model trained anew starts a new budget);
+the older ledgers stay where they are.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import (
-    BookMismatch,
     BudgetExceeded,
     IdempotencyConflict,
+    LedgerMismatch,
     NotPrivate,
 )
 from demur.ledger import GaussianMeter, Ledger
@@ -36,24 +37,24 @@ from demur.unlearning.service.state import Keeper
 _OS = OsEntropy()
 
 
-def book_path(path: Path, epoch: int, composes: bool) -> Path:
-    """Where a service's own book of an epoch lies."""
-    return path.with_name(f"{path.name}.book-{epoch if composes else 1}")
+def ledger_path(path: Path, epoch: int, composes: bool) -> Path:
+    """Where a service's own ledger of an epoch lies."""
+    return path.with_name(f"{path.name}.ledger-{epoch if composes else 1}")
 
 
-def books_beside(path: Path) -> list[Path]:
-    """The service's own books that are there, of all epochs."""
-    found = path.parent.glob(f"{glob.escape(path.name)}.book-*")
+def ledgers_beside(path: Path) -> list[Path]:
+    """The service's own ledgers that are there, of all epochs."""
+    found = path.parent.glob(f"{glob.escape(path.name)}.ledger-*")
     return sorted(p for p in found if p.name.rpartition("-")[2].isdigit())
 
 
-def later_book(path: Path, epoch: int) -> bool:
-    """Whether there is a book of an epoch after this one."""
-    return any(int(p.name.rpartition("-")[2]) > epoch for p in books_beside(path))
+def later_ledger(path: Path, epoch: int) -> bool:
+    """Whether there is a ledger of an epoch after this one."""
+    return any(int(p.name.rpartition("-")[2]) > epoch for p in ledgers_beside(path))
 
 
 def entry_name(service_id: str, operation: str) -> str:
-    """The idempotency key under which an operation is booked."""
+    """The idempotency key under which an operation is recorded."""
     return f"unlearning {service_id} {operation}"
 
 
@@ -65,24 +66,24 @@ def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
             " Nothing was spent."
         )
     if not ledger.durable:
-        raise BookMismatch(
-            "a durable service needs a durable book: Ledger.open(...). Nothing was"
+        raise LedgerMismatch(
+            "a durable service needs a durable ledger: Ledger.open(...). Nothing was"
             " spent."
         )
     if terms.testing and not ledger.terms.testing:
         raise NotPrivate(
-            "a service with a seeded noise source is for tests, and this book is not:"
+            "a service with a seeded noise source is for tests, and this ledger is not:"
             " open one with testing=True. Nothing was spent."
         )
     if not any(isinstance(unit, Erasure) for unit, _ in ledger.terms.budgets):
-        raise BookMismatch(
-            "this book has no budget at Erasure(), which is what deletions cost."
+        raise LedgerMismatch(
+            "this ledger has no budget at Erasure(), which is what deletions cost."
             " Nothing was spent."
         )
     gaussian = any(isinstance(m, GaussianMeter) for m in ledger.terms.filter.meters)
     if gaussian and terms.accounting != "gdp" and not tariff.exact:
-        raise BookMismatch(
-            f"this book adds up squares of mu, which theorem"
+        raise LedgerMismatch(
+            f"this ledger adds up squares of mu, which theorem"
             f" {terms.model().theorem.id!r} does not prove for several deletions: open"
             " one with filter='rdp', or with requests_per_subject=1 if every person"
             " asks once. Nothing was spent."
@@ -91,7 +92,7 @@ def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
 
 
 class Till:
-    """One book and the service that pays into it."""
+    """One ledger and the service that pays into it."""
 
     def __init__(
         self,
@@ -115,21 +116,21 @@ class Till:
                 )
             except BudgetExceeded as error:
                 raise CapacityExhausted(
-                    f"the book cannot carry this service: {error}",
+                    f"the ledger cannot carry this service: {error}",
                     "privacy",
                     retrain_required=False,
                 ) from error
 
     @classmethod
-    def own_book(cls, url: str, keeper: Keeper, tariff: Tariff, keys: Path) -> Till:
-        """The service's own book of this epoch: beside a file, or in its database."""
+    def own_ledger(cls, url: str, keeper: Keeper, tariff: Tariff, keys: Path) -> Till:
+        """The service's own ledger of this epoch: beside a file, or in its database."""
         path, composes = keeper.place.path, tariff.composition != "nothing"
         ledger = Ledger.open(
-            url if path is None else book_path(path, keeper.epoch, composes),
+            url if path is None else ledger_path(path, keeper.epoch, composes),
             dataset=f"deletion service {keeper.id}",
             budgets={Erasure(): tariff.budget},
             filter=tariff.rule,
-            keys=keys / "book" if path is None else None,
+            keys=keys / "ledger" if path is None else None,
             testing=keeper.terms.testing,
         )
         return cls(ledger, tariff, keeper.id, own=True, source=keeper.source)
@@ -144,7 +145,7 @@ class Till:
     def _suffix(self) -> str:
         return f" of service {self._service}"
 
-    def booked(self) -> set[str]:
+    def recorded(self) -> set[str]:
         """The entries of this service's operations, the cover aside."""
         return {
             entry.id
@@ -154,7 +155,7 @@ class Till:
         }
 
     def charge(self, declaration: Declaration, operation: str) -> Entry:
-        """Book an operation, durably, before its noise exists."""
+        """Ledger an operation, durably, before its noise exists."""
         try:
             return self.ledger.charge(
                 declaration,
@@ -164,7 +165,7 @@ class Till:
             )
         except BudgetExceeded as error:
             raise CapacityExhausted(
-                f"the book declines: {error}", "privacy", retrain_required=True
+                f"the ledger declines: {error}", "privacy", retrain_required=True
             ) from error
 
     def key(self, entry: Entry) -> NoiseKey:
@@ -172,29 +173,29 @@ class Till:
         return self.ledger.key(entry)
 
     def find(self, operation: str) -> Entry | None:
-        """The entry of an operation, if it was booked; final, not just not yet."""
+        """The entry of an operation, if it was recorded; final, not just not yet."""
         return self.ledger.find(self._name(operation), settled=True)
 
     @contextmanager
-    def book_of(self, keeper: Keeper, epoch: int) -> Iterator[Ledger]:
-        """The book that was charged in an epoch, or this one if that was put away."""
+    def ledger_of(self, keeper: Keeper, epoch: int) -> Iterator[Ledger]:
+        """The ledger that was charged in an epoch, or this one if that was put away."""
         path, composes = keeper.place.path, self.tariff.composition != "nothing"
         with ExitStack() as earlier:
             found = self.ledger
             if self.own and path is not None and composes and epoch != keeper.epoch:
-                book = book_path(path, epoch, composes)
-                if book.exists():
-                    found = earlier.enter_context(Ledger.open(book))
+                ledger = ledger_path(path, epoch, composes)
+                if ledger.exists():
+                    found = earlier.enter_context(Ledger.open(ledger))
             yield found
 
     def stop(self, operation: str) -> None:
-        """Take the place of an operation's charge, unless it was booked.
+        """Take the place of an operation's charge, unless it was recorded.
 
         A writer that lost its lock between its intent and its charge is still there:
         its entry would be one that no journal knows. Now its charge is refused.
         """
         if self.find(operation) is None:
-            # A conflict: it was faster, and is booked after all.
+            # A conflict: it was faster, and is recorded after all.
             with suppress(IdempotencyConflict):
                 self.charge(self.tariff.stopped(), operation)
 
@@ -203,6 +204,6 @@ class Till:
         self.ledger.commit(entry, artefact)
 
     def close(self) -> None:
-        """Close the book if it is the service's own."""
+        """Close the ledger if it is the service's own."""
         if self.own:
             self.ledger.close()

@@ -1,7 +1,7 @@
 """One deletion, in the only order that survives a crash at any point.
 
     intent   pending inserts, the request and its count, in one transaction
-    spend    a charge in the book, durable, under the operation's name
+    spend    a charge in the ledger, durable, under the operation's name
     noise    from the key of that charge, which this process's memory alone holds
     state    applied to a copy of the model, that nobody can read
     commit   the noised state, the certificate and the record's end, in one transaction
@@ -181,7 +181,7 @@ class Deletions:
         )
 
     def spend(self, operation: str, quote: Quote) -> Entry:
-        """Book the operation; durable when this returns."""
+        """Ledger the operation; durable when this returns."""
         tariff, cover = self._tariff, self._till.cover
         if cover is None:
             assert quote.mechanism is not None
@@ -223,7 +223,7 @@ class Deletions:
                     "publish",
                     operation=operation,
                     entry=entry.id,
-                    book=self._till.ledger.id,
+                    ledger=self._till.ledger.id,
                     time=now(),
                 )
             ]
@@ -279,7 +279,7 @@ class Deletions:
             digest_after=keeper.sealed(after),
             state_digest=after.digest() if plain else None,
             operation=operation,
-            book=self._till.ledger.id,
+            ledger=self._till.ledger.id,
             entry=entry.id,
             library=__version__,
             time=now(),

@@ -1,9 +1,9 @@
-"""One operation: an intent, a charge and an outcome, by which journal and book agree.
+"""One operation: an intent, a charge and an outcome, by which journal and ledger agree.
 
 Whatever takes a record out of the model is one: a deletion (`deletion`), a copy that is
 published, and a new model in the model's place (`epochs`). Its charge is durable before
 anything changes, even where it costs nothing: a journal from an older copy then lacks
-what the book knows, whichever way the record had gone, and opening refuses it
+what the ledger knows, whichever way the record had gone, and opening refuses it
 (`recovery.check_copies`). An intent is followed by its outcome at once.
 """
 
@@ -55,7 +55,7 @@ def abandoned(keeper: Keeper, till: Till, name: str) -> Body:
         "abandon",
         operation=name,
         entry=None if entry is None else entry.id,
-        book=till.ledger.id,
+        ledger=till.ledger.id,
         time=now(),
     )
 
@@ -79,7 +79,7 @@ def replacing(keeper: Keeper, till: Till) -> Iterator[Body]:
     first = keeper.head.sequence + 1
     try:
         entry = till.charge(till.tariff.replacement(), name)
-        yield {"operation": name, "entry": entry.id, "book": till.ledger.id}
+        yield {"operation": name, "entry": entry.id, "ledger": till.ledger.id}
     except BaseException:
         abandon(keeper, till, name)
         raise

@@ -1,4 +1,4 @@
-"""Opening a service: its terms, its one writer, its book, and the next epoch's."""
+"""Opening a service: its terms, its one writer, its ledger, and the next epoch's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demur.unlearning.pricing.prices import Tariff
 from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import store
 from demur.unlearning.service import recovery
-from demur.unlearning.service.charges import Till, books_beside, check_shared
+from demur.unlearning.service.charges import Till, check_shared, ledgers_beside
 from demur.unlearning.service.state import Keeper
 
 
@@ -73,16 +73,16 @@ def open_service(
     if ledger is not None:
         check_shared(ledger, terms, tariff)
     if not there:
-        if ledger is None and place.path is not None and books_beside(place.path):
+        if ledger is None and place.path is not None and ledgers_beside(place.path):
             raise ServiceMismatch(
-                "the book of another service lies here: remove it with that service, or"
-                " choose another place. Nothing was created."
+                "the ledger of another service lies here: remove it with that service,"
+                " or choose another place. Nothing was created."
             )
         recovery.create(place, terms, folder, source)
     keeper = recovery.load(place, terms, folder, source)
     resources.callback(keeper.close)
     till = (
-        Till.own_book(url, keeper, tariff, folder)
+        Till.own_ledger(url, keeper, tariff, folder)
         if ledger is None
         else Till(ledger, tariff, keeper.id, own=False, source=source)
     )
@@ -108,36 +108,36 @@ def _first_terms(
 
 
 def check_next_epoch(opened: Opened) -> None:
-    """Refuse a new epoch that would have no book."""
-    if _new_book(opened) and opened.keeper.place.path is None:
+    """Refuse a new epoch that would have no ledger."""
+    if _new_ledger(opened) and opened.keeper.place.path is None:
         raise ServiceMismatch(
-            "a database holds one book, and that of the first epoch is there: open the"
-            " service with ledger= to begin another. Nothing has changed."
+            "a database holds one ledger, and that of the first epoch is there: open"
+            " the service with ledger= to begin another. Nothing has changed."
         )
 
 
 def next_epoch(opened: Opened) -> bool:
-    """Open the book of the epoch that has begun; whether there is a new one."""
-    if not _new_book(opened):
+    """Open the ledger of the epoch that has begun; whether there is a new one."""
+    if not _new_ledger(opened):
         return False
     keeper, old = opened.keeper, opened.till
-    opened.till = Till.own_book(opened.url, keeper, opened.tariff, opened.folder)
+    opened.till = Till.own_ledger(opened.url, keeper, opened.tariff, opened.folder)
     old.close()
     return True
 
 
 @contextmanager
-def books(opened: Opened) -> Iterator[list[Ledger]]:
-    """The book of this epoch, and the service's own ones of earlier epochs."""
+def ledgers(opened: Opened) -> Iterator[list[Ledger]]:
+    """The ledger of this epoch, and the service's own ones of earlier epochs."""
     path, current = opened.keeper.place.path, opened.till.ledger
     with ExitStack() as earlier:
         found = [current]
-        for one in [] if path is None or opened.shared else books_beside(path):
-            book = earlier.enter_context(Ledger.open(one))
-            if book.id != current.id:
-                found.append(book)
+        for one in [] if path is None or opened.shared else ledgers_beside(path):
+            ledger = earlier.enter_context(Ledger.open(one))
+            if ledger.id != current.id:
+                found.append(ledger)
         yield found
 
 
-def _new_book(opened: Opened) -> bool:
+def _new_ledger(opened: Opened) -> bool:
     return opened.tariff.composition != "nothing" and not opened.shared

@@ -70,13 +70,13 @@ class Serving:
         return found
 
     def verify(self) -> Finding:
-        """Check journal, certificates, state and book against each other."""
+        """Check journal, certificates, state and ledger against each other."""
         with self._keeper.lock:
             self._keeper.usable()
             self._keeper.flush()
-            with opening.books(self._opened) as books:
+            with opening.ledgers(self._opened) as ledgers:
                 keeper = self._keeper
-                return verify_service(keeper.place, books, keeper.sealed_bytes)
+                return verify_service(keeper.place, ledgers, keeper.sealed_bytes)
 
     def status(self) -> ServiceStatus:
         """Where the service stands."""
@@ -92,7 +92,7 @@ class Serving:
 
     @property
     def ledger(self) -> Ledger:
-        """The book that this epoch's deletions are charged to."""
+        """The ledger that this epoch's deletions are charged to."""
         return self._opened.till.ledger
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 What a crash can leave, and what becomes of it (`deletion` has the order of events):
 
 - inserts that were not acknowledged: gone, with the memory that held them;
-- an intent without an outcome: abandoned in the journal, its charge kept in the book
+- an intent without an outcome: abandoned in the journal, its charge kept in the ledger
   (if it came so far), its request put into the queue to be carried out anew;
 - a committed deletion whose keys, snapshots and freed pages were not wiped yet, or
   whose entry was not committed: both are done now.
@@ -16,14 +16,14 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from demur.core.entropy import Source
-from demur.core.errors import BookUnreachable, DemurError, OutcomeUnknown
+from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.durable.chain import digest
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch, readable
 from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import journal, queue, snapshot, store
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Marks, claim, owner
-from demur.unlearning.service.charges import Till, entry_name, later_book
+from demur.unlearning.service.charges import Till, entry_name, later_ledger
 from demur.unlearning.service.intents import abandoned
 from demur.unlearning.service.state import Keeper
 
@@ -119,7 +119,7 @@ def recover(keeper: Keeper, till: Till) -> None:
         close_intent(keeper, till, intent)
     check_copies(keeper, till)
     if paid is not None:
-        _commit_in_book(keeper, till, *paid)
+        _commit_in_ledger(keeper, till, *paid)
     keeper.sweep()
     keeper.scrub()
 
@@ -140,56 +140,56 @@ def close_intent(keeper: Keeper, till: Till, intent: Body) -> None:
 
 
 def check_copies(keeper: Keeper, till: Till) -> None:
-    """Journal and book are of one age: neither was put back from an older copy.
+    """Journal and ledger are of one age: neither was put back from an older copy.
 
-    A journal from before a deletion would bring back what was deleted, and a book from
-    before it would forget what was spent.
+    A journal from before a deletion would bring back what was deleted, and a ledger
+    from before it would forget what was spent.
     """
     with readable(), keeper.place.read() as connection:
         known = journal.paid_entries(connection)
-    booked = till.booked()
-    if booked - set(known):
+    recorded = till.recorded()
+    if recorded - set(known):
         raise ServiceDamaged(
-            f"the book knows {len(booked - set(known))} deletions that this journal"
+            f"the ledger knows {len(recorded - set(known))} deletions that this journal"
             " does not: the service was put back from an older copy, and what was"
             " deleted since is still deleted. Do not serve this copy."
         )
     composes = till.tariff.composition != "nothing"
     path = keeper.place.path
-    if composes and till.own and path is not None and later_book(path, keeper.epoch):
+    if composes and till.own and path is not None and later_ledger(path, keeper.epoch):
         raise ServiceDamaged(
-            "there is a book of an epoch that this journal has not reached: the service"
-            " was put back from an older copy. Do not serve this copy."
+            "there is a ledger of an epoch that this journal has not reached: the"
+            " service was put back from an older copy. Do not serve this copy."
         )
-    here = {e for e, (book, _) in known.items() if book == till.ledger.id}
-    # The service's own book of this epoch is the one that was charged all along.
+    here = {e for e, (ledger, _) in known.items() if ledger == till.ledger.id}
+    # The service's own ledger of this epoch is the one that was charged all along.
     other = till.own and any(
-        book != till.ledger.id and (epoch == keeper.epoch or not composes)
-        for book, epoch in known.values()
+        ledger != till.ledger.id and (epoch == keeper.epoch or not composes)
+        for ledger, epoch in known.values()
     )
-    if here - booked or other:
+    if here - recorded or other:
         raise ServiceDamaged(
-            "the book lacks deletions that this journal has: it was removed, or put"
+            "the ledger lacks deletions that this journal has: it was removed, or put"
             " back from an older copy. What was spent is still spent. Put the right"
-            " book back, or name it (ledger=)."
+            " ledger back, or name it (ledger=)."
         )
 
 
-def _commit_in_book(keeper: Keeper, till: Till, row: Row, body: Body) -> None:
+def _commit_in_ledger(keeper: Keeper, till: Till, row: Row, body: Body) -> None:
     """Bind the last operation's entry, if the process died just before that."""
     with readable():
         name = entry_name(keeper.id, body["operation"])
-        # A retrain is charged to the book of the epoch that it ends.
+        # A retrain is charged to the ledger of the epoch that it ends.
         epoch = int(body.get("before", keeper.epoch))
     try:
-        with till.book_of(keeper, epoch) as book:
-            entry = book.find(name, settled=True)
+        with till.ledger_of(keeper, epoch) as ledger:
+            entry = ledger.find(name, settled=True)
             if entry is not None:
-                book.commit(entry, row.hash)
-    except (BookUnreachable, OutcomeUnknown):
+                ledger.commit(entry, row.hash)
+    except (LedgerUnreachable, OutcomeUnknown):
         raise
     except DemurError as error:
         raise ServiceDamaged(
-            f"the book knows row {row.sequence} of the journal by another hash: the"
+            f"the ledger knows row {row.sequence} of the journal by another hash: the"
             " journal was rewritten, or one of the two comes from another copy"
         ) from error

@@ -117,7 +117,7 @@ def begin(
 ) -> dict[str, Certificate]:
     """A new epoch on these records; the certificates of all others, by mark.
 
-    The caller opens the book of the new epoch, and tidies up.
+    The caller opens the ledger of the new epoch, and tidies up.
     """
     mode = keeper.terms.model()
     if found:
@@ -293,7 +293,7 @@ def _certificates(
             digest_after=after_sealed,
             state_digest=plain,
             operation="",
-            book="",
+            ledger="",
             entry="",
             library=__version__,
             time=time,

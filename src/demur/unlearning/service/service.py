@@ -48,7 +48,7 @@ Deadline: TypeAlias = datetime | timedelta | None
 
 
 class UnlearningService(Serving):
-    """A live model with ids, a journal, a book and certificates of deletion."""
+    """A live model with ids, a journal, a ledger and certificates of deletion."""
 
     # What carries deletions out; tests put saboteurs here.
     _deletions: type[Deletions] = Deletions
@@ -298,7 +298,7 @@ class UnlearningService(Serving):
         without = without | {queued.record for queued in self._desk.waiting()}
         found = self._gather(records, without)
         issued = retraining.begin(self._keeper, self._opened.till, found)
-        with self._keeper.step():  # No deletion of an epoch without its book.
+        with self._keeper.step():  # No deletion of an epoch without its ledger.
             if opening.next_epoch(self._opened):
                 self._desk.deletions = self._deletions(
                     self._keeper, self._opened.till, self._opened.tariff

@@ -1,4 +1,4 @@
-"""Checking a service from outside: its chain, its deletions, its tables and its book.
+"""Checking a service from outside: its chain, its deletions, its tables and its ledger.
 
 Nothing here trusts the process that wrote: everything is computed again from the rows.
 What the check cannot know without more is part of its answer.
@@ -125,48 +125,50 @@ def certificate_problems(certificate: Certificate, history: History) -> list[str
     return []
 
 
-def book_problems(
-    history: History, books: Sequence[Ledger]
+def ledger_problems(
+    history: History, ledgers: Sequence[Ledger]
 ) -> tuple[list[str], list[str]]:
-    """What the books of the epochs lack; and what they cannot tell."""
-    problems = [f"the book: {p}" for book in books for p in book.verify().problems]
-    known = {book.id: book for book in books}
+    """What the ledgers of the epochs lack; and what they cannot tell."""
+    problems = [
+        f"the ledger: {p}" for ledger in ledgers for p in ledger.verify().problems
+    ]
+    known = {ledger.id: ledger for ledger in ledgers}
     elsewhere = 0
     used: Counter[str] = Counter()
-    for operation, (entry_id, book_id) in history.paid.items():
+    for operation, (entry_id, ledger_id) in history.paid.items():
         used[entry_id] += 1
-        if book_id not in known:
+        if ledger_id not in known:
             elsewhere += 1
             continue
-        found = known[book_id].find(entry_name(history.service, operation))
+        found = known[ledger_id].find(entry_name(history.service, operation))
         if found is None or found.id != entry_id:
-            problems.append(f"the operation {operation[:8]} is not in the book")
+            problems.append(f"the operation {operation[:8]} is not in the ledger")
     if any(count > 1 for count in used.values()):
-        problems.append("one entry of the book paid for two operations")
+        problems.append("one entry of the ledger paid for two operations")
     for operation, kept in history.abandoned.items():
         name = entry_name(history.service, operation)
-        if kept is not None and not any(book.find(name) for book in books):
+        if kept is not None and not any(ledger.find(name) for ledger in ledgers):
             problems.append(
-                f"what the operation {operation[:8]} had spent is not in the book"
+                f"what the operation {operation[:8]} had spent is not in the ledger"
             )
         if operation in history.paid:
             problems.append(f"the operation {operation[:8]} was abandoned and made")
     unknown = []
     if elsewhere:
-        unknown.append(f"whether {elsewhere} operations are in books not given here")
+        unknown.append(f"whether {elsewhere} operations are in ledgers not given here")
     return problems, unknown
 
 
 def verify_service(
     place: store.ServiceStore,
-    books: Sequence[Ledger],
+    ledgers: Sequence[Ledger],
     sealed: Callable[[bytes], str],
 ) -> Finding:
-    """Check a whole service against itself and its books; `sealed` has the secret."""
+    """Check a whole service against itself and its ledgers; `sealed` has the secret."""
     with place.read() as connection:
         history = read_history(connection)
         body = connection.execute(sa.select(store.state.c.body)).scalar_one()
-    problems, unknown = book_problems(history, books)
+    problems, unknown = ledger_problems(history, ledgers)
     try:
         known = history.state is None or sealed(body) == history.state
     except (DemurError, ValueError, KeyError):

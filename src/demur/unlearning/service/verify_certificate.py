@@ -25,7 +25,7 @@ from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import store
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.service import recovery
-from demur.unlearning.service.charges import books_beside, entry_name
+from demur.unlearning.service.charges import entry_name, ledgers_beside
 from demur.unlearning.service.retraining import WITHOUT_NOISE
 from demur.unlearning.service.verification import (
     Finding,
@@ -40,12 +40,12 @@ def verify_certificate(
     certificate: Certificate,
     url: str | os.PathLike[str],
     *,
-    book: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
 ) -> Finding:
-    """Check a certificate against the journal at `url` and the book that was charged.
+    """Check a certificate against the journal at `url` and the ledger that was charged.
 
     The journal's chain is walked from its genesis, the deletion's row compared word
-    for word, the book verified, its entry found, and the epsilon recomputed.
+    for word, the ledger verified, its entry found, and the epsilon recomputed.
     """
     place = store.ServiceStore(os.fspath(url))
     with ExitStack() as open_things:
@@ -64,37 +64,39 @@ def verify_certificate(
                 "the record was learned again after this deletion, as a new generation"
             )
         if certificate.theorem not in WITHOUT_NOISE:
-            ledger = _book(certificate, place.path, os.fspath(url), book, open_things)
-            if ledger is None:
+            charged = _charged_ledger(
+                certificate, place.path, os.fspath(url), ledger, open_things
+            )
+            if charged is None:
                 problems.append(
-                    "the book that was charged is not beside the journal: give its"
-                    " address (--book)"
+                    "the ledger that was charged is not beside the journal: give its"
+                    " address (--ledger)"
                 )
             else:
-                problems += [f"the book: {p}" for p in ledger.verify().problems]
-                problems += _number_problems(certificate, terms, tariff, ledger)
+                problems += [f"the ledger: {p}" for p in charged.verify().problems]
+                problems += _number_problems(certificate, terms, tariff, charged)
         return Finding(
             history.head.sequence, history.head, tuple(problems), tuple(unknown)
         )
 
 
-def _book(
+def _charged_ledger(
     certificate: Certificate,
     path: Path | None,
     url: str,
-    book: str | os.PathLike[str] | None,
+    ledger: str | os.PathLike[str] | None,
     open_things: ExitStack,
 ) -> Ledger | None:
-    """The book with the certificate's id, where it can be."""
-    places = [os.fspath(book)] if book is not None else []
-    if book is None and path is not None:
-        places = [str(p) for p in books_beside(path)]
-    elif book is None:
+    """The ledger with the certificate's id, where it can be."""
+    places = [os.fspath(ledger)] if ledger is not None else []
+    if ledger is None and path is not None:
+        places = [str(p) for p in ledgers_beside(path)]
+    elif ledger is None:
         places = [url]
     for place in places:
-        ledger = open_things.enter_context(Ledger.open(place))
-        if ledger.id == certificate.book:
-            return ledger
+        charged = open_things.enter_context(Ledger.open(place))
+        if charged.id == certificate.ledger:
+            return charged
     return None
 
 
@@ -147,7 +149,7 @@ def _cost_problems(
     service = certificate.service
     entry = ledger.find(entry_name(service, certificate.operation))
     if entry is None or entry.id != certificate.entry:
-        return ["the cost of this deletion is not in the book"]
+        return ["the cost of this deletion is not in the ledger"]
     if tariff.exact:
         claimed = (certificate.epsilon, certificate.shift_bound, certificate.sigma)
         return [] if claimed == (0.0, 0.0, 0.0) else ["an exact deletion costs nothing"]
@@ -164,11 +166,11 @@ def _cost_problems(
         payer = ledger.find(entry_name(service, "cover"))
     event = None if payer is None else payer.declaration.cost.at(Erasure())
     if not isinstance(event, Gaussian):
-        problems.append("the book has no entry that pays for this deletion")
+        problems.append("the ledger has no entry that pays for this deletion")
     elif tariff.composition == "nothing":
         limit = tariff.epsilon(event.multiplier)
         if certificate.epsilon > limit * _LOOSE:
-            problems.append("the book's entry pays for less than it claims")
+            problems.append("the ledger's entry pays for less than it claims")
         part = tariff.part_of_request(certificate.requests)
         least = tariff.multiplier(part) * certificate.shift_bound
         if certificate.sigma * _LOOSE < least:
@@ -177,5 +179,5 @@ def _cost_problems(
                 " person: together they would exceed the budget"
             )
     elif quotient_up(certificate.sigma, certificate.shift_bound) < event.multiplier:
-        problems.append("the book's entry is for more noise than it claims")
+        problems.append("the ledger's entry is for more noise than it claims")
     return problems

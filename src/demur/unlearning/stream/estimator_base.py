@@ -1,4 +1,4 @@
-"""What the estimators share: names of features, the model behind them, its book."""
+"""What the estimators share: names of features, the model behind them, its ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_ONCE = 1.0
 
 
 class Unlearnable(BaseEstimator):
-    """Dicts and arrays in, one `MemoryPair` behind; a copy has no book to share."""
+    """Dicts and arrays in, one `MemoryPair` behind; a copy has no ledger to share."""
 
     _river_kind: ClassVar[str]
     mode: str
@@ -256,7 +256,7 @@ class Unlearnable(BaseEstimator):
         return hasattr(self, "model_")
 
     def __sklearn_clone__(self) -> Self:
-        # deepcopy would copy the book, and a copy of a book is a second budget.
+        # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
         return type(self)(**self.get_params(deep=False))
 
     def __sklearn_tags__(self) -> Any:

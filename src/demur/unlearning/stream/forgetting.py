@@ -199,7 +199,7 @@ def statement_of(mode: Mode, odometer: PrivacyOdometer) -> str:
             )
     lines.append(f"Fine print: {'; '.join(theorem.not_covered)}.")
     if odometer.ledger is None or not odometer.ledger.durable:
-        lines.append("Not booked: the book is in memory only.")
+        lines.append("Not recorded: the ledger is in memory only.")
     return " ".join(text if text.endswith(".") else f"{text}." for text in lines)
 
 

@@ -12,9 +12,9 @@ requests alone (`requests_per_subject`, one unless said otherwise) and only regr
 limits their number. What adds up is for the mode's theorem to say
 (`Theorem.composition`): a mode that noises its published copy pays for every copy.
 
-**In the book.** Where m Gaussians compose, m draws of one Gaussian are reserved. Where
-they do not, or where a mode's theorem does not prove Gaussian composition, the promise
-is one entry, and a second one of price nothing counts the deletions.
+**In the ledger.** Where m Gaussians compose, m draws of one Gaussian are reserved.
+Where they do not, or where a mode's theorem does not prove Gaussian composition, the
+promise is one entry, and a second one of price nothing counts the deletions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from demur.core import validate
 from demur.core.adjacency import Erasure
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.core.rounding import product_up
-from demur.ledger import Draw, Ledger, Reservation, own_book
+from demur.ledger import Draw, Ledger, Reservation, ledger_or_in_memory
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Accounting, Mode, Scope
 from demur.unlearning.pricing import capacity, plan, sizing
@@ -131,7 +131,7 @@ class PrivacyOdometer:
         found = self._size(stats)
         made = plan.solve(terms, found)
         if made.m:
-            self._book(terms, found, made)
+            self._ledger(terms, found, made)
         self.terms, self.sizing, self.plan = terms, found, made
         self.deletion_capacity = made.m
         self._status = "degenerate" if made.degenerate else "ready"
@@ -161,9 +161,9 @@ class PrivacyOdometer:
             return sizing.from_stats(stats, self.lambda_)
         return sizing.from_mode(self._mode, stats, self.lambda_)
 
-    def _book(self, terms: OdometerTerms, found: Sizing, made: Plan) -> None:
-        entries = plan.booking(terms, found, made)
-        ledger = own_book(
+    def _ledger(self, terms: OdometerTerms, found: Sizing, made: Plan) -> None:
+        entries = plan.charging(terms, found, made)
+        ledger = ledger_or_in_memory(
             self.ledger, entries.budget, unit=Erasure(), filter=entries.filter
         )
         if entries.promise is not None:

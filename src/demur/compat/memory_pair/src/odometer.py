@@ -1,4 +1,4 @@
-"""`memory_pair.src.odometer`: the original's capacity and noise, booked and counted."""
+"""`memory_pair.src.odometer`: the original's capacity and noise, with charges."""
 
 from __future__ import annotations
 

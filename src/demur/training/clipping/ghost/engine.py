@@ -97,9 +97,7 @@ def _measure(route: Route, number: int, leaf: Any, passed: Passed) -> Measured:
     )
 
 
-def measured_by_bookkeeping(
-    loss: Loss, params: Any, rows: Any, spmd_axis_name: Any
-) -> Found:
+def measured_by_ghost(loss: Loss, params: Any, rows: Any, spmd_axis_name: Any) -> Found:
     """Each parameter's norms; the values and auxiliary outputs of all examples."""
     traced = Traced(loss, params, rows)
     passed = tapped_pass(

@@ -1,4 +1,4 @@
-"""Books to look at: a full one, an empty one, a long one, a seeded one."""
+"""Ledgers to look at: a full one, an empty one, a long one, a seeded one."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def long(entries: int = 2000) -> Ledger:
 
 
 def empty() -> Ledger:
-    """A book in which nothing has happened."""
+    """A ledger in which nothing has happened."""
     return Ledger({UNIT: Budget(1.0, 1e-6), NEAR: Budget(0.5, 1e-6)}, dataset="quiet")

@@ -1,4 +1,4 @@
-"""The book: what is released is paid for first, and a refusal releases nothing."""
+"""The ledger: what is released is paid for first, and a refusal releases nothing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ def _mechanism() -> Gaussian:
     return Gaussian(2.0, {_UNIT: 1.0})
 
 
-def _book() -> Ledger:
+def _ledger() -> Ledger:
     """Room for one release."""
     return Ledger(Budget(3.0, 1e-6), unit=_UNIT)
 
 
 def _pay_first(data: Values, source: Source) -> list[Values]:
-    book, released = _book(), []
+    ledger, released = _ledger(), []
     try:
         for label in ("one", "two"):
-            made = _mechanism().release([data.sum()], book, label=label, source=source)
+            made = _mechanism().release(
+                [data.sum()], ledger, label=label, source=source
+            )
             released.append(made.value)
     except BudgetExceeded:
         return released
@@ -45,13 +47,13 @@ def _pay_first(data: Values, source: Source) -> list[Values]:
 
 
 def _release_first(data: Values, source: Source) -> list[Values]:
-    """The noise is drawn and shown before the book is asked."""
-    book, released = _book(), []
+    """The noise is drawn and shown before the ledger is asked."""
+    ledger, released = _ledger(), []
     try:
         for label in ("one", "two"):
             key = NoiseKey(source.new_key(), private=False)
             released.append(_mechanism().apply([data.sum()], key))
-            book.charge(_mechanism(), label=label, source=source)
+            ledger.charge(_mechanism(), label=label, source=source)
     except BudgetExceeded:
         return released
     return released
@@ -59,8 +61,8 @@ def _release_first(data: Values, source: Source) -> list[Values]:
 
 def _pay_once(data: Values, source: Source) -> list[Values]:
     """One charge, two draws of noise on one value."""
-    book, released = _book(), []
-    book.charge(_mechanism(), label="one", source=source)
+    ledger, released = _ledger(), []
+    ledger.charge(_mechanism(), label="one", source=source)
     for _ in range(2):
         key = NoiseKey(source.new_key(), private=False)
         released.append(_mechanism().apply([data.sum()], key))
@@ -69,10 +71,10 @@ def _pay_once(data: Values, source: Source) -> list[Values]:
 
 def _price_of_the_data(data: Values, source: Source) -> list[Values]:
     """A charge that tells how many records are large."""
-    book = _book()
+    ledger = _ledger()
     sigma = 20.0 + float((data > 0.5).sum())
     mechanism = Gaussian(sigma, {_UNIT: 1.0})
-    return [mechanism.release([data.sum()], book, label="one", source=source).value]
+    return [mechanism.release([data.sum()], ledger, label="one", source=source).value]
 
 
 def _audited(run: Run, size: Size, seed: int) -> AuditResult:
@@ -81,7 +83,7 @@ def _audited(run: Run, size: Size, seed: int) -> AuditResult:
         run,
         pair,
         unit=_UNIT,
-        subject="the book: releases until declined",
+        subject="the ledger: releases until declined",
         seed=seed,
     ).audit_result()
 

@@ -1,4 +1,4 @@
-"""Books that write down what is done to them, and what a book looked like before."""
+"""Ledgers that log what is done to them, and what a ledger looked like before."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from demur.testing.result import require
 ROOMY, TIGHT = 60.0, 1e-7
 
 
-class WatchedBook(Ledger):
-    """A book in memory that remembers the order of what it was asked for.
+class WatchedLedger(Ledger):
+    """A ledger in memory that remembers the order of what it was asked for.
 
     `log` holds (what, entry id); a key handed out is "key", and so on. The order is
     what a promise rests on: the charge first, one key for an entry, then the commit.
@@ -29,7 +29,7 @@ class WatchedBook(Ledger):
     def __init__(
         self, epsilon: float, delta: float, unit: Unit, filter: Filter | str | None
     ) -> None:
-        """A book with one budget."""
+        """A ledger with one budget."""
         self.log: list[tuple[str, str]] = []
         self.written: list[Entry] = []  # as they were made, not as they were read back
         super().__init__(
@@ -71,7 +71,7 @@ class KeptKeys:
 
 @dataclass(frozen=True)
 class Trace:
-    """All of a book that a refusal must leave as it was."""
+    """All of a ledger that a refusal must leave as it was."""
 
     head: Head
     entries: tuple[str, ...]
@@ -79,37 +79,37 @@ class Trace:
     log: tuple[tuple[str, str], ...]
 
 
-def trace(book: WatchedBook) -> Trace:
-    """The book as it is now."""
+def trace(ledger: WatchedLedger) -> Trace:
+    """The ledger as it is now."""
     return Trace(
-        book.head(),
-        tuple(entry.id for entry in book.entries()),
-        tuple(tuple(sorted(s.accounts.items())) for s in book.status()),
-        tuple(book.log),
+        ledger.head(),
+        tuple(entry.id for entry in ledger.entries()),
+        tuple(tuple(sorted(s.accounts.items())) for s in ledger.status()),
+        tuple(ledger.log),
     )
 
 
 @contextmanager
-def untouched(book: WatchedBook, doing: str) -> Iterator[None]:
-    """What happens inside must leave no trace in the book, whether it raises or not."""
-    before = trace(book)
+def untouched(ledger: WatchedLedger, doing: str) -> Iterator[None]:
+    """What happens inside must leave no trace in the ledger, even if it raises."""
+    before = trace(ledger)
     try:
         yield
     finally:
-        after = trace(book)
+        after = trace(ledger)
         require(
             after.entries == before.entries,
             f"{doing} wrote {len(after.entries) - len(before.entries)} entries",
         )
-        require(after.totals == before.totals, f"{doing} changed the book's totals")
-        require(after.head == before.head, f"{doing} moved the head of the book")
-        require(after.log == before.log, f"{doing} used the book: {after.log[-1:]}")
+        require(after.totals == before.totals, f"{doing} changed the ledger's totals")
+        require(after.head == before.head, f"{doing} moved the head of the ledger")
+        require(after.log == before.log, f"{doing} used the ledger: {after.log[-1:]}")
 
 
-def check_order(book: WatchedBook) -> None:
+def check_order(ledger: WatchedLedger) -> None:
     """Charge, then one key, then the commit, for every entry of the log."""
-    for entry in {entry for _, entry in book.log}:
-        done = [what for what, whose in book.log if whose == entry]
+    for entry in {entry for _, entry in ledger.log}:
+        done = [what for what, whose in ledger.log if whose == entry]
         require(done[0] == "charge", f"noise before the charge: {done}")
         require(done.count("key") <= 1, f"one entry's key was taken twice: {done}")
         if "key" in done and "commit" in done:

@@ -1,4 +1,4 @@
-"""A durable book: budgets, a reservation, a refusal, an exported head, a check."""
+"""A durable ledger: budgets, a reservation, a refusal, an exported head, a check."""
 
 import tempfile
 from pathlib import Path

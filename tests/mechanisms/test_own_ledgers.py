@@ -1,4 +1,4 @@
-"""A release without a book gets one that it fills to the brim."""
+"""A release without a ledger gets one that it fills to the brim."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from demur.mechanisms.bpm.mechanism import whole_budget
 def test_the_whole_budget_takes_one_release_and_no_second(mechanism: BPM) -> None:
     budget = whole_budget(mechanism.declaration())
     assert budget.delta == 0.0
-    book = Ledger(budget, unit=ReplaceOne(), filter="pure")
+    ledger = Ledger(budget, unit=ReplaceOne(), filter="pure")
     points = [[0.5] * mechanism.dimension]
-    mechanism.privatize(points, ledger=book)
-    assert book.epsilon() == budget.epsilon
+    mechanism.privatize(points, ledger=ledger)
+    assert ledger.epsilon() == budget.epsilon
     with pytest.raises(BudgetExceeded):
-        mechanism.privatize(points, ledger=book)
+        mechanism.privatize(points, ledger=ledger)
 
 
 def test_a_release_that_says_nothing_needs_next_to_no_budget() -> None:
