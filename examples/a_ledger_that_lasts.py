@@ -1,4 +1,4 @@
-"""A durable ledger: budgets, a reservation, a refusal, an exported head, a check."""
+"""A durable ledger: budgets, a reservation, a refusal, an exported tip, a check."""
 
 import tempfile
 from pathlib import Path
@@ -20,8 +20,8 @@ with tempfile.TemporaryDirectory() as folder:
             month.draw()
         except dm.BudgetExceeded as error:
             print("declined:", error)
-        head = ledger.head()
+        tip = ledger.tip()
 
-    with dm.Ledger.open(path, head=head) as again:
+    with dm.Ledger.open(path, tip=tip) as again:
         print(again.report())
-        print(again.verify(head))
+        print(again.verify(tip))

@@ -50,4 +50,4 @@ print(f"{metrics.deletes_seen} people forgotten, {metrics.capacity_remaining} le
 print(f"average loss {metrics.avg_loss_empirical:.4f}")
 print(f"epsilon for each of them: {odometer.eps_spent:.3f}")
 print(f"\n{ledger.report()}")
-assert ledger.verify(ledger.head()).ok
+assert ledger.verify(ledger.tip()).ok

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity
-    from demur.durable.chain import Head as Head
+    from demur.durable.chain import Tip as Tip
     from demur.ledger.budget import Budget as Budget
     from demur.ledger.filters import Filter as Filter
     from demur.ledger.ledger import Ledger as Ledger

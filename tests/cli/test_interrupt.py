@@ -95,7 +95,7 @@ def charged(home) -> list[str]:
     if not (home / "out" / "ledger.db").exists():
         return []
     with Ledger.open(home / "out" / "ledger.db") as ledger:
-        assert ledger.verify(ledger.head()).ok
+        assert ledger.verify(ledger.tip()).ok
         return [entry.label for entry in ledger.entries()]
 
 

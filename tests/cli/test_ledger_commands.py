@@ -53,22 +53,22 @@ def test_json_equals_the_ledger(ledger_path) -> None:
             assert row["spent_epsilon"] == status.spent_epsilon
             assert row["tight_epsilon"] == ledger.epsilon(unit=status.unit)
         assert [e["label"] for e in data["entries"]] == ["May", "erase"]
-        assert data["head"] == str(ledger.head())
+        assert data["tip"] == str(ledger.tip())
 
 
 @pytest.mark.slow
 def test_verify_says_whole_and_then_finds_an_edit(ledger_path, tmp_path) -> None:
-    head = demur("ledger", "export", ledger_path, "--head").output.strip()
-    kept = tmp_path / "head.txt"
-    kept.write_text(head)
-    assert demur("ledger", "verify", ledger_path, "--head", head).exit_code == 0
-    assert demur("ledger", "verify", ledger_path, "--head", kept).exit_code == 0
-    assert "give an exported head" in demur("ledger", "verify", ledger_path).output
+    tip = demur("ledger", "export", ledger_path, "--tip").output.strip()
+    kept = tmp_path / "tip.txt"
+    kept.write_text(tip)
+    assert demur("ledger", "verify", ledger_path, "--tip", tip).exit_code == 0
+    assert demur("ledger", "verify", ledger_path, "--tip", kept).exit_code == 0
+    assert "give an exported tip" in demur("ledger", "verify", ledger_path).output
     with sqlite3.connect(ledger_path) as connection:
         connection.execute(
             "UPDATE demur_rows SET body = replace(body, 'May', 'Mai') WHERE sequence=1"
         )
-    result = demur("ledger", "verify", ledger_path, "--head", head)
+    result = demur("ledger", "verify", ledger_path, "--tip", tip)
     assert result.exit_code == 1
     assert "row 1" in result.output
     found = json.loads(demur("ledger", "verify", ledger_path, "--json").output)

@@ -14,7 +14,7 @@ def tour(tmp_path_factory):
     out = tmp_path_factory.mktemp("tour") / "out"
     result = CliRunner().invoke(app, ["tour", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    with Ledger.open(out / "ledger.db", head=(out / "head.txt").read_text()) as ledger:
+    with Ledger.open(out / "ledger.db", tip=(out / "tip.txt").read_text()) as ledger:
         yield out, result.output, ledger
 
 
@@ -41,7 +41,7 @@ def test_an_earlier_tour_is_cleared_away(tmp_path):
 @slow
 def test_every_engine_charges_the_one_ledger(tour):
     _, _, ledger = tour
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
     names = " ".join(entry.declaration.name for entry in ledger.entries())
     for engine in ("softmax head", "BPM", "deletion", "DP training"):
         assert engine in names
@@ -88,7 +88,7 @@ def test_learning_is_worth_it(tour):
 def test_the_page_and_the_certificate_are_there(tour):
     out, _, ledger = tour
     page = (out / "report.html").read_text()
-    assert str(ledger.head()) in page
+    assert str(ledger.tip()) in page
     checked = CliRunner().invoke(
         app,
         ["unlearn", "verify", str(out / "certificate.json"), str(out / "live.db")]

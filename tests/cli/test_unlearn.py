@@ -80,10 +80,10 @@ def test_run_records_its_deletions(parquet, tmp_path):
             "x2",
         ]
     with Ledger.open(ledger_path) as ledger:
-        assert ledger.verify(ledger.head()).ok
+        assert ledger.verify(ledger.tip()).ok
         promise, deletions = ledger.entries()
         assert promise.declaration.cost.only_erasure()
-        assert ledger.head().sequence == 2 + 50  # one row for each deletion
+        assert ledger.tip().sequence == 2 + 50  # one row for each deletion
         assert ledger.epsilon(unit=Erasure()) == pytest.approx(1.0, abs=1e-6)
     again = demur("run", parquet, "--gamma-priv", 50, "--ledger", ledger_path)
     assert again.exit_code == 3 and "nothing was spent" in again.output

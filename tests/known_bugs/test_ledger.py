@@ -31,9 +31,9 @@ class Ours:
 
     def state(self):
         """Everything that a later reader could see."""
-        whole = self.ledger.verify(self.ledger.head())
+        whole = self.ledger.verify(self.ledger.tip())
         assert whole.ok
-        return str(self.ledger.head()), self.ledger.status(), self.ledger.report()
+        return str(self.ledger.tip()), self.ledger.status(), self.ledger.report()
 
 
 def test_row_03_a_failed_charge_stays_half_applied():
@@ -71,11 +71,11 @@ def test_row_03_two_budgets_are_charged_by_halves(rule):
     budgets = {ReplaceOne(): Budget(9.0, 1e-6), UNIT: Budget(0.5, 1e-6)}
     ledger = Ledger(budgets, filter=rule)
     cost = Cost((Fixed(ReplaceOne(), Pure(1.0)), Fixed(UNIT, Pure(1.0))))
-    before = ledger.status(), str(ledger.head())
+    before = ledger.status(), str(ledger.tip())
     with pytest.raises(BudgetExceeded):
         ledger.charge(Declaration("work", cost), label="work")
-    assert (ledger.status(), str(ledger.head())) == before
-    assert not ledger.entries() and ledger.verify(ledger.head()).ok
+    assert (ledger.status(), str(ledger.tip())) == before
+    assert not ledger.entries() and ledger.verify(ledger.tip()).ok
 
 
 def test_row_11_reading_takes_something_away():
@@ -103,7 +103,7 @@ def test_row_11_reading_takes_something_away():
             ]
             entry = ledger.entries()[0]
             texts = (ledger.report(), repr(ledger), entry.statement(records=100))
-            whole = ledger.verify(ledger.head())
+            whole = ledger.verify(ledger.tip())
             return (
                 found,
                 ledger.epsilon(),

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
-from demur.ledger import Budget, Filter, Head, Ledger
+from demur.ledger import Budget, Filter, Ledger, Tip
 from tests.ledger.kit import UNIT, ask, edit, says
 
 BUDGET = Budget(8.0, 1e-5)
@@ -190,8 +190,8 @@ TAMPERS = {
     "totals of another type": sql("UPDATE demur_budgets SET totals = '[1]'"),
     "budget removed": sql("DELETE FROM demur_budgets"),
     "budget added": sql("INSERT INTO demur_budgets VALUES (1, '{}')"),
-    "head moved back": sql("UPDATE demur_ledger SET sequence = 7"),
-    "head hash": sql(f"UPDATE demur_ledger SET hash = '{'b' * 64}'"),
+    "tip moved back": sql("UPDATE demur_ledger SET sequence = 7"),
+    "tip hash": sql(f"UPDATE demur_ledger SET hash = '{'b' * 64}'"),
     "terms": edit_terms,
     "declaration": edit_declaration,
     "declaration removed": sql("DELETE FROM demur_declarations"),
@@ -205,29 +205,29 @@ TAMPERS = {
 @pytest.mark.slow
 def test_an_untouched_ledger_is_whole(ledger):
     found = ledger.verify()
-    assert found.ok and found.rows == 8 and found.head == ledger.head()
+    assert found.ok and found.rows == 8 and found.tip == ledger.tip()
     assert len(found.unknown) == 1
     assert "cut off the end" in found.unknown[0]
-    assert "rewritten" in found.unknown[0] and "head" in found.unknown[0]
+    assert "rewritten" in found.unknown[0] and "tip" in found.unknown[0]
     assert "not known" in str(found)
-    found = ledger.verify(ledger.head())
-    assert found.ok and ledger.verify(str(ledger.head())) == found
+    found = ledger.verify(ledger.tip())
+    assert found.ok and ledger.verify(str(ledger.tip())) == found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERS)
 def test_tampering_is_found(ledger, ledger_url, opened, tamper):
-    head = ledger.head()
+    tip = ledger.tip()
     TAMPERS[tamper](ledger_url)
-    found = ledger.verify()  # the ledger that is open, without its head
+    found = ledger.verify()  # the ledger that is open, without its tip
     assert not found.ok and "PROBLEM" in str(found)
-    assert not ledger.verify(head).ok
+    assert not ledger.verify(tip).ok
     assert not opened(ledger_url).verify().ok  # and one opened afterwards
 
 
 @pytest.mark.slow
 def test_a_cut_end_is_found_with_a_head_and_named_without(ledger, ledger_url, opened):
-    early, late = Head(5, row_hash(ledger_url, 5)), ledger.head()
+    early, late = Tip(5, row_hash(ledger_url, 5)), ledger.tip()
     cut(ledger_url, 5)
     blind = opened(ledger_url).verify()
     assert blind.ok and "cut off the end" in blind.unknown[0]
@@ -235,8 +235,8 @@ def test_a_cut_end_is_found_with_a_head_and_named_without(ledger, ledger_url, op
     assert not seeing.ok and "cut off" in seeing.problems[0]
     assert opened(ledger_url).verify(early).ok
     with pytest.raises(LedgerDamaged, match="older copy"):
-        opened(ledger_url, head=late)
-    opened(ledger_url, head=early)
+        opened(ledger_url, tip=late)
+    opened(ledger_url, tip=early)
 
 
 def row_hash(url, sequence):
@@ -267,7 +267,7 @@ def cut(url, sequence):
 
 @pytest.mark.slow
 def test_what_came_after_the_head_is_unknown(ledger, ledger_url, opened):
-    early = Head(5, row_hash(ledger_url, 5))
+    early = Tip(5, row_hash(ledger_url, 5))
     cut(ledger_url, 6)
     found = opened(ledger_url).verify(early)
     assert found.ok and "after" in " ".join(found.unknown)
@@ -275,19 +275,19 @@ def test_what_came_after_the_head_is_unknown(ledger, ledger_url, opened):
 
 @pytest.mark.slow
 def test_a_consistent_rewrite_is_found_with_a_head(ledger, ledger_url, opened):
-    late = ledger.head()
+    late = ledger.tip()
     change_body(ledger_url, 1, label="another")
     rehash(ledger_url)
     blind = opened(ledger_url).verify()
     assert blind.ok and "rewritten" in blind.unknown[0]
     assert not opened(ledger_url).verify(late).ok
     with pytest.raises(LedgerDamaged):
-        opened(ledger_url, head=late)
+        opened(ledger_url, tip=late)
 
 
 @pytest.mark.slow
 def test_a_spend_lowered_everywhere_is_found_with_a_head(ledger, ledger_url, opened):
-    late = ledger.head()
+    late = ledger.tip()
     change_body(ledger_url, 1, spent=[{"mu squared": "0"}])
     cut(ledger_url, 8)
     assert opened(ledger_url).verify().ok  # it cannot know
@@ -323,7 +323,7 @@ def test_a_signed_ledger_is_whole(signed, ledger_url, signer, opened, tmp_path):
             serialization.NoEncryption(),
         )
     )
-    assert opened(ledger_url, signing_key=pem).verify(signed.head()).ok
+    assert opened(ledger_url, signing_key=pem).verify(signed.tip()).ok
     with pytest.raises(LedgerMismatch, match="signed by"):
         opened(ledger_url, signing_key=Ed25519PrivateKey.generate())
 
@@ -395,26 +395,26 @@ def test_a_restored_backup_is_refused(tmp_path):
     source.close()
     target.close()
     ledger.charge(says(Gaussian(20.0)), label="after")
-    head = ledger.head()
+    tip = ledger.tip()
     ledger.close()
     for more in ("-wal", "-shm"):
         (tmp_path / f"ledger.db{more}").unlink(missing_ok=True)
     shutil.copy(backup, path)
-    Ledger.open(path).close()  # nobody can know without a head
-    for given in (head, str(head)):
+    Ledger.open(path).close()  # nobody can know without a tip
+    for given in (tip, str(tip)):
         with pytest.raises(LedgerDamaged, match="still spent"):
-            Ledger.open(path, head=given)
+            Ledger.open(path, tip=given)
     for wrong in ("", "x", "3", f"-1:{'a' * 64}", f"1:{'a' * 63}"):
         with pytest.raises(ValueError):
-            Ledger.open(path, head=wrong)
+            Ledger.open(path, tip=wrong)
 
 
 def test_the_head_of_an_empty_ledger(new_ledger, ledger_url, opened):
-    head = new_ledger().head()
-    assert head.sequence == 0
-    assert opened(ledger_url, head=head).verify(head).ok
+    tip = new_ledger().tip()
+    assert tip.sequence == 0
+    assert opened(ledger_url, tip=tip).verify(tip).ok
     with pytest.raises(LedgerDamaged):
-        opened(ledger_url, head=Head(0, "a" * 64))
+        opened(ledger_url, tip=Tip(0, "a" * 64))
 
 
 @pytest.mark.slow

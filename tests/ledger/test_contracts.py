@@ -52,7 +52,7 @@ DIGEST = "5d41402abc4b2a76b9719d911017c592aaaaaaaabbbbbbbbccccccccdddddddd"
 def trace(ledger):
     """Everything a refused charge must leave as it was."""
     return (
-        ledger.head(),
+        ledger.tip(),
         tuple(s.accounts for s in ledger.status()),
         len(ledger.entries()),
         ask(ledger.url, "SELECT count(*) FROM demur_rows"),
@@ -90,7 +90,7 @@ def test_charges_add_up(ledger):
     alone.charge(says(Gaussian(10.0)), label="one of half the noise")
     assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
     assert [e.sequence for e in ledger.entries()] == [1, 2, 3, 4]
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 @pytest.mark.slow
@@ -181,11 +181,11 @@ def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
     first = ledger.charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
     )
-    head = ledger.head()
+    tip = ledger.tip()
     again = opened(ledger_url).charge(
         COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
     )
-    assert again == first and ledger.head() == head
+    assert again == first and ledger.tip() == tip
 
 
 @pytest.mark.slow
@@ -234,19 +234,19 @@ def test_a_reservation_hands_out_its_draws_and_stops(ledger, ledger_url, opened)
     )
     assert (again.drawn, again.remaining, again.count) == (2, 1, 3)
     assert again.draw().index == 2
-    head = ledger.head()
+    tip = ledger.tip()
     with pytest.raises(BudgetExceeded, match="nothing was released"):
         reserved.draw()
-    assert ledger.head() == head and ledger.status()[0].accounts == spent
-    assert ledger.verify(head).ok
+    assert ledger.tip() == tip and ledger.status()[0].accounts == spent
+    assert ledger.verify(tip).ok
 
 
 def test_draws_taken_together_are_one_row_and_all_or_none(ledger, ledger_url, opened):
     reserved = ledger.reserve(COUNT, count=10, label="queries", idempotency_key="k")
     assert reserved.draw().index == 0
-    rows = ledger.head().sequence
+    rows = ledger.tip().sequence
     assert [d.index for d in reserved.draw_many(6)] == [1, 2, 3, 4, 5, 6]
-    assert ledger.head().sequence == rows + 1
+    assert ledger.tip().sequence == rows + 1
     again = opened(ledger_url).reserve(
         COUNT, count=10, label="queries", idempotency_key="k"
     )
@@ -261,7 +261,7 @@ def test_draws_taken_together_are_one_row_and_all_or_none(ledger, ledger_url, op
     assert [d.index for d in again.draw_many(3)] == [7, 8, 9]
     with pytest.raises(BudgetExceeded, match="all are used"):
         reserved.draw()
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 def test_a_reservation_costs_what_its_runs_cost(ledger):
@@ -285,12 +285,12 @@ def test_commit_binds_once(ledger, opened, ledger_url):
     entry = ledger.charge(COUNT, label="visitors")
     spent = ledger.status()
     ledger.commit(entry, "sha256 of the artefact")
-    head = ledger.head()
+    tip = ledger.tip()
     opened(ledger_url).commit(entry, "sha256 of the artefact")
     with pytest.raises(DemurError, match="another artefact"):
         ledger.commit(entry, "of another one")
-    assert ledger.head() == head and ledger.status() == spent
-    assert ledger.verify(head).ok
+    assert ledger.tip() == tip and ledger.status() == spent
+    assert ledger.verify(tip).ok
 
 
 @pytest.mark.slow
@@ -313,7 +313,7 @@ def test_what_an_entry_claims_to_have_paid_for_does_not_count(ledger):
     reserved.draw()
     with pytest.raises(BudgetExceeded):
         ledger._draw_many(replace(reserved.entry, count=5), 1)
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 # -- opening -----------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_other_terms_are_refused_and_both_are_shown(
     ledger.charge(COUNT, label="visitors")
     before = trace(ledger)
     same = {"dataset": "people", "budgets": {UNIT: BUDGET}}
-    assert opened(ledger_url, **same).head() == before[0]
+    assert opened(ledger_url, **same).tip() == before[0]
     for terms in (same | other, {k: v for k, v in other.items() if k != "budgets"}):
         if not terms:
             continue
@@ -381,7 +381,7 @@ def test_a_missing_ledger_on_a_server_is_not_created_by_looking(postgres_url):
 def test_a_missing_ledger_with_a_head_is_not_created(tmp_path):
     path = tmp_path / "ledger.db"
     with pytest.raises((LedgerDamaged, LedgerMismatch)):
-        Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}, head="3:" + "a" * 64)
+        Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}, tip="3:" + "a" * 64)
     assert not path.exists()
 
 
@@ -792,4 +792,4 @@ def test_threads_share_a_ledger(where, new_ledger, request):
         thread.join()
     assert not errors
     assert len(set(admitted)) == 64 == len(ledger.entries())
-    assert ledger.verify(ledger.head()).ok and ledger.status()[0].spent_epsilon == 1.0
+    assert ledger.verify(ledger.tip()).ok and ledger.status()[0].spent_epsilon == 1.0

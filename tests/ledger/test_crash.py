@@ -69,7 +69,7 @@ def spent(url):
 
 def check(url, acknowledged, before):
     """Everything that must hold after a crash; the state to compare with next time."""
-    with Ledger.open(url, head=before and before[0]) as ledger:
+    with Ledger.open(url, tip=before and before[0]) as ledger:
         found = ledger.verify(before and before[0])
         assert found.ok, str(found)
         rows = set(ask(url, "SELECT kind, entry_id FROM demur_rows"))
@@ -82,7 +82,7 @@ def check(url, acknowledged, before):
         assert total == Fraction(int(counts[0][0] or 0), 2**30)
         entry = ledger.charge(GRAIN, label="the ledger is usable")
         ledger.commit(entry, "artefact")
-        return ledger.head(), spent(url)
+        return ledger.tip(), spent(url)
 
 
 def kill_many(url, times, mode, seed=7):
@@ -137,5 +137,5 @@ def test_a_server_that_stops_at_once_loses_nothing_acknowledged(server, postgres
     server.start()
     ledger.charge(GRAIN, label="after")
     assert [e.id for e in ledger.entries()][:20] == kept
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
     ledger.close()

@@ -38,7 +38,7 @@ def test_never_over_budget_and_nothing_lost(ledger_url, opened):
     assert {(e.id, e.sequence) for e in ledger.entries()} == set(entries)
     assert sorted(sequence for _, sequence in entries) == list(range(1, 129))
     assert ledger.status()[0].spent_epsilon == 1.0 == ledger.epsilon(delta=0.0)
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
     with pytest.raises(BudgetExceeded):
         ledger.charge(GRAIN, label="one more")
 
@@ -49,7 +49,7 @@ def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened):
     assert len(ledger.entries()) == 3
     for i in range(3):
         assert len({tuple(f["entries"][i]) for f in found}) == 1
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opened):
@@ -58,7 +58,7 @@ def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opene
     assert draws == list(range(100))
     assert sum(f["declined"] for f in found) == PROCESSES * 4 - 100
     ledger = opened(ledger_url)
-    assert len(ledger.entries()) == 1 and ledger.verify(ledger.head()).ok
+    assert len(ledger.entries()) == 1 and ledger.verify(ledger.tip()).ok
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["locked", "no lock"])
@@ -110,7 +110,7 @@ def test_a_durable_ledger_goes_on_after_a_fork(ledger_url, opened):
     ledger.charge(grain, label="after")
     assert len(ledger.entries()) == 1 + 4 * 5 + 5 + 1
     assert ledger.status()[0].spent_epsilon == 27 / 64
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 @pytest.mark.postgres

@@ -43,7 +43,7 @@ def test_an_export_holds_the_ledgers_own_numbers(ledger):
     said = [(e["sequence"], e["label"], e["count"]) for e in data["entries"]]
     assert said == [(1, "one", 1), (2, "two", 1)]
     assert [e["id"] for e in data["entries"]] == [e.id for e in ledger.entries()]
-    assert data["head"] == str(ledger.head())
+    assert data["tip"] == str(ledger.tip())
 
 
 def test_an_export_with_one_seeded_entry_is_not_private():

@@ -110,7 +110,7 @@ def test_pure_spends_against_exact_sums(epsilon, spends):
         else:
             with pytest.raises(BudgetExceeded):
                 ledger.charge(says(Pure(spend)), label="does not")
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 @pytest.mark.slow

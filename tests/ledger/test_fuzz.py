@@ -27,7 +27,7 @@ from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
-from demur.ledger import Budget, Filter, Head, amounts
+from demur.ledger import Budget, Filter, Tip, amounts
 from demur.ledger.terms import Terms
 from tests.ledger.kit import UNIT
 
@@ -268,18 +268,16 @@ def test_profile_with_changed_bytes(at, change):
 @example({"format": 1, "dots": 2.5, "exponent": 13, "first": 0}, b"")
 @example({"format": 1, "dots": 2, "exponent": "13", "first": None}, b"x\x9c")
 def test_profile_with_any_header(header, body):
-    head = json.dumps({"format": 1, "exponent": 1, "first": 0, "dots": 2} | header)
-    data = len(head).to_bytes(4, "little") + head.encode() + body
+    tip = json.dumps({"format": 1, "exponent": 1, "first": 0, "dots": 2} | header)
+    data = len(tip).to_bytes(4, "little") + tip.encode() + body
     answers(Profile.from_bytes, data)
 
 
 @pytest.mark.slow
 def test_profile_that_unpacks_to_a_bomb():
-    head = json.dumps({"format": 1, "exponent": 1, "first": 0, "dots": 2}).encode()
+    tip = json.dumps({"format": 1, "exponent": 1, "first": 0, "dots": 2}).encode()
     bomb = zlib.compress(bytes(50_000_000), 9)
-    assert not answers(
-        Profile.from_bytes, len(head).to_bytes(4, "little") + head + bomb
-    )
+    assert not answers(Profile.from_bytes, len(tip).to_bytes(4, "little") + tip + bomb)
 
 
 @pytest.mark.slow
@@ -289,7 +287,7 @@ def test_profile_that_unpacks_to_a_bomb():
 @example("²:" + "a" * 64)
 @example("1:" + "z" * 64)
 def test_head(text):
-    answers(Head.parse, text)
+    answers(Tip.parse, text)
 
 
 @pytest.mark.slow
@@ -317,4 +315,4 @@ def test_terms_have_types(wrong):
 
 
 def test_a_head_is_hexadecimal():
-    assert not answers(Head.parse, "1:" + "z" * 64)
+    assert not answers(Tip.parse, "1:" + "z" * 64)

@@ -104,7 +104,7 @@ class Place:
         return [entry.label for entry in self.ledger.entries()]
 
     def is_right(self):
-        found = self.ledger.verify(self.ledger.head())
+        found = self.ledger.verify(self.ledger.tip())
         assert found.ok, str(found)
         spent = self.ledger.status()[0].spent_epsilon
         counts = sum(entry.count for entry in self.ledger.entries())

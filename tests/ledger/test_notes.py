@@ -76,11 +76,11 @@ def test_an_edited_note_breaks_the_chain(ledger, tmp_path):
     ],
 )
 def test_bad_notes_are_refused_and_leave_no_trace(ledger, about, facts, error):
-    entry, head = charged(ledger), ledger.head
-    before = head()
+    entry, tip = charged(ledger), ledger.tip
+    before = tip()
     with pytest.raises(error):
         ledger.annotate(entry, about, facts)
-    assert head() == before
+    assert tip() == before
 
 
 def test_facts_that_contain_themselves_are_refused(ledger):

@@ -250,7 +250,7 @@ def test_a_client_needs_no_right_to_change_what_was_written(
         writer.annotate(entry, "utility", {"accuracy": 0.5})
         writer.commit(entry, "artefact")
         reader = opened(postgres_url.replace("demur@", "reader@"))
-        assert reader.verify(owner.head()).ok and reader.epsilon(delta=0.0) > 0
+        assert reader.verify(owner.tip()).ok and reader.epsilon(delta=0.0) > 0
         with pytest.raises(LedgerUnreachable, match="permission denied"):
             reader.charge(GRAIN, label="z")
         for role, harm in (
@@ -319,7 +319,7 @@ def test_a_ledger_of_schema_1_is_taken_over_with_its_draws(
     with pytest.raises(sa.exc.IntegrityError), ledger._store.write() as connection:
         sequence, last, _ = store.lock_ledger(connection)
         rows.append(connection, sequence, last, body | {"index": 2}, None)
-    assert ledger.verify(ledger.head()).ok
+    assert ledger.verify(ledger.tip()).ok
 
 
 @pytest.mark.parametrize("count", [0, -2, 3, None])
@@ -331,7 +331,7 @@ def test_a_forged_row_of_draws_is_found(new_ledger, ledger_url, count):
         sequence, last, _ = store.lock_ledger(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
         rows.append(connection, sequence, last, body | {"time": "now"}, None)
-    assert not ledger.verify(ledger.head()).ok
+    assert not ledger.verify(ledger.tip()).ok
 
 
 def test_a_key_that_outlived_its_commit_is_wiped(

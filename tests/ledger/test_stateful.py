@@ -41,7 +41,7 @@ class Histories(RuleBasedStateMachine):
         )
         self.total, self.rows = Fraction(0), 0
         self.keys, self.drawn, self.commits, self.ids = {}, {}, {}, []
-        self.head = self.ledger.head()
+        self.tip = self.ledger.tip()
 
     def _fits(self, epsilon, count):
         return self.total + Fraction(epsilon) * count <= Fraction(BUDGET)
@@ -137,18 +137,18 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def reopen(self):
         self.ledger.close()
-        self.ledger = Ledger.open(self.path, head=self.head)
+        self.ledger = Ledger.open(self.path, tip=self.tip)
 
     @invariant()
     def agrees(self):
         if not hasattr(self, "ledger"):
             return
-        assert self.ledger.head().sequence == self.rows
+        assert self.ledger.tip().sequence == self.rows
         (status,) = self.ledger.status()
         assert status.spent_epsilon == float_up(self.total)
-        found = self.ledger.verify(self.head)
+        found = self.ledger.verify(self.tip)
         assert found.ok and found.rows == self.rows
-        self.head = self.ledger.head()
+        self.tip = self.ledger.tip()
         assert [e.id for e in self.ledger.entries()] == self.ids
 
     def teardown(self):

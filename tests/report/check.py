@@ -84,8 +84,8 @@ def differences(
             found.append(f"{place}: the JSON says other than the ledger's {value}")
     needed = [p for p in truth if p.startswith(("budgets", "entries"))]
     found += [f"{p} is not in the page" for p in needed if p not in numbers]
-    if data["chain"]["head"] != str(ledger.head()):
-        found.append("the head")
+    if data["chain"]["tip"] != str(ledger.tip()):
+        found.append("the tip")
     if len(data["entries"]) != len(ledger.entries()):
         found.append("the number of entries")
     for i, world in enumerate(data["worlds"]):

@@ -109,7 +109,7 @@ def test_sections_say_what_the_ledger_holds(ledger, page) -> None:
         "not refuted",
         "no bound",
         "Notes left out",
-        str(ledger.head()),
+        str(ledger.tip()),
         "Not known: whether rows were cut off",
     ):
         assert text in page
@@ -129,7 +129,7 @@ def test_empty_ledger() -> None:
 @pytest.mark.slow
 def test_seeded_noise_is_stamped_and_a_damaged_ledger_says_so(tmp_path) -> None:
     with ledgers.full(tmp_path / "seeded.db", testing=True) as ledger:
-        facts = gather(ledger, head="3:" + "0" * 64)
+        facts = gather(ledger, tip="3:" + "0" * 64)
         assert not facts.private and not facts.chain.ok
         assert "<strong>NOT PRIVATE</strong>" in sections.top(facts)
         assert "chain: DAMAGED" in sections.top(facts)

@@ -198,7 +198,7 @@ def acknowledge(service, numbers):
     for number, certificate in zip(
         numbers, service.delete_many(numbers, X, Y), strict=True
     ):
-        say("deleted", number, certificate.generation, certificate.head)
+        say("deleted", number, certificate.generation, certificate.tip)
 
 
 def main():

@@ -108,7 +108,7 @@ def test_every_changed_field_is_found(case):
     place.close()
     assert certificate_problems(certificate, history) == []
     for name, value in content.items():
-        if name == "head":
+        if name == "tip":
             sequence, _, row_hash = value.partition(":")
             forged = f"{int(sequence) - 1}:{row_hash}"
         elif name == "version":
@@ -171,8 +171,8 @@ def test_what_is_no_certificate_is_refused_in_a_sentence(held, text):
         ("not_covered", "x"),
         ("not_covered", [1]),
         ("state_digest", 3),
-        ("head", None),
-        ("head", "1:abc"),
+        ("tip", None),
+        ("tip", "1:abc"),
     ],
 )
 def test_fields_of_the_wrong_kind_are_refused(held, name, value):

@@ -106,9 +106,9 @@ class Witness:
                 self.inserted[number] = generation
                 self.free = max(self.free, number + 1)
             elif word == "deleted":
-                number, generation, head = int(rest[0]), int(rest[1]), rest[2]
-                known = self.deleted.setdefault((number, generation), head)
-                assert known == head, "one deletion, two certificates"
+                number, generation, tip = int(rest[0]), int(rest[1]), rest[2]
+                known = self.deleted.setdefault((number, generation), tip)
+                assert known == tip, "one deletion, two certificates"
             elif word == "seen":
                 self.seen.add(rest[0])
 
@@ -122,12 +122,12 @@ class Witness:
                 known = keeper.index.get(keeper.marks.record(number), 0)
                 if abs(known) < generation:
                     raise AssertionError(f"acknowledged and lost: insert {number}")
-            for (number, generation), head in self.deleted.items():
+            for (number, generation), tip in self.deleted.items():
                 mark = keeper.marks.record(number)
                 certificate = keeper.certificate(mark, generation)
                 if certificate is None or keeper.index[mark] == generation:
                     raise AssertionError(f"acknowledged and lost: delete {number}")
-                assert str(certificate.head) == head, "another certificate"
+                assert str(certificate.tip) == tip, "another certificate"
             with keeper.place.read() as connection:
                 rows = list(journal.walk(connection))
             states = {body["state"] for _, body in rows if "state" in body}

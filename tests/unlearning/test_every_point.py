@@ -59,7 +59,7 @@ def live(url, options, pipe):
         def deleted(numbers):
             for number in numbers:
                 held = s.certificate(number)
-                say(pipe, "deleted", number, held.generation, held.head)
+                say(pipe, "deleted", number, held.generation, held.tip)
 
         def forget(numbers):
             rows = [record(number) for number in numbers]

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from demur.durable.chain import Head, digest, link
+from demur.durable.chain import Tip, digest, link
 from demur.unlearning.errors import ServiceDamaged, SnapshotRefused
 from demur.unlearning.records import snapshot
 from demur.unlearning.service.service import UnlearningService
@@ -61,7 +61,7 @@ def rechain(path):
 
 
 def test_a_journal_is_a_chain_from_its_terms(kept):
-    ((terms, count, head),) = sql(
+    ((terms, count, tip),) = sql(
         kept, "SELECT terms, sequence, hash FROM demur_unlearning"
     )
     last = digest(terms)
@@ -69,7 +69,7 @@ def test_a_journal_is_a_chain_from_its_terms(kept):
     for _, body, row_hash in rows:
         last = link(last, body)
         assert row_hash == last
-    assert (count, head) == (len(rows), last)
+    assert (count, tip) == (len(rows), last)
     kinds = [json.loads(body)["op"] for _, body, _ in rows]
     assert kinds == [
         *["insert"] * 6,
@@ -300,16 +300,16 @@ def test_snapshots_of_others_and_damaged_ones_are_refused(path, tmp_path):
     with open_service(path) as service:
         fill(service, range(5))
         own = service.snapshot().read_bytes()
-        head, _, state = own.partition(b"\n")
+        tip, _, state = own.partition(b"\n")
         forged = bytearray(own)
         forged[-12] ^= 1
-        bad = [foreign, own[:-3], b"", b"{}\n", head, bytes(forged)]
+        bad = [foreign, own[:-3], b"", b"{}\n", tip, bytes(forged)]
         bad.append(own.replace(b'"sequence":5', b'"sequence":9'))
         for data in bad:
             (tmp_path / "bad").write_bytes(data)
             with pytest.raises(SnapshotRefused, match="Nothing"):
                 service.restore(tmp_path / "bad")
-        assert len(state) and isinstance(service.status().head, Head)
+        assert len(state) and isinstance(service.status().tip, Tip)
 
 
 def test_an_old_state_cannot_pass_for_a_newer_one(path, tmp_path):
@@ -318,11 +318,11 @@ def test_an_old_state_cannot_pass_for_a_newer_one(path, tmp_path):
         fill(service, range(5))
         old = service.snapshot().read_bytes()
         service.delete(1)
-        at = service.status().head.sequence
+        at = service.status().tip.sequence
         before = service.published().tolist()
-        head, _, state = old.partition(b"\n")
+        tip, _, state = old.partition(b"\n")
         for changes in ({"sequence": at}, {"sequence": at, "tick": 4}, {"tick": 4}):
-            forged = json.dumps(json.loads(head) | changes).encode() + b"\n" + state
+            forged = json.dumps(json.loads(tip) | changes).encode() + b"\n" + state
             (tmp_path / "forged").write_bytes(forged)
             with pytest.raises(SnapshotRefused, match="Nothing has changed"):
                 service.restore(tmp_path / "forged")

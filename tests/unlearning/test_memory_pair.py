@@ -640,11 +640,11 @@ def test_a_durable_ledger_holds_every_deletion(tmp_path):
         model = ready(odometer=odometer, named=True)
         for i in range(100, 105):
             model.delete(record_id=f"r{i}")
-        head = ledger.head()
-    with Ledger.open(tmp_path / "b.db", head=head) as again:
-        assert again.verify(head).ok
+        tip = ledger.tip()
+    with Ledger.open(tmp_path / "b.db", tip=tip) as again:
+        assert again.verify(tip).ok
         assert again.status()[0].spent_epsilon == pytest.approx(1.0, abs=1e-12)
-        assert head.sequence == 2 + 5
+        assert tip.sequence == 2 + 5
 
 
 # -- calibration records -----------------------------------------------------------

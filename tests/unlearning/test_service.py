@@ -113,10 +113,10 @@ def test_repeating_a_deletion_spends_nothing(path):
     with open_service(path) as service:
         fill(service, range(5))
         service.delete(1)
-        spent, head = ledgers(service), service.status().head
+        spent, tip = ledgers(service), service.status().tip
         weights = service.published()
         service.delete(1)
-        assert ledgers(service) == spent and service.status().head == head
+        assert ledgers(service) == spent and service.status().tip == tip
         assert np.array_equal(service.published(), weights)
 
 
@@ -466,8 +466,8 @@ def test_inserts_of_a_batch_are_acknowledged_by_flush(path):
     assert service.status().pending == 3
     (rows,) = sql(path, "SELECT count(*) FROM demur_unlearning_records")
     assert rows == (10,)
-    head = service.flush()
-    assert head.sequence == 13 and service.status().pending == 0
+    tip = service.flush()
+    assert tip.sequence == 13 and service.status().pending == 0
     fill(service, [20], flush=False)
     service.delete(0)  # takes the pending insert along
     assert service.status().pending == 0

@@ -86,7 +86,7 @@ def tour(
             " each time: run it again."
         ) from stop
     if as_json:
-        made = ("ledger.db", "head.txt", "report.html")
+        made = ("ledger.db", "tip.txt", "report.html")
         print_json({name.split(".")[0]: str(out / name) for name in made})
 
 
@@ -100,9 +100,9 @@ def report(
         Path | None,
         typer.Option(help="Also write the charts into this folder (PNG and SVG)."),
     ] = None,
-    head: Annotated[
+    tip: Annotated[
         str | None,
-        typer.Option(help="An exported head, SEQUENCE:HASH, or a file that holds one."),
+        typer.Option(help="An exported tip, SEQUENCE:HASH, or a file that holds one."),
     ] = None,
     signer: Annotated[
         str | None, typer.Option(help="The signer's public key, in hexadecimal.")
@@ -115,7 +115,7 @@ def report(
 
     with Ledger.open(address) as ledger, errors.status("drawing the report"):
         facts = write_report(
-            ledger, output, charts=charts, head=_head(head), signer=signer
+            ledger, output, charts=charts, tip=_tip(tip), signer=signer
         )
     if as_json:
         made = [] if charts is None else sorted(str(p) for p in charts.iterdir())
@@ -150,9 +150,9 @@ def show(
 @ledger_app.command("verify")
 def verify(
     address: Address,
-    head: Annotated[
+    tip: Annotated[
         str | None,
-        typer.Option(help="An exported head, SEQUENCE:HASH, or a file that holds one."),
+        typer.Option(help="An exported tip, SEQUENCE:HASH, or a file that holds one."),
     ] = None,
     signer: Annotated[
         str | None, typer.Option(help="The signer's public key, in hexadecimal.")
@@ -163,13 +163,13 @@ def verify(
     from demur.ledger import Ledger
 
     with Ledger.open(address) as ledger:
-        found = ledger.verify(_head(head), signer=signer)
+        found = ledger.verify(_tip(tip), signer=signer)
         if as_json:
             print_json(
                 {
                     "ok": found.ok,
                     "rows": found.rows,
-                    "head": str(found.head),
+                    "tip": str(found.tip),
                     "problems": found.problems,
                     "unknown": found.unknown,
                 }
@@ -186,8 +186,8 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A file; default: print.")
     ] = None,
-    head_only: Annotated[
-        bool, typer.Option("--head", help="Only the head, to keep elsewhere.")
+    tip_only: Annotated[
+        bool, typer.Option("--tip", help="Only the tip, to keep elsewhere.")
     ] = False,
     registry: Annotated[
         bool, typer.Option(help="Shape it for the public deployments registry.")
@@ -196,19 +196,19 @@ def export(
     organisation: Annotated[str, typer.Option(help="For the registry.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """The ledger as JSON, its head, or records for the public registry.
+    """The ledger as JSON, its tip, or records for the public registry.
 
-    What is exported is JSON in any case; with --json the head is, too, and so is the
+    What is exported is JSON in any case; with --json the tip is, too, and so is the
     note of the file that was written.
     """
     from demur.ledger import Ledger
     from demur.ledger.export import export_ledger, registry_records
 
     with Ledger.open(address) as ledger:
-        if head_only:
-            text = str(ledger.head())
+        if tip_only:
+            text = str(ledger.tip())
             if as_json:
-                text = json_text({"head": text})
+                text = json_text({"tip": text})
         elif registry:
             records = registry_records(
                 ledger,
@@ -228,8 +228,8 @@ def export(
                 written(output)
 
 
-def _head(given: str | None) -> str | None:
-    """A head as it is written, or the one that a file holds."""
+def _tip(given: str | None) -> str | None:
+    """A tip as it is written, or the one that a file holds."""
     if given is not None and Path(given).is_file():
         return Path(given).read_text()
     return given

@@ -257,7 +257,7 @@ def verify(
             {
                 "ok": found.ok,
                 "rows": found.rows,
-                "head": str(found.head),
+                "tip": str(found.tip),
                 "problems": found.problems,
                 "unknown": found.unknown,
             }

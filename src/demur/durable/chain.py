@@ -1,10 +1,10 @@
-"""The hash chain of a ledger: canonical text, links, heads and signatures.
+"""The hash chain of a ledger: canonical text, links, tips and signatures.
 
 Row k carries hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
 ledger's terms. Whoever knows hash_k can tell any change to rows 1..k: an edited,
 removed or reordered row changes a link, and making the links right again needs another
 hash_k (a collision). Two things a chain alone cannot show: that its *end* was cut off,
-and that the whole of it was rewritten. For those an exported head (sequence and hash,
+and that the whole of it was rewritten. For those an exported tip (sequence and hash,
 kept elsewhere) or signatures are needed.
 """
 
@@ -46,7 +46,7 @@ def link(previous: str, body: str) -> str:
 
 
 @dataclass(frozen=True)
-class Head:
+class Tip:
     """How far a ledger had come, and the hash that pins everything up to there."""
 
     sequence: int
@@ -64,11 +64,11 @@ class Head:
         return f"{self.sequence}:{self.hash}"
 
     @classmethod
-    def parse(cls, text: str) -> Head:
-        """The head that `str` wrote, "sequence:hash"."""
+    def parse(cls, text: str) -> Tip:
+        """The tip that `str` wrote, "sequence:hash"."""
         number, _, value = text.strip().partition(":")
         if not number.isdigit():
-            raise ValueError(f"a head reads SEQUENCE:HASH; got {text[:80]!r}")
+            raise ValueError(f"a tip reads SEQUENCE:HASH; got {text[:80]!r}")
         return cls(int(number), value)
 
 

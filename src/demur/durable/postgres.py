@@ -131,7 +131,7 @@ def make_engine(url: str, timeouts: Timeouts) -> Engine:
 def _notice_lost_clients(connection: Any, timeouts: Timeouts) -> None:
     """Let the server drop a client that is gone while it still waits for the lock.
 
-    Else a lost client would come to the head of the queue and hold the lock for as long
+    Else a lost client would come to the tip of the queue and hold the lock for as long
     as a pause may be. Servers before 14, and on some systems, cannot.
     """
     if connection.info.server_version < 140000:

@@ -1,16 +1,16 @@
 """Where a ledger is kept: SQLite for one host, PostgreSQL for many. SQL lives here.
 
 Every write is one transaction that first takes the one lock all writers share, then
-reads the totals, then writes the row, the totals and the head together:
+reads the totals, then writes the row, the totals and the tip together:
 
 - SQLite: BEGIN IMMEDIATE takes the write lock before anything is read, so no two
   writers ever decide on the same totals; WAL with synchronous=FULL makes the commit
   durable before it returns. (Not for network file systems: WAL needs shared memory.)
-- PostgreSQL: the head row and the budget rows are locked with SELECT ... FOR UPDATE
+- PostgreSQL: the tip row and the budget rows are locked with SELECT ... FOR UPDATE
   under READ COMMITTED; synchronous_commit is on. See `files` and `server`.
 
 A commit whose answer is lost may or may not have happened. `persist` then repeats the
-transaction, and this pays once. Proof: the lost attempt held the head row's lock when
+transaction, and this pays once. Proof: the lost attempt held the tip row's lock when
 it sent its COMMIT, and a repeat begins by taking that lock. So once the repeat has it,
 the lost session is over: committed, or rolled back (the server ended it, or restarted)
 and unable to commit later. Under READ COMMITTED the repeat's next statement sees all
@@ -346,7 +346,7 @@ class Store:
             self._engine.dispose()
 
 
-_HEAD = sa.select(ledger.c.sequence, ledger.c.hash)
+_TIP = sa.select(ledger.c.sequence, ledger.c.hash)
 _TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 
 
@@ -361,10 +361,10 @@ def shown_address(url: str | os.PathLike[str]) -> str:
 
 
 def lock_ledger(connection: Connection) -> tuple[int, str, list[str]]:
-    """Take the lock all writers share; the head and the totals as they stand."""
-    head = connection.execute(_locked(_HEAD, connection)).one()
+    """Take the lock all writers share; the tip and the totals as they stand."""
+    tip = connection.execute(_locked(_TIP, connection)).one()
     totals = connection.execute(_locked(_TOTALS, connection)).scalars()
-    return int(head.sequence), str(head.hash), list(totals)
+    return int(tip.sequence), str(tip.hash), list(totals)
 
 
 def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]:

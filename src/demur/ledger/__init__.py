@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from demur.durable.chain import Head as Head
+    from demur.durable.chain import Tip as Tip
     from demur.durable.postgres import Timeouts as Timeouts
     from demur.ledger.budget import Budget as Budget
     from demur.ledger.filters import Filter as Filter

@@ -32,7 +32,7 @@ _NEIGHBOURS = {
 
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Terms, budgets, entries, readings and head of a ledger, ready for JSON."""
+    """Terms, budgets, entries, readings and tip of a ledger, ready for JSON."""
     return {
         "format": FORMAT,
         "dataset": ledger.terms.dataset,
@@ -62,7 +62,7 @@ def export_ledger(ledger: Ledger) -> dict[str, Any]:
             for entry in ledger.entries()
         ],
         "notes": [asdict(note) for note in ledger.notes()],
-        "head": str(ledger.head()),
+        "tip": str(ledger.tip()),
     }
 
 

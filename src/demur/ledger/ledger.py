@@ -35,7 +35,7 @@ from demur.core.errors import (
     OutcomeUnknown,
 )
 from demur.durable import chain, store
-from demur.durable.chain import Head, canonical, digest
+from demur.durable.chain import Tip, canonical, digest
 from demur.durable.keys import Shelf, keys_folder
 from demur.durable.postgres import Timeouts
 from demur.ledger import amounts, rows
@@ -103,7 +103,7 @@ class Ledger(LedgerReader):
         budgets: Mapping[AnyUnit, Budget] | None = None,
         filter: Filter | str | None = None,
         maps: Iterable[LipschitzMap] | None = None,
-        head: Head | str | None = None,
+        tip: Tip | str | None = None,
         signing_key: Ed25519PrivateKey | Path | str | None = None,
         keys: str | os.PathLike[str] | None = None,
         testing: bool | None = None,
@@ -113,7 +113,7 @@ class Ledger(LedgerReader):
 
         The first opening fixes dataset, budgets, filter, maps, signer and whether the
         ledger is for testing; later ones may leave them out, and are refused if they
-        name others. `head` is an exported head: a ledger that does not contain it (one
+        name others. `tip` is an exported tip: a ledger that does not contain it (one
         restored from an older backup) is refused. `keys` is the owner-only folder for
         noise keys of entries not yet committed (default: beside a file, or under the
         user's state folder for a server). `timeouts` say how long a server is waited
@@ -127,11 +127,11 @@ class Ledger(LedgerReader):
             refused.callback(place.close)
             first: Terms | None = None
             if not place.exists():
-                if head is not None or budgets is None:
+                if tip is not None or budgets is None:
                     raise LedgerMismatch(
                         f"there is no ledger at {store.shown_address(url)}. Nothing was"
                         " created. The first opening makes one: Ledger.open(place,"
-                        " dataset=..., budgets={unit: Budget(...)}), without head="
+                        " dataset=..., budgets={unit: Budget(...)}), without tip="
                     )
                 first = Terms.make(
                     dataset="" if dataset is None else dataset,
@@ -143,8 +143,8 @@ class Ledger(LedgerReader):
                 )
             self._attach(place, first, signer, keys=Path(keys) if keys else None)
             self._check_asked(dataset, budgets, filter, maps, testing, public)
-            if head is not None:
-                self._contains(Head.parse(head) if isinstance(head, str) else head)
+            if tip is not None:
+                self._contains(Tip.parse(tip) if isinstance(tip, str) else tip)
             refused.pop_all()
         return self
 

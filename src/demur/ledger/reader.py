@@ -17,7 +17,7 @@ from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable import store
-from demur.durable.chain import Head, digest
+from demur.durable.chain import Tip, digest
 from demur.ledger import amounts, filters, rows
 from demur.ledger.budget import Budget
 from demur.ledger.notes import Note
@@ -183,36 +183,36 @@ class LedgerReader:
 
     # -- trust -----------------------------------------------------------------
 
-    def head(self) -> Head:
-        """The head of the chain; keep it elsewhere to find a cut or a rewrite."""
+    def tip(self) -> Tip:
+        """The tip of the chain; keep it elsewhere to find a cut or a rewrite."""
         with self._store.read() as connection:
             row = connection.execute(
                 sa.select(store.ledger.c.sequence, store.ledger.c.hash)
             ).one()
-        return Head(row.sequence, row.hash)
+        return Tip(row.sequence, row.hash)
 
-    def _contains(self, head: Head) -> None:
+    def _contains(self, tip: Tip) -> None:
         with self._store.read() as connection:
             found = (
-                rows.hash_at(connection, head.sequence)
-                if head.sequence
+                rows.hash_at(connection, tip.sequence)
+                if tip.sequence
                 else digest(self.terms.to_text())
             )
-        if found != head.hash:
+        if found != tip.hash:
             raise LedgerDamaged(
-                f"the ledger does not contain the exported head {head}: it was restored"
+                f"the ledger does not contain the exported tip {tip}: it was restored"
                 " from an older copy, cut off or rewritten. What was spent since then"
                 " is still spent: do not write to this copy."
             )
 
     def verify(
-        self, head: Head | str | None = None, *, signer: str | None = None
+        self, tip: Tip | str | None = None, *, signer: str | None = None
     ) -> Verification:
         """Check every row, link, signature, total and stored curve of the ledger.
 
-        `head` is an exported head; `signer` the public key (hexadecimal) that must
+        `tip` is an exported tip; `signer` the public key (hexadecimal) that must
         have signed every row. Without them the answer says what it cannot know.
         """
-        wanted = Head.parse(head) if isinstance(head, str) else head
+        wanted = Tip.parse(tip) if isinstance(tip, str) else tip
         with self._store.read() as connection:
             return verify_rows(connection, self.terms, wanted, signer)

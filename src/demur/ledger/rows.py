@@ -25,7 +25,7 @@ Body = dict[str, Any]
 
 # Built once: putting a statement together costs more than running it.
 _INSERT_ROW = store.rows.insert()
-_MOVE_HEAD = store.ledger.update().values(
+_MOVE_TIP = store.ledger.update().values(
     sequence=sa.bindparam("to"), hash=sa.bindparam("new")
 )
 _SET_TOTALS = (
@@ -58,7 +58,7 @@ def append(
     body: Body,
     signer: Ed25519PrivateKey | None,
 ) -> None:
-    """Write row `sequence` + 1 after the hash `last`, and move the head to it."""
+    """Write row `sequence` + 1 after the hash `last`, and move the tip to it."""
     text = canonical(body)
     row_hash = chain.link(last, text)
     connection.execute(
@@ -76,7 +76,7 @@ def append(
             "signature": chain.sign(signer, row_hash) if signer else None,
         },
     )
-    connection.execute(_MOVE_HEAD, {"to": sequence + 1, "new": row_hash})
+    connection.execute(_MOVE_TIP, {"to": sequence + 1, "new": row_hash})
 
 
 def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:

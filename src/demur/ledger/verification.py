@@ -1,6 +1,6 @@
 """Checking a ledger: every row, link, signature, total and stored curve.
 
-What the check finds, and what it cannot find without an exported head or a signer, is
+What the check finds, and what it cannot find without an exported tip or a signer, is
 part of its answer.
 """
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.durable import chain, store
-from demur.durable.chain import Head, digest
+from demur.durable.chain import Tip, digest
 from demur.ledger import amounts, filters
 from demur.ledger import rows as journal
 from demur.ledger.filters import Amounts
@@ -29,7 +29,7 @@ class Verification:
     """Whether a ledger is whole: what was checked, what was found, what is unknown."""
 
     rows: int
-    head: Head
+    tip: Tip
     problems: tuple[str, ...]
     unknown: tuple[str, ...]
 
@@ -39,7 +39,7 @@ class Verification:
         return not self.problems
 
     def __str__(self) -> str:
-        lines = [f"{self.rows} rows checked, head {self.head}"]
+        lines = [f"{self.rows} rows checked, tip {self.tip}"]
         lines += [f"PROBLEM: {p}" for p in self.problems] or ["no problem found"]
         lines += [f"not known: {u}" for u in self.unknown]
         return "\n".join(lines)
@@ -48,7 +48,7 @@ class Verification:
 def verify_rows(
     connection: Connection,
     terms: Terms,
-    wanted: Head | None,
+    wanted: Tip | None,
     signer: str | None = None,
 ) -> Verification:
     """Walk the chain from its genesis and recompute everything that is derived."""
@@ -146,7 +146,7 @@ def verify_rows(
     if wanted is None:
         rewritten = "" if signer else ", or the whole ledger rewritten"
         unknown.append(
-            f"whether rows were cut off the end{rewritten}: give an exported head"
+            f"whether rows were cut off the end{rewritten}: give an exported tip"
         )
         if terms.signer and not signer:
             unknown.append("whether the signer is the right one: give its public key")
@@ -154,15 +154,15 @@ def verify_rows(
         unknown.append(
             f"whether rows after {wanted.sequence} were cut off"
             + ("" if signer else " or rewritten")
-            + ": a newer head would tell"
+            + ": a newer tip would tell"
         )
     else:
         problems.append(
-            f"the exported head {wanted.sequence}:{wanted.hash[:12]}... is not in this"
+            f"the exported tip {wanted.sequence}:{wanted.hash[:12]}... is not in this"
             " ledger: it was cut off, rewritten or restored from an older copy"
         )
     return Verification(
-        expected - 1, Head(expected - 1, previous), tuple(problems), tuple(unknown)
+        expected - 1, Tip(expected - 1, previous), tuple(problems), tuple(unknown)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import Head, Ledger, Note
+from demur.ledger import Ledger, Note, Tip
 from demur.ledger.series import Moment, over_time
 from demur.report.distance import UnitCost, World, unit_costs, unit_name, worlds
 from demur.report.noted import (
@@ -65,7 +65,7 @@ class ChainFacts:
 
     ok: bool
     rows: int
-    head: str
+    tip: str
     compared_with: str | None
     problems: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -99,10 +99,10 @@ class LedgerFacts:
 
 
 def gather(
-    ledger: Ledger, *, head: Head | str | None = None, signer: str | None = None
+    ledger: Ledger, *, tip: Tip | str | None = None, signer: str | None = None
 ) -> LedgerFacts:
-    """Read the ledger once; `head` and `signer` go to the check of the chain."""
-    found = ledger.verify(head, signer=signer)
+    """Read the ledger once; `tip` and `signer` go to the check of the chain."""
+    found = ledger.verify(tip, signer=signer)
     entries = ledger.entries()
     notes = ledger.notes()
     by_id = {entry.id: entry for entry in entries}
@@ -127,8 +127,8 @@ def gather(
         chain=ChainFacts(
             found.ok,
             found.rows,
-            str(found.head),
-            None if head is None else str(head).strip(),
+            str(found.tip),
+            None if tip is None else str(tip).strip(),
             found.problems,
             found.unknown,
         ),

@@ -8,7 +8,7 @@ import secrets
 from importlib.resources import files
 from pathlib import Path
 
-from demur.ledger import Head, Ledger
+from demur.ledger import Ledger, Tip
 from demur.report import sections
 from demur.report.distance import World
 from demur.report.distance_chart import distance_chart, units_chart
@@ -30,15 +30,15 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     charts: str | os.PathLike[str] | None = None,
-    head: Head | str | None = None,
+    tip: Tip | str | None = None,
     signer: str | None = None,
 ) -> LedgerFacts:
     """Write the page about `ledger` to `path`, and its charts as files into `charts`.
 
-    `head` and `signer` go to the check of the chain. The page is whole or not there:
+    `tip` and `signer` go to the check of the chain. The page is whole or not there:
     it is moved to its place when it is finished.
     """
-    facts = gather(ledger, head=head, signer=signer)
+    facts = gather(ledger, tip=tip, signer=signer)
     target = Path(path)
     if not target.parent.is_dir():
         raise ValueError(f"there is no folder {target.parent}")

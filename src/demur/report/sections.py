@@ -225,7 +225,7 @@ def audit_table(facts: LedgerFacts) -> str:
 
 
 def chain(facts: LedgerFacts) -> str:
-    """What checking the chain came to, and the head to keep."""
+    """What checking the chain came to, and the tip to keep."""
     found = facts.chain
     state = '<span class="good-text">no problem found</span>'
     if not found.ok:
@@ -234,7 +234,7 @@ def chain(facts: LedgerFacts) -> str:
     parts = [f'<h2 id="chain">The chain</h2><p>{rows}: {state}.']
     if found.compared_with is not None:
         parts.append(
-            f" Compared with the head <code>{safe(found.compared_with)}</code>."
+            f" Compared with the tip <code>{safe(found.compared_with)}</code>."
         )
     parts.append("</p>")
     parts += [f'<p class="bad-text">{safe(text)}</p>' for text in found.problems]
@@ -242,8 +242,8 @@ def chain(facts: LedgerFacts) -> str:
         f'<p class="quiet">Not known: {safe(text)}.</p>' for text in found.unknown
     ]
     parts.append(
-        "<p>The head of the chain. Keep it elsewhere: with it a cut or a rewrite is"
-        f' found.</p><code class="head">{safe(found.head)}</code>'
+        "<p>The tip of the chain. Keep it elsewhere: with it a cut or a rewrite is"
+        f' found.</p><code class="tip">{safe(found.tip)}</code>'
     )
     return "".join(parts)
 

@@ -12,7 +12,7 @@ from demur.testing.subject import Subject
 
 
 def declining_leaves_no_trace(subject: Subject) -> None:
-    """No entry, no total, no head, no key; and what asked is as it was before."""
+    """No entry, no total, no tip, no key; and what asked is as it was before."""
     if subject.costs_nothing:
         return  # no ledger is too small for it
     ledger, made = subject.ledger(TIGHT), subject.make()

@@ -11,7 +11,7 @@ from demur.core.adjacency import Unit
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.entry import Entry
 from demur.core.errors import DemurError
-from demur.ledger import Budget, Filter, Head, Ledger
+from demur.ledger import Budget, Filter, Ledger, Tip
 from demur.testing.result import require
 
 # Room for some releases of an example, and too little for any. Much more room would
@@ -73,7 +73,7 @@ class KeptKeys:
 class Trace:
     """All of a ledger that a refusal must leave as it was."""
 
-    head: Head
+    tip: Tip
     entries: tuple[str, ...]
     totals: tuple[tuple[tuple[str, str], ...], ...]
     log: tuple[tuple[str, str], ...]
@@ -82,7 +82,7 @@ class Trace:
 def trace(ledger: WatchedLedger) -> Trace:
     """The ledger as it is now."""
     return Trace(
-        ledger.head(),
+        ledger.tip(),
         tuple(entry.id for entry in ledger.entries()),
         tuple(tuple(sorted(s.accounts.items())) for s in ledger.status()),
         tuple(ledger.log),
@@ -102,7 +102,7 @@ def untouched(ledger: WatchedLedger, doing: str) -> Iterator[None]:
             f"{doing} wrote {len(after.entries) - len(before.entries)} entries",
         )
         require(after.totals == before.totals, f"{doing} changed the ledger's totals")
-        require(after.head == before.head, f"{doing} moved the head of the ledger")
+        require(after.tip == before.tip, f"{doing} moved the tip of the ledger")
         require(after.log == before.log, f"{doing} used the ledger: {after.log[-1:]}")
 
 

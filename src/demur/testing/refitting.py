@@ -60,7 +60,7 @@ def reading_changes_nothing(subject: Subject) -> None:
     before = _copied_state(made)
     with untouched(ledger, "reading"):
         ledger.status(), ledger.epsilon(), ledger.reading(), ledger.report()
-        ledger.verify(ledger.head())
+        ledger.verify(ledger.tip())
         for entry in ledger.entries():
             entry.statement(), entry.epsilon(subject.unit, subject.delta)
         for one in (result, made):

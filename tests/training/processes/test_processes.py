@@ -87,7 +87,7 @@ def state_of(folder):
     with open_ledger(folder) as ledger:
         ledger.verify()
         (entry,) = ledger.entries()
-        head = ledger.head()
+        head = ledger.tip()
         reserved = ledger.epsilon()
     files = sorted(path.name for path in (folder / "run").rglob("*.npz"))
     return {"entry": entry, "head": head, "epsilon": reserved, "files": files}

@@ -23,11 +23,11 @@ _CHAPTERS = (
 
 
 # What a tour leaves behind, so that the next one may clear it away.
-_OURS = ("ledger.db", "live.db", "head.txt", "certificate.json", "report.html")
+_OURS = ("ledger.db", "live.db", "tip.txt", "certificate.json", "report.html")
 
 
 def run(out: Path, console: Console) -> None:
-    """Take the tour; leaves ledger.db, head.txt and report.html under `out`."""
+    """Take the tour; leaves ledger.db, tip.txt and report.html under `out`."""
     _make_room(out)
     console.print(
         Panel.fit(

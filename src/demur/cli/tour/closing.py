@@ -23,12 +23,12 @@ _AUDIT_RUNS = 20_000
 
 def decline(stage: Stage) -> None:
     """Ask for a head that the ledger cannot carry any more."""
-    before = stage.ledger.head()
+    before = stage.ledger.tip()
     try:
         head.classifier(2.0, stage).fit(stage.people.embedded, stage.people.labels)
     except BudgetExceeded as error:
         stage.console.print(Panel(str(error), title="[bold red]declined[/]"))
-    untouched = stage.ledger.head() == before
+    untouched = stage.ledger.tip() == before
     stage.console.print(
         "No noise was drawn, nothing was written: the ledger is"
         f" {'the same as before' if untouched else 'CHANGED'}."
@@ -96,10 +96,10 @@ def read_the_ledger(stage: Stage) -> None:
     ledger = stage.ledger
     for table in ledger_tables(ledger, 8):
         stage.console.print(table)
-    last = ledger.head()
-    (stage.out / "head.txt").write_text(f"{last}\n")
+    last = ledger.tip()
+    (stage.out / "tip.txt").write_text(f"{last}\n")
     found = ledger.verify(last)
-    stage.console.print(f"Verified: {'whole' if found.ok else 'DAMAGED'}, head {last}")
+    stage.console.print(f"Verified: {'whole' if found.ok else 'DAMAGED'}, tip {last}")
     readings = [0.1, 0.3, 1.0, 3.0]
     stage.show(
         ("how far one image moves (pixels, L2)", "epsilon of the whole ledger"),
@@ -114,4 +114,4 @@ def read_the_ledger(stage: Stage) -> None:
         " are cheaper, so the statements above add up to less than what is spent."
     )
     with stage.console.status("drawing the report"):
-        write_report(ledger, stage.out / "report.html", head=last)
+        write_report(ledger, stage.out / "report.html", tip=last)

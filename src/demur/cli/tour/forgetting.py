@@ -68,7 +68,7 @@ def _facts(certificate: Certificate) -> dict[str, object]:
         "statement": certificate.statement,
         "epsilon": certificate.epsilon,
         "delta": certificate.delta,
-        "head": str(certificate.head),
+        "tip": str(certificate.tip),
     }
 
 

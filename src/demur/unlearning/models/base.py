@@ -186,8 +186,8 @@ def digest_of(
     state: Mapping[str, np.ndarray[Any, Any]],
 ) -> str:
     """SHA-256 of a canonical encoding: names sorted, numbers little-endian."""
-    head = json.dumps([name, dim, dict(config)], sort_keys=True)
-    digest = hashlib.sha256(f"demur mode\x00{head}".encode())
+    tip = json.dumps([name, dim, dict(config)], sort_keys=True)
+    digest = hashlib.sha256(f"demur mode\x00{tip}".encode())
     for key in sorted(state):
         array = np.asarray(state[key])
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))

@@ -10,7 +10,7 @@ are live), S and n are those of a model that saw the live records alone, in any 
 *Proof.* Integer addition is associative, commutative and has inverses, and no sum
 overflows: a limb's partial sums over n live records are at most n 2^(2 bits) (one limb)
 or n 2^32 (two limbs: z_i z_j = high 2^32 + low is summed part by part, |high| <=
-2^(2 bits - 32) and 0 <= low < 2^32), and n is refused past the head-room. []
+2^(2 bits - 32) and 0 <= low < 2^32), and n is refused past the tip-room. []
 
 Weights are a function of S alone:
 

@@ -1,7 +1,7 @@
 """The certificate of one deletion: what was done, under which theorem, at what cost.
 
 Its content is a row of the journal, word for word, so that the journal's chain pins
-it: `head` is the place and the hash of that row.
+it: `tip` is the place and the hash of that row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from demur.core import validate
 from demur.core.rounding import printed_up
-from demur.durable.chain import Head
+from demur.durable.chain import Tip
 
 VERSION = 1
 _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
@@ -65,21 +65,21 @@ class Certificate:
     entry: str
     library: str
     time: str
-    head: Head | None = None
+    tip: Tip | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "not_covered", tuple(self.not_covered))
 
     def content(self) -> dict[str, Any]:
-        """Everything but the head: the text of the journal's row."""
+        """Everything but the tip: the text of the journal's row."""
         content = asdict(self) | {"not_covered": list(self.not_covered)}
-        del content["head"]
+        del content["tip"]
         return content
 
     def to_json(self) -> str:
         """The certificate as text, to keep or hand over."""
-        head = None if self.head is None else str(self.head)
-        return json.dumps(self.content() | {"head": head}, indent=2, allow_nan=False)
+        tip = None if self.tip is None else str(self.tip)
+        return json.dumps(self.content() | {"tip": tip}, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
@@ -98,8 +98,8 @@ class Certificate:
             )
         for name, kind in names.items():
             _check_type(name, str(kind), data[name])
-        head = Head.parse(data["head"])
-        return cls(**data | {"head": head, "not_covered": tuple(data["not_covered"])})
+        tip = Tip.parse(data["tip"])
+        return cls(**data | {"tip": tip, "not_covered": tuple(data["not_covered"])})
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -133,7 +133,7 @@ def _check_type(name: str, kind: str, value: object) -> None:
         and not isinstance(value, bool)
         and math.isfinite(value),
         "str | None": value is None or isinstance(value, str),
-        "Head | None": isinstance(value, str),
+        "Tip | None": isinstance(value, str),
         "tuple[str, ...]": isinstance(value, list)
         and all(isinstance(line, str) for line in value),
     }[kind]

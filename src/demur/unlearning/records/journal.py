@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.durable import chain
-from demur.durable.chain import Head, canonical
+from demur.durable.chain import Tip, canonical
 from demur.unlearning.errors import ServiceDamaged
 from demur.unlearning.records import store
 
@@ -50,7 +50,7 @@ PAID = ("delete", "publish", "retrain", "restore")
 _FORGETFUL = ("delete", "drop", "retrain", "restore")
 
 _INSERT = store.journal.insert()
-_MOVE_HEAD = store.service.update().values(
+_MOVE_TIP = store.service.update().values(
     sequence=sa.bindparam("to"), hash=sa.bindparam("new")
 )
 
@@ -65,15 +65,15 @@ class Row:
     hash: str
 
     @property
-    def head(self) -> Head:
-        """The head of a journal that ends here."""
-        return Head(self.sequence, self.hash)
+    def tip(self) -> Tip:
+        """The tip of a journal that ends here."""
+        return Tip(self.sequence, self.hash)
 
 
-def linked(head: Head, bodies: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows that follow `head` and hold `bodies`."""
+def linked(tip: Tip, bodies: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows that follow `tip` and hold `bodies`."""
     rows = []
-    sequence, last = head.sequence, head.hash
+    sequence, last = tip.sequence, tip.hash
     for body in bodies:
         text = canonical(body)
         sequence, last = sequence + 1, chain.link(last, text)
@@ -82,7 +82,7 @@ def linked(head: Head, bodies: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def append(connection: Connection, rows: Sequence[Row]) -> None:
-    """Write linked rows and move the head to the last one."""
+    """Write linked rows and move the tip to the last one."""
     if not rows:
         return
     connection.execute(
@@ -92,14 +92,14 @@ def append(connection: Connection, rows: Sequence[Row]) -> None:
             for r in rows
         ],
     )
-    connection.execute(_MOVE_HEAD, {"to": rows[-1].sequence, "new": rows[-1].hash})
+    connection.execute(_MOVE_TIP, {"to": rows[-1].sequence, "new": rows[-1].hash})
 
 
-def head(connection: Connection) -> Head:
-    """The head as the service's own row has it."""
+def tip(connection: Connection) -> Tip:
+    """The tip as the service's own row has it."""
     columns = store.service.c
     row = connection.execute(sa.select(columns.sequence, columns.hash)).one()
-    return Head(int(row.sequence), str(row.hash))
+    return Tip(int(row.sequence), str(row.hash))
 
 
 def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
@@ -129,7 +129,7 @@ def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
 def _parsed(found: Any) -> tuple[Row, Body]:
     try:
         row = Row(int(found.sequence), found.op, found.body, found.hash)
-        _ = row.head
+        _ = row.tip
         body = json.loads(row.body)
     except (ValueError, TypeError, RecursionError) as error:
         raise ServiceDamaged(
@@ -161,7 +161,7 @@ def open_intent(connection: Connection) -> Body | None:
     An intent is followed at once by its outcome, so it is open exactly if it is the
     last row.
     """
-    last = head(connection).sequence
+    last = tip(connection).sequence
     if not last:
         return None
     row, body = row_at(connection, last)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.durable import chain
-from demur.durable.chain import Head
+from demur.durable.chain import Tip
 from demur.unlearning.errors import UNREADABLE, ServiceDamaged
 from demur.unlearning.records import journal, store
 from demur.unlearning.records.journal import OPERATIONS, Body, Row
@@ -26,7 +26,7 @@ class History:
     """What the rows of a journal say, taken together."""
 
     service: str
-    head: Head
+    tip: Tip
     problems: list[str] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)  # negative: deleted
     subjects: dict[str, str] = field(default_factory=dict)  # whose record it is
@@ -48,7 +48,7 @@ class History:
 def follow(connection: Connection) -> History:
     """Walk the journal from its genesis and check every row."""
     kept = connection.execute(sa.select(store.service)).one()
-    previous = Head(0, chain.digest(kept.terms))
+    previous = Tip(0, chain.digest(kept.terms))
     history = History(kept.service_id, previous)
     intent: Body | None = None
     carried = 0
@@ -63,14 +63,14 @@ def follow(connection: Connection) -> History:
                 history.wrong(row, "its hash does not follow from its text")
             if row.op not in OPERATIONS or body.get("op") != row.op:
                 history.wrong(row, "its kind does not repeat its text")
-            previous = row.head
+            previous = row.tip
             try:
                 intent, carried = _apply(history, row, body, intent, carried)
             except UNREADABLE as error:
                 history.wrong(row, f"its text cannot be read ({error!r:.80})")
     except ServiceDamaged as error:
         history.problems.append(str(error))
-    history.head = previous
+    history.tip = previous
     if history.drops[1] > 0:
         history.problems.append(
             f"records that a {history.drops[0]} dropped are missing"

@@ -80,18 +80,18 @@ class Snapshot:
 
     def to_bytes(self) -> bytes:
         """The file's content."""
-        head = vars(self) | {"state": len(self.state), "format": _MAGIC}
-        return canonical(head).encode() + b"\n" + self.state
+        tip = vars(self) | {"state": len(self.state), "format": _MAGIC}
+        return canonical(tip).encode() + b"\n" + self.state
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Snapshot:
         """The snapshot that `to_bytes` wrote; anything else is a SnapshotRefused."""
         line, _, state = data.partition(b"\n")
         try:
-            head = json.loads(line)
-            if head.pop("format") != _MAGIC or head.pop("state") != len(state):
+            tip = json.loads(line)
+            if tip.pop("format") != _MAGIC or tip.pop("state") != len(state):
                 raise ValueError("its length or format is wrong")
-            return cls(**head, state=state)
+            return cls(**tip, state=state)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             raise SnapshotRefused(
                 f"this is no whole snapshot ({why!r:.80}). Nothing was changed."

@@ -128,7 +128,7 @@ class Deletions:
             raise
         if issued:
             self._keeper.tidy()
-        self._till.commit(entry, self._keeper.head.hash)
+        self._till.commit(entry, self._keeper.tip.hash)
         return issued
 
     def _rehearse(self, targets: Sequence[Target], quote: Quote) -> None:

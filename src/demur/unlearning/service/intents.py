@@ -24,7 +24,7 @@ def new_name(keeper: Keeper) -> str:
 
     It ends in the place of the journal where it begins, which no two share.
     """
-    return f"{keeper.source.new_key()[:12].hex()}{keeper.head.sequence % 2**32:08x}"
+    return f"{keeper.source.new_key()[:12].hex()}{keeper.tip.sequence % 2**32:08x}"
 
 
 def intent(
@@ -76,7 +76,7 @@ def replacing(keeper: Keeper, till: Till) -> Iterator[Body]:
     """
     name = new_name(keeper)
     keeper.flush(then=intent(keeper, name))
-    first = keeper.head.sequence + 1
+    first = keeper.tip.sequence + 1
     try:
         entry = till.charge(till.tariff.replacement(), name)
         yield {"operation": name, "entry": entry.id, "ledger": till.ledger.id}

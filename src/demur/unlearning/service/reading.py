@@ -7,7 +7,7 @@ from typing import NoReturn, Self
 
 from numpy.typing import ArrayLike
 
-from demur.ledger import Head, Ledger
+from demur.ledger import Ledger, Tip
 from demur.unlearning.errors import UnknownRecord
 from demur.unlearning.models.base import Array
 from demur.unlearning.records.certificate import Certificate
@@ -28,13 +28,13 @@ class Serving:
     _desk: Desk
     _resources: ExitStack
 
-    def flush(self) -> Head:
-        """Acknowledge every insert so far; the journal's head, to keep elsewhere."""
+    def flush(self) -> Tip:
+        """Acknowledge every insert so far; the journal's tip, to keep elsewhere."""
         keeper = self._keeper
         with keeper.lock:
             keeper.usable()
             keeper.flush()
-            return keeper.head
+            return keeper.tip
 
     def predict(self, x: ArrayLike) -> float:
         """A prediction from what may be published."""

@@ -129,14 +129,14 @@ def close_intent(keeper: Keeper, till: Till, intent: Body) -> None:
     if keeper.place.path is None:  # A file's lock ends with its process alone.
         till.stop(intent["operation"])
     body = abandoned(keeper, till, intent["operation"])
-    rows = journal.linked(keeper.head, [body])
+    rows = journal.linked(keeper.tip, [body])
     with keeper.writing() as connection:
         journal.append(connection, rows)
         for mark, generation in intent["records"]:
             queue.put(
                 connection, mark, generation, intent["deadline"], queue.INTERRUPTED
             )
-    keeper.head = rows[-1].head
+    keeper.tip = rows[-1].tip
 
 
 def check_copies(keeper: Keeper, till: Till) -> None:

@@ -190,7 +190,7 @@ def snapshot(keeper: Keeper) -> Path:
     taken = Snapshot(
         service=keeper.id,
         epoch=keeper.epoch,
-        sequence=keeper.head.sequence,
+        sequence=keeper.tip.sequence,
         tick=keeper.tick,
         sealed="",
         state=encode(keeper.mode.state()),
@@ -227,7 +227,7 @@ def restore(keeper: Keeper, till: Till, data: bytes) -> list[Certificate]:
             "this snapshot is not one that the service took: it was changed."
             " Nothing has changed."
         )
-    if kept.sequence > keeper.head.sequence:
+    if kept.sequence > keeper.tip.sequence:
         raise SnapshotRefused(
             "this snapshot is newer than the journal: one of the two comes from"
             " another copy. Nothing has changed."

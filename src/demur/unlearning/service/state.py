@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection
 
 from demur.core.entropy import Source
 from demur.core.errors import DemurError
-from demur.durable.chain import Head
+from demur.durable.chain import Tip
 from demur.ledger.rows import now
 from demur.unlearning.errors import ServiceBusy, ServiceDamaged, readable
 from demur.unlearning.models.base import Array, Mode
@@ -70,7 +70,7 @@ class Keeper:
             kept = connection.execute(sa.select(store.state)).one()
             self.id: str = row.service_id
             self.paid = int(row.paid)
-            self.head = Head(int(row.sequence), row.hash)
+            self.tip = Tip(int(row.sequence), row.hash)
             self.epoch, self.tick = int(kept.epoch), int(kept.tick)
             self.mode.restore(snapshot.decode(kept.body))
             self._check(connection, int(kept.sequence))
@@ -78,7 +78,7 @@ class Keeper:
 
     def _check(self, connection: Connection, at: int) -> None:
         """The state on disk is the one that its row of the journal speaks of."""
-        last, sealed = Head(0, self.head.hash), None
+        last, sealed = Tip(0, self.tip.hash), None
         for row, body in journal.walk(connection, max(at - 1, 0)):
             if row.sequence == at:
                 sealed = body.get("state")
@@ -87,8 +87,8 @@ class Keeper:
                     f"row {row.sequence} of the journal is newer than the state on"
                     " disk: the two come from different copies"
                 )
-            last = row.head
-        if last != self.head:
+            last = row.tip
+        if last != self.tip:
             raise ServiceDamaged("the journal does not end where the service says")
         if at and sealed != self.sealed(self.mode):
             raise ServiceDamaged(
@@ -180,7 +180,7 @@ class Keeper:
         if bodies:
             last = {"state": self.sealed(self.mode), "time": now()}
             bodies[-1] = bodies[-1] | last
-        rows = journal.linked(self.head, bodies if then is None else [*bodies, then])
+        rows = journal.linked(self.tip, bodies if then is None else [*bodies, then])
         if not rows:
             return
         with self.step():
@@ -211,7 +211,7 @@ class Keeper:
 
     def _appended(self, rows: list[Row]) -> None:
         """The transaction is durable: memory may say so."""
-        self.head = rows[-1].head
+        self.tip = rows[-1].tip
         if self.vault is not None:
             self.vault.written()
 
@@ -234,7 +234,7 @@ class Keeper:
     def bury(self, mark: str) -> None:
         """Refuse an id that was never learned, from now on."""
         self.flush()
-        rows = journal.linked(self.head, [self.row("bury", record=mark, time=now())])
+        rows = journal.linked(self.tip, [self.row("bury", record=mark, time=now())])
         with self.step():
             with self.writing() as connection:
                 journal.append(connection, rows)
@@ -260,14 +260,14 @@ class Keeper:
         assert not self.pending, "pending inserts come first"
         tick = self.tick if tick is None else tick
         bodies = [*bodies[:-1], bodies[-1] | {"state": self.sealed(mode)}]
-        rows = journal.linked(self.head, bodies)
-        heads = {
-            body["certificate"]["record"]: row.head
+        rows = journal.linked(self.tip, bodies)
+        tips = {
+            body["certificate"]["record"]: row.tip
             for body, row in zip(bodies, rows, strict=True)
             if "certificate" in body
         }
         issued = {
-            mark: Certificate(**certificate.content(), head=heads[mark])
+            mark: Certificate(**certificate.content(), tip=tips[mark])
             for mark, certificate in gone.items()
         }
         at = rows[-1].sequence
@@ -293,7 +293,7 @@ class Keeper:
         if self.vault is not None:
             self.vault.erase(self._gone)
         self._gone.clear()
-        self.snapshots.burn(before=self.head.sequence)
+        self.snapshots.burn(before=self.tip.sequence)
         self.scrub()
 
     def sweep(self) -> None:

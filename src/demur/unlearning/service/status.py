@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demur.ledger import Head
+from demur.ledger import Tip
 from demur.unlearning.records.queue import Queued
 from demur.unlearning.service.state import Keeper
 
@@ -30,7 +30,7 @@ class ServiceStatus:
     pending: int
     used: int
     capacity: int | None
-    head: Head
+    tip: Tip
     unclean: bool
 
 
@@ -49,6 +49,6 @@ def status_of(keeper: Keeper, waiting: Sequence[Queued]) -> ServiceStatus:
         pending=len(keeper.pending),
         used=keeper.paid,
         capacity=keeper.terms.capacity,
-        head=keeper.head,
+        tip=keeper.tip,
         unclean=keeper.unclean,
     )

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.errors import DemurError
-from demur.durable.chain import Head, canonical
+from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
 from demur.unlearning.errors import ServiceDamaged, readable
 from demur.unlearning.records import store
@@ -29,7 +29,7 @@ class Finding:
     """Whether everything agrees: what was checked, found wrong, and left open."""
 
     rows: int
-    head: Head
+    tip: Tip
     problems: tuple[str, ...]
     unknown: tuple[str, ...] = ()
 
@@ -39,7 +39,7 @@ class Finding:
         return not self.problems
 
     def __str__(self) -> str:
-        lines = [f"{self.rows} rows checked, head {self.head}"]
+        lines = [f"{self.rows} rows checked, tip {self.tip}"]
         lines += [f"PROBLEM: {p}" for p in self.problems] or ["no problem found"]
         lines += [f"not known: {u}" for u in self.unknown]
         return "\n".join(lines)
@@ -48,7 +48,7 @@ class Finding:
 def read_history(connection: Connection) -> History:
     """Walk the journal from its genesis, check every row, and the tables against it."""
     history = follow(connection)
-    kept, previous = connection.execute(sa.select(store.service)).one(), history.head
+    kept, previous = connection.execute(sa.select(store.service)).one(), history.tip
     if (kept.sequence, kept.hash) != (previous.sequence, previous.hash):
         history.problems.append(
             f"the service says it ends at row {kept.sequence}; the journal ends at row"
@@ -107,10 +107,10 @@ def certificate_problems(certificate: Certificate, history: History) -> list[str
     if found is None:
         return ["the journal has no deletion of this record"]
     row, content = found
-    if certificate.head != row.head:
+    if certificate.tip != row.tip:
         return [
-            f"the certificate names row {certificate.head}, but the deletion is row"
-            f" {row.head}: the journal or the certificate was changed"
+            f"the certificate names row {certificate.tip}, but the deletion is row"
+            f" {row.tip}: the journal or the certificate was changed"
         ]
     if canonical(certificate.content()) != canonical(content):
         changed = [
@@ -177,11 +177,11 @@ def verify_service(
         problems.append("the state on disk is not the one that the journal names")
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"
-        " head, or any certificate, elsewhere"
+        " tip, or any certificate, elsewhere"
     )
     return Finding(
-        history.head.sequence,
-        history.head,
+        history.tip.sequence,
+        history.tip,
         tuple(history.problems + problems),
         tuple(unknown),
     )

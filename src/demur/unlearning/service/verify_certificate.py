@@ -76,7 +76,7 @@ def verify_certificate(
                 problems += [f"the ledger: {p}" for p in charged.verify().problems]
                 problems += _number_problems(certificate, terms, tariff, charged)
         return Finding(
-            history.head.sequence, history.head, tuple(problems), tuple(unknown)
+            history.tip.sequence, history.tip, tuple(problems), tuple(unknown)
         )
 
 
