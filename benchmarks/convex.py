@@ -104,7 +104,7 @@ def noisy(theta: np.ndarray, delta_2: float, epsilon: float) -> Iterator[np.ndar
     )
     while True:
         ledger = Ledger(Budget(epsilon, DELTA), unit=unit)
-        yield mechanism.release(theta, ledger, label="a draw").value
+        yield mechanism.release(theta, ledger=ledger, label="a draw").value
 
 
 def draws_of(

@@ -25,7 +25,7 @@ ledger = dm.Ledger(
     {presence: dm.Budget(1.0, 1e-6), nearby: dm.Budget(0.2, 1e-6)},
     maps=[space.from_source] if space.from_source else [],
 )
-release = mechanism.release([total], ledger, label="sum of ages")
+release = mechanism.release([total], ledger=ledger, label="sum of ages")
 
 print("sum of ages / 120, private:", round(float(release.value[0]), 2))
 for unit in (presence, nearby, dm.Ball(6.0, space="years"), dm.ReplaceOne()):

@@ -34,8 +34,11 @@ from demur.core.accounting.events import Pure  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.durable import store  # noqa: E402
-from demur.ledger import Budget, Ledger  # noqa: E402
+from demur.ledger import (  # noqa: E402
+    Budget,
+    Ledger,
+    tables,
+)
 from tests.ledger.kit import NoServer, Server, ask  # noqa: E402
 
 UNIT = AddOrRemoveOne()
@@ -125,7 +128,7 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
     def work(number: int, ready: Callable[[], None]) -> dict[str, Any]:
         asked: list[float] = []
         got: list[float] = []
-        lock_ledger = store.lock_ledger
+        lock_ledger = tables.lock_ledger
 
         def watched(connection: Any) -> Any:
             asked.append(time.monotonic())
@@ -135,7 +138,7 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
 
         step = from_a_long_one(url, batch)
         step()
-        store.lock_ledger = watched
+        tables.lock_ledger = watched
         draw = np.random.default_rng([7, number])
         gaps = draw.exponential(CLIENTS / rate, int(rate / CLIENTS * seconds))
         ready()

@@ -268,7 +268,7 @@ def test_twice_the_claim_is_caught_at_the_stated_size(audit_of, claimed, runs):
 
 def test_the_result_is_noted_with_the_entry():
     with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=UNIT) as ledger:
-        entry = gaussian().release(np.zeros(3), ledger, label="x").entry
+        entry = gaussian().release(np.zeros(3), ledger=ledger, label="x").entry
         result = audit(
             released(gaussian()), pair(), entry, ledger=ledger, runs=200, subject="x"
         )

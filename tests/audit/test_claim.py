@@ -54,7 +54,7 @@ def test_pure_and_approximate_claims():
 
 def test_an_entry_claims_what_its_ledger_says():
     with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=UNIT) as ledger:
-        entry = gaussian().release(np.zeros(3), ledger, label="x").entry
+        entry = gaussian().release(np.zeros(3), ledger=ledger, label="x").entry
         claim = Claim.of(entry)
         assert claim.unit == str(UNIT) and claim.delta == 1e-5
         assert claim.epsilon == entry.epsilon(UNIT, 1e-5)

@@ -79,7 +79,7 @@ def test_noise_of_a_fiftieth_is_told_apart():
 
 def test_it_is_noted_with_an_entry():
     with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=AddOrRemoveOne()) as ledger:
-        entry = gaussian().release([0.0] * 3, ledger, label="x").entry
+        entry = gaussian().release([0.0] * 3, ledger=ledger, label="x").entry
         result = audit_deletion(findings(OGD(6)), ledger=ledger, entry=entry)
         assert audits_of(ledger, entry) == (result,)
         with pytest.raises(TypeError, match="belong together"):

@@ -101,7 +101,7 @@ def test_entries_and_ledgers_are_compared_by_what_they_say():
     def recorded(sigma=5.0):
         ledger = Ledger(Budget(10.0, 1e-6), unit=ReplaceOne())
         noise = Gaussian(sigma, {ReplaceOne(): 1.0})
-        return noise.release([0.0], ledger, label="x", source=Seeded(1)), ledger
+        return noise.release([0.0], ledger=ledger, label="x", source=Seeded(1)), ledger
 
     (one, first), (two, second) = recorded(), recorded()
     assert one.entry.id != two.entry.id

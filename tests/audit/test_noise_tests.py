@@ -15,14 +15,10 @@ from demur.audit import (
 )
 from demur.audit.laws import Law, bpm_radius, laplace, law_of, normal
 from demur.audit.noise_tests import failures
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import NoiseKey, Seeded
 from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
 from tests.audit.twins import UNIT, seed_reports
-
-
-def os_key():
-    return NoiseKey(OsEntropy().new_key(), private=True)
-
+from tests.keys import os_key
 
 LAWS = {
     "normal": normal(3.0),
@@ -168,9 +164,10 @@ def test_the_gaussian_mechanism():
     law = law_of(Gaussian(2.0, {UNIT: 1.0}, dimension=1))
     n = draws_needed(law)
     mechanism = Gaussian(2.0, {UNIT: 1.0}, dimension=n)
-    noise = mechanism.apply(np.zeros(n), os_key())
+    noise = mechanism.apply(np.zeros(n), os_key(mechanism))
     assert not noise_test(noise, law_of(mechanism)).refuted
-    half = Gaussian(1.9, {UNIT: 1.0}, dimension=n).apply(np.zeros(n), os_key())
+    other = Gaussian(1.9, {UNIT: 1.0}, dimension=n)
+    half = other.apply(np.zeros(n), os_key(other))
     assert noise_test(half, law_of(mechanism)).refuted
     plain = NoiseKey(Seeded(0).new_key(), private=False)
     assert noise_test(
@@ -185,7 +182,7 @@ def test_coordinates_of_reports(kind):
     law = law_of(mechanism)
     rows = max(draws_needed(law) // 2 + 1, 21_000)
     ids = np.arange(rows, dtype=np.uint64)
-    noise = mechanism._draw(np.zeros((rows, 2)), ids, os_key())
+    noise = mechanism.privatize(np.zeros((rows, 2)), row_ids=ids).value.values
     assert not noise_test(noise.reshape(-1), law).refuted
     wide = np.rint(noise.reshape(-1) * 1.05 / law.step) * law.step
     assert noise_test(wide, law).refuted
@@ -205,8 +202,9 @@ def test_the_radius_of_bpm_reports():
         return found[found <= bpm.L]
 
     tiled = np.tile(point, (int(n / bpm.p_L), 1))
-    assert not noise_test(radii(bpm.apply(tiled, os_key())), law).refuted
-    sharper = BPM(8.4, 1.0, 2).apply(tiled, os_key())
+    assert not noise_test(radii(bpm.apply(tiled, os_key(bpm))), law).refuted
+    other = BPM(8.4, 1.0, 2)
+    sharper = other.apply(tiled, os_key(other))
     assert noise_test(radii(sharper), law).refuted
     # The first sampler's radii are right; how often they are drawn is not.
     inside = radii(seed_reports(bpm)(point, Seeded(1), 20_000)).size

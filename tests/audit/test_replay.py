@@ -35,6 +35,7 @@ from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplacePerDimension
 from demur.unlearning import MemoryPair, PrivacyOdometer
 from demur.unlearning.models.ogd import OGD
+from tests.keys import os_key
 
 REPLACED = ReplaceOne()
 DIAGONAL = math.sqrt(2.0)  # of the unit square
@@ -62,7 +63,7 @@ def release(value, source, *, moved, sigma_of=1.0, unit=REPLACED):
     )
     noise = replace_sigma(noise, sigma_of)
     ledger = Ledger(Budget(4.0, 1e-6), unit=unit)
-    return noise.release(value, ledger, label="mean", source=source).value
+    return noise.release(value, ledger=ledger, label="mean", source=source).value
 
 
 def replace_sigma(noise, factor):
@@ -140,7 +141,7 @@ def test_noise_that_follows_the_data_is_found_even_without_a_charge_that_does():
         entry = ledger.charge(said, label="x", source=source)
         spread = 10.0 + float(np.clip(data, 0, 1).std())
         used = Gaussian(spread, {REPLACED: 1.0})
-        return used.apply([np.clip(data, 0, 1).mean()], ledger.key(entry))
+        return used.apply([np.clip(data, 0, 1).mean()], ledger._key(entry, None))
 
     assert audit(run, MEANS).breaches() == {Breach.NOISE}
 
@@ -153,7 +154,7 @@ def test_a_nan_that_passes_the_clip_is_infinitely_far():
         ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
         noise = Gaussian(10.0, {REPLACED: 1.0}, dimension=2)
         entry = ledger.charge(noise, label="x", source=source)
-        return noise.apply(np.clip(data, 0, 1).mean(axis=0), ledger.key(entry))
+        return noise.apply(np.clip(data, 0, 1).mean(axis=0), ledger._key(entry, None))
 
     found = audit(run, pair)
     assert Breach.INPUT in found.breaches() and found.closest == math.inf
@@ -232,7 +233,7 @@ def test_half_the_noise_for_the_price_of_the_whole():
         said = Gaussian(10.0, {REPLACED: 0.5})
         entry = ledger.charge(said, label="x", source=source)
         used = Gaussian(5.0, {REPLACED: 0.5}, dimension=2)
-        return used.apply(np.clip(data, 0, 1).mean(axis=0), ledger.key(entry))
+        return used.apply(np.clip(data, 0, 1).mean(axis=0), ledger._key(entry, None))
 
     assert audit(run, MEANS).breaches() == {Breach.PRICE}
 
@@ -319,8 +320,7 @@ def test_a_tape_is_empty_and_deaf_after_the_replay():
     for tape in tapes:
         with recording.watching(tape):
             assert recording.active() is None
-            key = NoiseKey(OsEntropy().new_key(), private=True)
-            mechanism.apply([3.0], key)
+            mechanism.apply([3.0], os_key(mechanism))
         declared = recording.Shift(mechanism.sensitivity, 1.0)
         drawn = tape.passed(mechanism.name, declared, (np.zeros(2),), lambda: "own")
         assert drawn == "own"

@@ -109,7 +109,7 @@ def test_results_are_noted_in_the_chain_with_their_entry():
     unit = AddOrRemoveOne()
     with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=unit) as ledger:
         entries = [
-            gaussian().release([0.0] * 3, ledger, label=f"release {i}").entry
+            gaussian().release([0.0] * 3, ledger=ledger, label=f"release {i}").entry
             for i in (0, 1)
         ]
         spent = ledger.epsilon()

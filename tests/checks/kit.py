@@ -38,15 +38,15 @@ class Honest:
     def charge(self, value, ledger, label, source):
         bound = digest_of(value)
         entry = ledger.charge(
-            self, label=label, input_digest=bound, source=source or OsEntropy()
+            self, label=label, digest=bound, source=source or OsEntropy()
         )
-        return entry, ledger.key(entry, bound)
+        return entry, ledger._key(entry, bound)
 
     def release(self, value, ledger, *, label=LABEL, source=None):
         vector = self.check(value)
         entry, key = self.charge(vector, ledger, label, source)
         released = self.inner().apply(vector, key)
-        ledger.commit(entry, digest_of(released))
+        ledger._commit(entry, digest_of(released))
         return Release(released, entry)
 
 

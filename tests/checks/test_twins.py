@@ -147,7 +147,7 @@ class DrawsFirst(Honest):
         key = NoiseKey((source or Seeded(1)).new_key(), private=False)
         object.__setattr__(self, "last_", self.inner().apply(vector, key))
         entry = ledger.charge(self, label=label, source=source or Seeded(1))
-        ledger.commit(entry, digest_of(self.last_))
+        ledger._commit(entry, digest_of(self.last_))
         return Release(self.last_, entry)
 
 
@@ -162,7 +162,7 @@ class RetriesSmaller(Honest):
 
     def release(self, value, ledger, *, label="", source=None):
         try:
-            return super().release(value, ledger, label=label, source=source)
+            return super().release(value, ledger=ledger, label=label, source=source)
         except Exception:
             free = Declaration("nothing", Cost((Fixed(UNIT, Pure(0.0)),)))
             ledger.charge(free, label=label)
@@ -181,7 +181,7 @@ class Remembers(Honest):
 
     def release(self, value, ledger, *, label="", source=None):
         object.__setattr__(self, "sigma", self.sigma * 1.5)
-        return super().release(value, ledger, label=label, source=source)
+        return super().release(value, ledger=ledger, label=label, source=source)
 
 
 def test_noise_before_the_charge():
@@ -201,7 +201,7 @@ class Sulks(Honest):
         if getattr(self, "_hurt", False):
             raise RuntimeError("no")
         object.__setattr__(self, "_hurt", True)
-        return super().release(value, ledger, label=label, source=source)
+        return super().release(value, ledger=ledger, label=label, source=source)
 
 
 def test_a_mechanism_that_a_decline_breaks():
@@ -262,7 +262,7 @@ class NotJson(Release):
 def returning(kind):
     class Says(Honest):
         def release(self, value, ledger, *, label="", source=None):
-            made = super().release(value, ledger, label=label, source=source)
+            made = super().release(value, ledger=ledger, label=label, source=source)
             return kind(made.value, made.entry)
 
     return Says
@@ -272,7 +272,7 @@ class Nameless(Honest):
     """Hands out the value alone: nobody can tell which entry paid."""
 
     def release(self, value, ledger, *, label="", source=None):
-        return super().release(value, ledger, label=label, source=source).value
+        return super().release(value, ledger=ledger, label=label, source=source).value
 
 
 def test_a_statement_that_hides_the_unit():
@@ -324,7 +324,7 @@ class ChargesBeforeChecking(Honest):
     def release(self, value, ledger, *, label="", source=None):
         entry, key = self.charge(np.zeros(1), ledger, label, source)
         released = self.inner().apply(value, key)
-        ledger.commit(entry, digest_of(released))
+        ledger._commit(entry, digest_of(released))
         return Release(released, entry)
 
 
@@ -421,7 +421,7 @@ class OneNoise(Honest):
         entry, _ = self.charge(vector, ledger, label, source)
         fixed = NoiseKey(Seeded(7).new_key(), private=False)
         released = self.inner().apply(vector, fixed)
-        ledger.commit(entry, digest_of(released))
+        ledger._commit(entry, digest_of(released))
         return Release(released, entry)
 
 
@@ -431,7 +431,7 @@ class Cached(Honest):
     def release(self, value, ledger, *, label="", source=None):
         kept = getattr(self, "_kept", None)
         if kept is None:
-            kept = super().release(value, ledger, label=label, source=source)
+            kept = super().release(value, ledger=ledger, label=label, source=source)
             object.__setattr__(self, "_kept", kept)
         return kept
 
@@ -546,7 +546,7 @@ def _cached_of(exact):
 def test_the_exact_value_is_found_wherever_it_is_kept(place):
     class Keeps(Honest):
         def release(self, value, ledger, *, label="", source=None):
-            made = super().release(value, ledger, label=label, source=source)
+            made = super().release(value, ledger=ledger, label=label, source=source)
             return WithExtra(made.value, made.entry, HIDING[place](self.check(value)))
 
     found = broken(Keeps)
@@ -556,7 +556,7 @@ def test_the_exact_value_is_found_wherever_it_is_kept(place):
 def test_the_noise_is_found():
     class KeepsNoise(Honest):
         def release(self, value, ledger, *, label="", source=None):
-            made = super().release(value, ledger, label=label, source=source)
+            made = super().release(value, ledger=ledger, label=label, source=source)
             return WithExtra(made.value, made.entry, made.value - value)
 
     found = broken(KeepsNoise)["what is handed out holds no exact value"]
@@ -567,7 +567,7 @@ def test_an_exact_value_in_the_mechanism_itself_is_found():
     class Stores(Honest):
         def release(self, value, ledger, *, label="", source=None):
             object.__setattr__(self, "_row", {"row": np.array(value)})
-            return super().release(value, ledger, label=label, source=source)
+            return super().release(value, ledger=ledger, label=label, source=source)
 
     found = broken(Stores)
     assert "the data value" in found["what is handed out holds no exact value"]
@@ -577,7 +577,7 @@ def test_an_exact_value_in_the_ledger_is_found():
     class Labels(Honest):
         def release(self, value, ledger, *, label="", source=None):
             label = f"mean {real_array('value', value).reshape(-1)[0]:.12g}"
-            return super().release(value, ledger, label=label, source=source)
+            return super().release(value, ledger=ledger, label=label, source=source)
 
     assert "exact" in broken(Labels)["the ledger holds no exact value"]
 
@@ -586,7 +586,7 @@ def test_a_key_that_is_kept_is_found():
     class KeepsKey(Honest):
         def charge(self, value, ledger, label, source):
             entry, key = super().charge(value, ledger, label, source)
-            object.__setattr__(self, "_secret", bytes(key._key))
+            object.__setattr__(self, "_secret", bytes(key._secret.key))
             return entry, key
 
     found = broken(KeepsKey)

@@ -30,7 +30,9 @@ def ledger_path(tmp_path):
         dataset="visits",
         budgets={UNIT: Budget(1.0, 1e-6), Erasure(): Budget(1.0, 1e-6)},
     ) as ledger:
-        Gaussian(20.0, {UNIT: 1.0}, name="a count").release([3.0], ledger, label="May")
+        Gaussian(20.0, {UNIT: 1.0}, name="a count").release(
+            [3.0], ledger=ledger, label="May"
+        )
         deletion = Declaration(
             "a deletion", Cost((Fixed(Erasure(), GaussianEvent(30.0)),))
         )
@@ -133,7 +135,7 @@ def test_a_seeded_ledger_is_stamped(tmp_path) -> None:
         path, dataset="t", budgets={UNIT: Budget(1.0, 1e-6)}, testing=True
     ) as ledger:
         mechanism = Gaussian(20.0, {UNIT: 1.0})
-        mechanism.release([0.0], ledger, label="x", source=Seeded(1))
+        mechanism.release([0.0], ledger=ledger, label="x", source=Seeded(1))
     assert "NOT PRIVATE" in demur("ledger", "show", path).output
     page = tmp_path / "report.html"
     assert demur("report", path, "-o", page).exit_code == 0

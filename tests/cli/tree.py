@@ -119,7 +119,9 @@ def make_files(home: Path) -> None:
     with Ledger.open(
         home / "ledger.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}
     ) as ledger:
-        Gaussian(20.0, {unit: 1.0}, name="a count").release([3.0], ledger, label="May")
+        Gaussian(20.0, {unit: 1.0}, name="a count").release(
+            [3.0], ledger=ledger, label="May"
+        )
     fitted = run("head", "fit", home / "table.parquet", "--label", "y", "--epsilon", 1,
                  "--radius", 0.3, "-o", home / "head.npz")  # fmt: skip
     assert fitted.exit_code == 0, fitted.output

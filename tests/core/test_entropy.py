@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur.core import entropy
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded, source_name
+from demur.core.entropy import Binding, NoiseKey, OsEntropy, Seeded, source_name
 from demur.core.errors import NoiseReuse
 
 KEY = bytes(range(32))
 
 
 def make(key=KEY, private=True):
-    return NoiseKey(key, private=private)
+    key = NoiseKey(key, private=private, binding=Binding("mine"))
+    key.pays_for("mine", "input")
+    return key
 
 
 def chacha(key):
@@ -136,7 +138,7 @@ def test_the_same_check_catches_a_raw_cipher():
 @pytest.mark.slow
 def test_children_may_make_keys_of_their_own():
     def fresh():
-        key = NoiseKey(OsEntropy().new_key(), private=True)
+        key = NoiseKey.free(OsEntropy())
         return key.stream("p").read(32)
 
     answers = {in_child(fresh) for _ in range(4)}
@@ -209,7 +211,7 @@ def test_a_wiped_key_refuses():
         key.stream("q")
     with pytest.raises(NoiseReuse, match="wiped"):
         key.subkey("q")
-    assert bytes(key._key) == bytes(32)
+    assert bytes(key._secret.key) == bytes(32)
     assert len(stream.read(8)) == 8  # handed out before, still in use
     key.wipe()
 

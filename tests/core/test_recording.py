@@ -122,7 +122,7 @@ def test_noise_that_is_added_later_is_a_passage_where_it_is_added():
 
 
 def test_a_private_key_is_refused():
-    private = NoiseKey(OsEntropy().new_key(), private=True)
+    private = NoiseKey.free(OsEntropy())
     with watching(Tape()), pytest.raises(NotPrivate, match="nothing was drawn"):
         mechanism().apply([1.0, 2.0], private)
     with watching(Tape()), pytest.raises(NotPrivate, match="nothing was drawn"):
@@ -133,7 +133,7 @@ def test_a_private_key_is_refused():
 def test_a_private_charge_is_refused_and_nothing_is_spent():
     ledger = new_ledger()
     with watching(Tape()), pytest.raises(NotPrivate, match="Nothing was spent"):
-        mechanism().release([1.0, 2.0], ledger, label="x")
+        mechanism().release([1.0, 2.0], ledger=ledger, label="x")
     assert ledger.entries() == []
 
 
@@ -143,7 +143,7 @@ def test_a_private_charge_is_refused_and_nothing_is_spent():
 def test_charges_are_kept_with_whether_they_were_paid():
     tape, source = Tape(), Seeded(1)
     with watching(tape):
-        mechanism().release([1.0, 2.0], new_ledger(), label="one", source=source)
+        mechanism().release([1.0, 2.0], ledger=new_ledger(), label="one", source=source)
         with pytest.raises(BudgetExceeded):
             new_ledger(0.01).charge(mechanism(), label="two", source=source)
         new_ledger().reserve(mechanism(), count=3, label="three", source=source)

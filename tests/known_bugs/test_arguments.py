@@ -99,8 +99,8 @@ ZERO_IS_REFUSED = {
     "idempotency_key": lambda: Ledger(Budget(1.0), unit=UNIT).charge(
         says(Pure(0.1)), label="x", idempotency_key=""
     ),
-    "input_digest": lambda: Ledger(Budget(1.0), unit=UNIT).charge(
-        says(Pure(0.1)), label="x", input_digest=""
+    "digest": lambda: Ledger(Budget(1.0), unit=UNIT).charge(
+        says(Pure(0.1)), label="x", digest=""
     ),
     "head epsilon": lambda: head(epsilon=0.0),
     "head delta": lambda: head(delta=0.0),

@@ -181,7 +181,9 @@ def test_row_27_one_charge_pays_for_two_releases():
             return self.ledger.epsilon()
 
         def release(self):
-            return mechanism.release([1.0, 2.0, 3.0], self.ledger, label="again").value
+            return mechanism.release(
+                [1.0, 2.0, 3.0], ledger=self.ledger, label="again"
+            ).value
 
     def pays_each_time(engine):
         engine.release()
@@ -192,12 +194,12 @@ def test_row_27_one_charge_pays_for_two_releases():
     sound_and_twin(pays_each_time, Ours(), PaysOnce())
     ledger = Ledger(Budget(9.0, 1e-6), unit=UNIT)
     entry = ledger.charge(mechanism, label="once")
-    key = ledger.key(entry)
+    key = ledger._key(entry, None)
     mechanism.apply([1.0, 2.0, 3.0], key)
     with pytest.raises(NoiseReuse):
         mechanism.apply([1.5, 2.0, 3.0], key)
     with pytest.raises(NoiseReuse):
-        ledger.key(entry)
+        ledger._key(entry, None)
 
 
 def test_row_24_rounding_makes_room_for_one_more():

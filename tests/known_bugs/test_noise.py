@@ -38,7 +38,9 @@ def in_child(act):
 
 def gaussian_release():
     ledger = Ledger(Budget(50.0, 1e-6), unit=UNIT)
-    release = Gaussian(1.0, {UNIT: 1.0}, 8).release(np.zeros(8), ledger, label="x")
+    release = Gaussian(1.0, {UNIT: 1.0}, 8).release(
+        np.zeros(8), ledger=ledger, label="x"
+    )
     return release.value.tobytes()
 
 
@@ -156,7 +158,7 @@ def test_row_22_noise_for_a_frequency_added_to_a_count():
         assert 1e-6 < stats.chi2(draws).cdf(total) < 1 - 1e-6
 
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
-    ours = mechanism.release(counts, ledger, label="counts").value
+    ours = mechanism.release(counts, ledger=ledger, label="counts").value
     twin = np.random.default_rng(0).laplace(scale=2 / n, size=draws)
     sound_and_twin(has_the_charged_deviation, ours, twin)
     with pytest.raises(AssertionError):  # and 10% too little is enough

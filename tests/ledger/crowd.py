@@ -43,9 +43,10 @@ def child(url, number, tries, mode, start):
                     GRAIN,
                     label="race",
                     idempotency_key=f"key {i}",
-                    input_digest="the same",
+                    digest="the same",
                 )
-                key = ledger.key(entry, "the same")
+                key = ledger._key(entry, "the same")
+                key.pays_for(GRAIN.fingerprint, "the same")
                 entries.append((entry.id, key.stream("x").read(8).hex()))
             else:
                 draws.append(reserved.draw().index)

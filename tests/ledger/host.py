@@ -47,7 +47,7 @@ class Host:
         self.stop_at_commit = stop_at == "commit"
         self.stop_at_row = stop_at == "row"
         self.entry = self.ledger.charge(
-            GRAIN, label=label, idempotency_key=key, input_digest=digest
+            GRAIN, label=label, idempotency_key=key, digest=digest
         )
         return self.entry.id
 
@@ -58,14 +58,16 @@ class Host:
 
     def noise(self, digest=None):
         """The first bytes of the entry's noise (for tests: it is compared)."""
-        self.key = self.ledger.key(self.entry, digest)
+        self.key = self.ledger._key(self.entry, digest)
+        bound = self.key.binding
+        self.key.pays_for(bound.fingerprint, bound.digest)
         return self.key.stream("test").read(8).hex()
 
     def stop(self):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def commit(self):
-        self.ledger.commit(self.entry, "artefact")
+        self.ledger._commit(self.entry, "artefact")
 
     def note(self, stop_at=None):
         self.stop_at_commit = stop_at == "commit"

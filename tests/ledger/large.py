@@ -18,9 +18,15 @@ from demur.core.accounting.events import Gaussian, PoissonGaussian, Repeated  # 
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.durable import store  # noqa: E402
 from demur.durable.chain import canonical, link  # noqa: E402
-from demur.ledger import Budget, Filter, Ledger, amounts, filters  # noqa: E402
+from demur.ledger import (  # noqa: E402
+    Budget,
+    Filter,
+    Ledger,
+    amounts,
+    filters,
+    tables,
+)
 
 UNIT = AddOrRemoveOne()
 TERMS: dict[str, Any] = {
@@ -46,12 +52,12 @@ def build(url, entries, distinct=1000, plan_count=10):
         said = Declaration("a release", Cost((Fixed(UNIT, event),)))
         ledger.charge(said, label="the first of its kind", block_delta=1e-7)
     with ledger._store.write() as connection:
-        sequence, last, (totals,) = store.lock_ledger(connection)
+        sequence, last, (totals,) = tables.lock_ledger(connection)
         spent = amounts.from_text(totals)
         rows = connection.execute(
-            sa.select(store.rows)
-            .where(store.rows.c.sequence > plan_count)
-            .order_by(store.rows.c.sequence)
+            sa.select(tables.rows)
+            .where(tables.rows.c.sequence > plan_count)
+            .order_by(tables.rows.c.sequence)
         )
         models = [(dict(row), json.loads(row["body"])) for row in rows.mappings()]
         batch = []
@@ -67,10 +73,12 @@ def build(url, entries, distinct=1000, plan_count=10):
                 | {"hash": last}
             )
             if len(batch) == 5000 or sequence == entries:
-                connection.execute(store.rows.insert(), batch)
+                connection.execute(tables.rows.insert(), batch)
                 batch = []
-        connection.execute(store.ledger.update().values(sequence=sequence, hash=last))
-        connection.execute(store.budgets.update().values(totals=amounts.to_text(spent)))
+        connection.execute(tables.ledger.update().values(sequence=sequence, hash=last))
+        connection.execute(
+            tables.budgets.update().values(totals=amounts.to_text(spent))
+        )
     ledger.close()
 
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.digest import digest_of_text
 from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
 from demur.ledger import Budget, Filter, Ledger, Tip
@@ -26,7 +27,7 @@ def fill(ledger):
     """Eight rows of every kind."""
     ledger.charge(says(Gaussian(20.0)), label="first")
     entry = ledger.charge(says(Gaussian(30.0)), label="second", idempotency_key="k")
-    ledger.commit(entry, "artefact")
+    ledger._commit(entry, "artefact")
     reserved = ledger.reserve(says(Pure(0.01)), count=3, label="third")
     reserved.draw()
     reserved.draw()
@@ -79,7 +80,7 @@ def swap_bodies(url):
 def rehash(url):
     """Make every link right again after an edit: a consistent rewrite."""
     ((terms,),) = ask(url, "SELECT terms FROM demur_ledger")
-    last = chain.digest(terms)
+    last = digest_of_text(terms)
     rows = sorted(ask(url, "SELECT sequence, body FROM demur_rows"))
     for sequence, text in rows:
         last = chain.link(last, text)

@@ -40,6 +40,7 @@ from demur.core.errors import (
     NotPrivate,
 )
 from demur.ledger import Budget, Filter, Ledger
+from tests.keys import compared
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, is_file, says
 
 COUNT = says(Gaussian(20.0))
@@ -146,7 +147,7 @@ def test_a_charge_is_found_by_its_idempotency_key_alone(ledger):
     assert ledger.find("job-7") == first and ledger.find("job-8") == reserved.entry
     assert ledger.find("job") is None and ledger.find("visitors") is None
     assert trace(ledger) == before
-    ledger.commit(first, DIGEST)
+    ledger._commit(first, DIGEST)
     assert ledger.find("job-7") == first  # committed, and still what was charged
 
 
@@ -169,7 +170,7 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(ledger, monkeypatc
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
-    ledger.charge(COUNT, label="x", idempotency_key="k", input_digest=DIGEST)
+    ledger.charge(COUNT, label="x", idempotency_key="k", digest=DIGEST)
     # The ledger's secret, then the key of the entry.
     made = done.index("file")
     assert done[:made] == ["folder"] * made and made >= 1
@@ -179,11 +180,11 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(ledger, monkeypatc
 @pytest.mark.slow
 def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
     first = ledger.charge(
-        COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
+        COUNT, label="visitors", idempotency_key="job-7", digest=DIGEST
     )
     tip = ledger.tip()
     again = opened(ledger_url).charge(
-        COUNT, label="visitors", idempotency_key="job-7", input_digest=DIGEST
+        COUNT, label="visitors", idempotency_key="job-7", digest=DIGEST
     )
     assert again == first and ledger.tip() == tip
 
@@ -194,8 +195,8 @@ def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
     [
         {"mechanism": says(Gaussian(21.0))},
         {"mechanism": says(Gaussian(20.0), name="another")},
-        {"input_digest": "another"},
-        {"input_digest": None},
+        {"digest": "another"},
+        {"digest": None},
     ],
     ids=["event", "name", "input", "no input"],
 )
@@ -203,7 +204,7 @@ def test_the_same_key_for_something_else_is_refused(ledger, other):
     said: dict[str, Any] = {
         "label": "visitors",
         "idempotency_key": "job-7",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
     ledger.charge(COUNT, **said)
     before = trace(ledger)
@@ -284,11 +285,11 @@ def test_a_reservation_too_large_is_declined_whole(ledger):
 def test_commit_binds_once(ledger, opened, ledger_url):
     entry = ledger.charge(COUNT, label="visitors")
     spent = ledger.status()
-    ledger.commit(entry, "sha256 of the artefact")
+    ledger._commit(entry, "sha256 of the artefact")
     tip = ledger.tip()
-    opened(ledger_url).commit(entry, "sha256 of the artefact")
+    opened(ledger_url)._commit(entry, "sha256 of the artefact")
     with pytest.raises(DemurError, match="another artefact"):
-        ledger.commit(entry, "of another one")
+        ledger._commit(entry, "of another one")
     assert ledger.tip() == tip and ledger.status() == spent
     assert ledger.verify(tip).ok
 
@@ -300,9 +301,9 @@ def test_entries_of_another_ledger_are_refused(ledger):
     reserved = other.reserve(COUNT, count=2, label="elsewhere")
     before = trace(ledger)
     with pytest.raises(DemurError, match="not an entry of this ledger"):
-        ledger.commit(entry, "x")
+        ledger._commit(entry, "x")
     with pytest.raises(DemurError, match="not an entry of this ledger"):
-        ledger.key(entry)
+        ledger._key(entry, None)
     with pytest.raises(DemurError, match="not an entry of this ledger"):
         ledger._draw_many(reserved.entry, 1)
     assert trace(ledger) == before
@@ -553,17 +554,17 @@ def test_counts_from_numpy():
 
 
 def read(key):
-    return key.stream("test").read(16)
+    return compared(key).stream("test").read(16)
 
 
 def test_a_key_is_handed_out_once(ledger, ledger_url, opened):
     entry = ledger.charge(COUNT, label="x")
-    ledger.key(entry)
+    ledger._key(entry, None)
     with pytest.raises(NoiseReuse, match="handed out"):
-        ledger.key(entry)
+        ledger._key(entry, None)
     # Nor may another opener draw for it: one entry pays for one release.
     with pytest.raises(NoiseReuse):
-        opened(ledger_url).key(entry)
+        opened(ledger_url)._key(entry, None)
 
 
 @pytest.mark.slow
@@ -571,11 +572,11 @@ def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
     ledger, ledger_url, opened
 ):
     entry = ledger.charge(COUNT, label="x", idempotency_key="k")
-    ledger.key(entry)
+    ledger._key(entry, None)
     other = opened(ledger_url)
     again = other.charge(COUNT, label="x", idempotency_key="k")
     with pytest.raises(NoiseReuse):
-        other.key(again)
+        other._key(again, None)
 
 
 @pytest.mark.slow
@@ -585,19 +586,19 @@ def test_a_retried_task_draws_the_same_noise_for_the_same_input(
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
-    noise = read(ledger.key(ledger.charge(COUNT, **said), DIGEST))
+    noise = read(ledger._key(ledger.charge(COUNT, **said), DIGEST))
     retried = opened(ledger_url)
     entry = retried.charge(COUNT, **said)
-    assert read(retried.key(entry, DIGEST)) == noise
+    assert read(retried._key(entry, DIGEST)) == noise
     for other in (None, "another", DIGEST[:-1]):
         with pytest.raises(NoiseReuse, match="another input"):
-            retried.key(entry, other)
-    retried.commit(entry, "artefact")
+            retried._key(entry, other)
+    retried._commit(entry, "artefact")
     for each in (ledger, retried, opened(ledger_url)):
         with pytest.raises(NoiseReuse, match="committed"):
-            each.key(entry, DIGEST)
+            each._key(entry, DIGEST)
 
 
 def test_keys_are_for_the_owner_alone_and_wiped(new_ledger, tmp_path):
@@ -606,15 +607,15 @@ def test_keys_are_for_the_owner_alone_and_wiped(new_ledger, tmp_path):
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
     entry = ledger.charge(COUNT, **said)
-    noise = bytes(ledger.key(entry, DIGEST)._key)
+    noise = bytes(ledger._key(entry, DIGEST)._secret.key)
     files = list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(f.stat().st_mode) == 0o600 for f in files)
     assert any(f.read_bytes() == noise for f in files)
-    ledger.commit(entry, "artefact")
+    ledger._commit(entry, "artefact")
     assert not any(noise in f.read_bytes() for f in folder.iterdir())
     assert len(list(folder.iterdir())) == len(files) - 1
 
@@ -624,9 +625,9 @@ def test_a_ledger_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
-    ledger.key(ledger.charge(COUNT, **said), DIGEST)
+    ledger._key(ledger.charge(COUNT, **said), DIGEST)
     assert stat.S_IMODE((tmp_path / "b.db.keys").stat().st_mode) == 0o700
 
 
@@ -637,11 +638,11 @@ def test_neither_digest_nor_key_is_in_the_ledger(new_ledger, ledger_url, tmp_pat
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
     entry = ledger.charge(COUNT, **said)
-    key = bytes(ledger.key(entry, DIGEST)._key)
-    ledger.charge(COUNT, label="y", input_digest=DIGEST)
+    key = bytes(ledger._key(entry, DIGEST)._secret.key)
+    ledger.charge(COUNT, label="y", digest=DIGEST)
     if is_file(ledger_url):
         files = Path(ledger_url).parent.glob("ledger.db*")
         content = b"".join(f.read_bytes() for f in files if f.is_file())
@@ -664,7 +665,7 @@ def test_threads_race_for_one_key(ledger):
     def ask_for_it():
         start.wait()
         try:
-            got.append(ledger.key(entry))
+            got.append(ledger._key(entry, None))
         except NoiseReuse:
             pass
 
@@ -681,11 +682,11 @@ def test_a_ledger_in_memory_lets_a_task_be_retried_too():
     said: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
-        "input_digest": DIGEST,
+        "digest": DIGEST,
     }
     entry = ledger.charge(COUNT, **said)
-    noise = read(ledger.key(entry, DIGEST))
-    assert read(ledger.key(ledger.charge(COUNT, **said), DIGEST)) == noise
+    noise = read(ledger._key(entry, DIGEST))
+    assert read(ledger._key(ledger.charge(COUNT, **said), DIGEST)) == noise
 
 
 @pytest.mark.slow
@@ -696,14 +697,14 @@ def test_a_fork_does_not_copy_keys(ledger):
     child = os.fork()
     if child == 0:
         try:
-            ledger.key(entry)
+            ledger._key(entry, None)
             os._exit(1)
         except NoiseReuse:
             os._exit(0)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    ledger.key(entry)
+    ledger._key(entry, None)
 
 
 # -- seeded noise ------------------------------------------------------------------
@@ -721,7 +722,7 @@ def test_a_seeded_source_is_refused_by_a_durable_ledger(ledger):
 def test_a_testing_ledger_takes_a_seeded_source_and_stamps_it(new_ledger):
     ledger = new_ledger(testing=True)
     entry = ledger.charge(COUNT, label="x", source=Seeded(1))
-    assert not entry.private and not ledger.key(entry).private
+    assert not entry.private and not ledger._key(entry, None).private
     assert "NOT PRIVATE" in entry.statement()
     assert "NOT PRIVATE" in str(ledger.reading())
     (found,) = ledger.entries()
@@ -734,7 +735,7 @@ def test_seeded_noise_repeats():
         ledger = Ledger(BUDGET, unit=UNIT)
         source = Seeded(7)
         entries = [ledger.charge(COUNT, label="x", source=source) for _ in range(2)]
-        streams.append([read(ledger.key(entry)) for entry in entries])
+        streams.append([read(ledger._key(entry, None)) for entry in entries])
     assert streams[0] == streams[1] and streams[0][0] != streams[0][1]
 
 
@@ -751,8 +752,8 @@ def test_a_ledger_in_memory_is_refused_after_a_fork():
         for attempt in (
             lambda: ledger.charge(COUNT, label="y"),
             lambda: ledger.epsilon(),
-            lambda: ledger.key(entry),
-            lambda: ledger.commit(entry, "a"),
+            lambda: ledger._key(entry, None),
+            lambda: ledger._commit(entry, "a"),
         ):
             try:
                 attempt()

@@ -81,7 +81,7 @@ def check(url, acknowledged, before):
         counts = ask(url, "SELECT sum(count) FROM demur_rows WHERE kind = 'charge'")
         assert total == Fraction(int(counts[0][0] or 0), 2**30)
         entry = ledger.charge(GRAIN, label="the ledger is usable")
-        ledger.commit(entry, "artefact")
+        ledger._commit(entry, "artefact")
         return ledger.tip(), spent(url)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from demur.core.accounting.events import Pure
 from demur.core.errors import BudgetExceeded
-from demur.durable import store
-from demur.ledger import Budget, Ledger
+from demur.ledger import Budget, Ledger, tables
 from tests.ledger.crowd import GRAIN
 from tests.ledger.kit import UNIT, run_script, says
 
@@ -65,7 +64,7 @@ def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opene
 def test_the_lock_is_what_keeps_the_budget(postgres_url, broken, monkeypatch):
     """The sabotaged twin: two writers that read the totals without the lock."""
     if broken:
-        monkeypatch.setattr(store, "_locked", lambda statement, _: statement)
+        monkeypatch.setattr(tables, "_locked", lambda statement, _: statement)
     terms: dict[str, Any] = {
         "dataset": "d",
         "budgets": {UNIT: Budget(1.0)},
@@ -74,14 +73,14 @@ def test_the_lock_is_what_keeps_the_budget(postgres_url, broken, monkeypatch):
     with Ledger.open(postgres_url, **terms) as one:
         with Ledger.open(postgres_url) as two:
             with one._store.write() as connection:
-                store.lock_ledger(connection)
+                tables.lock_ledger(connection)
                 with two._store.write() as other:
                     if not broken:
                         other.exec_driver_sql("SET LOCAL lock_timeout = '200ms'")
                         with pytest.raises(Exception, match="lock timeout"):
-                            store.lock_ledger(other)
+                            tables.lock_ledger(other)
                         return
-                    store.lock_ledger(other)  # nobody waits: both decide on one total
+                    tables.lock_ledger(other)  # nobody waits: both decide on one total
 
 
 def test_a_durable_ledger_goes_on_after_a_fork(ledger_url, opened):

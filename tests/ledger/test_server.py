@@ -9,12 +9,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from demur.core.accounting.events import Pure
-from demur.core.errors import BudgetExceeded, LedgerUnreachable, NoiseReuse
-from demur.durable import postgres, store
-from demur.ledger import Budget, Ledger, Timeouts, rows
+from demur.core.errors import (
+    BudgetExceeded,
+    LedgerMismatch,
+    LedgerUnreachable,
+    NoiseReuse,
+)
+from demur.durable import postgres
+from demur.ledger import Budget, Ledger, Timeouts, rows, tables
 from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
 
 GRAIN = says(Pure(2.0**-10))
@@ -41,8 +45,8 @@ def test_every_session_is_bounded_whatever_the_server_is_told(
 ):
     name = postgres_url.split("/")[3].split("?")[0]
     for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
-        postgres.admin(f"ALTER DATABASE {name} SET {setting} = 0")
-    postgres.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
+        server.admin(f"ALTER DATABASE {name} SET {setting} = 0")
+    server.admin(f"ALTER DATABASE {name} SET statement_timeout = '1min'")
     ledger = opened(postgres_url, timeouts=Timeouts(lock=7.0, pause=3.5), **TERMS)
     assert shown(ledger, "lock_timeout") == "7s"
     assert shown(ledger, "idle_in_transaction_session_timeout") == "3500ms"
@@ -108,7 +112,7 @@ def test_a_lock_that_others_keep_is_given_up(postgres_url, opened):
     ledger = opened(postgres_url, timeouts=impatient, **TERMS)
     other = opened(postgres_url)
     with other._store.write() as connection:
-        store.lock_ledger(connection)
+        tables.lock_ledger(connection)
         with pytest.raises(LedgerUnreachable, match="lock timeout|in time"):
             ledger.charge(GRAIN, label="x")
     assert ledger.entries() == []
@@ -169,13 +173,13 @@ def no_standby(server):
     """A COMMIT waits for a synchronous standby that is not there."""
     name = "synchronous_standby_names"
     try:
-        postgres.admin(f"ALTER SYSTEM SET {name} = 'nobody'")
-        postgres.admin("SELECT pg_reload_conf()")
-        wait_until(lambda: ask(postgres.url("postgres"), f"SHOW {name}")[0][0])
+        server.admin(f"ALTER SYSTEM SET {name} = 'nobody'")
+        server.admin("SELECT pg_reload_conf()")
+        wait_until(lambda: ask(server.url("postgres"), f"SHOW {name}")[0][0])
         yield
     finally:
-        postgres.admin(f"ALTER SYSTEM RESET {name}")
-        postgres.admin("SELECT pg_reload_conf()")
+        server.admin(f"ALTER SYSTEM RESET {name}")
+        server.admin("SELECT pg_reload_conf()")
 
 
 @pytest.mark.postgres
@@ -194,7 +198,7 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
         )
     )
     find = threading.Thread(target=lambda: found.append(ledger.find("k", settled=True)))
-    with no_standby(postgres):
+    with no_standby(server):
         charge.start()
         wait_until(lambda: ask(postgres_url, look))
         # A commit that is under way: a plain look is too early.
@@ -224,12 +228,15 @@ def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         f" WHERE datname = '{name}'"
     )
-    postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-    postgres.admin(killed)
-    for step in (lambda: ledger.key(entry), lambda: ledger.commit(entry, "artefact")):
+    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    server.admin(killed)
+    for step in (
+        lambda: ledger._key(entry, None),
+        lambda: ledger._commit(entry, "artefact"),
+    ):
         with pytest.raises(LedgerUnreachable, match="before it stays spent"):
             step()
-    postgres.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 @pytest.mark.postgres
@@ -248,7 +255,7 @@ def test_a_client_needs_no_right_to_change_what_was_written(
         entry = writer.charge(GRAIN, label="x", idempotency_key="k")
         writer.reserve(GRAIN, count=3, label="y").draw_many(2)
         writer.annotate(entry, "utility", {"accuracy": 0.5})
-        writer.commit(entry, "artefact")
+        writer._commit(entry, "artefact")
         reader = opened(postgres_url.replace("demur@", "reader@"))
         assert reader.verify(owner.tip()).ok and reader.epsilon(delta=0.0) > 0
         with pytest.raises(LedgerUnreachable, match="permission denied"):
@@ -300,26 +307,20 @@ def test_an_old_server_is_not_told_what_it_does_not_know():
     assert set(new) - set(old) == {"tcp_user_timeout"}
 
 
-def test_a_ledger_of_schema_1_is_taken_over_with_its_draws(
-    new_ledger, ledger_url, opened
-):
-    """There a row was one draw and said no count; and the file must not go back."""
-    ledger = new_ledger(budgets={UNIT: BUDGET})
-    reserved = ledger.reserve(GRAIN, count=3, label="old", idempotency_key="k")
-    with ledger._store.write() as connection:
-        sequence, last, _ = store.lock_ledger(connection)
-        body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "time": "then"}
-        rows.append(connection, sequence, last, body, None)
-    edit(ledger_url, "UPDATE demur_ledger SET schema_version = 1")
-    now = opened(ledger_url).reserve(GRAIN, count=3, label="old", idempotency_key="k")
-    assert ask(ledger_url, "SELECT schema_version FROM demur_ledger") == [(2,)]
-    assert now.drawn == 1
-    assert [d.index for d in now.draw_many(2)] == [1, 2]
-    # An older client that still has the ledger open would count these two as one.
-    with pytest.raises(sa.exc.IntegrityError), ledger._store.write() as connection:
-        sequence, last, _ = store.lock_ledger(connection)
-        rows.append(connection, sequence, last, body | {"index": 2}, None)
-    assert ledger.verify(ledger.tip()).ok
+def test_a_place_that_holds_something_else_is_refused(ledger_url, opened):
+    """A ledger of an earlier format, and, in a file, anything that is no ledger."""
+    terms = {"dataset": "d", "budgets": {UNIT: BUDGET}}
+    edit(ledger_url, "CREATE TABLE demur_book (id INTEGER)")
+    with pytest.raises(LedgerMismatch, match="of an earlier demur.*Nothing was chan"):
+        opened(ledger_url, **terms)
+    edit(ledger_url, "DROP TABLE demur_book")
+    edit(ledger_url, "CREATE TABLE bookmarks (id INTEGER)")
+    if "postgres" in ledger_url:  # a database may hold more than one thing
+        assert opened(ledger_url, **terms).entries() == []
+        return
+    with pytest.raises(LedgerMismatch, match="no ledger at this address: bookmarks"):
+        opened(ledger_url, **terms)
+    assert ask(ledger_url, "SELECT count(*) FROM bookmarks") == [(0,)]
 
 
 @pytest.mark.parametrize("count", [0, -2, 3, None])
@@ -328,7 +329,7 @@ def test_a_forged_row_of_draws_is_found(new_ledger, ledger_url, count):
     ledger = new_ledger(budgets={UNIT: BUDGET})
     reserved = ledger.reserve(GRAIN, count=2, label="two")
     with ledger._store.write() as connection:
-        sequence, last, _ = store.lock_ledger(connection)
+        sequence, last, _ = tables.lock_ledger(connection)
         body = {"kind": "draw", "id": reserved.entry.id, "index": 0, "count": count}
         rows.append(connection, sequence, last, body | {"time": "now"}, None)
     assert not ledger.verify(ledger.tip()).ok
@@ -340,12 +341,12 @@ def test_a_key_that_outlived_its_commit_is_wiped(
     """The answer to the commit was lost, or the process died before the wipe."""
     keys = tmp_path / "keys"
     ledger = new_ledger(keys=keys)
-    asked = {"label": "x", "input_digest": "d", "idempotency_key": "k"}
+    asked = {"label": "x", "digest": "d", "idempotency_key": "k"}
     entry = ledger.charge(GRAIN, **asked)
-    ledger._shelf.wipe = lambda _: None
-    ledger.commit(entry, "artefact")
+    ledger._keys.wipe = lambda _: None
+    ledger._commit(entry, "artefact")
     assert (keys / f"{entry.id}.key").exists()
     later = opened(ledger_url, keys=keys)
     with pytest.raises(NoiseReuse, match="committed"):
-        later.key(later.charge(GRAIN, **asked), "d")
+        later._key(later.charge(GRAIN, **asked), "d")
     assert not (keys / f"{entry.id}.key").exists()

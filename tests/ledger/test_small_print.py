@@ -16,6 +16,7 @@ from demur.core.errors import NoiseReuse, NotPriced
 from demur.durable.store import shown_address
 from demur.ledger import Budget, Ledger, filters, rows
 from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
+from tests.keys import compared
 from tests.ledger.kit import UNIT, edit, says
 
 COUNT = says(Gaussian(10.0))
@@ -104,9 +105,9 @@ def test_a_ledger_in_memory_is_one_connection():
 def test_noise_handed_out_is_wiped_by_the_commit():
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
     entry = ledger.charge(COUNT, label="x")
-    noise = ledger.key(entry)
-    noise.stream("before", 0)
-    ledger.commit(entry, "artefact")
+    noise = ledger._key(entry, None)
+    compared(noise).stream("before", 0)
+    ledger._commit(entry, "artefact")
     with pytest.raises(NoiseReuse, match="committed"):
         noise.stream("after", 0)
 

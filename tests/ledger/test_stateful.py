@@ -71,7 +71,7 @@ class Histories(RuleBasedStateMachine):
         digest=st.sampled_from(["one", "two"]),
     )
     def charge_with_key(self, key, epsilon, digest):
-        said = {"label": "x", "idempotency_key": key, "input_digest": digest}
+        said = {"label": "x", "idempotency_key": key, "digest": digest}
         if key in self.keys:
             before, entry = self.keys[key]
             if before == (epsilon, digest):
@@ -128,9 +128,9 @@ class Histories(RuleBasedStateMachine):
         before = self.commits.get(entry.id)
         if before is not None and before != artefact:
             with pytest.raises(DemurError):
-                self.ledger.commit(entry, artefact)
+                self.ledger._commit(entry, artefact)
             return
-        self.ledger.commit(entry, artefact)
+        self.ledger._commit(entry, artefact)
         self.rows += before is None
         self.commits[entry.id] = artefact
 

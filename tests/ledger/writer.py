@@ -38,7 +38,7 @@ def write_for_ever(url, honest):
         entry = ledger.charge(GRAIN, label="a grain")
         if honest:
             say("row", "charge", entry.id, entry.sequence)
-        ledger.commit(entry, "artefact")
+        ledger._commit(entry, "artefact")
         if honest:
             say("row", "commit", entry.id, 0)
         reserved = ledger.reserve(GRAIN, count=2, label="two")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne, Ball, LipschitzMap, ReplaceOne, Unit
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -29,16 +29,13 @@ from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 from demur.mechanisms.bpm.constants import log_gamma_p
 from demur.mechanisms.bpm.mechanism import Reports
+from tests.keys import os_key
 
 VECTORS = json.loads(
     (Path(__file__).parent.parent / "vectors" / "bpm.json").read_text()
 )["rows"]
 DIMENSIONS = [1, 2, 3, 7, 20, 64]
 POINTS = [[0.1, 0.9], [0.5, 0.5], [0.0, 1.0]]
-
-
-def os_key() -> NoiseKey:
-    return NoiseKey(OsEntropy().new_key(), private=True)
 
 
 def seeded_key(seed: int) -> NoiseKey:
@@ -180,7 +177,7 @@ def test_L_zero_is_uniform_and_says_nothing() -> None:
     assert bpm.event(ReplaceOne()) == Pure(0.0) == bpm.event(Ball(0.1, space="cube"))
     with pytest.raises(ValueError, match="say nothing"):
         bpm.unbiased([0.5, 0.5])
-    reports = bpm.apply(POINTS, os_key())
+    reports = bpm.apply(POINTS, os_key(bpm))
     assert ((reports >= 0) & (reports <= 1)).all()
 
 
@@ -394,7 +391,7 @@ def test_a_declined_charge_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     def never(*_: object) -> None:
         raise AssertionError("a report was drawn for a declined charge")
 
-    monkeypatch.setattr(BPM, "_draw", never)
+    monkeypatch.setattr(BPM, "draw_rows", never)
     ledger = pure_ledger(1.5)
     with pytest.raises(BudgetExceeded, match="nothing was released"):
         BPM(8.0, 0.3, 2).privatize(POINTS, ledger=ledger)
@@ -484,7 +481,7 @@ def test_reports_are_read_only_and_an_array() -> None:
 def test_the_two_stage_sampler_takes_a_seed_alone() -> None:
     bpm = BPM(8.0, 0.3, 2)
     with pytest.raises(NotPrivate):
-        bpm.apply_two_stage(POINTS, os_key())
+        bpm.apply_two_stage(POINTS, os_key(bpm))
     first, second = (bpm.apply_two_stage(POINTS, seeded_key(3)) for _ in range(2))
     assert np.array_equal(first, second)
 
@@ -506,7 +503,7 @@ def test_a_retried_batch_repeats_its_reports_and_pays_once(
     rng = np.random.default_rng(0)
     points, ids = rng.random((200, 2)), rng.permutation(2**40 + np.arange(200))
     drawn: list[np.ndarray] = []
-    plain_draw = BPM._draw
+    plain_draw = BPM.draw_rows
 
     def draw(self, *arguments) -> np.ndarray:
         drawn.append(plain_draw(self, *arguments))
@@ -518,9 +515,9 @@ def test_a_retried_batch_repeats_its_reports_and_pays_once(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BPM, "_draw", draw)
+    monkeypatch.setattr(BPM, "draw_rows", draw)
     with monkeypatch.context() as crash, new_ledger() as ledger:
-        crash.setattr(Ledger, "commit", die)
+        crash.setattr(Ledger, "_commit", die)
         with pytest.raises(KeyboardInterrupt):
             bpm.privatize(points, ledger=ledger, row_ids=ids, idempotency_key="t")
     assert any(keys.iterdir())

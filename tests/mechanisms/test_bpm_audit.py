@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from demur.core.entropy import NoiseKey, OsEntropy
 from demur.mechanisms import BPM
+from tests.keys import os_key
 
 CONFIDENCE = 1e-6
 Sampler = Callable[[np.ndarray, int], np.ndarray]
@@ -68,8 +68,7 @@ def pairs(d: int, distances: list[float]) -> list[tuple[np.ndarray, np.ndarray]]
 
 def bpm_sampler(bpm: BPM) -> Sampler:
     def sampler(v: np.ndarray, n: int) -> np.ndarray:
-        key = NoiseKey(OsEntropy().new_key(), private=True)
-        return bpm.apply(np.tile(v, (n, 1)), key)
+        return bpm.apply(np.tile(v, (n, 1)), os_key(bpm))
 
     return sampler
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NoiseReuse
 from demur.mechanisms import BPM
 from demur.mechanisms.bpm import exact, sampler
@@ -23,6 +23,7 @@ from demur.mechanisms.bpm.exact import RowWords, normal_bounds, rare_radius
 from demur.mechanisms.bpm.sampler import draw, grid_of
 from demur.mechanisms.bpm.table import BITS, Table, beyond, make_table
 from demur.mechanisms.sampling.row_streams import RowStreams
+from tests.keys import os_key
 
 ALPHA = 1e-7  # of a single test; there are some hundreds
 # (epsilon, L, d): all uniform, mixed, nearly Laplace, Laplace; with and without rare.
@@ -40,10 +41,6 @@ CASES = [
     (1e6, 1.0, 2),
     (64.0, 64.7, 784),
 ]
-
-
-def os_key() -> NoiseKey:
-    return NoiseKey(OsEntropy().new_key(), private=True)
 
 
 def seeded_key(seed: int) -> NoiseKey:
@@ -392,7 +389,7 @@ def mechanisms() -> list[BPM]:
 
 
 def sample(bpm: BPM, v: np.ndarray, n: int) -> np.ndarray:
-    return bpm.apply(np.tile(v, (n, 1)), os_key())
+    return bpm.apply(np.tile(v, (n, 1)), os_key(bpm))
 
 
 @pytest.mark.slow
@@ -441,7 +438,7 @@ def test_reports_lie_on_the_grid_in_the_cube(epsilon: float, L: float, d: int) -
     bpm = BPM(epsilon, L, d)
     assert math.frexp(bpm.grid)[0] == 0.5, "a power of two"
     v = np.random.default_rng(0).integers(0, 2, size=(50, d)).astype(float)
-    reports = bpm.apply(v, os_key())
+    reports = bpm.apply(v, os_key(bpm))
     assert np.array_equal(np.rint(reports / bpm.grid) * bpm.grid, reports)
     assert (reports >= -L).all() and (reports - 1 <= L).all()
 
@@ -458,7 +455,7 @@ def test_the_lattice_is_the_same_for_every_point() -> None:
     """The last bits say nothing: a point off the grid gives reports on it."""
     bpm = BPM(4.0, 0.5, 3)
     for point in (np.full((200, 3), 1 / 3), np.full((200, 3), 0.1 + 1e-9)):
-        index = bpm.apply(point, os_key()) / bpm.grid
+        index = bpm.apply(point, os_key(bpm)) / bpm.grid
         assert np.array_equal(index, np.rint(index))
 
 
@@ -467,7 +464,7 @@ def test_a_hundred_thousand_dimensions() -> None:
     d = 100_000
     bpm = BPM(64.0, "auto", d)
     v = np.full((4, d), 0.5)
-    reports = bpm.apply(v, os_key())
+    reports = bpm.apply(v, os_key(bpm))
     radius = np.linalg.norm(reports - v, axis=1)
     near = radius[radius < 2 * d / bpm.epsilon]
     assert len(near) >= 2  # 99% each
@@ -501,7 +498,7 @@ def test_order_batches_and_threads_change_nothing() -> None:
 def test_rows_are_independent() -> None:
     """Neighbouring row ids and equal points: no correlation between reports."""
     bpm = BPM(4.0, 2.2335, 2)
-    reports = bpm.apply(np.full((40_000, 2), 0.5), os_key())[:, 0]
+    reports = bpm.apply(np.full((40_000, 2), 0.5), os_key(bpm))[:, 0]
     for lag in (1, 2, 64):
         r = np.corrcoef(reports[:-lag], reports[lag:])[0, 1]
         assert abs(r) * math.sqrt(len(reports)) < stats.norm.isf(ALPHA / 2)
@@ -531,7 +528,8 @@ def test_another_process_draws_the_same_for_the_same_key(method: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_copy_of_a_key_refuses() -> None:
-    key, bpm = os_key(), BPM(4.0, 0.5, 1)
+    bpm = BPM(4.0, 0.5, 1)
+    key = os_key(bpm)
     bpm.apply([[0.5]], key)
     reader, writer = os.pipe()
     child = os.fork()

@@ -6,9 +6,8 @@ import pytest
 
 from demur.core.adjacency import ReplaceOne
 from demur.core.errors import BudgetExceeded
-from demur.ledger import Ledger
+from demur.ledger import Ledger, whole_budget
 from demur.mechanisms import BPM
-from demur.mechanisms.bpm.mechanism import whole_budget
 
 
 @pytest.mark.parametrize(
@@ -16,7 +15,7 @@ from demur.mechanisms.bpm.mechanism import whole_budget
     [BPM(epsilon=8.0, L=0.3, dimension=2), BPM(epsilon=0.7, L=0.9, dimension=1)],
 )
 def test_the_whole_budget_takes_one_release_and_no_second(mechanism: BPM) -> None:
-    budget = whole_budget(mechanism.declaration())
+    budget = whole_budget(mechanism.declaration(), ReplaceOne())
     assert budget.delta == 0.0
     ledger = Ledger(budget, unit=ReplaceOne(), filter="pure")
     points = [[0.5] * mechanism.dimension]
@@ -27,5 +26,7 @@ def test_the_whole_budget_takes_one_release_and_no_second(mechanism: BPM) -> Non
 
 
 def test_a_release_that_says_nothing_needs_next_to_no_budget() -> None:
-    budget = whole_budget(BPM(epsilon=8.0, L=0.0, dimension=2).declaration())
+    budget = whole_budget(
+        BPM(epsilon=8.0, L=0.0, dimension=2).declaration(), ReplaceOne()
+    )
     assert budget.epsilon == 2.0**-1022  # a budget is positive

@@ -12,7 +12,7 @@ from demur.core.accounting.calibrate import gaussian_epsilon
 from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
@@ -72,13 +72,12 @@ def test_reports_do_not_depend_on_order_or_company(mechanism):
     points = np.random.default_rng(0).random((40, 3))
     ids = np.arange(100, 140, dtype=np.uint64)
     turn = np.random.default_rng(1).permutation(40)
-    draw = mechanism._draw  # the same key twice is for tests alone
-    key = Seeded(3).new_key()
-    whole = draw(points, ids, NoiseKey(key, private=False))
-    turned = draw(points[turn], ids[turn], NoiseKey(key, private=False))
-    part = draw(points[:7], ids[:7], NoiseKey(key, private=False))
+    streams = RowStreams(mechanism.row_key(NoiseKey(bytes(32), private=False)))
+    whole = mechanism.draw_rows(points, ids, streams)
+    turned = mechanism.draw_rows(points[turn], ids[turn], streams)
+    part = mechanism.draw_rows(points[:7], ids[:7], streams)
     assert np.array_equal(whole[turn], turned) and np.array_equal(whole[:7], part)
-    other = draw(points, ids + np.uint64(50), NoiseKey(key, private=False))
+    other = mechanism.draw_rows(points, ids + np.uint64(50), streams)
     assert not np.isclose(whole - points, other - points).all(axis=1).any()
 
 
@@ -181,8 +180,7 @@ def test_gaussian_reports_lie_on_the_grid_of_one_row():
     row = mechanism._row("cube")
     values = many(mechanism, np.array([0.3, 0.7]), 2000, 1)
     assert np.array_equal(np.rint(values / row.grid) * row.grid, values)
-    key = NoiseKey(OsEntropy().new_key(), private=True)
-    again = mechanism._draw(np.full((3, 2), 0.5), np.arange(3, dtype=np.uint64), key)
+    again = mechanism.privatize(np.full((3, 2), 0.5)).value.values
     assert np.isfinite(again).all()
 
 

@@ -48,7 +48,9 @@ def full(place: Path | None = None, *, testing: bool = False) -> Ledger:
     source = {"source": Seeded(1)} if testing else {}
     runs = []
     for sigma, label in zip((9.0, 5.0, 4.0, 2.2), labels, strict=True):
-        runs.append(sums(sigma).release([1.0], ledger, label=label, **source).entry)
+        runs.append(
+            sums(sigma).release([1.0], ledger=ledger, label=label, **source).entry
+        )
     measured = ((0.71, 0.68), (0.78, 0.755), (0.8, 0.78), (0.86, 0.851))
     for entry, (value, low) in zip(runs, measured, strict=True):
         facts = {"name": "accuracy on public test images", "value": value, "low": low}

@@ -337,7 +337,7 @@ def test_a_run_resumes_where_it_stopped(strategy):
 
 
 def test_one_key_gives_one_run():
-    key = NoiseKey(OsEntropy().new_key(), private=True)
+    key = NoiseKey.free(OsEntropy())
     strategy = CyclicPoissonSampling(0.5, 3)
     list(strategy.batch_iterator(50, key))
     with pytest.raises(NoiseReuse):

@@ -306,7 +306,7 @@ def test_the_ledger_is_committed_and_the_key_is_gone():
     ledger = new_ledger()
     done = train(make_plan(), ledger=ledger)
     with pytest.raises(Exception, match="committed"):
-        ledger.key(done.entry)
+        ledger._key(done.entry, None)
 
 
 def test_without_a_ledger_delta_must_come_from_somewhere():

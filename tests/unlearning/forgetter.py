@@ -17,13 +17,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from demur.core.entropy import NoiseKey, OsEntropy
 from demur.ledger import ledger
 from demur.unlearning.models import make_mode
 from demur.unlearning.records import tables
 from demur.unlearning.service import recovery
 from demur.unlearning.service.deletion import Deletions, Target
 from demur.unlearning.service.service import UnlearningService
+from tests.keys import os_key
 from tests.unlearning.service_kit import DIM, record
 
 
@@ -96,8 +96,7 @@ def _drawn_anywhere(deletions, targets, quote):
     """Noise that no entry of the ledger has paid for."""
     copy = deletions._keeper.mode.fresh()
     copy.restore(deletions._keeper.mode.state())
-    key = NoiseKey(OsEntropy().new_key(), private=True)
-    noise = quote.mechanism.apply(np.zeros(copy.dim), key)
+    noise = quote.mechanism.apply(np.zeros(copy.dim), os_key(quote.mechanism))
     deletions._apply(copy, targets, noise, quote)
     return copy
 

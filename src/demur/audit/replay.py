@@ -35,7 +35,7 @@ does not return.
 ...         sensitivity={ReplaceOne(): 1.0 / len(data)}, unit=ReplaceOne())
 ...     ledger = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())
 ...     mean = [bounded.mean()]
-...     return noise.release(mean, ledger, label="mean", source=source).value
+...     return noise.release(mean, ledger=ledger, source=source).value
 >>> pair = ([0.2, 0.4, 0.0], [0.2, 0.4, 7.0])
 >>> found = replay(mean, pair, unit=ReplaceOne(), subject="a clipped mean")
 >>> found.refuted, found.passages, round(found.closest, 3)

@@ -109,8 +109,8 @@ def make(
     from demur.cluster.files.point_tables import PointTable
     from demur.cluster.files.report_job import ReportJob
     from demur.core.adjacency import ReplaceOne
-    from demur.ledger import Ledger
-    from demur.mechanisms.bpm.mechanism import BPM, whole_budget
+    from demur.ledger import Ledger, whole_budget
+    from demur.mechanisms.bpm import BPM
 
     def go_on(new: list[Entry]) -> str:
         if ledger is None:
@@ -148,7 +148,8 @@ def make(
             )
             opened = None
             if ledger is not None:  # made only now, when there is something to charge
-                whole: Any = {ReplaceOne(): whole_budget(bpm.declaration(space))}
+                unit = ReplaceOne()
+                whole: Any = {unit: whole_budget(bpm.declaration(space), unit)}
                 opened = closing.enter_context(
                     open_or_make(
                         ledger, dataset=source.stem, budgets=whole, filter="pure"

@@ -20,7 +20,7 @@ from demur.cli.shell import Interrupted, errors
 from demur.core.adjacency import Unit
 from demur.core.entry import Entry
 from demur.core.errors import DemurError, LedgerMismatch
-from demur.durable import store
+from demur.durable.store import shown_address
 from demur.ledger import Budget, Ledger
 
 
@@ -104,7 +104,7 @@ def open_or_make(
         found = kind.open(ledger, dataset=dataset, budgets=budgets, filter=filter)
         for unit, budget in budgets.items():
             errors.print(
-                f"a new ledger, {escape(store.shown_address(ledger))}: epsilon"
+                f"a new ledger, {escape(shown_address(ledger))}: epsilon"
                 f" {budget.epsilon:g} at delta {budget.delta:g} for"
                 f" {escape(str(unit))}",
                 highlight=False,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from demur.core import validate
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.constants import log_ball_volume
 
@@ -96,11 +96,8 @@ def inspect(
     d = mechanism.dimension
     at = np.full(d, 0.5) if point is None else np.asarray(point, dtype=np.float64)
     points = mechanism.check(np.tile(at, (samples, 1)))
-    if seed is None:
-        key = NoiseKey(OsEntropy().new_key(), private=True)
-    else:
-        key = NoiseKey(Seeded(seed).new_key(), private=False)
-    reports = mechanism.apply(points, key)
+    source = None if seed is None else Seeded(seed)
+    reports = mechanism.privatize(points, ledger=None, source=source).value.values
     distances = np.linalg.norm(reports - at, axis=1)
     share = Share(int((distances <= mechanism.L).sum()), samples, mechanism.p_L)
     return Inspection(mechanism, at, reports, share, _shells(mechanism, at, distances))

@@ -18,12 +18,12 @@ from demur.convex.heads.estimators import (
     BallSoftmaxClassifier,
     BallSVC,
 )
-from demur.convex.release import LedgerLeftBehind
 from demur.convex.report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import LipschitzMap, unit_from_json
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry, Promise
+from demur.ledger import LedgerLeftBehind
 
 Head = (
     BallPrototypeClassifier | BallLogisticRegression | BallSoftmaxClassifier | BallSVC

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,9 +17,8 @@ from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, real_array
 from demur.core.entropy import Source
-from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.ledger import Budget, Ledger, ledger_or_in_memory
+from demur.ledger import Budget, Ledger, LedgerLeftBehind, ledger_or_in_memory
 from demur.mechanisms import Gaussian
 
 Array = NDArray[np.float64]
@@ -44,13 +41,6 @@ DECLARED_LOSS = (
 )
 
 
-@dataclass(frozen=True)
-class LedgerLeftBehind:
-    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
-
-    dataset: str
-
-
 def head_ledger(
     ledger: Ledger | LedgerLeftBehind | None,
     *,
@@ -60,14 +50,6 @@ def head_ledger(
     delta: float,
 ) -> Ledger:
     """The ledger given, or one in memory for this release alone ("not recorded")."""
-    if isinstance(ledger, LedgerLeftBehind):
-        raise NotPrivate(
-            "this head was copied to another process or loaded from a file, and its"
-            f" ledger {ledger.dataset!r} stayed behind: a fit here would not be charged"
-            " to it."
-            " Set ledger= to the opened ledger (or to None, for a release that is not"
-            " recorded). Nothing was spent."
-        )
     unit = Ball(radius, space=space)
     return ledger_or_in_memory(ledger, Budget(epsilon, delta), unit=unit)
 
@@ -207,5 +189,9 @@ def release_head(
         ledger, radius=radius, space=space, epsilon=epsilon, delta=delta
     )
     return mechanism.release(
-        value, ledger, label=label, idempotency_key=idempotency_key, source=source
+        value,
+        ledger=ledger,
+        label=label,
+        idempotency_key=idempotency_key,
+        source=source,
     )

@@ -6,8 +6,12 @@ one thing an engine must be able to do for the ledger.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from demur.core import validate
 from demur.core.bounds import Bound
@@ -24,9 +28,12 @@ class Declaration:
     - `bounds`: what the sensitivity rests on, with the source of each bound.
     - `unprotected`: what the unit leaves open (labels, class counts, n, ...).
     - `assumptions`: anything else a reader must believe.
-    - `fingerprint`: a digest of what else shapes the noise (its scale, its grid). Two
-      mechanisms of equal cost may differ in it, and then they are not the same: one
-      entry must not pay for both.
+    - `fingerprint`: a digest of the mechanism that draws: its kind and every parameter
+      (`fingerprint_of`). Two mechanisms of equal cost may differ in it, and then they
+      are not the same: one entry must not pay for both, and the key of the entry draws
+      for this one alone. Left empty it is a digest of all the rest.
+    - `interactive`: the mechanism draws several times, on values that follow from its
+      input and from earlier noise, so that its key cannot be held to one value.
     """
 
     name: str
@@ -36,6 +43,7 @@ class Declaration:
     unprotected: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     fingerprint: str = ""
+    interactive: bool = False
 
     def __post_init__(self) -> None:
         validate.name(name=self.name)
@@ -47,10 +55,16 @@ class Declaration:
             object.__setattr__(self, field_name, tuple(values))
         if not isinstance(self.fingerprint, str) or len(self.fingerprint) > 200:
             raise TypeError("fingerprint must be a short string")
+        if not isinstance(self.interactive, bool):
+            raise TypeError(f"interactive must be a bool; got {self.interactive!r:.80}")
         for line in self.unprotected:
             validate.text(unprotected=line)
         for line in self.assumptions:
             validate.text(assumptions=line)
+
+        if not self.fingerprint:
+            rest = self.to_json() | {"fingerprint": ""}
+            object.__setattr__(self, "fingerprint", fingerprint_of("declared", rest))
 
     def declaration(self) -> Declaration:
         """Itself: a declaration may be charged like the mechanism it came from."""
@@ -66,6 +80,7 @@ class Declaration:
             "unprotected": list(self.unprotected),
             "assumptions": list(self.assumptions),
             "fingerprint": self.fingerprint,
+            "interactive": self.interactive,
         }
 
     @classmethod
@@ -83,9 +98,32 @@ class Declaration:
                 unprotected=data["unprotected"],
                 assumptions=data["assumptions"],
                 fingerprint=data["fingerprint"],
+                interactive=data["interactive"],
             )
         except TypeError as error:
             raise ValueError(f"not a declaration: {str(error)[:200]}") from error
+
+
+def fingerprint_of(kind: str, *parameters: Any) -> str:
+    """A digest of a mechanism's kind and parameters: numbers, text, arrays, plain data.
+
+    Floats count to their last bit.
+
+    >>> fingerprint_of("gaussian", 1.0, 3) == fingerprint_of("gaussian", 1.0, 3)
+    True
+    >>> fingerprint_of("gaussian", 1.0, 3) == fingerprint_of("gaussian", 1.0 + 1e-16, 4)
+    False
+    """
+    whole = hashlib.sha256(f"demur {kind}\x00".encode())
+    for value in parameters:
+        if isinstance(value, np.ndarray):
+            array = np.ascontiguousarray(value)
+            whole.update(f"{array.dtype.str} {array.shape}\x00".encode())
+            whole.update(array.tobytes())
+        else:
+            plain = json.dumps(value, sort_keys=True, separators=(",", ":"))
+            whole.update(f"{plain}\x00".encode())
+    return whole.hexdigest()
 
 
 @runtime_checkable

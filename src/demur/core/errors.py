@@ -25,6 +25,10 @@ class NoiseReuse(DemurError):
     """The same noise was asked for twice, or outside the process that owns it."""
 
 
+class NotPaidFor(NoiseReuse):
+    """A key was to draw for a mechanism or an input that it was not paid for."""
+
+
 class LedgerMismatch(DemurError):
     """A ledger exists already with other terms than those asked for."""
 

@@ -10,7 +10,6 @@ kept elsewhere) or signatures are needed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from demur.core.digest import digest_of_text
+
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -34,15 +35,9 @@ def canonical(data: Any) -> str:
     )
 
 
-def digest(text: str | bytes) -> str:
-    """SHA-256 in hexadecimal."""
-    data = text.encode() if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()
-
-
 def link(previous: str, body: str) -> str:
     """The hash of a row, from the hash before it and its own text."""
-    return digest(f"{previous}\n{body}")
+    return digest_of_text(f"{previous}\n{body}")
 
 
 @dataclass(frozen=True)

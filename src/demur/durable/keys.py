@@ -26,7 +26,7 @@ from demur.durable.whole_files import sync_folder
 _SECRET = "input-digests"
 
 
-class Shelf:
+class KeyStore:
     """Keys by entry id, in memory, and on disk where a folder is given."""
 
     def __init__(self, folder: Path | None) -> None:

@@ -1,17 +1,16 @@
-"""Where a ledger is kept: SQLite for one host, PostgreSQL for many. SQL lives here.
+"""Transactions that are durable when they return: SQLite or PostgreSQL.
 
-Every write is one transaction that first takes the one lock all writers share, then
-reads the totals, then writes the row, the totals and the tip together:
+Every write is one transaction that first takes the one lock all writers share:
 
 - SQLite: BEGIN IMMEDIATE takes the write lock before anything is read, so no two
-  writers ever decide on the same totals; WAL with synchronous=FULL makes the commit
+  writers ever decide on the same state; WAL with synchronous=FULL makes the commit
   durable before it returns. (Not for network file systems: WAL needs shared memory.)
-- PostgreSQL: the tip row and the budget rows are locked with SELECT ... FOR UPDATE
-  under READ COMMITTED; synchronous_commit is on. See `files` and `server`.
+- PostgreSQL: rows are locked with SELECT ... FOR UPDATE under READ COMMITTED;
+  synchronous_commit is on. See `sqlite` and `postgres`.
 
 A commit whose answer is lost may or may not have happened. `persist` then repeats the
-transaction, and this pays once. Proof: the lost attempt held the tip row's lock when
-it sent its COMMIT, and a repeat begins by taking that lock. So once the repeat has it,
+transaction, and this pays once. Proof: the lost attempt held the lock when it sent its
+COMMIT, and a repeat begins by taking that lock. So once the repeat has it,
 the lost session is over: committed, or rolled back (the server ended it, or restarted)
 and unable to commit later. Under READ COMMITTED the repeat's next statement sees all
 that was committed before it. It looks for what the lost attempt would have written, by
@@ -39,90 +38,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from demur.core.errors import (
     DemurError,
     LedgerDamaged,
-    LedgerMismatch,
     LedgerUnreachable,
     OutcomeUnknown,
 )
 from demur.durable import postgres, sqlite
 from demur.durable.postgres import Timeouts
 
-SCHEMA_VERSION = 2  # 2: a row of draws may hand out several
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
 _T = TypeVar("_T")
 
-metadata = sa.MetaData()
-ledger = sa.Table(
-    "demur_ledger",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("schema_version", sa.Integer, nullable=False),
-    sa.Column("ledger_id", sa.String(64), nullable=False),
-    sa.Column("terms", sa.Text, nullable=False),
-    sa.Column("sequence", sa.BigInteger, nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-)
-budgets = sa.Table(
-    "demur_budgets",
-    metadata,
-    sa.Column("position", sa.Integer, primary_key=True),
-    sa.Column("totals", sa.Text, nullable=False),
-)
-declarations = sa.Table(
-    "demur_declarations",
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-)
-profiles = sa.Table(
-    "demur_profiles",
-    metadata,
-    sa.Column("event", sa.String(64), primary_key=True),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("event_body", sa.Text, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-)
-rows = sa.Table(
-    "demur_rows",
-    metadata,
-    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("entry_id", sa.String(64), nullable=False, index=True),
-    sa.Column("idempotency_key", sa.String(200), unique=True),
-    sa.Column("declaration", sa.String(64), index=True),
-    sa.Column("count", sa.BigInteger),
-    sa.Column("noise", sa.String(16)),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-    sa.Column("signature", sa.String(128)),
-)
-
 # Pools of connections that a forked child found and must neither use nor close.
 _LEFT_TO_PARENT: list[object] = []
-
-
-def _refuse_draws_without_count(connection: Connection) -> None:
-    """From 1: old rows mean what they meant, and no more of them are taken.
-
-    An older demur counts a row of many draws as one, and would hand out some twice. The
-    version keeps it from opening the ledger; this stops one that has it open.
-    """
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(
-            "CREATE TRIGGER IF NOT EXISTS demur_draws BEFORE INSERT ON demur_rows"
-            " WHEN NEW.kind = 'draw' AND NEW.count IS NULL"
-            " BEGIN SELECT RAISE(ABORT, 'this ledger needs a newer demur'); END"
-        )
-        return
-    alter = "ALTER TABLE demur_rows"
-    connection.exec_driver_sql(f"{alter} DROP CONSTRAINT IF EXISTS demur_draws")
-    connection.exec_driver_sql(
-        f"{alter} ADD CONSTRAINT demur_draws"
-        " CHECK (kind <> 'draw' OR count IS NOT NULL) NOT VALID"
-    )
-
-
-# Steps from one version of the schema to the next, by the version they start from.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _refuse_draws_without_count}
 
 
 class Store:
@@ -145,20 +71,20 @@ class Store:
             self._engine = sqlite.make_engine(self._path)
 
     @property
-    def folder(self) -> Path | None:
-        """The folder beside a ledger in a file, for what must stay outside of it."""
-        path = self._path
-        return None if path is None else path.with_name(f"{path.name}.keys")
+    def path(self) -> Path | None:
+        """The file, or None for a server and for what is in memory."""
+        return self._path
 
     @property
-    def _is_sqlite(self) -> bool:
+    def is_sqlite(self) -> bool:
+        """Whether it is a file, or in memory."""
         return self._engine.dialect.name == "sqlite"
 
     def _usable(self) -> Engine:
         if os.getpid() != self._process:
             if not self.durable:
                 raise DemurError(
-                    "a ledger in memory belongs to the process that opened it: a forked"
+                    "what is in memory belongs to the process that opened it: a forked"
                     " copy could spend the same budget twice. Open a durable ledger."
                 )
             # Connections must not be shared with the parent. They are kept, unused:
@@ -171,13 +97,13 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view of the ledger."""
+        """A consistent view of the store."""
         # Several SELECTs see one state; SQLite does so by itself.
-        options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         give_up = time.monotonic() + self._timeouts.call  # for a first answer
         with _clear_errors(_Progress()), self._begun(options, give_up) as connection:
             yield connection
-            if self._is_sqlite:
+            if self.is_sqlite:
                 return
             # What was read was read: a link lost now takes nothing away.
             driver = connection.connection.driver_connection
@@ -187,7 +113,7 @@ class Store:
 
     @contextmanager
     def write(self, give_up: float | None = None) -> Iterator[Connection]:
-        """A transaction that holds the ledger's one lock until it is durable.
+        """A transaction that holds the one lock until it is durable.
 
         On a server it ends at the monotonic time `give_up`, or after a call's time.
         """
@@ -201,7 +127,7 @@ class Store:
             transaction = connection.get_transaction()
             assert transaction is not None
             with ExitStack() as stack:
-                if not self._is_sqlite:
+                if not self.is_sqlite:
                     driver = connection.connection.driver_connection
                     stack.enter_context(postgres.without_warning(driver))
                 transaction.commit()
@@ -209,7 +135,7 @@ class Store:
     def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
         """Run `work` in a transaction until it is durable, within the time of a call.
 
-        `work(connection, again)` must take the ledger's lock first. `again` says that
+        `work(connection, again)` must take the lock first. `again` says that
         an earlier attempt's outcome is unknown: it must look for what that attempt
         would have written, by a name made before the first attempt, and not write it
         twice.
@@ -226,7 +152,7 @@ class Store:
                 unknown = error
             except LedgerUnreachable as error:
                 failed = error
-            passing = not self._is_sqlite and postgres.is_passing(failed.__cause__)
+            passing = not self.is_sqlite and postgres.is_passing(failed.__cause__)
             if not passing or time.monotonic() + wait > give_up:
                 raise unknown or failed
             time.sleep(wait)
@@ -254,11 +180,11 @@ class Store:
                         connection = plain.execution_options(**options)
                         # Around the transaction: a ROLLBACK is waited for, too.
                         bound = attempt.enter_context(ExitStack())
-                        if not self._is_sqlite:
+                        if not self.is_sqlite:
                             driver = connection.connection.driver_connection
                             bound.enter_context(postgres.bounded(driver, give_up))
                         attempt.enter_context(connection.begin())
-                        if not self._is_sqlite:
+                        if not self.is_sqlite:
                             connection.exec_driver_sql("SELECT 1")
                         if not to_the_end:
                             bound.close()
@@ -273,81 +199,13 @@ class Store:
             yield connection
 
     def _worth_waiting(self, error: Exception, latest: float) -> bool:
-        known = self._met and not self._is_sqlite
+        known = self._met and not self.is_sqlite
         return known and postgres.is_passing(error) and time.monotonic() < latest
 
-    def prepare(
-        self, terms: str, ledger_id: str, genesis: str, budget_count: int
-    ) -> None:
-        """Create the tables and the ledger, unless they are there; migrate old ones."""
-        with self.write() as connection:
-            if not self._is_sqlite:
-                # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(6845231977)"))
-            metadata.create_all(connection, checkfirst=True)
-            if connection.execute(sa.select(ledger.c.id)).first() is not None:
-                return
-            connection.execute(
-                ledger.insert().values(
-                    id=1,
-                    schema_version=SCHEMA_VERSION,
-                    ledger_id=ledger_id,
-                    terms=terms,
-                    sequence=0,
-                    hash=genesis,
-                )
-            )
-            connection.execute(
-                budgets.insert(),
-                [{"position": i, "totals": "{}"} for i in range(budget_count)],
-            )
-
-    def exists(self) -> bool:
-        """Whether there is a ledger at this address already; creates nothing."""
-        if self._path is not None and not self._path.exists():
-            return False
-        with self.read() as connection:
-            if not sa.inspect(connection).has_table(ledger.name):
-                return False
-            return connection.execute(sa.select(ledger.c.id)).first() is not None
-
-    def migrate(self) -> None:
-        """Bring an older ledger to this version's schema; refuse a newer one.
-
-        A ledger that is up to date is only read: by those who may not write, too.
-        """
-        with self.read() as connection:
-            version = connection.execute(
-                sa.select(ledger.c.schema_version)
-            ).scalar_one()
-        if version == SCHEMA_VERSION:
-            return
-        with self.write() as connection:
-            statement = sa.select(ledger.c.schema_version)
-            version = connection.execute(_locked(statement, connection)).scalar_one()
-            if version > SCHEMA_VERSION:
-                raise LedgerMismatch(
-                    f"this ledger has schema {version}; this version of demur reads up"
-                    f" to {SCHEMA_VERSION}. Use a newer demur. Nothing was spent."
-                )
-            while version < SCHEMA_VERSION:
-                if version not in MIGRATIONS:
-                    raise LedgerMismatch(
-                        f"this ledger has schema {version}, from which no migration is"
-                        f" known to {SCHEMA_VERSION}. Nothing was spent."
-                    )
-                MIGRATIONS[version](connection)
-                version += 1
-                connection.execute(ledger.update().values(schema_version=version))
-
     def close(self) -> None:
-        """Close what is open; a durable ledger can be opened again."""
+        """Close what is open; a durable store can be opened again."""
         if os.getpid() == self._process:
             self._engine.dispose()
-
-
-_TIP = sa.select(ledger.c.sequence, ledger.c.hash)
-_TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 
 
 def shown_address(url: str | os.PathLike[str]) -> str:
@@ -360,24 +218,9 @@ def shown_address(url: str | os.PathLike[str]) -> str:
     return f"{address.drivername}://...{where}"
 
 
-def lock_ledger(connection: Connection) -> tuple[int, str, list[str]]:
-    """Take the lock all writers share; the tip and the totals as they stand."""
-    tip = connection.execute(_locked(_TIP, connection)).one()
-    totals = connection.execute(_locked(_TOTALS, connection)).scalars()
-    return int(tip.sequence), str(tip.hash), list(totals)
-
-
-def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]:
-    return (
-        statement.with_for_update()
-        if connection.dialect.name == "postgresql"
-        else statement
-    )
-
-
 @contextmanager
 def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
-    """One thread at a time on the single connection of a ledger in memory."""
+    """One thread at a time on the single connection of a store in memory."""
     if durable:
         yield
         return
@@ -409,13 +252,13 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
             raise
         if progress.committing:
             raise OutcomeUnknown(
-                f"the ledger was lost while it answered a commit: {cause}. What was"
+                f"the store was lost while it answered a commit: {cause}. What was"
                 " asked may or may not have been written. Repeat the same call with the"
                 " same idempotency key: it pays once. Without a key, count it as spent."
             ) from error
         raise LedgerUnreachable(
-            f"the ledger could not be reached: {cause}. Nothing was spent by this step;"
-            " what was charged before it stays spent."
+            f"the ledger's store could not be reached: {cause}. Nothing was spent by"
+            " this step; what was charged before it stays spent."
         ) from error
 
 

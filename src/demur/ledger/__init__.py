@@ -11,9 +11,14 @@ if TYPE_CHECKING:
     from demur.ledger.filters import Filter as Filter
     from demur.ledger.filters import GaussianMeter as GaussianMeter
     from demur.ledger.filters import RenyiMeter as RenyiMeter
+    from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind
+    from demur.ledger.in_memory import ledger_for as ledger_for
     from demur.ledger.in_memory import ledger_or_in_memory as ledger_or_in_memory
+    from demur.ledger.in_memory import left_behind as left_behind
+    from demur.ledger.in_memory import whole_budget as whole_budget
     from demur.ledger.ledger import Ledger as Ledger
     from demur.ledger.notes import Note as Note
+    from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
     from demur.ledger.reading import Reading as Reading
     from demur.ledger.reservation import Draw as Draw

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from demur.core.adjacency import Unit
+import math
+from dataclasses import dataclass
+
+from demur.core import accounting
+from demur.core.accounting.events import Pure
+from demur.core.accounting.gaussian import ideal_delta
+from demur.core.adjacency import Ball, Unit
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.errors import NotPriced, NotPrivate
+from demur.core.rounding import up
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
 from demur.ledger.ledger import Ledger
+
+DELTA = 1e-6  # at which a release without a ledger is read, if nothing else says
+_SMALLEST = 2.0**-1022  # the least budget there is
+
+
+@dataclass(frozen=True)
+class LedgerLeftBehind:
+    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
+
+    dataset: str
+
+
+def left_behind(ledger: object) -> object:
+    """What a pickle holds in place of a ledger."""
+    if isinstance(ledger, Ledger):
+        return LedgerLeftBehind(ledger.terms.dataset)
+    return ledger
 
 
 def ledger_or_in_memory(
@@ -18,9 +45,54 @@ def ledger_or_in_memory(
     """The ledger given, or one in memory for this release alone ("not recorded")."""
     if ledger is None:
         return Ledger(budget, unit=unit, dataset="not named", filter=filter)
+    if isinstance(ledger, LedgerLeftBehind):
+        raise NotPrivate(
+            "this object was copied to another process or loaded from a file, and its"
+            f" ledger {ledger.dataset!r} stayed behind: a release here would not be"
+            " charged to it. Set ledger= to the opened ledger (or to None, for a"
+            " release that is not recorded). Nothing was spent."
+        )
     if not isinstance(ledger, Ledger):
         raise TypeError(
             f"ledger must be a Ledger or None; got {type(ledger).__name__}."
             " Nothing was spent."
         )
     return ledger
+
+
+def ledger_for(
+    ledger: object, declaration: Declaration, unit: Unit | None = None
+) -> Ledger:
+    """The ledger given, or one in memory that this one declaration fills.
+
+    It is read at `unit`, by default the first that the declaration speaks of.
+    """
+    if ledger is not None:
+        return ledger_or_in_memory(ledger, Budget(1.0), unit=_first(declaration.cost))
+    at = _first(declaration.cost) if unit is None else unit
+    budget = whole_budget(declaration, at)
+    filter = None if budget.delta else "pure"
+    return ledger_or_in_memory(None, budget, unit=at, filter=filter)
+
+
+def whole_budget(declaration: Declaration, unit: Unit) -> Budget:
+    """The budget that this one declaration uses up."""
+    event = declaration.cost.at(unit)
+    if isinstance(event, Pure):
+        return Budget(max(event.epsilon, _SMALLEST))
+    epsilon = up(accounting.price(event, ideal_delta(DELTA)), 4)
+    if not math.isfinite(epsilon):
+        raise NotPriced(
+            f"{declaration.name!r} adds too little noise for any epsilon at delta"
+            f" {DELTA:g}. Add more noise. Nothing was spent."
+        )
+    return Budget(epsilon, DELTA)
+
+
+def _first(cost: Cost) -> Unit:
+    term = cost.terms[0]
+    if isinstance(term, Fixed):
+        return term.unit
+    curve = getattr(term, "sensitivity", None) or getattr(term, "distance", None)
+    radius = curve.knots[-1][0] if curve is not None else 0.0
+    return Ball(radius or 1.0, space=term.space)

@@ -14,11 +14,11 @@ from sqlalchemy.engine import Connection
 from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
+from demur.core.digest import digest_of_text
 from demur.core.entry import Entry, Promise
 from demur.core.errors import DemurError, LedgerDamaged
-from demur.durable import store
-from demur.durable.chain import Tip, digest
-from demur.ledger import amounts, filters, rows
+from demur.durable.chain import Tip
+from demur.ledger import amounts, filters, rows, tables
 from demur.ledger.budget import Budget
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
@@ -40,7 +40,7 @@ class LedgerReader:
     """The reading half of `Ledger`."""
 
     terms: Terms
-    _store: store.Store
+    _store: tables.LedgerStore
 
     @property
     def durable(self) -> bool:
@@ -100,7 +100,7 @@ class LedgerReader:
 
         def look(connection: Connection, again: bool = False) -> Entry | None:
             if settled:
-                store.lock_ledger(connection)
+                tables.lock_ledger(connection)
             found = rows.charge_by_key(connection, idempotency_key)
             if found is None:
                 return None
@@ -187,7 +187,7 @@ class LedgerReader:
         """The tip of the chain; keep it elsewhere to find a cut or a rewrite."""
         with self._store.read() as connection:
             row = connection.execute(
-                sa.select(store.ledger.c.sequence, store.ledger.c.hash)
+                sa.select(tables.ledger.c.sequence, tables.ledger.c.hash)
             ).one()
         return Tip(row.sequence, row.hash)
 
@@ -196,7 +196,7 @@ class LedgerReader:
             found = (
                 rows.hash_at(connection, tip.sequence)
                 if tip.sequence
-                else digest(self.terms.to_text())
+                else digest_of_text(self.terms.to_text())
             )
         if found != tip.hash:
             raise LedgerDamaged(

@@ -17,10 +17,10 @@ from demur.core.accounting.events import Event, Pure
 from demur.core.accounting.profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.declaration import Declaration
+from demur.core.digest import digest_of_text
 from demur.core.entry import epsilon_with_slack
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.rounding import up
-from demur.durable.chain import digest
 
 
 @dataclass(frozen=True)
@@ -111,4 +111,4 @@ def declaration_from_text(text: str) -> Declaration:
 
 def event_digest(event: Event) -> str:
     """The name under which an event's profile is kept."""
-    return digest(repr(event))
+    return digest_of_text(repr(event))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,25 +15,27 @@ from demur.core.accounting.events import Event
 from demur.core.accounting.profile import Profile
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration
+from demur.core.digest import digest_of_text
 from demur.core.errors import LedgerDamaged
-from demur.durable import chain, store
-from demur.durable.chain import canonical, digest
+from demur.durable import chain
+from demur.durable.chain import canonical
+from demur.ledger import tables
 from demur.ledger.reading import Group, declaration_from_text, event_digest
 
 Body = dict[str, Any]
 
 # Built once: putting a statement together costs more than running it.
-_INSERT_ROW = store.rows.insert()
-_MOVE_TIP = store.ledger.update().values(
+_INSERT_ROW = tables.rows.insert()
+_MOVE_TIP = tables.ledger.update().values(
     sequence=sa.bindparam("to"), hash=sa.bindparam("new")
 )
 _SET_TOTALS = (
-    store.budgets.update()
-    .where(store.budgets.c.position == sa.bindparam("at"))
+    tables.budgets.update()
+    .where(tables.budgets.c.position == sa.bindparam("at"))
     .values(totals=sa.bindparam("new"))
 )
-_DECLARATION = sa.select(store.declarations.c.body).where(
-    store.declarations.c.digest == sa.bindparam("name")
+_DECLARATION = sa.select(tables.declarations.c.body).where(
+    tables.declarations.c.digest == sa.bindparam("name")
 )
 
 
@@ -44,11 +45,6 @@ class KeptProfile(NamedTuple):
     event: Event
     digest: str
     data: bytes
-
-
-def now() -> str:
-    """The time of a row."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def append(
@@ -81,7 +77,7 @@ def append(
 
 def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
     """The charge with this idempotency key, if there is one."""
-    rows = store.rows
+    rows = tables.rows
     row = connection.execute(
         sa.select(rows.c.sequence, rows.c.body).where(rows.c.idempotency_key == key)
     ).first()
@@ -90,7 +86,7 @@ def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
 
 def body_of(connection: Connection, entry_id: str, kind: str) -> Body | None:
     """The charge or the commit of an entry, if there is one."""
-    rows = store.rows
+    rows = tables.rows
     text = connection.execute(
         sa.select(rows.c.body).where(rows.c.entry_id == entry_id, rows.c.kind == kind)
     ).scalar_one_or_none()
@@ -99,7 +95,7 @@ def body_of(connection: Connection, entry_id: str, kind: str) -> Body | None:
 
 def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | None:
     """The charge with this id, if it was written."""
-    rows = store.rows
+    rows = tables.rows
     row = connection.execute(
         sa.select(rows.c.sequence, rows.c.body).where(
             rows.c.entry_id == entry_id, rows.c.kind == "charge"
@@ -110,7 +106,7 @@ def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | No
 
 def draws(connection: Connection, entry_id: str) -> int:
     """How many draws of a reservation were handed out."""
-    rows = store.rows
+    rows = tables.rows
     # A row without a count is one draw, as a ledger of schema 1 wrote it.
     handed_out = sa.func.sum(sa.func.coalesce(rows.c.count, 1))
     statement = sa.select(sa.func.coalesce(handed_out, 0)).where(
@@ -121,7 +117,7 @@ def draws(connection: Connection, entry_id: str) -> int:
 
 def with_token(connection: Connection, entry_id: str, token: str) -> Body | None:
     """The row of an entry that carries this token, if it was written."""
-    rows = store.rows
+    rows = tables.rows
     statement = sa.select(rows.c.body).where(
         rows.c.entry_id == entry_id, rows.c.body.contains(token)
     )
@@ -134,7 +130,7 @@ def with_token(connection: Connection, entry_id: str, token: str) -> Body | None
 
 def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]]:
     """The notes of an entry, or of all of them, in order."""
-    rows = store.rows
+    rows = tables.rows
     statement = sa.select(rows.c.sequence, rows.c.body).where(rows.c.kind == "note")
     if entry_id is not None:
         statement = statement.where(rows.c.entry_id == entry_id)
@@ -144,10 +140,10 @@ def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]
 
 def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
     """Every charge, in order, with what it declared."""
-    rows = store.rows
+    rows = tables.rows
     said = {
         row.digest: row.body
-        for row in connection.execute(sa.select(store.declarations))
+        for row in connection.execute(sa.select(tables.declarations))
     }
     statement = (
         sa.select(rows.c.sequence, rows.c.body)
@@ -186,7 +182,7 @@ def profiles_of(declared: Declaration, count: int = 1) -> dict[str, KeptProfile]
         profile = accounting.profile_of(event)
         if profile is not None:
             data = profile.to_bytes()
-            kept[event_digest(event)] = KeptProfile(event, digest(data), data)
+            kept[event_digest(event)] = KeptProfile(event, digest_of_text(data), data)
     return kept
 
 
@@ -198,7 +194,7 @@ def keep(
     A curve that is there already stays, whatever machine computed it: two machines may
     differ in the last bit, and both are upper bounds.
     """
-    name, said, kept = digest(text), store.declarations, store.profiles
+    name, said, kept = digest_of_text(text), tables.declarations, tables.profiles
     if connection.execute(_DECLARATION, {"name": name}).first() is None:
         connection.execute(said.insert().values(digest=name, body=text))
     counted = {}
@@ -222,7 +218,7 @@ def keep(
 def profiles(connection: Connection) -> dict[Event, Profile]:
     """Every stored curve that is whole, by its event."""
     kept: dict[Event, Profile] = {}
-    for row in connection.execute(sa.select(store.profiles)):
+    for row in connection.execute(sa.select(tables.profiles)):
         if is_whole(row):  # If not, a reading builds it anew and `verify` reports it.
             event = events.from_json(json.loads(row.event_body))
             kept[event] = Profile.from_bytes(row.body)
@@ -235,12 +231,12 @@ def is_whole(row: Any) -> bool:
         event = events.from_json(json.loads(row.event_body))
     except (ValueError, RecursionError):
         return False
-    return event_digest(event) == row.event and digest(row.body) == row.digest
+    return event_digest(event) == row.event and digest_of_text(row.body) == row.digest
 
 
 def groups(connection: Connection) -> list[Group]:
     """Equal declarations, counted by the database: a reading parses each once."""
-    rows, said = store.rows, store.declarations
+    rows, said = tables.rows, tables.declarations
     # By count as well: the product is taken here, where no sum can overflow.
     grouped = (
         sa.select(
@@ -272,7 +268,7 @@ def groups(connection: Connection) -> list[Group]:
     found = []
     for row in connection.execute(statement):
         label = str(json.loads(row.example)["label"])
-        if row.said is None or digest(row.said) != row.declaration:
+        if row.said is None or digest_of_text(row.said) != row.declaration:
             raise LedgerDamaged(
                 f"what {label!r} declared is missing or was edited: the ledger cannot"
                 " be read. Verify it, and go back to a whole copy."
@@ -291,7 +287,7 @@ def groups(connection: Connection) -> list[Group]:
 
 def hash_at(connection: Connection, sequence: int) -> str | None:
     """The hash of one row."""
-    rows = store.rows
+    rows = tables.rows
     return connection.execute(
         sa.select(rows.c.hash).where(rows.c.sequence == sequence)
     ).scalar_one_or_none()
@@ -304,5 +300,5 @@ def set_totals(connection: Connection, position: int, text: str) -> None:
 
 def totals(connection: Connection) -> list[str]:
     """The totals of the budgets, as text."""
-    statement = sa.select(store.budgets.c.totals).order_by(store.budgets.c.position)
+    statement = sa.select(tables.budgets.c.totals).order_by(tables.budgets.c.position)
     return list(connection.execute(statement).scalars())

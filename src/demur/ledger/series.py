@@ -14,8 +14,7 @@ import sqlalchemy as sa
 
 from demur.core.adjacency import Unit
 from demur.core.errors import NotCovered, NotPriced
-from demur.durable import store
-from demur.ledger import amounts, filters
+from demur.ledger import amounts, filters, tables
 from demur.ledger import rows as journal
 from demur.ledger.filters import Amounts
 from demur.ledger.ledger import Ledger
@@ -37,9 +36,9 @@ def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
     The last moment is `ledger.status()`.
     """
     statement = (
-        sa.select(store.rows.c.sequence, store.rows.c.body)
-        .where(store.rows.c.kind == "charge")
-        .order_by(store.rows.c.sequence)
+        sa.select(tables.rows.c.sequence, tables.rows.c.body)
+        .where(tables.rows.c.kind == "charge")
+        .order_by(tables.rows.c.sequence)
     )
     with ledger._store.read() as connection:
         rows = [(int(r.sequence), r.body) for r in connection.execute(statement)]

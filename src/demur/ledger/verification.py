@@ -13,9 +13,10 @@ from fractions import Fraction
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.durable import chain, store
-from demur.durable.chain import Tip, digest
-from demur.ledger import amounts, filters
+from demur.core.digest import digest_of_text
+from demur.durable import chain
+from demur.durable.chain import Tip
+from demur.ledger import amounts, filters, tables
 from demur.ledger import rows as journal
 from demur.ledger.filters import Amounts
 from demur.ledger.notes import checked
@@ -53,8 +54,8 @@ def verify_rows(
 ) -> Verification:
     """Walk the chain from its genesis and recompute everything that is derived."""
     problems: list[str] = []
-    ledger = connection.execute(sa.select(store.ledger)).one()
-    genesis = digest(ledger.terms)
+    ledger = connection.execute(sa.select(tables.ledger)).one()
+    genesis = digest_of_text(ledger.terms)
     if ledger.terms != terms.to_text():
         problems.append("the terms are not in canonical form")
     if signer is not None and signer != terms.signer:
@@ -69,7 +70,7 @@ def verify_rows(
     used: dict[str, str] = {}
     curves: dict[str, str] = {}
     at_wanted: str | None = genesis if wanted and wanted.sequence == 0 else None
-    statement = sa.select(store.rows).order_by(store.rows.c.sequence)
+    statement = sa.select(tables.rows).order_by(tables.rows.c.sequence)
     for row in connection.execute(statement.execution_options(yield_per=2000)):
         if len(problems) >= _MOST_PROBLEMS:
             problems.append("more problems follow; stopped here")
@@ -176,9 +177,9 @@ def _derived(
     """Problems of everything that follows from the rows."""
     problems = []
     said = {}
-    for row in connection.execute(sa.select(store.declarations)):
+    for row in connection.execute(sa.select(tables.declarations)):
         said[row.digest] = row.body
-        if digest(row.body) != row.digest:
+        if digest_of_text(row.body) != row.digest:
             problems.append(f"the declaration {row.digest[:12]}... was edited")
     problems += [
         f"{where}: its declaration is missing"
@@ -203,7 +204,7 @@ def _derived(
     if len(stored) != len(terms.budgets):
         problems.append("a budget row is missing or too many")
     there = set()
-    for row in connection.execute(sa.select(store.profiles)):
+    for row in connection.execute(sa.select(tables.profiles)):
         there.add(row.event)
         if curves.get(row.event) != row.digest or not journal.is_whole(row):
             problems.append(f"the stored curve {row.event[:12]}... was edited")

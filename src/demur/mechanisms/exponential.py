@@ -7,22 +7,86 @@ their sum, by a factor within [beta, 1/beta], and 1/beta <= e^(epsilon/2): the r
 two probabilities is at most e^epsilon, exactly. Scores are cut at S (which keeps them
 1-sensitive), so that a^s 2^(b (S - s)) are integers, and a uniform integer below their
 sum is drawn by rejection from the entry's stream: no rounding, statistical distance 0.
+
+`GridQuantile` chooses a quantile so: the score of a candidate is how many values it is
+away from the quantile, which one value changes by at most 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from demur.core import recording, validate
-from demur.core.entropy import Stream
+from demur.core.accounting.events import Pure
+from demur.core.adjacency import Unit
+from demur.core.bounds import Bound
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.entropy import NoiseKey, Stream
 
 _BITS = 32
 _LARGEST_TABLE = 2.0**29  # bytes
 _FURTHEST = 64.0  # natural logarithms below the best weight at which scores are cut
+
+
+@dataclass(frozen=True, eq=False)
+class GridQuantile:
+    """A quantile of some numbers, chosen from a public, sorted grid.
+
+    Pure `epsilon` at `unit`, if a change of one record there changes one number.
+    """
+
+    quantile: float
+    epsilon: float
+    grid: NDArray[np.float64]
+    unit: Unit
+    name: str = "a quantile by the exponential mechanism"
+    bounds: tuple[Bound, ...] = ()
+    unprotected: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.open_probability(quantile=self.quantile)
+        check_size(len(self.grid), self.epsilon)
+
+    def declaration(self) -> Declaration:
+        """Cost and fine print, for the ledger."""
+        return Declaration(
+            self.name,
+            Cost((Fixed(self.unit, Pure(self.epsilon)),)),
+            bounds=self.bounds,
+            unprotected=self.unprotected,
+            assumptions=self.assumptions,
+            fingerprint=self.fingerprint,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        return fingerprint_of(
+            "quantile", self.quantile, self.epsilon, self.grid, self.unit.to_json()
+        )
+
+    def apply(
+        self, values: NDArray[np.float64], entropy: NoiseKey, digest: str
+    ) -> float:
+        """The candidate that was drawn; `digest` is that of the entry's input."""
+        entropy.pays_for(self.fingerprint, digest)
+        aim = round(self.quantile * values.size)
+        ranks = np.searchsorted(np.sort(values), self.grid, side="right")
+        stream = entropy.stream("exponential mechanism")
+        chosen = draw_index(
+            [abs(int(rank) - aim) for rank in ranks], self.epsilon, stream
+        )
+        return float(self.grid[chosen])
 
 
 def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:

@@ -29,10 +29,11 @@ nothing about the value. Only whole vectors are released.
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -42,13 +43,14 @@ from demur.core import accounting, recording, validate
 from demur.core.accounting import calibrate, events
 from demur.core.adjacency import Unit
 from demur.core.bounds import Bound, real_array
-from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.digest import digest_of_array
+from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
 from demur.core.rounding import quotient_up, sum_up, up
 from demur.core.sensitivity import Sensitivity, Table
-from demur.ledger import Ledger
+from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.sampling.rounded_gaussian import (
     LARGEST_SCALE,
     rounded_gaussian,
@@ -80,7 +82,7 @@ class Gaussian:
     ...     unit=AddOrRemoveOne(), dimension=3)
     >>> round(mechanism.sigma, 3)
     4.225
-    >>> private = mechanism.release([10.0, 20.0, 30.0], ledger, label="three counts")
+    >>> private = mechanism.release([10.0, 20.0, 30.0], ledger=ledger, label="counts")
     >>> private.value.shape
     (3,)
     """
@@ -175,15 +177,30 @@ class Gaussian:
             sigma = 1.0
         else:
             slack, sigma = _slack(float(self.grid), self.dimension), self.sigma
+        cost = self.sensitivity.plus(slack).cost(sigma)
         return Declaration(
             name=self.name,
-            cost=self.sensitivity.plus(slack).cost(sigma),
+            cost=cost,
             sampler_distance=sampler_distance(self.dimension, self._scale()),
             bounds=self.bounds,
             unprotected=self.unprotected,
             assumptions=self.assumptions,
-            fingerprint=digest_of(np.append(self.sigma, self.grid)),
+            fingerprint=fingerprint_of(
+                "gaussian",
+                np.append(self.sigma, self.grid),
+                self.dimension,
+                cost.to_json(),
+            ),
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        return self.declaration().fingerprint
+
+    def digest(self, value: ArrayLike) -> str:
+        """What an entry that pays for `value` is bound to."""
+        return digest_of_array(self.check(value))
 
     def check(self, value: ArrayLike) -> Values:
         """The value as a float64 vector that can be released, or a clear error.
@@ -212,24 +229,48 @@ class Gaussian:
     def apply(self, value: ArrayLike, entropy: NoiseKey, *, draw: int = 0) -> Values:
         """`value` on the grid plus integer noise, exact in float64.
 
-        `entropy` is the key of the ledger entry that paid (`ledger.key(entry)`), `draw`
-        the number of the draw where one entry pays for several: equal numbers are equal
+        `entropy` is the key of the payment (`ledger.paid(...)`); one that was paid for
+        another mechanism, other parameters or another value is refused. `draw` is the
+        number of the draw where one entry pays for several: equal numbers are equal
         noise. Prefer `release`, which charges first.
         """
+
+        def drawn() -> Values:
+            vector = self.check(value)
+            entropy.pays_for(
+                self.fingerprint, lambda: digest_of_array(vector), draw=draw
+            )
+            return self._noisy(vector, entropy, draw)
+
+        return self._watched(value, entropy, drawn)
+
+    def noise(self, entropy: NoiseKey, *, draw: int = 0) -> Values:
+        """The noise alone, for an engine that has paid for a family of mechanisms.
+
+        The engine has asked `entropy.pays_for` about the family; without that the key
+        gives no stream.
+        """
+        silence = np.zeros(self.dimension)
+        return self._watched(
+            silence, entropy, lambda: self._noisy(silence, entropy, draw)
+        )
+
+    def _watched(
+        self, value: ArrayLike, entropy: NoiseKey, drawn: Callable[[], Values]
+    ) -> Values:
         tape = recording.active()
         if tape is None:
-            return self._apply(value, entropy, draw)
+            return drawn()
         assert isinstance(self.sensitivity, Sensitivity)
         return tape.passed(
             self.name,
             recording.Shift(self.sensitivity, self.sigma),
             (np.asarray(value, dtype=np.float64),),
-            lambda: self._apply(value, entropy, draw),
+            drawn,
             key=entropy,
         )
 
-    def _apply(self, value: ArrayLike, entropy: NoiseKey, draw: int) -> Values:
-        vector = self.check(value)
+    def _noisy(self, vector: Values, entropy: NoiseKey, draw: int) -> Values:
         index = np.rint(vector.reshape(-1) / self.grid).astype(np.int64)
         noise = rounded_gaussian(
             self.dimension,
@@ -259,39 +300,34 @@ class Gaussian:
     def release(
         self,
         value: ArrayLike,
-        ledger: Ledger,
         *,
-        label: str,
+        ledger: Ledger | None = None,
+        label: str = "a noisy value",
         idempotency_key: str | None = None,
         source: Source | None = None,
     ) -> Release[Values]:
         """Check, charge, draw, commit: the noisy value and the entry that paid.
 
         A declined charge draws nothing. With an `idempotency_key` a task that died
-        before its commit is repeated with the very same noise, and pays once.
+        before its commit is repeated with the very same noise, and pays once. Without
+        a ledger (None) the release is recorded in memory only, and its statement says
+        so.
         """
         vector = self.check(value)
-        bound = digest_of(vector)
-        entry = ledger.charge(
+        with ledger_for(ledger, self.declaration()).paid(
             self,
             label=label,
-            input_digest=bound,
+            digest=digest_of_array(vector),
             idempotency_key=idempotency_key,
-            source=source or OsEntropy(),
-        )
-        released = self.apply(vector, ledger.key(entry, bound))
-        ledger.commit(entry, digest_of(released))
-        return Release(released, entry)
+            source=source,
+        ) as payment:
+            released = self.apply(vector, payment.key)
+            payment.released(digest_of_array(released))
+        return Release(released, payment.entry)
 
     def _scale(self) -> float | Values:
         """sigma / grid; exact, the grid being a power of two."""
         return self.sigma / self.grid
-
-
-def digest_of(values: Values) -> str:
-    """A digest of shape and content."""
-    head = f"{values.shape}".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 def _slack(grid: float, dimension: int) -> float:

@@ -22,7 +22,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +32,7 @@ from demur.core import validate
 from demur.core.adjacency import ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.core.rounding import down
@@ -42,11 +43,10 @@ from demur.mechanisms.reports import (
     Reports,
     RowIds,
     Values,
-    checked_row_ids,
     coordinates,
-    must_last,
     points_in_cube,
     release_rows,
+    rows_digest,
 )
 from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
 from demur.mechanisms.sampling.row_streams import RowStreams
@@ -129,14 +129,20 @@ class GaussianReports:
     def declaration(self, space: str = "cube") -> Declaration:
         """Cost, sampler distance and fine print of one row."""
         validate.name(space=space)
-        return self._row(space).declaration()
+        return replace(self._row(space).declaration(), fingerprint=self.fingerprint)
 
     def check(self, points: ArrayLike) -> Values:
         """The points as a float64 matrix in the unit cube, or a clear error."""
         return points_in_cube(points, self.dimension)
 
-    def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
-        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        return fingerprint_of("gaussian rows", self.sigma, self.dimension)
+
+    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
+        """What an entry that pays for these rows is bound to."""
+        return rows_digest(self, points, row_ids)
 
     def row_key(self, entropy: NoiseKey) -> bytes:
         """The key of the rows' streams: what a worker gets in place of the entry's."""
@@ -173,7 +179,7 @@ class GaussianReports:
         self,
         points: ArrayLike,
         *,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
         label: str = "Gaussian reports",
         space: str = "cube",
@@ -181,15 +187,11 @@ class GaussianReports:
         source: Source | None = None,
     ) -> Release[Reports]:
         """Check, charge, draw, commit: as `BPM.privatize`."""
-        matrix = self.check(points)
-        ids = checked_row_ids(row_ids, len(matrix))
-        must_last(ledger, idempotency_key)
         return release_rows(
             self,
-            matrix,
-            self._draw,
-            ledger=self.ledger_for(ledger, space),
-            row_ids=ids,
+            points,
+            ledger=ledger,
+            row_ids=row_ids,
             label=label,
             space=space,
             idempotency_key=idempotency_key,

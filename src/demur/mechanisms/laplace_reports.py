@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,22 +28,21 @@ from demur.core.adjacency import ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.core.rounding import product_up, quotient_down
-from demur.ledger import Ledger, ledger_or_in_memory
-from demur.mechanisms.bpm.mechanism import BPM, root_up, whole_budget
+from demur.ledger import Ledger, ledger_for
+from demur.mechanisms.bpm.mechanism import BPM, root_up
 from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.reports import (
     Reports,
     RowIds,
     Values,
-    checked_row_ids,
     coordinates,
-    must_last,
     points_in_cube,
     release_rows,
+    rows_digest,
 )
 from demur.mechanisms.sampling.row_streams import RowStreams
 
@@ -113,14 +113,21 @@ class LaplacePerDimension:
                 "each record is one row (records_per_person says how many a person"
                 " may own)",
             ),
+            fingerprint=self.fingerprint,
         )
 
     def check(self, points: ArrayLike) -> Values:
         """The points as a float64 matrix in the unit cube, or a clear error."""
         return points_in_cube(points, self.dimension)
 
-    def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
-        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        return fingerprint_of("laplace rows", self.epsilon, self.dimension)
+
+    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
+        """What an entry that pays for these rows is bound to."""
+        return rows_digest(self, points, row_ids)
 
     def row_key(self, entropy: NoiseKey) -> bytes:
         """The key of the rows' streams: what a worker gets in place of the entry's."""
@@ -137,15 +144,14 @@ class LaplacePerDimension:
 
     def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills."""
-        budget = whole_budget(self.declaration(space))
         make_table(self.rate, math.inf, 1)
-        return ledger_or_in_memory(ledger, budget, unit=ReplaceOne(), filter="pure")
+        return ledger_for(ledger, self.declaration(space), unit=ReplaceOne())
 
     def privatize(
         self,
         points: ArrayLike,
         *,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
         label: str = "per-dimension Laplace reports",
         space: str = "cube",
@@ -153,15 +159,11 @@ class LaplacePerDimension:
         source: Source | None = None,
     ) -> Release[Reports]:
         """Check, charge, draw, commit: as `BPM.privatize`."""
-        matrix = self.check(points)
-        ids = checked_row_ids(row_ids, len(matrix))
-        must_last(ledger, idempotency_key)
         return release_rows(
             self,
-            matrix,
-            self._draw,
-            ledger=self.ledger_for(ledger, space),
-            row_ids=ids,
+            points,
+            ledger=ledger,
+            row_ids=row_ids,
             label=label,
             space=space,
             idempotency_key=idempotency_key,

@@ -6,8 +6,6 @@ change nothing, and two worlds that differ in one record differ in one report.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import recording
 from demur.core.bounds import finite_matrix, real_array
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.digest import digest_of_rows, increasing
+from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.mechanisms.sampling.row_streams import RowStreams
@@ -61,7 +60,7 @@ class ReportMechanism(Protocol):
         self,
         points: ArrayLike,
         *,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
         label: str = ...,
         space: str = "cube",
@@ -78,6 +77,15 @@ class RowMechanism(ReportMechanism, Protocol):
 
     `draw_rows(matrix, ids, RowStreams(row_key(key)))` is what `privatize` draws.
     """
+
+    @property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        ...
+
+    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
+        """What an entry that pays for these rows is bound to."""
+        ...
 
     def row_key(self, entropy: NoiseKey) -> bytes:
         """The key of the rows' streams: all a worker is given, never the entry's."""
@@ -167,51 +175,80 @@ def coordinates(name: str, values: ArrayLike, dimension: int) -> Values:
 
 
 def release_rows(
-    mechanism: ReportMechanism,
-    matrix: Values,
-    draw: Callable[[Values, RowIds, NoiseKey], Values],
+    mechanism: RowMechanism,
+    points: ArrayLike,
     *,
-    ledger: Ledger,
-    row_ids: RowIds,
+    ledger: Ledger | None,
+    row_ids: ArrayLike | None,
     label: str,
     space: str,
     idempotency_key: str | None,
     source: Source | None,
 ) -> Release[Reports]:
-    """Charge, draw, commit; everything that can refuse has been asked before."""
-    bound = digest_of_rows("points", matrix, row_ids)
-    entry = ledger.charge(
-        mechanism.declaration(space),
+    """Check, charge, draw, commit; whatever can refuse is asked before the charge."""
+    matrix = mechanism.check(points)
+    ids = checked_row_ids(row_ids, len(matrix))
+    must_last(ledger, idempotency_key)
+    digest = digest_of_rows("points", matrix, ids)
+    declared = mechanism.declaration(space)
+    with mechanism.ledger_for(ledger, space).paid(
+        declared,
         label=label,
-        input_digest=bound,
+        digest=digest,
         idempotency_key=idempotency_key,
-        source=source or OsEntropy(),
-    )
-    key = ledger.key(entry, bound)
-    values = drawn_rows(
-        entry.declaration,
-        matrix,
-        row_ids,
-        key,
-        lambda: draw(matrix, row_ids, key),
-    )
-    ledger.commit(entry, digest_of_rows("reports", values, row_ids))
-    return Release(Reports(values, row_ids, mechanism), entry)
+        source=source,
+    ) as payment:
+        values = _drawn(mechanism, declared, matrix, ids, payment.key, digest)
+        payment.released(digest_of_rows("reports", values, ids))
+    return Release(Reports(values, ids, mechanism), payment.entry)
 
 
-def drawn_rows(
+def apply_rows(
+    mechanism: RowMechanism,
+    points: ArrayLike,
+    entropy: NoiseKey,
+    row_ids: ArrayLike | None,
+    space: str,
+) -> Values:
+    """One report for each row, if the key was paid for this mechanism and these rows.
+
+    A key for a part of the rows is `entropy.part(mechanism.digest(points, row_ids))`.
+    """
+    matrix = mechanism.check(points)
+    ids = checked_row_ids(row_ids, len(matrix))
+    return _drawn(mechanism, mechanism.declaration(space), matrix, ids, entropy, None)
+
+
+def rows_digest(
+    mechanism: ReportMechanism, points: ArrayLike, row_ids: ArrayLike | None
+) -> str:
+    """What an entry that pays for these rows is bound to, whatever their order."""
+    matrix = mechanism.check(points)
+    return digest_of_rows("points", matrix, checked_row_ids(row_ids, len(matrix)))
+
+
+def _drawn(
+    mechanism: RowMechanism,
     declaration: Declaration,
     matrix: Values,
-    row_ids: RowIds,
-    key: NoiseKey,
-    draw: Callable[[], Values],
+    ids: RowIds,
+    entropy: NoiseKey,
+    digest: str | None,
 ) -> Values:
-    """`draw()`: the point at which rows get their noise, and can be watched."""
+    """The point at which rows get their noise, and can be watched."""
+
+    def draw() -> Values:
+        entropy.pays_for(
+            declaration.fingerprint,
+            digest or (lambda: digest_of_rows("points", matrix, ids)),
+        )
+        return mechanism.draw_rows(matrix, ids, RowStreams(mechanism.row_key(entropy)))
+
     tape = recording.active()
     if tape is None:
         return draw()
     declared = recording.Rows(declaration.cost)
-    return tape.passed(declaration.name, declared, (row_ids, matrix), draw, key=key)
+    return tape.passed(declaration.name, declared, (ids, matrix), draw, key=entropy)
 
 
 def must_last(ledger: Ledger | None, idempotency_key: str | None) -> None:
@@ -237,25 +274,10 @@ def checked_row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
     if (given < 0).any():
         raise ValueError("row_ids must not be negative. Nothing was spent.")
     ids = np.array(given, dtype=np.uint64)
-    if not _increasing(ids) and len(np.unique(ids)) != count:
+    if not increasing(ids) and len(np.unique(ids)) != count:
         raise ValueError(
             "row_ids must all differ: two rows of one id would share their noise, and"
             " the difference of their reports would show that of their points."
             " Nothing was spent."
         )
     return ids
-
-
-def digest_of_rows(what: str, matrix: Values, ids: RowIds) -> str:
-    """A digest of rows and their content, whatever their order."""
-    if not _increasing(ids):
-        order = np.argsort(ids)
-        ids, matrix = ids[order], matrix[order]
-    found = hashlib.sha256(f"bpm {what} {matrix.shape}\x00".encode())
-    found.update(np.ascontiguousarray(ids, dtype="<u8").data)
-    found.update(np.ascontiguousarray(matrix, dtype="<f8").data)
-    return found.hexdigest()
-
-
-def _increasing(ids: RowIds) -> bool:
-    return bool((ids[1:] > ids[:-1]).all())

@@ -17,7 +17,7 @@ from demur import training
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration, Mechanism
-from demur.core.entropy import OsEntropy, Source
+from demur.core.entropy import Source
 from demur.core.errors import DemurError
 from demur.core.release import Release
 from demur.ledger import Filter, Ledger
@@ -131,7 +131,7 @@ def _privatize(
 
 
 def _release(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
-    return made.release(inputs["value"], ledger, label=LABEL, source=source)
+    return made.release(inputs["value"], ledger=ledger, label=LABEL, source=source)
 
 
 def _apply(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
@@ -140,18 +140,18 @@ def _apply(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any
     check = getattr(made, "check", None)
     if callable(check):
         value = check(value)
-    entry = ledger.charge(made, label=LABEL, source=source or OsEntropy())
-    released = made.apply(value, ledger.key(entry))
-    ledger.commit(entry, _digest(released))
-    return Release(released, entry)
+    with ledger.paid(made, label=LABEL, source=source) as payment:
+        released = made.apply(value, payment.key)
+        payment.released(_digest(released))
+    return Release(released, payment.entry)
 
 
 def _charge(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
     del inputs
-    entry = ledger.charge(made, label=LABEL, source=source or OsEntropy())
-    ledger.key(entry)
-    ledger.commit(entry, _digest(entry.id))
-    return Release(None, entry)
+    with ledger.paid(made, label=LABEL, source=source) as payment:
+        _ = payment.key
+        payment.released(_digest(payment.entry.id))
+    return Release(None, payment.entry)
 
 
 def _digest(value: object) -> str:

@@ -36,21 +36,19 @@ class WatchedLedger(Ledger):
             Budget(epsilon, delta), unit=unit, filter=filter, dataset="checks"
         )
 
-    def _write_charge(self, *arguments: Any, **named: Any) -> Entry:
-        entry = super()._write_charge(*arguments, **named)
+    def _charge(self, *arguments: Any, **named: Any) -> Entry:
+        entry = super()._charge(*arguments, **named)
         self.log.append(("charge", entry.id))
         self.written.append(entry)
         return entry
 
-    def key(self, entry: Entry, input_digest: str | None = None) -> NoiseKey:
-        """The key, and a line in the log."""
-        noise = super().key(entry, input_digest)
+    def _key(self, entry: Entry, digest: str | None) -> NoiseKey:
+        noise = super()._key(entry, digest)
         self.log.append(("key", entry.id))
         return noise
 
-    def commit(self, entry: Entry, artefact_digest: str) -> None:
-        """The commit, and a line in the log."""
-        super().commit(entry, artefact_digest)
+    def _commit(self, entry: Entry, artefact: str | None) -> None:
+        super()._commit(entry, artefact)
         self.log.append(("commit", entry.id))
 
 

@@ -142,6 +142,4 @@ def _through_json(data: object) -> Any:
 
 
 def _recorded_again(ledger: Ledger, entry: Entry) -> Entry:
-    if entry.count == 1:
-        return ledger.charge(entry.declaration, label=entry.label)
-    return ledger.reserve(entry.declaration, count=entry.count, label=entry.label).entry
+    return ledger.paid(entry.declaration, count=entry.count, label=entry.label).entry

@@ -84,8 +84,7 @@ def gradient_run(plan: DPExecutionPlan, params: PyTree) -> Run:
         # A program that was traced under one tape would tell that one for ever.
         watched = recording.active() is not None
         add, noisy_sum = programs() if watched else unwatched
-        drawn_from = source or OsEntropy()
-        key = NoiseKey(drawn_from.new_key(), private=drawn_from.private)
+        key = NoiseKey.free(source or OsEntropy())
         batches = plan.batch_selection_strategy.batch_iterator(len(matrix), key)
         # One size for every batch, so that one program serves all steps.
         padded = np.zeros((max(len(matrix), 1), matrix.shape[1]), np.float32)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from demur.adapters.spark.survey import rows_of
-from demur.core.errors import DemurError
+from demur.core.errors import DemurError, NotPaidFor
 from demur.mechanisms.reports import RowMechanism
 from demur.mechanisms.sampling.row_streams import KEY_BYTES, RowStreams
 
@@ -46,9 +46,15 @@ class Draw:
     names: tuple[str, ...]
     borrowed: Borrowed
     expected: str  # the driver's probe
+    paid_for: str  # the fingerprint of the entry's declaration
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The reports of one partition, batch by batch."""
+        if self.mechanism.fingerprint != self.paid_for:
+            raise NotPaidFor(
+                "these reports were paid for another mechanism, or for other"
+                " parameters. Nothing was drawn here."
+            )
         streams = RowStreams(self.borrowed.key())
         if probe(self.mechanism) != self.expected:
             raise DemurError(

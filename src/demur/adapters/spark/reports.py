@@ -44,10 +44,10 @@ from demur.adapters.spark.shares import Borrowed, Loan, must_travel
 from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
 from demur.cluster.files.report_job import InputChanged
 from demur.core import recording
-from demur.core.entropy import OsEntropy, Source
+from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse
-from demur.ledger import Ledger
+from demur.ledger import Ledger, Payment
 from demur.mechanisms.reports import RowMechanism, must_last
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def privatize(
     rows = id_and_coordinates(df, mechanism.dimension, columns, id_column)
     _must_repeat(df)
     schema = _schema(df, columns, id_column)
-    alike = Draw(mechanism, (), Borrowed("", b"", None), "")
+    alike = Draw(mechanism, (), Borrowed("", b"", None), "", mechanism.fingerprint)
     must_travel(df.sparkSession.sparkContext, alike, schema)
     must_last(ledger, idempotency_key)
     if recording.active() is not None:
@@ -100,15 +100,16 @@ def privatize(
         )
     ledger = mechanism.ledger_for(ledger, space)
     found = survey(rows)
-    entry = ledger.charge(
+    payment = ledger.paid(
         mechanism.declaration(space),
         label=label,
-        input_digest=found.digest,
+        digest=found.digest,
         idempotency_key=idempotency_key,
-        source=source or OsEntropy(),
+        source=source,
     )
-    key = mechanism.row_key(ledger.key(entry, found.digest))
-    return SparkReports(rows, schema, mechanism, ledger, entry, found, key)
+    payment.key.pays_for(mechanism.fingerprint, found.digest)
+    key = mechanism.row_key(payment.key)
+    return SparkReports(rows, schema, mechanism, payment, found, key)
 
 
 def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str:
@@ -134,27 +135,31 @@ class SparkReports:
         rows: DataFrame,
         schema: StructType,
         mechanism: RowMechanism,
-        ledger: Ledger,
-        entry: Entry,
+        payment: Payment,
         found: Survey,
         key: bytes,
     ) -> None:
         self.mechanism = mechanism
-        self.entry = entry
-        self._rows, self._found, self._ledger = rows, found, ledger
+        self._rows, self._found, self._payment = rows, found, payment
         self._names = schema.fieldNames()
-        text = f"spark reports {entry.id} {found.digest}"
+        text = f"spark reports {payment.entry.id} {found.digest}"
         self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         self._state: _State = "open"
         expected = probe(mechanism)
         self._loan = Loan(rows.sparkSession, key)
         try:
             lent = self._loan.borrowed
-            draw = Draw(mechanism, tuple(self._names), lent, expected)
+            paid_for = payment.entry.declaration.fingerprint
+            draw = Draw(mechanism, tuple(self._names), lent, expected, paid_for)
             self._dataframe = rows.mapInArrow(draw, schema)
         except BaseException:
             self._loan.take_back()
             raise
+
+    @property
+    def entry(self) -> Entry:
+        """The entry that paid."""
+        return self._payment.entry
 
     @property
     def dataframe(self) -> DataFrame:
@@ -191,7 +196,7 @@ class SparkReports:
                 f" written; entry {self.entry.sequence} stays spent. Use files that"
                 " nobody writes to, and no plan that depends on chance or order."
             )
-        self._ledger.commit(self.entry, artefact)
+        self._payment.commit(artefact)
         self._state = "committed"
 
     def close(self) -> None:

@@ -9,8 +9,7 @@ and a pickle leaves it behind and refuses to fit without it.
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,22 +37,14 @@ from demur.core import validate
 from demur.core.bounds import finite_matrix
 from demur.core.entropy import Source
 from demur.core.entry import Entry
-from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.ledger import Ledger
+from demur.ledger import Ledger, LedgerLeftBehind, left_behind
 from demur.mechanisms.reports import ReportMechanism, Reports
 
 Array = NDArray[np.float64]
 
 N_INIT = 12
 LABEL = "reports for clustering"
-
-
-@dataclass(frozen=True)
-class LedgerLeftBehind:
-    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
-
-    dataset: str
 
 
 class PrivateClusterer(ClusterMixin, BaseEstimator):
@@ -113,9 +104,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if isinstance(self.ledger, Ledger):
-            state["ledger"] = LedgerLeftBehind(self.ledger.terms.dataset)
-        return state | {"source": None}
+        return state | {"ledger": left_behind(self.ledger), "source": None}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -140,16 +129,9 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         mechanism = mechanism_for(self.mechanism, self.epsilon, self.L, d)
         points = mechanism.check(points)
         decoder = self._decoder_for(count, mechanism)
-        if isinstance(self.ledger, LedgerLeftBehind):
-            raise NotPrivate(
-                "this estimator was copied to another process or loaded from a file,"
-                f" and its ledger {self.ledger.dataset!r} stayed behind: a fit here"
-                " would not be charged to it. Set ledger= to the opened ledger (or to"
-                " None, for a release that is not recorded). Nothing was spent."
-            )
         release = mechanism.privatize(
             points,
-            ledger=self.ledger,
+            ledger=cast(Ledger | None, self.ledger),  # another thing is refused
             row_ids=row_ids,
             label=self.label,
             space=self.space,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demur.cluster.files.point_tables import Batch, PointTable, RowIds, Values
+from demur.core.digest import digest_of_rows
 from demur.core.errors import DemurError
 
 Progress = Callable[[str, int, int | None], None]
@@ -28,7 +29,7 @@ class Survey:
 
     rows: int
     digest: str
-    batches: tuple[bytes, ...]
+    batches: tuple[str, ...]
 
     def __repr__(self) -> str:
         return "Survey(<secret>)"
@@ -57,22 +58,20 @@ class Digest:
         return whole.hexdigest()
 
 
-def digest_of(batch: Batch) -> bytes:
-    """Of the rows of one batch and their names."""
-    one = hashlib.sha256(np.ascontiguousarray(batch.points, dtype="<f8").data)
-    one.update(np.ascontiguousarray(batch.row_ids, dtype="<u8").data)
-    return one.digest()
+def batch_digest(batch: Batch) -> str:
+    """Of the rows of one batch and their names: what a key of the batch is bound to."""
+    return digest_of_rows("points", batch.points, batch.row_ids)
 
 
 def survey(table: PointTable, tell: Progress) -> Survey:
     """Check every row and remember what they were, in 32 bytes for each batch."""
     total = table.rows
     whole = Digest("points", table.dimension)
-    batches: list[bytes] = []
+    batches: list[str] = []
     increasing, last = True, -1
     for batch in table.batches():
         whole.add(batch.points, batch.row_ids)
-        batches.append(digest_of(batch))
+        batches.append(batch_digest(batch))
         ids = batch.row_ids
         increasing &= int(ids[0]) > last and bool((ids[1:] > ids[:-1]).all())
         last = int(ids[-1])
@@ -84,12 +83,12 @@ def survey(table: PointTable, tell: Progress) -> Survey:
     return Survey(whole.rows, whole.text(), tuple(batches))
 
 
-def _must_differ(table: PointTable, rows: int, batches: Sequence[bytes]) -> None:
+def _must_differ(table: PointTable, rows: int, batches: Sequence[str]) -> None:
     """Read the ids again, of the very same batches, and sort them in place."""
     found = np.empty(rows, dtype=np.uint64)
     expected, done = iter(batches), 0
     for batch in table.batches():
-        if next(expected, None) != digest_of(batch):
+        if next(expected, None) != batch_digest(batch):
             raise InputChanged(
                 f"{table.path.name} changed while it was read. Nothing was spent."
             )

@@ -23,17 +23,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demur.cluster.files.point_survey import Digest, Progress, Survey, digest_of, survey
+from demur.cluster.files.point_survey import Digest, Progress, Survey, survey
 from demur.cluster.files.point_survey import InputChanged as InputChanged
 from demur.cluster.files.point_tables import PointTable, kind_of
 from demur.cluster.files.report_files import ReportWriter, sidecar
 from demur.cluster.files.report_metadata import ReportMetadata
-from demur.core.adjacency import ReplaceOne
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.entropy import NoiseKey, Source
 from demur.core.entry import Entry
-from demur.core.errors import NoiseReuse
-from demur.ledger import Ledger, ledger_or_in_memory
-from demur.mechanisms.bpm.mechanism import BPM, whole_budget
+from demur.core.errors import NoiseReuse, NotPaidFor
+from demur.ledger import Ledger, Payment
+from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.table import make_table
 
 
@@ -47,7 +46,7 @@ class MadeReports:
 
 
 def make_reports(
-    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
     epsilon: float,
@@ -63,17 +62,17 @@ def make_reports(
     idempotency_key: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-    noise: Source | None = None,
+    source: Source | None = None,
 ) -> MadeReports:
-    """Perturb every row of `source` with BPM and write the reports to `output`.
+    """Perturb every row of the file `path` with BPM, and write reports to `output`.
 
     `low` and `high` are public bounds, one number or one for each column; a value
     outside is an error, or moved to the bound with `clip`. `progress` is told (pass,
-    rows done, rows in all if known). `noise` is where it comes from: the operating
-    system, or for tests a `Seeded` source.
+    rows done, rows in all if known). `source` is where the noise comes from: the
+    operating system, or for tests a `Seeded` source.
     """
     table = PointTable(
-        source, low=low, high=high, columns=columns, id_column=id_column, clip=clip
+        path, low=low, high=high, columns=columns, id_column=id_column, clip=clip
     )
     bpm = BPM(epsilon, L, table.dimension)
     job = ReportJob.prepare(
@@ -85,7 +84,7 @@ def make_reports(
         begun=_charged_before(ledger, idempotency_key),
         progress=progress,
     )
-    return job.run(ledger, label=label, idempotency_key=idempotency_key, noise=noise)
+    return job.run(ledger, label=label, idempotency_key=idempotency_key, source=source)
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class ReportJob:
         *,
         label: str | None = None,
         idempotency_key: str | None = None,
-        noise: Source | None = None,
+        source: Source | None = None,
     ) -> MadeReports:
         """Charge, then perturb: the second pass."""
         if idempotency_key is not None and (ledger is None or not ledger.durable):
@@ -147,34 +146,34 @@ class ReportJob:
             )
         bpm, digest = self.metadata.mechanism, self._found.digest
         declared = bpm.declaration(self.metadata.space)
-        whole = whole_budget(declared)
-        ledger = ledger_or_in_memory(ledger, whole, unit=ReplaceOne(), filter="pure")
+        ledger = bpm.ledger_for(ledger, self.metadata.space)
         # The output is opened first: a place that cannot be written to costs nothing.
         with ReportWriter(self.path, self.metadata, overwrite=self.overwrite) as writer:
             if not (self.overwrite or _charged_before(ledger, idempotency_key)):
                 _free(self.path, self.table.path, may_exist=False)
-            entry = ledger.charge(
+            payment = ledger.paid(
                 declared,
                 label=label or f"reports of {self.table.path.stem}"[:200],
-                input_digest=digest,
+                digest=digest,
                 idempotency_key=idempotency_key,
-                source=noise or OsEntropy(),
+                source=source,
             )
-            released = self._perturb(bpm, self._key(ledger, entry), entry, writer)
+            entry = payment.entry
+            released = self._perturb(bpm, self._key(payment), entry, writer)
             try:
                 writer.finish()
             except FileExistsError as taken:
                 if idempotency_key is not None:  # nothing is lost: it can be repeated
                     raise _taken(taken, entry, None) from None
                 left = writer.keep()
-                ledger.commit(entry, released)
+                payment.commit(released)
                 raise _taken(taken, entry, left) from None
-        ledger.commit(entry, released)
+        payment.commit(released)
         return MadeReports(self.path, self.metadata, entry)
 
-    def _key(self, ledger: Ledger, entry: Entry) -> NoiseKey:
+    def _key(self, payment: Payment) -> NoiseKey:
         try:
-            return ledger.key(entry, self._found.digest)
+            return payment.key
         except NoiseReuse as error:
             if not self.path.exists():
                 raise
@@ -188,11 +187,15 @@ class ReportJob:
         expected = iter(self._found.batches)
         self._tell("perturbing", 0, self._found.rows)
         for batch in self.table.batches():
-            if next(expected, None) != digest_of(batch):
-                raise _changed(self.table.path, entry)
-            values = bpm.apply(
-                batch.points, key, batch.row_ids, space=self.metadata.space
-            )
+            try:
+                values = bpm.apply(
+                    batch.points,
+                    key.part(next(expected, "no batch")),
+                    batch.row_ids,
+                    space=self.metadata.space,
+                )
+            except NotPaidFor:
+                raise _changed(self.table.path, entry) from None
             writer.write(values, batch.row_ids)
             released.add(values, batch.row_ids)
             self._tell("perturbing", released.rows, self._found.rows)

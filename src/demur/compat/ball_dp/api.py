@@ -3,7 +3,7 @@
 Every release takes these keywords beside the original's:
 
 - `ledger`, `space`, `label`: the ledger to charge, and what to call the record metric
-  and the release there. Without a ledger a ledger in memory is charged.
+  and the release there. Without a ledger one in memory is charged.
 - `loss`, `B`: the head's loss and the norm bound of its rows. With them the sensitivity
   is that of `demur.convex` (10 to 100 times below Lz r / (lam n)), whatever `lz` says.
 - `X`, `y`: the data the head was trained on. With them the gradient is measured, a head

@@ -73,5 +73,7 @@ def add_gaussian_noise(
     mechanism = Gaussian(
         sigma, sensitivity, dimension=array.size, name="added Gaussian noise"
     )
-    release = mechanism.release(array, ledger, label=label, source=source_of(rng))
+    release = mechanism.release(
+        array, ledger=ledger, label=label, source=source_of(rng)
+    )
     return release.value.astype(dtype)

@@ -18,14 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from demur.compat.ball_dp.releases import Rng, remember_estimated, source_of
 from demur.convex.sensitivity import radius
 from demur.core import validate
-from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne, Unit
-from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
+from demur.core.digest import digest_of_array
 from demur.core.errors import NotPrivate
-from demur.ledger import Budget, Ledger
-from demur.mechanisms.exponential import check_size, draw_index
-from demur.mechanisms.gaussian import digest_of
+from demur.ledger import Ledger, ledger_for
+from demur.mechanisms.exponential import GridQuantile
 
 
 @dataclass(frozen=True)
@@ -186,22 +183,18 @@ def dp_quantile_exponential_mechanism(
                 f"{name} must hold at least one number, all finite. Nothing was spent."
             )
     unit = ReplaceOne() if unit is None else unit
-    declaration = Declaration(
-        "a quantile by the exponential mechanism",
-        Cost((Fixed(unit, Pure(eps)),)),
+    mechanism = GridQuantile(
+        quantile,
+        eps,
+        candidates,
+        unit,
         unprotected=("the number of values",),
         assumptions=("one record changes one value", "the grid is public"),
     )
-    check_size(len(candidates), eps)
-    ledger = ledger if ledger is not None else Ledger(Budget(eps), unit=unit)
-    digest = digest_of(seen)
-    entry = ledger.charge(
-        declaration, label=label, input_digest=digest, source=source_of(rng)
-    )
-    aim = round(quantile * seen.size)
-    ranks = np.searchsorted(np.sort(seen), candidates, side="right")
-    stream = ledger.key(entry, digest).stream("exponential mechanism")
-    chosen = draw_index([abs(int(rank) - aim) for rank in ranks], eps, stream)
-    answer = float(candidates[chosen])
-    ledger.commit(entry, digest_of(np.array([answer])))
+    digest = digest_of_array(seen)
+    with ledger_for(ledger, mechanism.declaration()).paid(
+        mechanism, label=label, digest=digest, source=source_of(rng)
+    ) as payment:
+        answer = mechanism.apply(seen, payment.key, digest)
+        payment.released(digest_of_array(np.array([answer])))
     return answer

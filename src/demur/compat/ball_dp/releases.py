@@ -145,6 +145,6 @@ def release_vector(
             " Nothing was spent."
         )
     ledger = head_ledger(ledger, radius=r, space=space, epsilon=eps, delta=delta)
-    release = mechanism.release(vector, ledger, label=label, source=source)
+    release = mechanism.release(vector, ledger=ledger, label=label, source=source)
     sigma = float(np.max(mechanism.sigma))
     return Recorded(release.value, moved, sigma, release.entry, conditional)

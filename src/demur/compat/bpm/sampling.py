@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.compat.bpm.mechanism import compute_lambda_2r
 from demur.core.bounds import real_array
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur.core.entropy import OsEntropy, Seeded
 from demur.ledger import Ledger
 from demur.mechanisms.bpm import mechanism as exact
 from demur.mechanisms.bpm.two_stage import inside_radii, outside_ball
@@ -53,13 +53,10 @@ def bpm_sampling(
     bpm = exact.BPM(k, L, len(point))
     _must_be("p_L", p_L, bpm.p_L)
     _must_be("lambda_2r", lambda_2r, compute_lambda_2r(len(point), L, k))
-    if ledger is not None:
-        release = bpm.privatize(
-            point[None, :], ledger=ledger, label="bpm_sampling", source=source
-        )
-        return np.array(release.value.values[0])
-    made = OsEntropy() if source is None else source
-    return bpm.apply(point[None, :], NoiseKey(made.new_key(), private=made.private))[0]
+    release = bpm.privatize(
+        point[None, :], ledger=ledger, label="bpm_sampling", source=source
+    )
+    return np.array(release.value.values[0])
 
 
 def sample_f1(v: ArrayLike, L: float, *, source: Seeded | None = None) -> Values:

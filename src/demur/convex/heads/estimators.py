@@ -22,7 +22,6 @@ from demur.convex.heads import inputs, noisy_gd, prototypes
 from demur.convex.release import (
     FIXED_IN_ADVANCE,
     UNPROTECTED,
-    LedgerLeftBehind,
     head_ledger,
     head_mechanism,
 )
@@ -37,7 +36,7 @@ from demur.convex.solving.streamed_solver import minimise_streamed
 from demur.core import validate
 from demur.core.entropy import Source
 from demur.core.release import Release
-from demur.ledger import Ledger
+from demur.ledger import Ledger, LedgerLeftBehind, left_behind
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -74,8 +73,7 @@ class _PrivateHead(ClassifierMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         # A worker's copy (a parallel cross-validation) must not fit without its ledger.
-        if isinstance(self.ledger, Ledger):
-            state["ledger"] = LedgerLeftBehind(self.ledger.terms.dataset)
+        state["ledger"] = left_behind(self.ledger)
         return state | {name: None for name in ("source", "progress") if name in state}
 
     def __sklearn_tags__(self) -> Any:
@@ -230,7 +228,7 @@ class BallPrototypeClassifier(_PrivateHead):
         )
         release = plan.mechanism.release(
             (sums / plan.denominators[:, None]).reshape(-1),
-            self._ledger(radius),
+            ledger=self._ledger(radius),
             label=self.label or "class prototypes",
             source=self.source,
         )
@@ -354,7 +352,7 @@ class _LinearHead(_PrivateHead):
                 exact = minimise_streamed(stated, **terms)
         release = mechanism.release(
             exact.theta.reshape(-1),
-            self._ledger(shared["radius"]),
+            ledger=self._ledger(shared["radius"]),
             label=self.label or f"a {loss} head",
             source=self.source,
         )

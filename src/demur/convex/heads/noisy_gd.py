@@ -41,14 +41,14 @@ from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import Bound
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.declaration import Declaration
-from demur.core.entropy import OsEntropy, Source
+from demur.core.digest import digest_of_array
+from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.release import Release
 from demur.core.rounding import down
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Ledger
 from demur.mechanisms import Gaussian
-from demur.mechanisms.gaussian import digest_of
 
 Array = NDArray[np.float64]
 
@@ -85,6 +85,7 @@ class Descent:
             one,
             cost=Cost(tuple(terms)),
             sampler_distance=one.sampler_distance * self.steps * (1.0 + 2.0**-50),
+            interactive=True,  # one draw for each step, on the gradient there
         )
 
 
@@ -225,24 +226,22 @@ def descend(
 ) -> Release[Array]:
     """Charge for all steps, then take them; the last iterate and its entry."""
     # The data decide the noisy gradients, so they are what the entry is bound to.
-    bound = objective.digest()
-    entry = ledger.charge(
-        plan, label=label, input_digest=bound, source=source or OsEntropy()
-    )
-    key = ledger.key(entry, bound)
-    theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
-    for index in range(plan.steps):
-        gradient = _gradient(objective, theta, entry)
-        noisy = plan.step.apply(gradient, key, draw=index)
-        velocity = plan.momentum * velocity - plan.learning_rate * noisy
-        theta = theta + velocity
-        norm = float(np.linalg.norm(theta))
-        if norm > plan.theta_radius:
-            theta *= plan.theta_radius / norm
-        if progress is not None:
-            progress(index + 1, float(index + 1) / plan.steps)
-    ledger.commit(entry, digest_of(theta))
-    return Release(theta, entry)
+    with ledger.paid(
+        plan, label=label, digest=objective.digest(), source=source
+    ) as payment:
+        theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
+        for index in range(plan.steps):
+            gradient = _gradient(objective, theta, payment.entry)
+            noisy = plan.step.apply(gradient, payment.key, draw=index)
+            velocity = plan.momentum * velocity - plan.learning_rate * noisy
+            theta = theta + velocity
+            norm = float(np.linalg.norm(theta))
+            if norm > plan.theta_radius:
+                theta *= plan.theta_radius / norm
+            if progress is not None:
+                progress(index + 1, float(index + 1) / plan.steps)
+        payment.released(digest_of_array(theta))
+    return Release(theta, payment.entry)
 
 
 def _gradient(

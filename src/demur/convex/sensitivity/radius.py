@@ -17,17 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
 
 from demur.core import validate
-from demur.core.accounting.events import Pure
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, clip_rows, finite_matrix
-from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entropy import OsEntropy, Source, Stream
+from demur.core.digest import digest_of_array, digest_of_parts
+from demur.core.entropy import Source, Stream
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.ledger import Budget, Ledger
-from demur.mechanisms.exponential import check_size, draw_index
-from demur.mechanisms.gaussian import digest_of
+from demur.ledger import Ledger, ledger_for
+from demur.mechanisms.exponential import GridQuantile
 
 Array = NDArray[np.float64]
 
@@ -195,30 +192,27 @@ def private_radius(
     candidates = _grid(grid, norm_bound)
     _must_have_pairs(labels)
     unit = Ball(2.0 * norm_bound, space=space)
-    declaration = Declaration(
+    mechanism = GridQuantile(
+        quantile,
+        epsilon,
+        candidates,
+        unit,
         "a within-class distance by the exponential mechanism",
-        Cost((Fixed(unit, Pure(epsilon)),)),
         bounds=(bounded.bound,),
         unprotected=("labels, the number of records of each class and n",),
         assumptions=(
             "the radius is itself a release, and the grid it was chosen from is public",
         ),
     )
-    check_size(len(candidates), epsilon)
-    ledger = ledger if ledger is not None else Ledger(Budget(epsilon), unit=unit)
-    bound = f"{digest_of(rows)} {len(rows)}"
-    entry = ledger.charge(
-        declaration, label=label, input_digest=bound, source=source or OsEntropy()
-    )
-    key = ledger.key(entry, bound)
-    distances = _disjoint_pairs(rows, labels, key.stream("pairs"))
-    aim = round(quantile * len(distances))
-    ranks = np.searchsorted(np.sort(distances), candidates, side="right")
-    stream = key.stream("exponential mechanism")
-    chosen = draw_index([abs(int(rank) - aim) for rank in ranks], epsilon, stream)
-    value = float(candidates[chosen])
-    ledger.commit(entry, digest_of(np.array([value])))
-    return Release(value, entry)
+    digest = digest_of_parts(digest_of_array(rows), labels.tolist())
+    with ledger_for(ledger, mechanism.declaration()).paid(
+        mechanism, label=label, digest=digest, source=source
+    ) as payment:
+        payment.key.pays_for(mechanism.fingerprint, digest)
+        distances = _disjoint_pairs(rows, labels, payment.key.stream("pairs"))
+        value = mechanism.apply(distances, payment.key, digest)
+        payment.released(digest_of_array(np.array([value])))
+    return Release(value, payment.entry)
 
 
 def _must_have_pairs(labels: NDArray[np.generic]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.convex.sensitivity.form import Form, Labels
 from demur.convex.sensitivity.losses import HUBER_WIDTH
 from demur.core.bounds import finite_matrix
-from demur.mechanisms.gaussian import digest_of
+from demur.core.digest import digest_of_array, digest_of_parts
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,8 @@ class Objective:
 
     def digest(self) -> str:
         """A digest of the data, for the entry that pays for them."""
-        return f"{digest_of(self.X)} {digest_of(self.y.astype(np.float64))}"
+        y = self.y.astype(np.float64)
+        return digest_of_parts(digest_of_array(self.X), digest_of_array(y))
 
     def value_and_gradient(self, theta: ArrayLike) -> tuple[float, Array]:
         """F(theta) and its gradient, of theta's shape."""

@@ -25,6 +25,7 @@ import math
 import numbers
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,12 +37,12 @@ from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls, Term
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
 from demur.core.rounding import product_up, up
-from demur.ledger import Budget, Ledger, ledger_or_in_memory
+from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.bpm import constants
 from demur.mechanisms.bpm.sampler import draw, grid_of, reach_of
 from demur.mechanisms.bpm.table import make_table
@@ -50,12 +51,11 @@ from demur.mechanisms.reports import Reports as Reports
 from demur.mechanisms.reports import (
     RowIds,
     Values,
-    checked_row_ids,
+    apply_rows,
     coordinates,
-    drawn_rows,
-    must_last,
     points_in_cube,
     release_rows,
+    rows_digest,
 )
 from demur.mechanisms.sampling.row_streams import RowStreams
 
@@ -258,7 +258,17 @@ class BPM:
                 "each record is one row (records_per_person says how many a person"
                 " may own)",
             ),
+            fingerprint=self.fingerprint,
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw for this mechanism."""
+        return fingerprint_of("bpm", self.epsilon, self.L, self.dimension)
+
+    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
+        """What an entry that pays for these rows is bound to."""
+        return rows_digest(self, points, row_ids)
 
     def event(self, unit: Unit, space: str = "cube") -> events.Event:
         """The event at `unit`: pure epsilon min(r, L), or epsilon min(L, sqrt d)."""
@@ -283,21 +293,12 @@ class BPM:
     ) -> Values:
         """One report for each row, a function of (entry key, row id, point) alone.
 
-        So any part of the rows, in any order, in any thread or process that holds the
-        entry's key, gives the same reports. Prefer `privatize`, which charges first.
+        `entropy` is the key of the payment: one that was paid for other parameters or
+        for other rows is refused. Any part of the rows, in any order, in any thread or
+        process, gives the same reports under `entropy.part(bpm.digest(points, ids))`.
+        Prefer `privatize`, which charges first.
         """
-        matrix = self.check(points)
-        ids = checked_row_ids(row_ids, len(matrix))
-        return drawn_rows(
-            self.declaration(space),
-            matrix,
-            ids,
-            entropy,
-            lambda: self._draw(matrix, ids, entropy),
-        )
-
-    def _draw(self, matrix: Values, ids: RowIds, entropy: NoiseKey) -> Values:
-        return self.draw_rows(matrix, ids, RowStreams(self.row_key(entropy)))
+        return apply_rows(self, points, entropy, row_ids, space)
 
     def row_key(self, entropy: NoiseKey) -> bytes:
         """The key of the rows' streams: what a worker gets in place of the entry's."""
@@ -329,7 +330,7 @@ class BPM:
         self,
         points: ArrayLike,
         *,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
         label: str = "BPM reports",
         space: str = "cube",
@@ -353,15 +354,11 @@ class BPM:
         >>> reports.value.values.shape, round(ledger.epsilon(), 6)
         ((2, 2), 1.6)
         """
-        matrix = self.check(points)
-        ids = checked_row_ids(row_ids, len(matrix))
-        must_last(ledger, idempotency_key)
         return release_rows(
             self,
-            matrix,
-            self._draw,
-            ledger=self.ledger_for(ledger, space),
-            row_ids=ids,
+            points,
+            ledger=ledger,
+            row_ids=row_ids,
             label=label,
             space=space,
             idempotency_key=idempotency_key,
@@ -373,19 +370,11 @@ class BPM:
 
         Whatever cannot be drawn is refused here, before it is paid for.
         """
-        budget = whole_budget(self.declaration(space))
         make_table(self.epsilon, self.L, self.dimension)
-        return ledger_or_in_memory(ledger, budget, unit=ReplaceOne(), filter="pure")
+        return ledger_for(ledger, self.declaration(space), unit=ReplaceOne())
 
 
 def root_up(n: int) -> float:
     """The square root, rounded up only where it has to be rounded."""
     root = math.sqrt(n)
     return root if Fraction(root) ** 2 >= n else up(root)
-
-
-def whole_budget(declaration: Declaration) -> Budget:
-    """What a ledger in memory holds when this release fills it to the brim."""
-    event = declaration.cost.at(ReplaceOne())
-    assert isinstance(event, Pure)
-    return Budget(max(event.epsilon, 2.0**-1022))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from demur import training
-from demur.core.entropy import OsEntropy, Source
+from demur.core.entropy import Source
 from demur.core.release import Release
 from demur.ledger import Filter
 from demur.testing.builders import LABEL, of_plan
@@ -49,12 +49,12 @@ def made_plan(cls: Any) -> list[Subject]:
 
     def spend(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
         del inputs
-        paid = made.reserve(ledger, label=LABEL, source=source or OsEntropy())
-        for _ in range(made.draws):
-            paid.draw()
-        ledger.key(paid.entry)
-        ledger.commit(paid.entry, paid.entry.id)
-        return Release(None, paid.entry)
+        with made.paid(ledger, label=LABEL, source=source) as payment:
+            for _ in range(made.draws):
+                payment.reservation.draw()
+            _ = payment.key
+            payment.released(payment.entry.id)
+        return Release(None, payment.entry)
 
     return [
         Subject(

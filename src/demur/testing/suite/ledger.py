@@ -38,7 +38,7 @@ def _pay_first(data: Values, source: Source) -> list[Values]:
     try:
         for label in ("one", "two"):
             made = _mechanism().release(
-                [data.sum()], ledger, label=label, source=source
+                [data.sum()], ledger=ledger, label=label, source=source
             )
             released.append(made.value)
     except BudgetExceeded:
@@ -53,7 +53,7 @@ def _release_first(data: Values, source: Source) -> list[Values]:
         for label in ("one", "two"):
             key = NoiseKey(source.new_key(), private=False)
             released.append(_mechanism().apply([data.sum()], key))
-            ledger.charge(_mechanism(), label=label, source=source)
+            ledger.paid(_mechanism(), label=label, source=source)
     except BudgetExceeded:
         return released
     return released
@@ -62,7 +62,7 @@ def _release_first(data: Values, source: Source) -> list[Values]:
 def _pay_once(data: Values, source: Source) -> list[Values]:
     """One charge, two draws of noise on one value."""
     ledger, released = _ledger(), []
-    ledger.charge(_mechanism(), label="one", source=source)
+    ledger.paid(_mechanism(), label="one", source=source)
     for _ in range(2):
         key = NoiseKey(source.new_key(), private=False)
         released.append(_mechanism().apply([data.sum()], key))
@@ -74,7 +74,7 @@ def _price_of_the_data(data: Values, source: Source) -> list[Values]:
     ledger = _ledger()
     sigma = 20.0 + float((data > 0.5).sum())
     mechanism = Gaussian(sigma, {_UNIT: 1.0})
-    return [mechanism.release([data.sum()], ledger, label="one", source=source).value]
+    return [mechanism.release([data.sum()], ledger=ledger, source=source).value]
 
 
 def _audited(run: Run, size: Size, seed: int) -> AuditResult:

@@ -32,7 +32,7 @@ def selection_key(rng: Randomness) -> NoiseKey:
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         rng = Seeded(int(rng))
     if not isinstance(rng, bool) and hasattr(rng, "new_key"):
-        return NoiseKey(rng.new_key(), private=rng.private)
+        return NoiseKey.free(rng)
     raise TypeError(
         "rng must be None (the operating system's entropy), a NoiseKey, a source, or"
         f" for tests a seed or a numpy Generator; got {type(rng).__name__}"

@@ -348,11 +348,7 @@ def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
 
         def run(step: Any, sums: Any, memory: Any) -> tuple[Any, Any]:
             # The key of an entry and the step's number, or a key for this call alone.
-            noise = (
-                key
-                if key is not None
-                else NoiseKey(OsEntropy().new_key(), private=True)
-            )
+            noise = NoiseKey.free(OsEntropy()) if key is None else key
             with recording.watching(tape):  # in a thread of JAX's, under jit
                 return mechanism.step(
                     int(step), np.asarray(sums), np.asarray(memory), noise

@@ -75,7 +75,7 @@ def own_keys(leaves: int) -> Any:
     """Keys from the operating system, drawn when the step runs, also under `jit`."""
 
     def draw() -> NDArray[np.uint32]:
-        fresh = NoiseKey(OsEntropy().new_key(), private=True)
+        fresh = NoiseKey.free(OsEntropy())
         return step_keys(fresh.stream("threefry"), leaves)
 
     return io_callback(draw, jax.ShapeDtypeStruct((leaves, 2), jnp.uint32))

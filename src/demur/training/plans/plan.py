@@ -10,7 +10,6 @@ Nothing is typed twice, so nothing can disagree.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,12 +28,11 @@ from demur.core.adjacency import (
 )
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entropy import OsEntropy, Source
+from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.rounding import product_up
-from demur.ledger import Ledger
-from demur.ledger.reservation import Reservation
+from demur.ledger import Ledger, Payment
 from demur.mechanisms.correlated import Strategy
 from demur.training.accounting.participation import (
     Account,
@@ -47,7 +45,6 @@ from demur.training.clipping.types import ClippedGrad
 from demur.training.noise.privatizer import Privatizer, privatizer
 from demur.training.plans.relations import neighbours_of, unit_of
 
-_OS = OsEntropy()
 _SECRET = "batches, clipped sums and noise states of the run stay secret"
 
 
@@ -185,26 +182,28 @@ class DPExecutionPlan:
                 f"the noise is as good as Gaussian: {said}",
                 *self.assumptions,
             ),
-            fingerprint=self.fingerprint(),
+            fingerprint=self.fingerprint,
+            interactive=True,  # every step draws, on the sum of its own batch
         )
 
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of batches and noise: two plans of one price may differ in it."""
         spec = self.noise_addition_transform.spec
-        text = f"{self.batch_selection_strategy!r} {spec.fingerprint()}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        batches = repr(self.batch_selection_strategy)
+        return fingerprint_of("training plan", batches, spec.fingerprint())
 
-    def reserve(
+    def paid(
         self,
         ledger: Ledger,
         *,
         label: str,
         dimension: int | None = None,
-        input_digest: str | None = None,
+        digest: str | None = None,
         idempotency_key: str | None = None,
-        source: Source = _OS,
+        source: Source | None = None,
         block_delta: float | None = None,
-    ) -> Reservation:
+    ) -> Payment:
         """Pay for the whole run at once; `draws` draws, each good for some steps.
 
         The declaration speaks of every unit at which the ledger has a budget. In a
@@ -220,15 +219,20 @@ class DPExecutionPlan:
             and not ledger.terms.filter.meters
         ):
             block_delta = calibrate.ideal_delta(self.delta)
-        return ledger.reserve(
+        return ledger.paid(
             self.declaration(units, dimension=dimension),
             count=self.draws,
             label=label,
-            input_digest=input_digest,
+            digest=digest,
             idempotency_key=idempotency_key,
             source=source,
             block_delta=block_delta,
         )
+
+    def key(self, payment: Payment) -> NoiseKey:
+        """The key of batches and noise, if the payment was made for this plan."""
+        payment.key.pays_for(self.fingerprint)
+        return payment.key
 
     def __repr__(self) -> str:
         return (

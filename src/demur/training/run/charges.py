@@ -11,17 +11,21 @@ import numpy as np
 
 from demur.core import accounting, validate
 from demur.core.accounting import calibrate
-from demur.core.entropy import OsEntropy, Source
+from demur.core.entropy import Source
 from demur.core.errors import BudgetExceeded, IdempotencyConflict
 from demur.core.rounding import up
-from demur.ledger import Budget, Ledger, ledger_or_in_memory
-from demur.ledger.filters import Filter
-from demur.ledger.reservation import Reservation
+from demur.ledger import (
+    Budget,
+    Filter,
+    Ledger,
+    Payment,
+    Reservation,
+    ledger_or_in_memory,
+)
 from demur.training.clipping.types import PyTree
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.checkpoint import CheckpointRefused
 
-_OS = OsEntropy()
 _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
 
 
@@ -57,7 +61,7 @@ def ledger_for(
     return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 
-def reserve(
+def paid_run(
     plan: DPExecutionPlan,
     ledger: Ledger,
     *,
@@ -67,17 +71,17 @@ def reserve(
     digest: str | None,
     run: str | None,
     source: Source | None,
-) -> Reservation:
-    """Pay for the whole run, or find the reservation that a run has already."""
+) -> Payment:
+    """Pay for the whole run, or find the payment that a run has made already."""
     block = calibrate.ideal_delta(delta) if not ledger.terms.filter.meters else None
     try:
-        return plan.reserve(
+        return plan.paid(
             ledger,
             label=label,
             dimension=dimension,
-            input_digest=digest,
+            digest=digest,
             idempotency_key=run,
-            source=_OS if source is None else source,
+            source=source,
             block_delta=block,
         )
     except IdempotencyConflict as error:
@@ -138,14 +142,9 @@ def program_digest(*lowered: Any) -> str:
 def tree_digest(tree: PyTree) -> str:
     """A digest of structure, shapes and content of a tree of arrays."""
     leaves, treedef = jax.tree.flatten(tree)
-    found = hashlib.sha256(str(treedef).encode())
+    whole = hashlib.sha256(str(treedef).encode())
     for leaf in leaves:
         array = np.asarray(leaf)
-        found.update(f"{array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
-
-
-def digest_of(*parts: object) -> str:
-    """One digest of several."""
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+        whole.update(f"{array.dtype} {array.shape}".encode())
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()

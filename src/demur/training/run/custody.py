@@ -15,10 +15,9 @@ from typing import Any
 
 import jax
 
-from demur.core.entropy import NoiseKey, Source
+from demur.core.entropy import Binding, NoiseKey, Source
 from demur.core.entry import Entry
-from demur.ledger import Ledger
-from demur.ledger.reservation import Reservation
+from demur.ledger import Ledger, Payment
 from demur.training.devices.placement import Placement
 from demur.training.devices.processes import Processes, ProcessLost
 from demur.training.plans.plan import DPExecutionPlan
@@ -33,8 +32,7 @@ _SEAL = "checkpoint"
 class _Held:
     """In process 0."""
 
-    ledger: Ledger
-    reservation: Reservation
+    payment: Payment
     keeper: Keeper | None
 
 
@@ -45,6 +43,7 @@ class _Told:
     entry: Entry
     delta: float
     key: bytes | None
+    binding: Binding | None
 
     def __repr__(self) -> str:
         return "_Told(<secret>)"
@@ -83,7 +82,7 @@ class Custody:
                 _check_lasts(paying)
                 keeper = Keeper(checkpoint)
             try:
-                reservation = charges.reserve(
+                payment = charges.paid_run(
                     plan,
                     paying,
                     label=label,
@@ -93,14 +92,14 @@ class Custody:
                     run=None if keeper is None else keeper.run,
                     source=source,
                 )
-                self.key = paying.key(reservation.entry, digest)
+                self.key = plan.key(payment)
             except BaseException:
                 if keeper is not None:
                     keeper.close()
                 raise
-            self._held = _Held(paying, reservation, keeper)
+            self._held = _Held(payment, keeper)
             shared = self.key.handed_on() if group.count > 1 else None
-            return _Told(reservation.entry, at, shared)
+            return _Told(payment.entry, at, shared, self.key.binding)
 
         try:
             told = group.from_first(pay)
@@ -111,14 +110,16 @@ class Custody:
         self.entry, self.delta = told.entry, told.delta
         if not group.first:
             assert told.key is not None
-            self.key = NoiseKey(told.key, private=told.entry.private)
+            private = told.entry.private
+            self.key = NoiseKey(told.key, private=private, binding=told.binding)
+            self.key.pays_for(plan.fingerprint)
 
     @property
     def pay(self) -> Callable[[int], None]:
         """step -> its draw from the reservation, before its batch is handed on."""
         if self._held is None:
             return lambda step: None
-        return charges.payer(self._plan, self._held.reservation)
+        return charges.payer(self._plan, self._held.payment.reservation)
 
     def resumed(
         self, state: TrainState, placement: Placement
@@ -169,7 +170,7 @@ class Custody:
         try:
             with self._group.stage():
                 if self._held is not None:
-                    self._held.ledger.commit(self.entry, digest)
+                    self._held.payment.commit(digest)
                     committed = True
                     if self._held.keeper is not None:
                         self._held.keeper.finish(steps)

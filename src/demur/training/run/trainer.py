@@ -27,6 +27,7 @@ from jax.sharding import Mesh
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import validate
+from demur.core.digest import digest_of_parts
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
@@ -120,7 +121,7 @@ def fit(
     check_mixing: bool = True,
     source: Source | None = None,
 ) -> Trained:
-    """Train `params` on `data` by `plan`, ledger it, and release the result.
+    """Train `params` on `data` by `plan`, charge the ledger, and release the result.
 
     - `loss_fn(params, batch)` is the loss of a batch, a mean or sum over its examples;
       None takes the loss of the plan's own gradient. `batch` has the structure of
@@ -189,7 +190,7 @@ def fit(
                 given = {
                     "data": rows.told() if kept is None else rows.digest(),
                     "first parameters": charges.tree_digest(params),
-                    "plan": plan.fingerprint(),
+                    "plan": plan.fingerprint,
                     "batch sizes": physical.sizes,
                     "users": None if users is None else charges.tree_digest(users.ids),
                     "program": steps.text(state, batch(physical.sizes[0])),
@@ -205,7 +206,7 @@ def fit(
                 label=label,
                 state=state,
                 checkpoint=kept,
-                digest=None if kept is None else charges.digest_of(*given.values()),
+                digest=None if kept is None else digest_of_parts(*given.values()),
                 source=source,
             )
         )

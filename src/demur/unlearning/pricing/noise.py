@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from demur.core import validate
 from demur.core.accounting import events
 from demur.core.adjacency import Erasure
+from demur.core.declaration import fingerprint_of
 from demur.core.entropy import NoiseKey
 from demur.core.rounding import product_up, up
 from demur.mechanisms.gaussian import Gaussian
@@ -51,7 +50,12 @@ def mechanism_for(shift: float, z: float, dim: int) -> Gaussian:
     )
 
 
+def noise_fingerprint(z: float) -> str:
+    """What the key of reserved deletions was paid for: noise of multiplier z."""
+    return fingerprint_of("noise of deletions", z)
+
+
 def draw_noise(mechanism: Gaussian, key: NoiseKey, draw: int) -> DrawnNoise:
     """The noise of the `draw`-th deletion that the key's entry paid for."""
-    values = mechanism.apply(np.zeros(mechanism.dimension), key, draw=draw)
+    values = mechanism.noise(key, draw=draw)
     return DrawnNoise(values, float(mechanism.grid), float(mechanism.sigma))

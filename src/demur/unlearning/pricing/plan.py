@@ -23,6 +23,7 @@ from demur.mechanisms.sampling.rounded_gaussian import LARGEST_SCALE, sampler_di
 from demur.unlearning.models.base import NEVER_COVERED, Accounting, Mode, Scope
 from demur.unlearning.pricing import capacity
 from demur.unlearning.pricing.calibrator import Formula, checked_formula
+from demur.unlearning.pricing.noise import noise_fingerprint
 from demur.unlearning.pricing.sizing import Sizing, average_regret
 
 _SEED_CLAIM = (
@@ -211,7 +212,9 @@ def charging(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Charging:
     if sizing.exact:
         free = _declare(terms, sizing, Pure(0.0), "exact deletions")
         return Charging(None, free, budget, gaussian_ledger)
-    counted = _declare(terms, sizing, Pure(0.0), "deletions that a promise paid for")
+    counted = _declare(
+        terms, sizing, Pure(0.0), "deletions that a promise paid for", z=plan.z
+    )
     if not proves_gaussian(terms, sizing):
         pair = ApproxDP(terms.epsilon, gaussian.ideal_delta(terms.delta))
         whole = _declare(
@@ -226,7 +229,9 @@ def charging(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Charging:
         real = capacity.total_epsilon(plan.m, plan.z, ideal)
         budget = Budget(max(terms.epsilon, sum_up(real, 1e-9)), terms.delta)
     if plan.composed == plan.m:
-        draws = _declare(terms, sizing, event, "deletions with Gaussian noise", 1)
+        draws = _declare(
+            terms, sizing, event, "deletions with Gaussian noise", 1, plan.z
+        )
         return Charging(None, draws, budget, gaussian_ledger)
     if plan.composed > 1:
         event = Repeated(event, plan.composed)
@@ -235,7 +240,12 @@ def charging(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Charging:
 
 
 def _declare(
-    terms: OdometerTerms, sizing: Sizing, event: Event, name: str, noises: int = 0
+    terms: OdometerTerms,
+    sizing: Sizing,
+    event: Event,
+    name: str,
+    noises: int = 0,
+    z: float | None = None,
 ) -> Declaration:
     theorem = sizing.theorem
     unprotected: tuple[str, ...] = NEVER_COVERED
@@ -257,4 +267,6 @@ def _declare(
         sampler_distance=noises * sampler_distance(sizing.dim, LARGEST_SCALE),
         unprotected=unprotected,
         assumptions=tuple(assumptions),
+        fingerprint="" if z is None else noise_fingerprint(z),
+        interactive=z is not None,
     )

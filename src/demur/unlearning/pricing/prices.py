@@ -141,7 +141,7 @@ class Tariff:
     def cover(self) -> Declaration:
         """Where nothing composes: the one entry that pays for everybody's share."""
         return _declared(
-            "deletions, to each person their own",
+            "deletion budget per person",
             Pure(0.0) if self.exact else Gaussian(self.multiplier(Fraction(1))),
             "each person is known under one subject id, and no request depends on what"
             " the model published" + self._proved(),
@@ -156,14 +156,16 @@ class Tariff:
             " (a tighter reading is not proved)"
         )
 
-    def free(self, service: str, sampler_distance: float = 0.0) -> Declaration:
+    def free(self, service: str, mechanism: GaussianMechanism | None) -> Declaration:
         """A deletion that the cover has paid for: noise of its own, no further cost."""
+        declared = None if mechanism is None else mechanism.declaration()
         return _declared(
             f"a deletion under the cover of service {service[:8]}",
             Pure(0.0),
             "other people's deletions are the same in both worlds, so that the cover"
             " pays for each of them in parallel",
-            sampler_distance,
+            0.0 if declared is None else declared.sampler_distance,
+            "" if declared is None else declared.fingerprint,
         )
 
     def replacement(self) -> Declaration:
@@ -202,11 +204,16 @@ def grid_slack(mechanism: GaussianMechanism) -> float:
 
 
 def _declared(
-    name: str, event: Event, assumption: str, sampler_distance: float = 0.0
+    name: str,
+    event: Event,
+    assumption: str,
+    sampler_distance: float = 0.0,
+    fingerprint: str = "",
 ) -> Declaration:
     return Declaration(
         name=name,
         cost=Cost((Fixed(Erasure(), event),)),
         sampler_distance=sampler_distance,
         assumptions=(assumption,),
+        fingerprint=fingerprint,
     )

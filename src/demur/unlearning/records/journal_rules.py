@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.unlearning.errors import UNREADABLE, ServiceDamaged
@@ -48,7 +49,7 @@ class History:
 def follow(connection: Connection) -> History:
     """Walk the journal from its genesis and check every row."""
     kept = connection.execute(sa.select(store.service)).one()
-    previous = Tip(0, chain.digest(kept.terms))
+    previous = Tip(0, digest_of_text(kept.terms))
     history = History(kept.service_id, previous)
     intent: Body | None = None
     carried = 0

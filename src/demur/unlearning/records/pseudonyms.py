@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.entropy import OsEntropy, Source
-from demur.durable.keys import Shelf
+from demur.durable.keys import KeyStore
 from demur.unlearning.errors import ServiceMismatch
 
 _NAME = "unlearning-marks"
@@ -42,14 +42,14 @@ class Marks:
 
         One that is there was left by a first opening that was killed, and is taken.
         """
-        Shelf(folder).put(_name(not source.private), source.new_key(), keep=True)
+        KeyStore(folder).put(_name(not source.private), source.new_key(), keep=True)
         return cls.load(folder, testing=not source.private)
 
     @classmethod
     def load(cls, folder: Path, *, testing: bool = False) -> Marks:
         """Marks under the secret that is there."""
         name = _name(testing)
-        secret = Shelf(folder).take(name, keep=True)
+        secret = KeyStore(folder).take(name, keep=True)
         if secret is None:
             raise ServiceMismatch(
                 f"the secret {name}.key is not beside the service: without it no"
@@ -105,7 +105,7 @@ def claim(folder: Path, service_id: str) -> None:
 
     Two services in one folder would sweep away each other's keys and snapshots.
     """
-    Shelf(folder).put(_OWNER, service_id.encode(), keep=True)  # the first one wins
+    KeyStore(folder).put(_OWNER, service_id.encode(), keep=True)  # the first one wins
     if owner(folder) != service_id:
         raise ServiceMismatch(
             "this folder holds the secrets of another service: give each a folder of"
@@ -115,7 +115,7 @@ def claim(folder: Path, service_id: str) -> None:
 
 def owner(folder: Path) -> str | None:
     """Whose folder this is."""
-    known = Shelf(folder).take(_OWNER, keep=True)
+    known = KeyStore(folder).take(_OWNER, keep=True)
     return None if known is None else known.decode(errors="replace")
 
 

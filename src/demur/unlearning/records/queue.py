@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.ledger.rows import now
+from demur.durable.clock import now
 from demur.unlearning.records import store
 
 # One month (GDPR Art. 12(3)); the shortest month that is not a February.

@@ -118,16 +118,17 @@ class ServiceStore(Store):
         self._writer: WriterLock | None = None
         if self._path is not None:  # Links to one file are one service: lock, keys,
             self._path = self._path.resolve()  # and ledgers lie beside the file itself.
-        if self._is_sqlite:
+        if self.is_sqlite:
 
             @sa.event.listens_for(self._engine, "connect")
             def _overwrite(connection: sqlite3.Connection, _: object) -> None:
                 connection.execute("PRAGMA secure_delete=ON")
 
     @property
-    def path(self) -> Path | None:
-        """The file, or None for a server."""
-        return self._path
+    def keys_folder(self) -> Path | None:
+        """The folder beside a service in a file, for its secrets."""
+        path = self.path
+        return None if path is None else path.with_name(f"{path.name}.keys")
 
     @contextmanager
     def write(self, give_up: float | None = None) -> Iterator[Connection]:
@@ -145,7 +146,7 @@ class ServiceStore(Store):
     def scrub(self) -> None:
         """Let no page or log hold what was deleted."""
         engine = self._usable()
-        if not self._is_sqlite:
+        if not self.is_sqlite:
             with engine.connect() as plain:
                 connection = plain.execution_options(isolation_level="AUTOCOMMIT")
                 for table in (state, boxes, records):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import (
     BudgetExceeded,
@@ -28,7 +28,7 @@ from demur.core.errors import (
     LedgerMismatch,
     NotPrivate,
 )
-from demur.ledger import GaussianMeter, Ledger
+from demur.ledger import GaussianMeter, Ledger, Payment
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.pricing.prices import Tariff
 from demur.unlearning.pricing.terms import Terms
@@ -108,12 +108,12 @@ class Till:
         self.cover: Entry | None = None
         if tariff.composition == "nothing":
             try:
-                self.cover = ledger.charge(
+                self.cover = ledger.paid(
                     tariff.cover(),
-                    label="deletions, to each person their own",
+                    label="deletion budget per person",
                     idempotency_key=self._name("cover"),
                     source=source,
-                )
+                ).entry
             except BudgetExceeded as error:
                 raise CapacityExhausted(
                     f"the ledger cannot carry this service: {error}",
@@ -154,10 +154,13 @@ class Till:
             and entry.label.endswith(self._suffix)
         }
 
-    def charge(self, declaration: Declaration, operation: str) -> Entry:
-        """Ledger an operation, durably, before its noise exists."""
+    def paid(self, declaration: Declaration, operation: str) -> Payment:
+        """Charge an operation, durably, before its noise exists.
+
+        The key of its noise lives in this process alone, and is handed out once.
+        """
         try:
-            return self.ledger.charge(
+            return self.ledger.paid(
                 declaration,
                 label=self._label(operation),
                 idempotency_key=self._name(operation),
@@ -167,10 +170,6 @@ class Till:
             raise CapacityExhausted(
                 f"the ledger declines: {error}", "privacy", retrain_required=True
             ) from error
-
-    def key(self, entry: Entry) -> NoiseKey:
-        """The noise key of an operation: once, and in this process alone."""
-        return self.ledger.key(entry)
 
     def find(self, operation: str) -> Entry | None:
         """The entry of an operation, if it was recorded; final, not just not yet."""
@@ -197,11 +196,7 @@ class Till:
         if self.find(operation) is None:
             # A conflict: it was faster, and is recorded after all.
             with suppress(IdempotencyConflict):
-                self.charge(self.tariff.stopped(), operation)
-
-    def commit(self, entry: Entry, artefact: str) -> None:
-        """Bind the entry to what it paid for; its key is wiped."""
-        self.ledger.commit(entry, artefact)
+                self.paid(self.tariff.stopped(), operation)
 
     def close(self) -> None:
         """Close the ledger if it is the service's own."""

@@ -33,7 +33,8 @@ from demur import __version__
 from demur.core.entry import Entry
 from demur.core.errors import DemurError
 from demur.core.rounding import quotient_down, sum_up
-from demur.ledger.rows import now
+from demur.durable.clock import now
+from demur.ledger import Payment
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Array, Mode
@@ -120,15 +121,15 @@ class Deletions:
         operation = operations.new_name(self._keeper)
         self._keeper.flush(then=self.intent(operation, targets, quote, deadline))
         try:
-            entry = self.spend(operation, quote)
-            copy = self.noised(entry, targets, quote)
-            issued = self.commit(operation, entry, copy, targets, quote)
+            payment = self.spend(operation, quote)
+            copy = self.noised(payment, targets, quote)
+            issued = self.commit(operation, payment.entry, copy, targets, quote)
         except BaseException:
             self.abandon(operation)
             raise
         if issued:
             self._keeper.tidy()
-        self._till.commit(entry, self._keeper.tip.hash)
+        payment.commit(self._keeper.tip.hash)
         return issued
 
     def _rehearse(self, targets: Sequence[Target], quote: Quote) -> None:
@@ -180,24 +181,22 @@ class Deletions:
             deadline=deadline,
         )
 
-    def spend(self, operation: str, quote: Quote) -> Entry:
+    def spend(self, operation: str, quote: Quote) -> Payment:
         """Ledger the operation; durable when this returns."""
         tariff, cover = self._tariff, self._till.cover
         if cover is None:
             assert quote.mechanism is not None
-            return self._till.charge(tariff.paid(quote.mechanism), operation)
-        distance = 0.0
-        if quote.mechanism is not None:
-            distance = quote.mechanism.declaration().sampler_distance
-        return self._till.charge(tariff.free(self._keeper.id, distance), operation)
+            return self._till.paid(tariff.paid(quote.mechanism), operation)
+        free = tariff.free(self._keeper.id, quote.mechanism)
+        return self._till.paid(free, operation)
 
-    def noised(self, entry: Entry, targets: Sequence[Target], quote: Quote) -> Mode:
+    def noised(self, payment: Payment, targets: Sequence[Target], quote: Quote) -> Mode:
         """A copy of the model that has forgotten; nobody sees it yet."""
         copy = _copied(self._keeper.mode)
         noise = None
         if quote.mechanism is not None:
             silence = np.zeros(self._keeper.terms.dim)
-            noise = quote.mechanism.apply(silence, self._till.key(entry))
+            noise = quote.mechanism.apply(silence, payment.key)
         self._apply(copy, targets, noise, quote)
         return copy
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from demur.ledger.rows import now
+from demur.durable.clock import now
 from demur.unlearning.records import journal
 from demur.unlearning.records.journal import Body
 from demur.unlearning.service.charges import Till
@@ -78,7 +78,8 @@ def replacing(keeper: Keeper, till: Till) -> Iterator[Body]:
     keeper.flush(then=intent(keeper, name))
     first = keeper.tip.sequence + 1
     try:
-        entry = till.charge(till.tariff.replacement(), name)
+        payment = till.paid(till.tariff.replacement(), name)
+        entry = payment.entry
         yield {"operation": name, "entry": entry.id, "ledger": till.ledger.id}
     except BaseException:
         abandon(keeper, till, name)
@@ -86,4 +87,4 @@ def replacing(keeper: Keeper, till: Till) -> Iterator[Body]:
     with keeper.step():
         with keeper.place.read() as connection:
             row, _ = journal.row_at(connection, first)
-        till.commit(entry, row.hash)
+        payment.commit(row.hash)

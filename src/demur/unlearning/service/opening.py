@@ -45,7 +45,7 @@ def open_service(
     """Create or load a service, and recover it; `resources` will close it."""
     place = store.ServiceStore(url)
     resources.callback(place.close)
-    folder = Path(keys) if keys is not None else place.folder
+    folder = Path(keys) if keys is not None else place.keys_folder
     if folder is None:
         raise ValueError(
             "keys must name an owner-only folder on this machine: the secrets of a"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from demur.core.digest import digest_of_text
 from demur.core.entropy import Source
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
-from demur.durable.chain import digest
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch, readable
 from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import journal, queue, snapshot, store
@@ -61,7 +61,7 @@ def create(
                 terms=text,
                 secret=marks.own(),
                 sequence=0,
-                hash=digest(text),
+                hash=digest_of_text(text),
                 paid=0,
             )
         )
@@ -183,9 +183,9 @@ def _commit_in_ledger(keeper: Keeper, till: Till, row: Row, body: Body) -> None:
         epoch = int(body.get("before", keeper.epoch))
     try:
         with till.ledger_of(keeper, epoch) as ledger:
-            entry = ledger.find(name, settled=True)
-            if entry is not None:
-                ledger.commit(entry, row.hash)
+            payment = ledger.resumed(name)
+            if payment is not None:
+                payment.commit(row.hash)
     except (LedgerUnreachable, OutcomeUnknown):
         raise
     except DemurError as error:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from sqlalchemy.engine import Connection
 
 from demur import __version__
-from demur.ledger.rows import now
+from demur.durable.clock import now
 from demur.unlearning.errors import (
     RecordExists,
     RecordMismatch,

@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection
 from demur.core.entropy import Source
 from demur.core.errors import DemurError
 from demur.durable.chain import Tip
-from demur.ledger.rows import now
+from demur.durable.clock import now
 from demur.unlearning.errors import ServiceBusy, ServiceDamaged, readable
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.terms import Terms

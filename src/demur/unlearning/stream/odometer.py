@@ -27,14 +27,19 @@ from typing import NoReturn
 
 from demur.core import validate
 from demur.core.adjacency import Erasure
-from demur.core.entropy import NoiseKey, OsEntropy, Source
+from demur.core.entropy import OsEntropy, Source
 from demur.core.rounding import product_up
-from demur.ledger import Draw, Ledger, Reservation, ledger_or_in_memory
+from demur.ledger import Draw, Ledger, Payment, ledger_or_in_memory
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Accounting, Mode, Scope
 from demur.unlearning.pricing import capacity, plan, sizing
 from demur.unlearning.pricing.calibrator import Formula
-from demur.unlearning.pricing.noise import DrawnNoise, draw_noise, mechanism_for
+from demur.unlearning.pricing.noise import (
+    DrawnNoise,
+    draw_noise,
+    mechanism_for,
+    noise_fingerprint,
+)
 from demur.unlearning.pricing.plan import OdometerTerms, Plan
 from demur.unlearning.pricing.sizing import Sizing
 from demur.unlearning.stream.phase import IllegalTransition
@@ -99,8 +104,7 @@ class PrivacyOdometer:
         self._status = "not finalised"
         self._source: Source = source or OsEntropy()
         self._mode: Mode | None = None
-        self._reservation: Reservation | None = None
-        self._key: NoiseKey | None = None
+        self._payment: Payment | None = None
         self._lock = threading.Lock()
 
     # -- sizing ----------------------------------------------------------------
@@ -167,15 +171,14 @@ class PrivacyOdometer:
             self.ledger, entries.budget, unit=Erasure(), filter=entries.filter
         )
         if entries.promise is not None:
-            ledger.charge(
+            ledger.paid(
                 entries.promise,
                 label=f"{self.label}: the promise",
                 source=self._source,
             )
-        self._reservation = ledger.reserve(
+        self._payment = ledger.paid(
             entries.draws, count=made.m, label=self.label, source=self._source
         )
-        self._key = ledger.key(self._reservation.entry)
         self.ledger = ledger
 
     def _say_degenerate(self) -> None:
@@ -234,8 +237,8 @@ class PrivacyOdometer:
         """Take one deletion out of the reservation, durably; then draw its noise."""
         with self._lock:
             self.require_ready()
-            assert self._reservation is not None
-            draw = self._reservation.draw()
+            assert self._payment is not None
+            draw = self._payment.reservation.draw()
             self.deletions_made += 1
         if self.capacity_remaining == 1:
             logger.warning("Capacity is 1; next delete forces retrain")
@@ -251,10 +254,10 @@ class PrivacyOdometer:
 
     def noise(self, draw: Draw, shift: float, dim: int) -> DrawnNoise:
         """The noise of a draw, on a grid; `check_shift` first, as it can refuse."""
-        assert self._key is not None
-        return draw_noise(
-            mechanism_for(shift, self._made().z, dim), self._key, draw.index
-        )
+        assert self._payment is not None
+        z, key = self._made().z, self._payment.key
+        key.pays_for(noise_fingerprint(z))
+        return draw_noise(mechanism_for(shift, z, dim), key, draw.index)
 
     def check_shift(self, shift: float, dim: int) -> float:
         """Refuse a deletion whose noise cannot be drawn, before it is paid for; the

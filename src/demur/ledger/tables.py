@@ -1,0 +1,176 @@
+"""The tables of a ledger, and the one lock that its writers share.
+
+Every write first takes that lock, then reads the totals, then writes the row, the
+totals and the tip together (`durable.store` has the argument why a lost answer is paid
+once). In SQLite it is the write lock, taken by BEGIN IMMEDIATE before anything is read;
+in PostgreSQL the tip row and the budget rows, SELECT ... FOR UPDATE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from demur.core.errors import LedgerMismatch
+from demur.durable.store import Store
+
+SCHEMA_VERSION = 3
+_OLD_NAME = "demur_book"  # the table of schemas 1 and 2
+
+metadata = sa.MetaData()
+ledger = sa.Table(
+    "demur_ledger",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("ledger_id", sa.String(64), nullable=False),
+    sa.Column("terms", sa.Text, nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+budgets = sa.Table(
+    "demur_budgets",
+    metadata,
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("totals", sa.Text, nullable=False),
+)
+declarations = sa.Table(
+    "demur_declarations",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+profiles = sa.Table(
+    "demur_profiles",
+    metadata,
+    sa.Column("event", sa.String(64), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("event_body", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+rows = sa.Table(
+    "demur_rows",
+    metadata,
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("entry_id", sa.String(64), nullable=False, index=True),
+    sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Column("declaration", sa.String(64), index=True),
+    sa.Column("count", sa.BigInteger),
+    sa.Column("noise", sa.String(16)),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("signature", sa.String(128)),
+)
+
+# Steps from one version of the schema to the next, by the version they start from.
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+
+
+class LedgerStore(Store):
+    """A store that holds one ledger, or will."""
+
+    @property
+    def keys_folder(self) -> Path | None:
+        """The folder beside a ledger in a file, for what must stay outside of it."""
+        path = self.path
+        return None if path is None else path.with_name(f"{path.name}.keys")
+
+    def prepare(
+        self, terms: str, ledger_id: str, genesis: str, budget_count: int
+    ) -> None:
+        """Create the tables and the ledger, unless they are there; migrate old ones."""
+        with self.write() as connection:
+            if not self.is_sqlite:
+                # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(6845231977)"))
+            metadata.create_all(connection, checkfirst=True)
+            if connection.execute(sa.select(ledger.c.id)).first() is not None:
+                return
+            connection.execute(
+                ledger.insert().values(
+                    id=1,
+                    schema_version=SCHEMA_VERSION,
+                    ledger_id=ledger_id,
+                    terms=terms,
+                    sequence=0,
+                    hash=genesis,
+                )
+            )
+            connection.execute(
+                budgets.insert(),
+                [{"position": i, "totals": "{}"} for i in range(budget_count)],
+            )
+
+    def exists(self) -> bool:
+        """Whether there is a ledger at this address already; creates nothing."""
+        if self.path is not None and not self.path.exists():
+            return False
+        with self.read() as connection:
+            tables = set(sa.inspect(connection).get_table_names())
+            if ledger.name in tables:
+                return connection.execute(sa.select(ledger.c.id)).first() is not None
+        # A file holds one ledger and nothing else; a database may hold a service too.
+        foreign = tables if self.path is not None else tables & {_OLD_NAME}
+        if foreign:
+            what = (
+                "a ledger of an earlier demur" if _OLD_NAME in tables else "no ledger"
+            )
+            raise LedgerMismatch(
+                f"there is {what} at this address: {', '.join(sorted(foreign))[:200]}"
+                " are its tables. Give the ledger a place of its own. Nothing was"
+                " changed."
+            )
+        return False
+
+    def migrate(self) -> None:
+        """Bring an older ledger to this version's schema; refuse a newer one.
+
+        A ledger that is up to date is only read: by those who may not write, too.
+        """
+        with self.read() as connection:
+            version = connection.execute(
+                sa.select(ledger.c.schema_version)
+            ).scalar_one()
+        if version == SCHEMA_VERSION:
+            return
+        with self.write() as connection:
+            statement = sa.select(ledger.c.schema_version)
+            version = connection.execute(_locked(statement, connection)).scalar_one()
+            if version > SCHEMA_VERSION:
+                raise LedgerMismatch(
+                    f"this ledger has schema {version}; this version of demur reads up"
+                    f" to {SCHEMA_VERSION}. Use a newer demur. Nothing was spent."
+                )
+            while version < SCHEMA_VERSION:
+                if version not in MIGRATIONS:
+                    raise LedgerMismatch(
+                        f"this ledger has schema {version}, from which no migration is"
+                        f" known to {SCHEMA_VERSION}. Nothing was spent."
+                    )
+                MIGRATIONS[version](connection)
+                version += 1
+                connection.execute(ledger.update().values(schema_version=version))
+
+
+_TIP = sa.select(ledger.c.sequence, ledger.c.hash)
+_TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
+
+
+def lock_ledger(connection: Connection) -> tuple[int, str, list[str]]:
+    """Take the lock all writers share; the tip and the totals as they stand."""
+    tip = connection.execute(_locked(_TIP, connection)).one()
+    totals = connection.execute(_locked(_TOTALS, connection)).scalars()
+    return int(tip.sequence), str(tip.hash), list(totals)
+
+
+def _locked(statement: sa.Select[Any], connection: Connection) -> sa.Select[Any]:
+    return (
+        statement.with_for_update()
+        if connection.dialect.name == "postgresql"
+        else statement
+    )

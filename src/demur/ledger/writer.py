@@ -1,0 +1,437 @@
+"""What is written into a ledger: charges, draws, commits and notes.
+
+The order is always: check, price, write the entry, and only then draw. A charge returns
+after its entry is durable; a crash later leaves it spent. Nothing is ever refunded and
+there is no reset. Engines use `paid` alone (`payment` says why).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy.engine import Connection
+
+from demur.core import recording, validate
+from demur.core.declaration import Declaration, Mechanism
+from demur.core.digest import digest_of_text
+from demur.core.entropy import Binding, NoiseKey, OsEntropy, Source, source_name
+from demur.core.entry import Entry
+from demur.core.errors import (
+    BudgetExceeded,
+    DemurError,
+    IdempotencyConflict,
+    LedgerMismatch,
+    LedgerUnreachable,
+    NoiseReuse,
+    NotPrivate,
+    OutcomeUnknown,
+)
+from demur.durable import clock
+from demur.durable.chain import canonical
+from demur.durable.keys import KeyStore
+from demur.ledger import amounts, rows, tables
+from demur.ledger.admission import Ways, pay, ways_to_pay
+from demur.ledger.notes import checked
+from demur.ledger.payment import Payment
+from demur.ledger.reader import LedgerReader
+from demur.ledger.reservation import Draw, Reservation
+
+_LARGEST_RESERVATION = 2**40
+
+
+class LedgerWriter(LedgerReader):
+    """The writing half of `Ledger`."""
+
+    _signer: Ed25519PrivateKey | None
+    _keys: KeyStore
+    _handed_out: dict[str, WeakSet[NoiseKey]]
+
+    def paid(
+        self,
+        mechanism: Mechanism,
+        *,
+        label: str,
+        digest: str | None = None,
+        count: int = 1,
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+        block_delta: float | None = None,
+    ) -> Payment:
+        """Charge, durably, or decline; the payment hands out the key of the noise.
+
+        Use it as a context: the end of the block commits the entry, an exception leaves
+        it spent (`demur.ledger.payment`).
+
+        - `digest` binds the entry to the data it is for, as `mechanism.digest(value)`
+          gives it. It is kept under a secret key, so that nobody can test guesses
+          against the ledger.
+        - `count` pays for that many runs at once (`payment.reservation`).
+        - the same `idempotency_key` with the same mechanism and input is the same
+          entry, charged once: a restarted job finds it again.
+        - `source` is where the noise comes from: the operating system, or, in tests, a
+          `Seeded` source.
+        - `block_delta` is the delta a block is priced at, where the filter knows no
+          better price for the event.
+
+        A server that is lost is asked again within `Timeouts.call`, and pays once. Then
+        `LedgerUnreachable` says that nothing was spent; `OutcomeUnknown` that it may
+        have been: repeat the call with the same idempotency key.
+
+        >>> from demur import AddOrRemoveOne, Budget, Ledger
+        >>> from demur.mechanisms import Gaussian
+        >>> ledger = Ledger(Budget(epsilon=2.0, delta=1e-6), unit=AddOrRemoveOne())
+        >>> count = Gaussian(4.0, {AddOrRemoveOne(): 1.0})
+        >>> with ledger.paid(count, label="visitors") as payment:
+        ...     noisy = count.apply([1234.0], payment.key)
+        >>> round(ledger.epsilon(), 3)
+        1.061
+        """
+        validate.count(count=count)
+        if count > _LARGEST_RESERVATION:
+            raise ValueError(f"count must be at most 2^40; got {count}")
+        entry = self._charge(
+            mechanism,
+            int(count),
+            label,
+            digest,
+            idempotency_key,
+            OsEntropy() if source is None else source,
+            block_delta,
+        )
+        return Payment(self, entry, digest)
+
+    def charge(
+        self,
+        mechanism: Mechanism,
+        *,
+        label: str,
+        digest: str | None = None,
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+        block_delta: float | None = None,
+    ) -> Entry:
+        """Enter the cost of a release whose noise another program draws.
+
+        It is `paid` without the key: for what another library released. The arguments
+        are those of `paid`.
+        """
+        return self.paid(
+            mechanism,
+            label=label,
+            digest=digest,
+            idempotency_key=idempotency_key,
+            source=source,
+            block_delta=block_delta,
+        ).entry
+
+    def reserve(
+        self,
+        mechanism: Mechanism,
+        *,
+        count: int,
+        label: str,
+        digest: str | None = None,
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+        block_delta: float | None = None,
+    ) -> Reservation:
+        """Pay for `count` runs at once; `draw()` hands them out and stops at `count`.
+
+        With an idempotency key a restarted job finds its reservation again, with the
+        draws already made still counted. The noise of the runs is drawn elsewhere, as
+        with `charge`; `paid(..., count=...)` hands out a key as well.
+        """
+        return self.paid(
+            mechanism,
+            label=label,
+            digest=digest,
+            count=count,
+            idempotency_key=idempotency_key,
+            source=source,
+            block_delta=block_delta,
+        ).reservation
+
+    def resumed(self, idempotency_key: str) -> Payment | None:
+        """The payment of an earlier call with this key, to commit what it released.
+
+        For a process that died after its release was durable elsewhere and before the
+        commit. None: there is no such entry, and there will not be one by a call that
+        is under way.
+        """
+        entry = self.find(idempotency_key, settled=True)
+        return None if entry is None else Payment(self, entry, None)
+
+    # -- the steps of a payment --------------------------------------------------
+
+    def _charge(
+        self,
+        mechanism: Mechanism,
+        count: int,
+        label: str,
+        digest: str | None,
+        idempotency_key: str | None,
+        source: Source,
+        block_delta: float | None,
+    ) -> Entry:
+        validate.name(label=label)
+        if idempotency_key is not None:
+            validate.name(idempotency_key=idempotency_key)
+        if digest is not None:
+            validate.name(digest=digest)
+        if not source.private and self.durable and not self.terms.testing:
+            raise NotPrivate(
+                "a seeded noise source is for tests, and this ledger is durable: use OS"
+                " entropy, or open a ledger with testing=True. Nothing was spent."
+            )
+        declaration = mechanism.declaration()
+        if not isinstance(declaration, Declaration):
+            raise TypeError(
+                "mechanism must return a Declaration; got"
+                f" {type(declaration).__name__}. Nothing was spent."
+            )
+        asked = recording.asked(declaration, count, label, private=source.private)
+        text = canonical(declaration.to_json())
+        # Prices first: they may take a second, and the lock is short.
+        ways = ways_to_pay(self.terms, declaration, count, block_delta)
+        curves = rows.profiles_of(declaration, count)
+        key, entry_id = source.new_key(), secrets.token_hex(16)
+        salt = _salt(entry_id, idempotency_key)
+        bound = None if digest is None else self._keys.keyed_digest(digest, salt)
+        keep = bound is not None and idempotency_key is not None
+        body: rows.Body = {
+            "kind": "charge",
+            "id": entry_id,
+            "key": digest_of_text(key),
+            "label": label,
+            "declaration": digest_of_text(text),
+            "count": count,
+            "noise": source_name(source),
+            "input": bound,
+            "idempotency_key": idempotency_key,
+        }
+        # The key is stored before the entry is durable: a task killed right after its
+        # charge can still be repeated.
+        self._keys.put(entry_id, key, keep=keep)
+        try:
+            entry = self._write_charge(label, body, text, declaration, ways, curves)
+        except (
+            BudgetExceeded,
+            IdempotencyConflict,
+            LedgerMismatch,
+            LedgerUnreachable,
+        ):
+            self._keys.wipe(entry_id)
+            raise
+        except OutcomeUnknown:
+            # A repeat may find this entry, and draws with its key. Without an
+            # idempotency key nobody can ask for it: it is spent and never drawn.
+            if idempotency_key is None:
+                self._keys.wipe(entry_id)
+            raise
+        if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
+            self._keys.wipe(entry_id)
+        elif asked is not None:
+            asked.paid = True
+        return entry
+
+    def _write_charge(
+        self,
+        label: str,
+        body: rows.Body,
+        text: str,
+        declaration: Declaration,
+        ways: Ways,
+        curves: dict[str, rows.KeptProfile],
+    ) -> Entry:
+        """The transaction: find a repeat, or pay and append; durable on return."""
+
+        def work(connection: Connection, again: bool) -> Entry:
+            sequence, last, stored = tables.lock_ledger(connection)
+            earlier = self._same_charge(connection, body, again)
+            if earlier is not None:
+                return earlier
+            totals = [amounts.from_text(text) for text in stored]
+            spent = pay(self.terms, label, ways, totals)
+            row = body | {
+                "time": clock.now(),
+                "spent": [None if s is None else amounts.to_data(s) for s in spent],
+                "profiles": rows.keep(connection, text, curves),
+            }
+            self._append(connection, sequence, last, row)
+            for position, total in enumerate(totals):
+                rows.set_totals(connection, position, amounts.to_text(total))
+            return self._entry(sequence + 1, row, declaration)
+
+        return self._store.persist(work)
+
+    def _same_charge(
+        self, connection: Connection, body: rows.Body, again: bool
+    ) -> Entry | None:
+        """The entry that this idempotency key made, if it was for the same thing.
+
+        `again`: or the one of this very call, whose answer was lost.
+        """
+        key = body["idempotency_key"]
+        earlier = None if key is None else rows.charge_by_key(connection, key)
+        if earlier is None and again:
+            earlier = rows.charge_by_id(connection, body["id"])
+        if earlier is None:
+            return None
+        sequence, before = earlier
+        for name in ("declaration", "count", "input", "noise"):
+            if before[name] != body[name]:
+                raise IdempotencyConflict(
+                    f"idempotency_key {key!r} was used for {before['label']!r} with"
+                    f" another {'mechanism' if name == 'declaration' else name}: use"
+                    " a new key for a new charge. Nothing was spent."
+                )
+        declared = rows.declaration(connection, before["declaration"])
+        return self._entry(sequence, before, declared)
+
+    def _append(
+        self, connection: Connection, sequence: int, last: str, body: rows.Body
+    ) -> None:
+        if self._signer is None and self.terms.signer is not None:
+            raise LedgerMismatch(
+                "this ledger is signed: open it with its signing_key to write."
+                " Nothing was spent."
+            )
+        rows.append(connection, sequence, last, body, self._signer)
+
+    def _key(self, entry: Entry, digest: str | None) -> NoiseKey:
+        """The noise key of an entry: once, or again for the identical input alone."""
+        with self._store.read() as connection:
+            body = self._charge_row(connection, entry)
+            committed = rows.body_of(connection, entry.id, "commit") is not None
+        if committed:
+            # The process died, or lost the answer, between its commit and the wipe.
+            self._keys.wipe(entry.id)
+            raise NoiseReuse(
+                f"{entry.label!r} is committed and its key is wiped: its noise"
+                " cannot be drawn again. Charge a new entry."
+            )
+        bound = body["input"] is not None
+        salt = _salt(entry.id, body["idempotency_key"])
+        if bound and (
+            digest is None or self._keys.keyed_digest(digest, salt) != body["input"]
+        ):
+            raise NoiseReuse(
+                f"{entry.label!r} is bound to another input: the same noise on two"
+                " inputs would reveal their difference. Charge a new entry."
+            )
+        keep = bound and body["idempotency_key"] is not None
+        key = self._keys.take(entry.id, keep=keep)
+        if key is None or digest_of_text(key) != body["key"]:
+            raise NoiseReuse(
+                f"the key of {entry.label!r} is not here: it was handed out already, or"
+                " made by another process or machine. Another key would be a second"
+                " draw for one charge. Charge a new entry; to be able to retry, charge"
+                " with an idempotency_key and a digest."
+            )
+        declared = entry.declaration
+        draws = None if declared.interactive else entry.count
+        binding = Binding(declared.fingerprint, digest, draws)
+        noise = NoiseKey(key, private=entry.private, binding=binding)
+        self._handed_out.setdefault(entry.id, WeakSet()).add(noise)
+        return noise
+
+    def _commit(self, entry: Entry, artefact: str | None) -> None:
+        """Bind the entry to what was released, and wipe its noise key."""
+        if artefact is not None:
+            validate.name(artefact=artefact)
+
+        def work(connection: Connection, again: bool) -> None:
+            sequence, last, _ = tables.lock_ledger(connection)
+            self._charge_row(connection, entry)
+            before = rows.body_of(connection, entry.id, "commit")
+            if before is None:
+                body = {
+                    "kind": "commit",
+                    "id": entry.id,
+                    "artefact": artefact,
+                    "time": clock.now(),
+                }
+                self._append(connection, sequence, last, body)
+            elif before["artefact"] != artefact:
+                raise DemurError(
+                    f"{entry.label!r} was committed with another artefact"
+                    f" ({str(before['artefact'])[:12]}...): one entry pays for one"
+                    " release."
+                )
+
+        self._store.persist(work)
+        self._keys.wipe(entry.id)
+        for noise in self._handed_out.pop(entry.id, ()):
+            noise.wipe()
+
+    def _drawn(self, entry: Entry) -> int:
+        with self._store.read() as connection:
+            return rows.draws(connection, entry.id)
+
+    def _draw_many(self, entry: Entry, count: int) -> tuple[Draw, ...]:
+        token = secrets.token_hex(16)
+
+        def work(connection: Connection, again: bool) -> int:
+            sequence, last, _ = tables.lock_ledger(connection)
+            paid = self._charge_row(connection, entry)["count"]
+            if again:
+                before = rows.with_token(connection, entry.id, token)
+                if before is not None:
+                    return int(before["index"])
+            index = rows.draws(connection, entry.id)
+            if index + count > paid:
+                left = "all are used" if index == paid else f"{paid - index} are left"
+                raise BudgetExceeded(
+                    f"{entry.label!r} reserved {paid} draws and {left}."
+                    " Declined: nothing was released. Reserve more in a new entry."
+                )
+            body = {
+                "kind": "draw",
+                "id": entry.id,
+                "index": index,
+                "count": count,
+                "token": token,
+                "time": clock.now(),
+            }
+            self._append(connection, sequence, last, body)
+            return index
+
+        first = self._store.persist(work)
+        return tuple(Draw(entry, first + i) for i in range(count))
+
+    # -- notes -------------------------------------------------------------------
+
+    def annotate(self, entry: Entry, about: str, facts: Mapping[str, Any]) -> None:
+        """Note facts about an entry, such as an audit or a utility; free of charge.
+
+        The facts become part of the chain and are never removed. They must be safe to
+        publish: computed from releases and public data alone.
+        """
+        about, plain = checked(about, facts)
+        token = secrets.token_hex(16)
+
+        def work(connection: Connection, again: bool) -> None:
+            sequence, last, _ = tables.lock_ledger(connection)
+            self._charge_row(connection, entry)
+            if again and rows.with_token(connection, entry.id, token):
+                return
+            body = {
+                "kind": "note",
+                "id": entry.id,
+                "about": about,
+                "facts": plain,
+                "token": token,
+                "time": clock.now(),
+            }
+            self._append(connection, sequence, last, body)
+
+        self._store.persist(work)
+
+
+def _salt(entry_id: str, idempotency_key: str | None) -> str:
+    """What tells one entry's input digest from another's: the same for its repeats."""
+    return f"entry {entry_id}" if idempotency_key is None else f"key {idempotency_key}"
