@@ -42,7 +42,15 @@ def loaded_after(code):
         "import demur\ndemur.__version__\ndir(demur)",
         "import demur.core.accounting",
         "import demur.core.release",
-        "from demur.core import adjacency, bounds, calibrate, cost, entropy, entry",
+        "from demur.core import adjacency, bounds, cost, entropy, entry",
+        "from demur.core.accounting import calibrate",
+        "import demur.errors",
+        "from demur.training import CheckpointRefused, ExamplesMix, ProcessLost",
+        "from demur.unlearning import CapacityExhausted, ServiceBusy",
+        "from demur.convex import NotConverged",
+        "from demur.cluster import InputChanged",
+        "from demur.audit import NoPower",
+        "from demur.adapters import NotALinearHead",
         "from demur.core.accounting import price\n"
         "from demur.core.accounting.events import Gaussian\n"
         "price(Gaussian(1.0), 1e-6)",

@@ -21,7 +21,7 @@ from demur.adapters.equinox.heads import (
     squared_hinge_objective,
 )
 from demur.adapters.equinox.release import predict_eqx_svm, train_head_eqx
-from demur.adapters.linear import NotALinearHead
+from demur.adapters.errors import NotALinearHead
 from demur.convex import NotAtMinimiser, NotConverged
 from demur.convex.solving.objective import objective
 from tests.adapters import kit

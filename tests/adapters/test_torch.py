@@ -9,7 +9,7 @@ from torch import nn
 
 import demur as dm
 from demur.adapters import release_torch
-from demur.adapters.linear import NotALinearHead
+from demur.adapters.errors import NotALinearHead
 from demur.adapters.torch.heads import (
     LogRegTorchConfig,
     SoftmaxLogReg,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demur.audit.replay import Breach, replay
+from demur.audit.replays import Breach, replay
 from demur.cluster.files.report_job import make_reports
 from demur.compat.ball_dp.radius import dp_quantile_exponential_mechanism
 from demur.convex import (

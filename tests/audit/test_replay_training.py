@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from demur.audit.replay import Breach, replay
+from demur.audit.replays import Breach, replay
 from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPrivate

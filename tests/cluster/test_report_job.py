@@ -20,10 +20,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from demur.cluster.errors import InputChanged
 from demur.cluster.files import point_survey, point_tables, report_files, report_job
 from demur.cluster.files.point_tables import PointTable
 from demur.cluster.files.report_files import read_reports, sidecar
-from demur.cluster.files.report_job import InputChanged, make_reports
+from demur.cluster.files.report_job import make_reports
 from demur.cluster.files.report_metadata import ReportMetadata
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse

@@ -15,7 +15,7 @@ import torch
 
 import demur as dm
 from demur.adapters.equinox.heads import RidgePrototypesEqx, SoftmaxLinearEqx
-from demur.adapters.linear import NotALinearHead
+from demur.adapters.errors import NotALinearHead
 from demur.compat.ball_dp import api, lz, releases
 from demur.compat.ball_dp.heads.prototypes import (
     fit_ridge_prototypes,

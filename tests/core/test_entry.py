@@ -25,8 +25,9 @@ from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, Mechanism
-from demur.core.entry import Entry, Promise, epsilon_with_slack
+from demur.core.entry import Entry, epsilon_with_slack
 from demur.core.errors import NotCovered
+from demur.core.promise import Promise
 
 CURVE = PiecewiseLinear.linear(2.0, cap=4.0)
 HEAD = Declaration(

@@ -9,7 +9,8 @@ from demur.core.accounting.events import Gaussian
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
-from demur.core.entry import Entry, Promise
+from demur.core.entry import Entry
+from demur.core.promise import Promise
 from demur.core.release import Release
 
 ENTRY = Entry(

@@ -19,15 +19,9 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
+from demur.training.errors import CheckpointRefused
 from demur.training.run import charges
-from demur.training.run.checkpoint import (
-    Checkpoint,
-    CheckpointRefused,
-    Keeper,
-    _pack,
-    _unpack,
-    load_model,
-)
+from demur.training.run.checkpoint import Checkpoint, Keeper, _pack, _unpack, load_model
 from tests.ledger.kit import says
 
 from .crash import open_ledger, run

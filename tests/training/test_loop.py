@@ -11,7 +11,8 @@ from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
 from demur.training.data import Data
-from demur.training.devices.processes import Processes, ProcessLost
+from demur.training.devices.processes import Processes
+from demur.training.errors import ProcessLost
 from demur.training.run.checkpoint import Checkpoint
 from tests.training.kit import N, make_data, make_plan, train
 

@@ -20,12 +20,13 @@ from demur.ledger.filters import Filter
 from demur.training import clipped_grad
 from demur.training.batches.selection import CyclicPoissonSampling
 from demur.training.data import as_data
+from demur.training.errors import ExamplesMix
 from demur.training.noise.privatizer import step_keys
 from demur.training.noise.streams import normals
 from demur.training.plans.config import dp_sgd
 from demur.training.run import programs
 from demur.training.run.feed import Feed, Part, StepInput
-from demur.training.run.independence import ExamplesMix, check_examples_do_not_mix
+from demur.training.run.independence import check_examples_do_not_mix
 from demur.training.run.metrics import Exact, StepReport, spent_so_far
 from demur.training.run.progress import Bar
 from demur.training.run.trainer import Users

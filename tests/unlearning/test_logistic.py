@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from demur.unlearning.models import CertificateExceeded, Logistic, kernels
+from demur.unlearning.errors import CertificateExceeded
+from demur.unlearning.models import Logistic, kernels
 from tests.unlearning.modes_kit import records
 
 

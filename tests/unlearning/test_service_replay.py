@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from demur.audit.replay import Breach, replay
+from demur.audit.replays import Breach, replay
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Seeded
 from demur.core.errors import NotPrivate

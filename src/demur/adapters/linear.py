@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.adapters.errors import NotALinearHead
 from demur.convex.errors import NotAtMinimiser
 from demur.convex.release import release_head
 from demur.convex.sensitivity.losses import HUBER_WIDTH, check_loss
@@ -19,7 +20,6 @@ from demur.convex.solving.objective import Objective, objective
 from demur.core import validate
 from demur.core.bounds import BoundSource, clip_rows
 from demur.core.entropy import Source
-from demur.core.errors import DemurError
 from demur.core.release import Release
 from demur.ledger import Ledger
 
@@ -33,10 +33,6 @@ TRAINED_ELSEWHERE = (
     "the training outside demur reaches a gradient norm of at most tau on every dataset"
     " it might have met (it was measured on this one)"
 )
-
-
-class NotALinearHead(DemurError):
-    """A model is not a linear head, so no bound applies; nothing was spent."""
 
 
 @dataclass(frozen=True, eq=False)

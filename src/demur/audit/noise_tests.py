@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from demur.audit.errors import NoPower
 from demur.audit.laws import Law
 from demur.audit.result import AuditResult
 from demur.core import validate
@@ -47,10 +48,6 @@ _TAILS = (0.5, 0.3, 0.14, 0.05, 0.01)
 _MISS = 1e-6  # how often a control may fail to be rejected
 _FAR = 5.0  # deviations, beyond which a magnitude is cut off
 _CORRELATION = 0.1  # what the control of the independence test has
-
-
-class NoPower(ValueError):
-    """A test that could not have failed: too few draws, or a control that passed."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-from demur.core.errors import BudgetExceeded, DemurError
+from demur.errors import BudgetExceeded, CapacityExhausted, DemurError
 
 if TYPE_CHECKING:
     from demur.core.entry import Entry
@@ -81,7 +80,11 @@ class Command(TyperCommand):
         except Exception as error:
             if os.environ.get(_TRACEBACK):
                 raise
-            code = Code.DECLINED if _declined(error) else Code.ERROR
+            code = (
+                Code.DECLINED
+                if isinstance(error, (BudgetExceeded, CapacityExhausted))
+                else Code.ERROR
+            )
             _fail(as_json, type(error).__name__, _message(error), code)
 
 
@@ -153,14 +156,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value
-
-
-def _declined(error: Exception) -> bool:
-    if isinstance(error, BudgetExceeded):
-        return True
-    # Known only where it was raised: to import the engine here would be slow.
-    refusals = sys.modules.get("demur.unlearning.errors")
-    return refusals is not None and isinstance(error, refusals.CapacityExhausted)
 
 
 def _flowing(text: str | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from demur.cluster.errors import InputChanged as InputChanged
     from demur.cluster.estimators import PrivateGMM as PrivateGMM
     from demur.cluster.estimators import PrivateKMeans as PrivateKMeans
     from demur.cluster.estimators import PrivateTMM as PrivateTMM

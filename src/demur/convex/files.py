@@ -22,7 +22,8 @@ from demur.convex.report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import LipschitzMap, unit_from_json
 from demur.core.declaration import Declaration
-from demur.core.entry import Entry, Promise
+from demur.core.entry import Entry
+from demur.core.promise import Promise
 from demur.ledger import LedgerLeftBehind
 
 Head = (

@@ -13,16 +13,8 @@ from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
+from demur.core.promise import Promise
 from demur.core.rounding import printed_up
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A unit at which a ledger has a budget, and the delta it reads at."""
-
-    unit: Unit
-    epsilon: float
-    delta: float
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The one hook at which every mechanism can be watched: what goes in, what comes out.
 
 Nobody watches in ordinary use, and a noise point then pays one look at a context
-variable. An audit (`demur.audit.replay`) lays a `Tape` there and runs an engine twice:
+variable. An audit (`demur.audit.replays`) lays a `Tape` there and runs an engine twice:
 
     first run     a noise point tells what it declares, its exact input and its output
     second run    it tells its input and is given the *first run's output*

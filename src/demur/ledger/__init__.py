@@ -5,6 +5,17 @@ from typing import TYPE_CHECKING
 from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from demur.core.errors import BudgetExceeded as BudgetExceeded
+    from demur.core.errors import IdempotencyConflict as IdempotencyConflict
+    from demur.core.errors import LedgerDamaged as LedgerDamaged
+    from demur.core.errors import LedgerMismatch as LedgerMismatch
+    from demur.core.errors import LedgerUnreachable as LedgerUnreachable
+    from demur.core.errors import NoiseReuse as NoiseReuse
+    from demur.core.errors import NotCovered as NotCovered
+    from demur.core.errors import NotPaidFor as NotPaidFor
+    from demur.core.errors import NotPriced as NotPriced
+    from demur.core.errors import NotPrivate as NotPrivate
+    from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.durable.chain import Tip as Tip
     from demur.durable.postgres import Timeouts as Timeouts
     from demur.ledger.budget import Budget as Budget

@@ -15,8 +15,9 @@ from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
-from demur.core.entry import Entry, Promise
+from demur.core.entry import Entry
 from demur.core.errors import DemurError, LedgerDamaged
+from demur.core.promise import Promise
 from demur.durable.chain import Tip
 from demur.ledger import amounts, filters, rows, tables
 from demur.ledger.budget import Budget

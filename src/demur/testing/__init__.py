@@ -9,9 +9,10 @@ from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
     from demur.testing.discovery import discover as discover
+    from demur.testing.errors import ContractBroken as ContractBroken
+    from demur.testing.errors import NoExample as NoExample
     from demur.testing.result import Check as Check
     from demur.testing.result import CheckResult as CheckResult
-    from demur.testing.result import ContractBroken as ContractBroken
     from demur.testing.run import check_estimator as check_estimator
     from demur.testing.run import check_mechanism as check_mechanism
     from demur.testing.run import check_plan as check_plan

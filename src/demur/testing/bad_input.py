@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from demur.core.errors import DemurError
 from demur.testing.declining import state
+from demur.testing.errors import ContractBroken
 from demur.testing.ledgers import trace
-from demur.testing.result import ContractBroken, require
+from demur.testing.result import require
 from demur.testing.secrets import Secret
 from demur.testing.subject import Subject
 

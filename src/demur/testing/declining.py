@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from demur.core.errors import DemurError
+from demur.testing.errors import ContractBroken
 from demur.testing.ledgers import TIGHT, check_order, declined, untouched
-from demur.testing.result import ContractBroken, require
+from demur.testing.result import require
 from demur.testing.subject import Subject
 
 

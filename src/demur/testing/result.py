@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from demur.testing.errors import ContractBroken
+
 _LONGEST_REASON = 3000
-
-
-class ContractBroken(AssertionError):
-    """A contract does not hold; the message says what was seen."""
 
 
 def require(holds: object, why: str) -> None:

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.testing.errors import ContractBroken
 from demur.testing.graph import reachable
-from demur.testing.result import ContractBroken, require
+from demur.testing.result import require
 from demur.testing.subject import Run, Subject
 
 Array = NDArray[np.float64]

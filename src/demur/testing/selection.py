@@ -10,7 +10,8 @@ import numpy as np
 
 from demur.core.entropy import NoiseKey, OsEntropy
 from demur.core.errors import NoiseReuse
-from demur.testing.result import ContractBroken, require
+from demur.testing.errors import ContractBroken
+from demur.testing.result import require
 
 EXAMPLES = 60
 

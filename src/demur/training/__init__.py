@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from demur.training.clipping.types import ClippedGrad as ClippedGrad
     from demur.training.clipping.types import ClippedSum as ClippedSum
     from demur.training.data import as_data as as_data
+    from demur.training.errors import CheckpointRefused as CheckpointRefused
+    from demur.training.errors import ExamplesMix as ExamplesMix
+    from demur.training.errors import ProcessesDisagree as ProcessesDisagree
+    from demur.training.errors import ProcessFailed as ProcessFailed
+    from demur.training.errors import ProcessLost as ProcessLost
     from demur.training.noise.privatizer import (
         gaussian_privatizer as gaussian_privatizer,
     )

@@ -5,10 +5,17 @@ from typing import TYPE_CHECKING
 from demur.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from demur.unlearning.errors import CalibrationRecord as CalibrationRecord
     from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
+    from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
+    from demur.unlearning.errors import IllegalTransition as IllegalTransition
     from demur.unlearning.errors import RecordExists as RecordExists
     from demur.unlearning.errors import RecordMismatch as RecordMismatch
     from demur.unlearning.errors import RecordNeeded as RecordNeeded
+    from demur.unlearning.errors import ServiceBusy as ServiceBusy
+    from demur.unlearning.errors import ServiceDamaged as ServiceDamaged
+    from demur.unlearning.errors import ServiceMismatch as ServiceMismatch
+    from demur.unlearning.errors import SnapshotRefused as SnapshotRefused
     from demur.unlearning.errors import UnknownRecord as UnknownRecord
     from demur.unlearning.models import make_mode as make_mode
     from demur.unlearning.pricing.calibrator import Calibrator as Calibrator
@@ -26,16 +33,12 @@ if TYPE_CHECKING:
     from demur.unlearning.stream.estimators import (
         UnlearnableRegressor as UnlearnableRegressor,
     )
-    from demur.unlearning.stream.forgetting import (
-        CalibrationRecord as CalibrationRecord,
-    )
     from demur.unlearning.stream.hooks import Happened as Happened
     from demur.unlearning.stream.hooks import Hooks as Hooks
     from demur.unlearning.stream.machine import EarlyPrediction as EarlyPrediction
     from demur.unlearning.stream.memory_pair import MemoryPair as MemoryPair
     from demur.unlearning.stream.metrics import Metrics as Metrics
     from demur.unlearning.stream.odometer import PrivacyOdometer as PrivacyOdometer
-    from demur.unlearning.stream.phase import IllegalTransition as IllegalTransition
     from demur.unlearning.stream.phase import Phase as Phase
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

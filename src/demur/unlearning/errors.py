@@ -1,24 +1,10 @@
-"""What a deletion service refuses, by name; each message says what was spent."""
+"""Refusals of the unlearning engine; each message says what was spent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
-from sqlalchemy.exc import NoResultFound
-
 from demur.core.errors import DemurError
-
-# What reading text, numbers or a table that are none of ours may raise.
-UNREADABLE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    NoResultFound,
-)
 
 Reason: TypeAlias = Literal["privacy", "regret", "numeric"]
 
@@ -60,17 +46,17 @@ class ServiceDamaged(DemurError):
     """Journal, state or certificates do not agree; nothing may be served."""
 
 
-@contextmanager
-def readable() -> Iterator[None]:
-    """Around what is read from disk: text that is none of ours is damage, not a bug."""
-    try:
-        yield
-    except UNREADABLE as error:
-        raise ServiceDamaged(
-            f"what is stored cannot be read ({type(error).__name__}): it was edited, or"
-            " comes from elsewhere. Restore a whole copy."
-        ) from error
-
-
 class SnapshotRefused(DemurError):
     """The snapshot is older than a deletion, or of another service."""
+
+
+class CertificateExceeded(DemurError):
+    """A mode cannot prove its bound for this deletion; nothing has changed."""
+
+
+class CalibrationRecord(DemurError):
+    """A record that sized the noise cannot be deleted; nothing was spent."""
+
+
+class IllegalTransition(DemurError, RuntimeError):
+    """An act that the current phase does not allow; nothing has changed."""

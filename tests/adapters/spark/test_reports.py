@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from demur.adapters.spark import SparkReports, privatize, reports_digest, shares, survey
 from demur.adapters.spark import reports as adapter
-from demur.cluster.files.report_job import InputChanged
+from demur.cluster.errors import InputChanged
 from demur.core import recording
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded

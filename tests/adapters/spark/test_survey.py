@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from demur.adapters.errors import BadRows
 from demur.adapters.spark import survey
 from demur.adapters.spark.drawing import Draw, probe
-from demur.adapters.spark.survey import BadRows, Runs, rows_of
+from demur.adapters.spark.survey import Runs, rows_of
 from demur.core.errors import DemurError
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports

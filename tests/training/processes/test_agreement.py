@@ -14,11 +14,7 @@ from demur.ledger.filters import Filter
 from demur.training.data import as_data
 from demur.training.devices import processes
 from demur.training.devices.placement import Placement, Share
-from demur.training.devices.processes import (
-    ProcessesDisagree,
-    ProcessFailed,
-    ProcessLost,
-)
+from demur.training.errors import ProcessesDisagree, ProcessFailed, ProcessLost
 from demur.training.noise.streams import flat_normal, standard_normal
 from demur.training.run.checkpoint import Checkpoint, Keeper
 from demur.training.run.custody import Custody

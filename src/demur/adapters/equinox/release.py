@@ -23,8 +23,9 @@ from demur.adapters.equinox.heads import (
     SoftmaxLinearEqx,
     SquaredHingeSVMEqx,
 )
+from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TAU, LinearHead, NotALinearHead, release_linear
+from demur.adapters.linear import TAU, LinearHead, release_linear
 from demur.convex.sensitivity.curves import TAU as SOLVER_TAU
 from demur.convex.sensitivity.losses import HUBER_WIDTH
 from demur.convex.solving.objective import objective

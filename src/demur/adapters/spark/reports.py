@@ -37,12 +37,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from demur.adapters.errors import BadRows
 from demur.adapters.spark.columns import id_and_coordinates, listed
 from demur.adapters.spark.drawing import Draw, probe
 from demur.adapters.spark.session import classic_dataframe
 from demur.adapters.spark.shares import Borrowed, Loan, must_travel
-from demur.adapters.spark.survey import BadRows, Survey, survey, survey_reports
-from demur.cluster.files.report_job import InputChanged
+from demur.adapters.spark.survey import Survey, survey, survey_reports
+from demur.cluster.errors import InputChanged
 from demur.core import recording
 from demur.core.entropy import Source
 from demur.core.entry import Entry

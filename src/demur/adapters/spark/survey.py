@@ -29,6 +29,7 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
+from demur.adapters.errors import BadRows
 from demur.adapters.spark.columns import repeated
 from demur.mechanisms.reports import RowIds, Values
 
@@ -54,10 +55,6 @@ class Survey:
     rows: int
     ids: int
     digest: str
-
-
-class BadRows(ValueError):
-    """Rows that are no points of the unit cube with ids: how many, never which."""
 
 
 class Faults(NamedTuple):

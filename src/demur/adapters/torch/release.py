@@ -17,8 +17,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TAU, LinearHead, NotALinearHead, release_linear
+from demur.adapters.linear import TAU, LinearHead, release_linear
 from demur.adapters.torch.heads import SoftmaxLogReg, SquaredHingeSVM, to_numpy
 from demur.convex.sensitivity.losses import HUBER_WIDTH
 from demur.core.entropy import Source

@@ -12,15 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from demur.cluster.errors import InputChanged
 from demur.cluster.files.point_tables import Batch, PointTable, RowIds, Values
 from demur.core.digest import digest_of_rows
-from demur.core.errors import DemurError
 
 Progress = Callable[[str, int, int | None], None]
-
-
-class InputChanged(DemurError):
-    """The input file is not the one that was paid for; nothing was written."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demur.cluster.errors import InputChanged as InputChanged
 from demur.cluster.files.point_survey import Digest, Progress, Survey, survey
-from demur.cluster.files.point_survey import InputChanged as InputChanged
 from demur.cluster.files.point_tables import PointTable, kind_of
 from demur.cluster.files.report_files import ReportWriter, sidecar
 from demur.cluster.files.report_metadata import ReportMetadata
@@ -159,7 +159,7 @@ class ReportJob:
                 source=source,
             )
             entry = payment.entry
-            released = self._perturb(bpm, self._key(payment), entry, writer)
+            released = self._perturb(bpm, self._noise_key(payment), entry, writer)
             try:
                 writer.finish()
             except FileExistsError as taken:
@@ -171,7 +171,7 @@ class ReportJob:
         payment.commit(released)
         return MadeReports(self.path, self.metadata, entry)
 
-    def _key(self, payment: Payment) -> NoiseKey:
+    def _noise_key(self, payment: Payment) -> NoiseKey:
         try:
             return payment.key
         except NoiseReuse as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from demur.testing import builders
 from demur.testing.discovery import Found, Kind
+from demur.testing.errors import NoExample
 from demur.testing.examples import estimators, mechanisms, plans, spenders
 from demur.testing.examples.exempt import reason
 from demur.testing.selection import Selection
@@ -56,10 +57,6 @@ _FROM_INSTANCE: dict[Kind, Callable[[Any], Any]] = {
     Kind.PLAN: builders.of_plan,
     Kind.SELECTION: lambda made: Selection(type(made).__name__, made),
 }
-
-
-class NoExample(LookupError):
-    """Something was discovered that the contracts cannot build."""
 
 
 def subjects_of(found: Found) -> list[Subject | Selection]:

@@ -20,7 +20,7 @@ from demur.audit import (
     law_of,
     noise_test,
 )
-from demur.audit.replay import replay
+from demur.audit.replays import replay
 from demur.cluster import PrivateKMeans
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source

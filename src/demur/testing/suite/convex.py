@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.audit import AuditResult, Level, audit, draws_needed, law_of, noise_test
-from demur.audit.replay import replay
+from demur.audit.replays import replay
 from demur.convex import BallPrototypeClassifier, BallSoftmaxClassifier
 from demur.convex.heads import inputs, prototypes
 from demur.core import recording

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.audit import AuditResult, Level
-from demur.audit.replay import replay
+from demur.audit.replays import replay
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import BudgetExceeded

@@ -23,7 +23,7 @@ from demur.audit import (
     noise_test,
 )
 from demur.audit.laws import normal
-from demur.audit.replay import replay
+from demur.audit.replays import replay
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.testing.suite.case import Case, Size

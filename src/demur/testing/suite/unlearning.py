@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.audit import AuditResult, Level, audit_deletion
-from demur.audit.replay import replay
+from demur.audit.replays import replay
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Source
 from demur.testing.suite.case import Case, Size

@@ -32,6 +32,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from demur.core.errors import DemurError
+from demur.training.errors import ProcessesDisagree, ProcessFailed, ProcessLost
 
 T = TypeVar("T")
 _TEXT = 1024  # bytes of an error message that reach the other processes
@@ -40,18 +41,6 @@ _BROKEN = re.compile(
     "gloo|nccl|collective|coordination|unavailable|heartbeat|connection|socket|peer",
     re.IGNORECASE,
 )
-
-
-class ProcessLost(DemurError):
-    """Another process of the run died; ledger and checkpoint are as they were."""
-
-
-class ProcessesDisagree(DemurError):
-    """The processes of a run were called with different things; nothing was spent."""
-
-
-class ProcessFailed(DemurError):
-    """Another process of the run failed, with an error that has no name here."""
 
 
 @dataclass

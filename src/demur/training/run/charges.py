@@ -23,8 +23,8 @@ from demur.ledger import (
     ledger_or_in_memory,
 )
 from demur.training.clipping.types import PyTree
+from demur.training.errors import CheckpointRefused
 from demur.training.plans.plan import DPExecutionPlan
-from demur.training.run.checkpoint import CheckpointRefused
 
 _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
 

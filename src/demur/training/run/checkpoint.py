@@ -34,11 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.core import validate
-from demur.core.errors import DemurError
-
-
-class CheckpointRefused(DemurError):
-    """A checkpoint does not belong to the run at hand; nothing was drawn."""
+from demur.training.errors import CheckpointRefused
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from demur.core.entropy import Binding, NoiseKey, Source
 from demur.core.entry import Entry
 from demur.ledger import Ledger, Payment
 from demur.training.devices.placement import Placement
-from demur.training.devices.processes import Processes, ProcessLost
+from demur.training.devices.processes import Processes
+from demur.training.errors import CheckpointRefused, ProcessLost
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run import charges
-from demur.training.run.checkpoint import Checkpoint, CheckpointRefused, Keeper
+from demur.training.run.checkpoint import Checkpoint, Keeper
 from demur.training.run.steps import TrainState
 
 _SEAL = "checkpoint"

@@ -19,14 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from demur.training.clipping.types import PyTree
+from demur.training.errors import ExamplesMix
 
 _TRIES = 3
 # Float32 noise between two orders of summation is far below; mixing is far above.
 _TOLERANCE = 2e-3
-
-
-class ExamplesMix(ValueError):
-    """The loss of a batch is not made of the losses of its examples."""
 
 
 def check_examples_do_not_mix(

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from demur.core import validate
+from demur.unlearning.errors import CertificateExceeded
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
-    CertificateExceeded,
     Mode,
     Scope,
     State,

@@ -33,8 +33,6 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core.errors import DemurError
-
 Array: TypeAlias = NDArray[np.float64]
 State: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Scope: TypeAlias = Literal["subject", "joint"]
@@ -47,10 +45,6 @@ NEVER_COVERED = (
     "deletion requests must not depend on published outputs",
     "that something was deleted, and when, is not hidden",
 )
-
-
-class CertificateExceeded(DemurError):
-    """A mode cannot prove its bound for this deletion; nothing has changed."""
 
 
 @dataclass(frozen=True)

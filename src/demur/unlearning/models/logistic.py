@@ -60,15 +60,9 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.rounding import up
+from demur.unlearning.errors import CertificateExceeded
 from demur.unlearning.models import kernels
-from demur.unlearning.models.base import (
-    NEVER_COVERED,
-    Array,
-    CertificateExceeded,
-    Mode,
-    State,
-    Theorem,
-)
+from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.models.inputs import (
     FLOAT64,
     check_norm_bound,

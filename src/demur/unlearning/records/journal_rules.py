@@ -15,8 +15,9 @@ from sqlalchemy.engine import Connection
 from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
-from demur.unlearning.errors import UNREADABLE, ServiceDamaged
+from demur.unlearning.errors import ServiceDamaged
 from demur.unlearning.records import journal, store
+from demur.unlearning.records.damage import UNREADABLE
 from demur.unlearning.records.journal import OPERATIONS, Body, Row
 
 _MOST_PROBLEMS = 50

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.unlearning.models.base import Array, CertificateExceeded, Mode
+from demur.unlearning.errors import CertificateExceeded
+from demur.unlearning.models.base import Array, Mode
 
 PARALLEL = 0.999
 LEAST_DIM = 4  # below it chance vectors are parallel too often for a search

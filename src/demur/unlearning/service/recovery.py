@@ -18,9 +18,10 @@ import sqlalchemy as sa
 from demur.core.digest import digest_of_text
 from demur.core.entropy import Source
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
-from demur.unlearning.errors import ServiceDamaged, ServiceMismatch, readable
+from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import journal, queue, snapshot, store
+from demur.unlearning.records.damage import readable
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Marks, claim, owner
 from demur.unlearning.service.charges import Till, entry_name, later_ledger

@@ -26,11 +26,12 @@ from demur.core.entropy import Source
 from demur.core.errors import DemurError
 from demur.durable.chain import Tip
 from demur.durable.clock import now
-from demur.unlearning.errors import ServiceBusy, ServiceDamaged, readable
+from demur.unlearning.errors import ServiceBusy, ServiceDamaged
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.terms import Terms
 from demur.unlearning.records import journal, snapshot, store, tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.damage import readable
 from demur.unlearning.records.encrypted_records import Vault
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Marks

@@ -17,9 +17,10 @@ from sqlalchemy.engine import Connection
 from demur.core.errors import DemurError
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
-from demur.unlearning.errors import ServiceDamaged, readable
+from demur.unlearning.errors import ServiceDamaged
 from demur.unlearning.records import store
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.damage import readable
 from demur.unlearning.records.journal_rules import History, follow
 from demur.unlearning.service.charges import entry_name
 

@@ -16,16 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.core.bounds import real_array
-from demur.core.errors import DemurError
-from demur.unlearning.errors import CapacityExhausted, RecordNeeded
-from demur.unlearning.models import CertificateExceeded
+from demur.unlearning.errors import (
+    CalibrationRecord,
+    CapacityExhausted,
+    CertificateExceeded,
+    RecordNeeded,
+)
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.stream.odometer import PrivacyOdometer
 from demur.unlearning.stream.registry import Registry, Request
-
-
-class CalibrationRecord(DemurError):
-    """A record that sized the noise cannot be deleted; nothing was spent."""
 
 
 @dataclass(frozen=True)

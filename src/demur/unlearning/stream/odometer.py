@@ -30,7 +30,7 @@ from demur.core.adjacency import Erasure
 from demur.core.entropy import OsEntropy, Source
 from demur.core.rounding import product_up
 from demur.ledger import Draw, Ledger, Payment, ledger_or_in_memory
-from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted, IllegalTransition
 from demur.unlearning.models.base import Accounting, Mode, Scope
 from demur.unlearning.pricing import capacity, plan, sizing
 from demur.unlearning.pricing.calibrator import Formula
@@ -42,7 +42,6 @@ from demur.unlearning.pricing.noise import (
 )
 from demur.unlearning.pricing.plan import OdometerTerms, Plan
 from demur.unlearning.pricing.sizing import Sizing
-from demur.unlearning.stream.phase import IllegalTransition
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from demur.core.errors import DemurError
+from demur.unlearning.errors import IllegalTransition
 
 
 class Phase(Enum):
@@ -13,10 +13,6 @@ class Phase(Enum):
     CALIBRATION = 1
     LEARNING = 2
     INTERLEAVING = 3
-
-
-class IllegalTransition(DemurError, RuntimeError):
-    """An act that the current phase does not allow; nothing has changed."""
 
 
 _ALLOWED = {

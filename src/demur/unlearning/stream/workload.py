@@ -19,9 +19,8 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from demur.core import validate
-from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.errors import CalibrationRecord, CapacityExhausted
 from demur.unlearning.models.base import Array
-from demur.unlearning.stream.forgetting import CalibrationRecord
 from demur.unlearning.stream.memory_pair import MemoryPair
 from demur.unlearning.stream.metrics import Metrics
 from demur.unlearning.stream.phase import Phase

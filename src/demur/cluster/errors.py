@@ -1,0 +1,9 @@
+"""Refusals of the clustering engine."""
+
+from __future__ import annotations
+
+from demur.core.errors import DemurError
+
+
+class InputChanged(DemurError):
+    """The input file is not the one that was paid for; nothing was written."""

@@ -1,0 +1,24 @@
+"""What is promised: a privacy loss of at most epsilon and delta at a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from demur.core import validate
+from demur.core.adjacency import Unit
+
+
+@dataclass(frozen=True)
+class Promise:
+    """At most `epsilon` at `delta` for two datasets that differ by one `unit`.
+
+    An entry carries one for each budget of its ledger; an engine calibrates to one.
+    """
+
+    unit: Unit
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.probability(delta=self.delta)

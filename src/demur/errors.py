@@ -1,0 +1,45 @@
+"""Every error of demur by name, importable without any engine's dependencies.
+
+`DemurError` is the base of all refusals that are not plain bad arguments, which are a
+`ValueError` or a `TypeError`. A message says what was wrong, what to do, and whether
+anything was spent.
+"""
+
+from demur.adapters.errors import BadRows as BadRows
+from demur.adapters.errors import NotALinearHead as NotALinearHead
+from demur.audit.errors import NoPower as NoPower
+from demur.cluster.errors import InputChanged as InputChanged
+from demur.convex.errors import DataChanged as DataChanged
+from demur.convex.errors import NotAtMinimiser as NotAtMinimiser
+from demur.convex.errors import NotConverged as NotConverged
+from demur.core.errors import BudgetExceeded as BudgetExceeded
+from demur.core.errors import DemurError as DemurError
+from demur.core.errors import IdempotencyConflict as IdempotencyConflict
+from demur.core.errors import LedgerDamaged as LedgerDamaged
+from demur.core.errors import LedgerMismatch as LedgerMismatch
+from demur.core.errors import LedgerUnreachable as LedgerUnreachable
+from demur.core.errors import NoiseReuse as NoiseReuse
+from demur.core.errors import NotCovered as NotCovered
+from demur.core.errors import NotPaidFor as NotPaidFor
+from demur.core.errors import NotPriced as NotPriced
+from demur.core.errors import NotPrivate as NotPrivate
+from demur.core.errors import OutcomeUnknown as OutcomeUnknown
+from demur.testing.errors import ContractBroken as ContractBroken
+from demur.testing.errors import NoExample as NoExample
+from demur.training.errors import CheckpointRefused as CheckpointRefused
+from demur.training.errors import ExamplesMix as ExamplesMix
+from demur.training.errors import ProcessesDisagree as ProcessesDisagree
+from demur.training.errors import ProcessFailed as ProcessFailed
+from demur.training.errors import ProcessLost as ProcessLost
+from demur.unlearning.errors import CalibrationRecord as CalibrationRecord
+from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
+from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
+from demur.unlearning.errors import IllegalTransition as IllegalTransition
+from demur.unlearning.errors import RecordExists as RecordExists
+from demur.unlearning.errors import RecordMismatch as RecordMismatch
+from demur.unlearning.errors import RecordNeeded as RecordNeeded
+from demur.unlearning.errors import ServiceBusy as ServiceBusy
+from demur.unlearning.errors import ServiceDamaged as ServiceDamaged
+from demur.unlearning.errors import ServiceMismatch as ServiceMismatch
+from demur.unlearning.errors import SnapshotRefused as SnapshotRefused
+from demur.unlearning.errors import UnknownRecord as UnknownRecord
