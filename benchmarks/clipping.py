@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training import clipped_grad
 
 CLIP = 1.0
 

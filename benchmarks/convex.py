@@ -26,25 +26,27 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from demur.convex.heads.estimators import (
+from demur.convex import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
+    Fit,
+    HeadForm,
+    minimise,
+    objective,
 )
 from demur.convex.sensitivity.curves import erm_sensitivity
-from demur.convex.sensitivity.losses import (
+from demur.convex.sensitivity.lz import (
     lz_logistic_binary_bound,
     lz_softmax_linear_bound,
 )
-from demur.convex.solving.objective import objective
-from demur.convex.solving.solver import minimise
 from demur.core.accounting.calibrate import (
     gaussian_epsilon,
     gaussian_mu,
     gaussian_sigma,
 )
-from demur.core.adjacency import ReplaceOne
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import clip_rows, normalize_rows
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
@@ -120,16 +122,10 @@ def output_rows(
     """One minimiser, released with the noise of three bounds."""
     X, y, Xt, yt = data
     classes = int(y.max()) + 1
-    theta = minimise(objective(loss, X, y, lam, s, classes), norm_bound=1.0).theta
-    parts = erm_sensitivity(
-        loss,
-        n=len(X),
-        lam=lam,
-        norm_bound=1.0,
-        radius=RADIUS,
-        num_classes=classes,
-        bias_scale=s,
-    ).parts
+    form = HeadForm(loss, lam=lam, norm_bound=1.0, num_classes=classes, bias_scale=s)
+    theta = minimise(objective(form, X, y)).theta
+    unit = Ball(RADIUS, space="records")
+    parts = erm_sensitivity(form, unit, Fit(len(X))).parts
     assert parts.full_replacement is not None
     exact = linear_score(theta, Xt, yt, s)
     for name, moved in (
@@ -261,9 +257,8 @@ def at_full_replacement(
     mu is proportional to the movement: a promise of mu at full replacement is one of
     mu G(r) / G_full at the ball.
     """
-    bound = erm_sensitivity(
-        "logistic", n=n, lam=1e-8, norm_bound=1.0, radius=2.0, tau=0
-    )
+    form = HeadForm("logistic", lam=1e-8, norm_bound=1.0)
+    bound = erm_sensitivity(form, Ball(2.0, space="records"), Fit(n, tau=0))
     assert bound.parts.full_replacement is not None
     mu = gaussian_mu(epsilon, DELTA) * bound.parts.total / bound.parts.full_replacement
     return BallLogisticRegression(
@@ -335,10 +330,13 @@ def run_time(repeats: int) -> None:
         X, y = data[0], data[1]
         classes = int(y.max()) + 1
         times: dict[str, list[float]] = {"demur": [], "sklearn": []}
-        stated = objective(loss, X, y, lam, 0.0, classes)
+        form = HeadForm(
+            loss, lam=lam, norm_bound=1.0, num_classes=classes, bias_scale=0.0
+        )
+        stated = objective(form, X, y)
         for _ in range(repeats):
             start = time.perf_counter()
-            ours = minimise(stated, norm_bound=1.0)
+            ours = minimise(stated)
             times["demur"].append(time.perf_counter() - start)
             start = time.perf_counter()
             theirs = LogisticRegression(
@@ -366,7 +364,8 @@ def run_large(n: int = 1_000_000, d: int = 384, classes: int = 77) -> None:
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     start = time.perf_counter()
-    found = minimise(objective("softmax", X, y, 1e-3, 1.0, classes), norm_bound=1.0)
+    form = HeadForm("softmax", lam=1e-3, norm_bound=1.0, num_classes=classes)
+    found = minimise(objective(form, X, y))
     taken = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(

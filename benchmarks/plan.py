@@ -19,9 +19,8 @@ import numpy as np
 from jax_privacy import batch_selection as peer
 from jax_privacy.experimental import execution_plan as peer_plan
 
+from demur.training import clipped_grad, dp_sgd
 from demur.training.batches import selection as ours
-from demur.training.clipping.clipped_grad import clipped_grad
-from demur.training.plans.config import dp_sgd
 
 Relation = dpa.NeighboringRelation
 Q = 128 / 60_000

@@ -39,11 +39,18 @@ import numpy as np
 import optax
 
 from demur.mechanisms.correlated import optimize_banded_toeplitz
-from demur.training import BandMFExecutionPlanConfig, dp_sgd, fit
+from demur.training import (
+    BandMFExecutionPlanConfig,
+    ClippedSum,
+    Reporting,
+    Resources,
+    dp_sgd,
+    fit,
+    privatizer,
+    step_keys,
+)
 from demur.training.batches.selection_key import selection_key
-from demur.training.clipping.types import ClippedSum
 from demur.training.models import CNN, MLP, Model, accuracy, cross_entropy
-from demur.training.noise.privatizer import privatizer, step_keys
 
 try:
     import jax_privacy
@@ -258,7 +265,7 @@ def our_run(model: Model, data: Any, plan: Any) -> tuple[Any, Any]:
         params,
         data,
         optimizer=optax.sgd(0.1),
-        callback=lambda report: stamps.append(now()),
+        reporting=Reporting(lambda report: stamps.append(now())),
     )
     jax.block_until_ready(done.value)
     # Steps are queued: the last stamp is when all are done.
@@ -496,7 +503,7 @@ def fashion_run(
         {"x": view(train[0]), "y": train[1]},
         optimizer=setting.optimizer(),
         average=setting.average,
-        check_mixing=False,
+        resources=Resources(check_loss=False),
     )
     x, y = view(judge[0]), judge[1]
     return accuracy(model, done.value, x, y), accuracy(model, done.average, x, y)

@@ -74,7 +74,7 @@ class TwoLoop:
 
 def pair(d: int, X: np.ndarray, Y: np.ndarray, loss: str) -> MemoryPair:
     """A MemoryPair past its calibration and its N*."""
-    odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.1, gamma=1e6)
+    odometer = PrivacyOdometer(1.0, 1e-5, lam=0.1, gamma=1e6)
     model = MemoryPair(d, odometer, mode="ogd", loss=loss)
     for x, y in zip(X[:20], Y[:20], strict=True):
         model.calibrate_step(x, float(y))
@@ -325,7 +325,7 @@ def progressive(
         live += range(at, min(at + every, len(X)))
         i = live.pop(int(rng.integers(len(live))))
         sigma = mode.shift_bound() / MU
-        noise = None if mode.exact else rng.normal(size=mode.dim) * sigma
+        noise = None if mode.exact else rng.normal(size=mode.dimension) * sigma
         mode.delete(X[i], Y[i], noise)
     return np.concatenate(out)
 
@@ -345,9 +345,9 @@ def stream_row(name: str, X: np.ndarray, Y: np.ndarray, classes: bool) -> str:
 
     def of_ogd(lam: float, every: int | None) -> tuple[float, str]:
         if classes:
-            mode = OGD(d, loss="logistic", norm_bound=B, lambda_=lam)
+            mode = OGD(d, loss="logistic", norm_bound=B, lam=lam)
             return score(Y, progressive(mode, X, Y, every), True)
-        mode = OGD(d, norm_bound=B, lambda_=lam)
+        mode = OGD(d, norm_bound=B, lam=lam)
         found = progressive(mode, X, Z, every) * spread + middle
         return score(Y, found, False)
 

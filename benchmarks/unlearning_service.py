@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from demur.unlearning import UnlearningService
 from demur.unlearning.models import make_mode
-from demur.unlearning.service.service import UnlearningService
 
 
 def seconds(work, count):
@@ -61,7 +61,7 @@ def measured(folder, mode, dim):
     found = {"before": durable_appends(folder)}
     for durability, count in (("each", 300), ("batch", 10_000)):
         path = folder / f"{mode}-{dim}-{durability}.db"
-        options = {"mode": mode, "dim": dim, "durability": durability} | noise
+        options = {"mode": mode, "dimension": dim, "durability": durability} | noise
         with UnlearningService.open(path, **options) as service:
             found[durability] = seconds(
                 lambda i, s=service: s.insert(X[i], float(Y[i]), record_id=i), count

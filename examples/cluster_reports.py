@@ -1,8 +1,8 @@
-"""Points perturbed where they are, clustered as if they had not been: three pictures.
+"""Cluster data that users perturb on their own devices (local differential privacy).
 
-Left the points, which only their owners see; in the middle the reports, which is all
-that the server gets; right the centres: of the points (not private), of the reports as
-they are (plain k-means) and of the noise-aware fit to the same reports. The points are
+Draws three pictures: the points, which only their owners see; the local reports, which
+are all that the server gets; and the centres of the points (not private), of plain
+k-means on the reports, and of the noise-aware fit to the same reports. The points are
 synthetic, so the example may draw what a real run must not. Writes
 out/cluster_reports.png.
 """
@@ -22,7 +22,7 @@ rng = np.random.default_rng(1)
 towns = np.array([[0.2, 0.25], [0.75, 0.3], [0.45, 0.8]])
 points = np.clip(towns[rng.integers(K, size=N)] + 0.05 * rng.normal(size=(N, 2)), 0, 1)
 
-# Each owner's part: one report, charged to the ledger. A move by 0.1 costs 0.4.
+# On the owners' devices: one report each, charged once. A move by 0.1 costs 0.4.
 ledger = Ledger(
     {Ball(0.1, space="cube"): Budget(0.5), ReplaceOne(): Budget(6.0)},
     dataset="towns",
@@ -32,7 +32,7 @@ bpm = BPM(EPSILON, "auto", dimension=2)
 release = bpm.privatize(points, ledger=ledger, label="where people live")
 print(release.statement())
 
-# The server's part: reports and the public mechanism, nothing else; costs nothing.
+# On the server: the reports and the public mechanism. Fits cost nothing.
 plain = PrivateKMeans(K, EPSILON, random_state=0, decoder="plain")
 aware = PrivateKMeans(K, EPSILON, random_state=0)
 plain.fit_reports(release.value)

@@ -1,4 +1,4 @@
-"""The one idea, drawn: what a whole ledger costs, by how far a record may move.
+"""Chart of the cost of a whole ledger by the distance that a record may move.
 
     python examples/epsilon_by_distance.py docs/images/epsilon_by_distance.svg
 
@@ -22,7 +22,7 @@ DELTA = 1e-6
 NEAR = 0.1
 FARTHEST = 2**0.5  # the diagonal of the square
 INK, QUIET, RULE, LEDGER = "#1d2733", "#5f6c7b", "#e3e8ee", "#2f6f8f"
-ENTRIES = {  # label: colour, line, where its name stands (distance, epsilon)
+ENTRIES = {  # label: colour, line, position of its name (distance, epsilon)
     "a head, released once": ("#b3412f", (0, (5, 2)), (0.78, 1.23)),
     "reports made by their owners": ("#4f7d3a", (0, (1, 1)), (0.78, 2.10)),
     "a network, by DP-SGD": ("#8a6d1f", (0, (5, 2, 1, 2)), (0.78, 0.74)),
@@ -59,21 +59,21 @@ def recorded() -> dm.Ledger:
         l2_clip_norm=1.0,
         normalize_by=200.0,
     ).make()
-    plan.reserve(ledger, label=network)
+    plan.paid(ledger, label=network)
     return ledger
 
 
 def curves(ledger: dm.Ledger, distances: np.ndarray) -> dict[str, list[float]]:
     """Epsilon at each distance: of the whole ledger, and of each entry alone."""
     balls = [dm.Ball(float(r), space="square") for r in distances]
-    found = {"the whole ledger": [ledger.epsilon(DELTA, ball) for ball in balls]}
+    epsilons = {"the whole ledger": [ledger.epsilon(DELTA, ball) for ball in balls]}
     for entry in ledger.entries():
-        found[entry.label] = [entry.epsilon(ball, DELTA) for ball in balls]
-    return found
+        epsilons[entry.label] = [entry.epsilon(ball, DELTA) for ball in balls]
+    return epsilons
 
 
 def draw(ledger: dm.Ledger, to: Path) -> None:
-    """Write the picture; its numbers also stand in the file's description."""
+    """Write the picture, with its numbers in the file's description."""
     distances = np.append(np.linspace(0.02, 0.5, 13), np.linspace(0.55, FARTHEST, 18))
     values = curves(ledger, distances)
     whole = values.pop("the whole ledger")

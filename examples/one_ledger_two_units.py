@@ -20,7 +20,7 @@ mechanism = Gaussian.calibrated(
     unit=presence,
     name="a noisy sum of ages",
 )
-# The cube was made from years by a map with a known constant: the ledger may use it.
+# The cube comes from years by a map with a known constant, which the ledger can use.
 ledger = dm.Ledger(
     {presence: dm.Budget(1.0, 1e-6), nearby: dm.Budget(0.2, 1e-6)},
     maps=[space.from_source] if space.from_source else [],
@@ -32,5 +32,5 @@ for unit in (presence, nearby, dm.Ball(6.0, space="years"), dm.ReplaceOne()):
     try:
         print(f"{unit}: epsilon {ledger.epsilon(1e-6, unit):.3f}")
     except dm.DemurError:
-        print(f"{unit}: the ledger says nothing about that, and says so")
+        print(f"{unit}: the ledger has no cost at this unit")
 print(release.statement())

@@ -1,4 +1,4 @@
-"""A private classifier on embeddings: one release, one ledger, a curve of promises.
+"""A private classifier: one release, one ledger, and its epsilon by distance.
 
 The data are scikit-learn's digits, scaled by their public range. They are public, so
 the example may print what a real run must not, such as the number of records.
@@ -12,8 +12,8 @@ from demur.convex import BallPrototypeClassifier, BallSoftmaxClassifier
 
 X, y = load_digits(return_X_y=True)
 X = X / 16.0  # pixels are 0 to 16: a public range
-held = np.arange(len(y)) % 4 == 0
-train, test = (X[~held], y[~held]), (X[held], y[held])
+held_out = np.arange(len(y)) % 4 == 0
+train, test = (X[~held_out], y[~held_out]), (X[held_out], y[held_out])
 
 # What is protected: a move of one image by at most 0.5 pixels (L2), its label kept.
 unit = Ball(0.5, space="pixels")
@@ -28,13 +28,13 @@ softmax = BallSoftmaxClassifier(
 ).fit(*train)
 print(f"softmax:    accuracy {softmax.score(*test):.3f}")
 
-report = softmax.privacy_
+privacy = softmax.privacy_
 print("\nepsilon of the softmax head, by how far the image moves:")
-for radius, epsilon in report.curve([0.1, 0.25, 0.5, 1.0, 2.0, 8.0]):
+for radius, epsilon in privacy.curve([0.1, 0.25, 0.5, 1.0, 2.0, 8.0]):
     print(f"  {radius:5.2f}  {epsilon:7.3f}")
-print(f"  any replacement, label included: {report.full_replacement_epsilon:.3f}")
-print(f"  ten candidates, guessed right:   {report.reconstruction_bound(0.1):.3f}")
-print(f"\n{report.statement(records=len(train[0]))}")
+print(f"  any replacement, label included: {privacy.full_replacement_epsilon:.3f}")
+print(f"  ten candidates, guessed right:   {privacy.reconstruction_bound(0.1):.3f}")
+print(f"\n{privacy.statement(records=len(train[0]))}")
 
 try:
     softmax.fit(*train)

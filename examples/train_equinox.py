@@ -10,8 +10,8 @@ from demur.training import BandMFExecutionPlanConfig, fit
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16.0).astype(np.float32)
-held = np.arange(len(y)) % 4 == 0
-data = (X[~held], y[~held].astype(np.int32))
+held_out = np.arange(len(y)) % 4 == 0
+data = (X[~held_out], y[~held_out].astype(np.int32))
 
 model = eqx.nn.MLP(64, 10, width_size=32, depth=1, key=jax.random.key(0))
 # Arrays are trained; functions and sizes are the same for everybody.
@@ -24,7 +24,7 @@ def loss(params, batch):
     return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
 
-# Noise of one step is partly taken back by the next seven. Batches come from the eight
+# The next seven steps cancel part of each step's noise. Batches come from the eight
 # groups in turn, 134 of 1347 records on average.
 plan = BandMFExecutionPlanConfig(
     iterations=200,
@@ -38,6 +38,6 @@ plan = BandMFExecutionPlanConfig(
 ).make()
 trained = fit(plan, loss, params, data, optimizer=optax.sgd(2.0, momentum=0.8))
 private = eqx.combine(trained.value, static)
-found = jax.vmap(private)(X[held]).argmax(-1)
-print(f"accuracy {float((found == y[held]).mean()):.3f}")
+predicted = jax.vmap(private)(X[held_out]).argmax(-1)
+print(f"accuracy {float((predicted == y[held_out]).mean()):.3f}")
 print(trained.statement())

@@ -10,8 +10,8 @@ from demur.training import dp_sgd, fit
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16.0).astype(np.float32)
-held = np.arange(len(y)) % 4 == 0
-data = {"x": X[~held], "y": y[~held].astype(np.int32)}
+held_out = np.arange(len(y)) % 4 == 0
+data = {"x": X[~held_out], "y": y[~held_out].astype(np.int32)}
 
 
 class Network(nnx.Module):
@@ -44,6 +44,6 @@ plan = dp_sgd(
     noise="lattice",
 ).make()
 trained = fit(plan, loss, params, data, optimizer=optax.sgd(1.0, momentum=0.8))
-found = nnx.merge(graph, trained.value)(jax.numpy.asarray(X[held])).argmax(-1)
-print(f"accuracy {float((found == y[held]).mean()):.3f}")
+predicted = nnx.merge(graph, trained.value)(jax.numpy.asarray(X[held_out])).argmax(-1)
+print(f"accuracy {float((predicted == y[held_out]).mean()):.3f}")
 print(trained.statement())

@@ -1,4 +1,4 @@
-"""Private training of a plain pytree, recorded, interrupted and resumed.
+"""Private training of a plain pytree: charged, interrupted and resumed.
 
 The data are scikit-learn's digits, which are public; a real run must not print the
 number of its records.
@@ -14,13 +14,12 @@ import optax
 from sklearn.datasets import load_digits
 
 import demur as dm
-from demur.training import dp_sgd, fit
-from demur.training.run.checkpoint import Checkpoint
+from demur.training import Checkpoint, Reporting, dp_sgd, fit
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16.0).astype(np.float32)  # pixels are 0 to 16: a public range
-held = np.arange(len(y)) % 4 == 0
-data = {"x": X[~held], "y": y[~held].astype(np.int32)}
+held_out = np.arange(len(y)) % 4 == 0
+data = {"x": X[~held_out], "y": y[~held_out].astype(np.int32)}
 
 
 def logits(params, x):
@@ -70,13 +69,13 @@ with tempfile.TemporaryDirectory() as folder:
         "checkpoint": Checkpoint(Path(folder) / "run", every=50),
     }
     try:
-        fit(plan, loss, params, data, callback=power_cut, **run)
+        fit(plan, loss, params, data, reporting=Reporting(power_cut), **run)
     except PowerCut:
-        print("the run was cut short; it goes on from its checkpoint")
+        print("the run was interrupted; it continues from its checkpoint")
     trained = fit(plan, loss, params, data, **run)
-    found = logits(trained.average, X[held]).argmax(-1)
-    print(f"accuracy {float((found == y[held]).mean()):.3f}")
-    print(trained.statement(records=int((~held).sum())))
+    predicted = logits(trained.average, X[held_out]).argmax(-1)
+    print(f"accuracy {float((predicted == y[held_out]).mean()):.3f}")
+    print(trained.statement(records=int((~held_out).sum())))
     try:
         fit(plan, loss, params, data, **run | {"checkpoint": None})
     except dm.BudgetExceeded as error:

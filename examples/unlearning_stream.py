@@ -1,6 +1,6 @@
-"""A model on a stream that honours deletion requests, and an account of each.
+"""A model on a stream with deletions on request, each charged to a ledger.
 
-The data are made up, so the example may print what a real run must not.
+The data are synthetic, so the example may print what a real run must not.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ X = rng.normal(size=(6000, 10))
 X /= np.linalg.norm(X, axis=1, keepdims=True)
 Y = X @ (rng.normal(size=10) / 3.0) + 0.05 * rng.normal(size=6000)
 
-# One person's deletion is worth (1, 1e-5), however many others ask too.
+# Each person has a deletion budget of (1, 1e-5), whatever others ask for.
 ledger = Ledger(Budget(epsilon=1.0, delta=1e-5), unit=Erasure(), dataset="a stream")
-odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.1, gamma=0.5, ledger=ledger)
+odometer = PrivacyOdometer(1.0, 1e-5, lam=0.1, gamma=0.5, ledger=ledger)
 model = MemoryPair(10, odometer, radius=1.0, metrics=True)
 model.on("phase", lambda happened: print(f"  now in {happened.phase.name}"))
 
@@ -46,8 +46,8 @@ for i in range(model.inserts_seen, 6000):
             break
 
 metrics = model.metrics()
-print(f"{metrics.deletes_seen} people forgotten, {metrics.capacity_remaining} left")
+print(f"{metrics.deletes_seen} people deleted, {metrics.capacity_remaining} left")
 print(f"average loss {metrics.avg_loss_empirical:.4f}")
-print(f"epsilon for each of them: {odometer.eps_spent:.3f}")
+print(f"epsilon for each of them: {odometer.epsilon_spent:.3f}")
 print(f"\n{ledger.report()}")
 assert ledger.verify(ledger.tip()).ok

@@ -29,15 +29,16 @@ ENGINES = [
 
 def defined() -> dict[str, str]:
     """Exception classes of the source, with their modules."""
-    found: dict[str, str] = {}
-    for path in SOURCE.rglob("*.py"):
+    homes: dict[str, str] = {}
+    # First those that others derive from: a class counts as an error by its bases.
+    for path in sorted(SOURCE.rglob("*.py"), key=lambda p: p.name != "errors.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and any(
-                name.endswith(("Error", "Exception")) or name in found
+                name.endswith(("Error", "Exception")) or name in homes
                 for name in map(ast.unparse, node.bases)
             ):
-                found[node.name] = path.relative_to(SOURCE).as_posix()
-    return found
+                homes[node.name] = path.relative_to(SOURCE).as_posix()
+    return homes
 
 
 def test_every_error_is_exported():
@@ -59,5 +60,4 @@ def test_errors_are_exported_beside_their_engine(engine):
 
 
 def test_the_search_sees_errors():
-    found = defined()
-    assert {"BudgetExceeded", "ExamplesMix", "CapacityExhausted"} <= set(found)
+    assert {"BudgetExceeded", "LossNotSeparable", "CapacityExhausted"} <= set(defined())

@@ -10,18 +10,18 @@ import demur.convex
 import demur.core
 import demur.ledger
 import demur.mechanisms
-import demur.unlearning.modes
+import demur.unlearning.models
 
 GATHERS = {"demur.core.recording"}  # a recording grows while it is made
 
 
 def values(package):
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if found.name in GATHERS:
+    for listed in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if listed.name in GATHERS:
             continue
-        module = importlib.import_module(found.name)
+        module = importlib.import_module(listed.name)
         for kind in vars(module).values():
-            own = getattr(kind, "__module__", None) == found.name
+            own = getattr(kind, "__module__", None) == listed.name
             if own and isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 yield kind
 

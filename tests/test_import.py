@@ -45,7 +45,7 @@ def loaded_after(code):
         "from demur.core import adjacency, bounds, cost, entropy, entry",
         "from demur.core.accounting import calibrate",
         "import demur.errors",
-        "from demur.training import CheckpointRefused, ExamplesMix, ProcessLost",
+        "from demur.training import CheckpointRefused, LossNotSeparable, ProcessLost",
         "from demur.unlearning import CapacityExhausted, ServiceBusy",
         "from demur.convex import NotConverged",
         "from demur.cluster import InputChanged",

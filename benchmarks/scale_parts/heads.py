@@ -35,16 +35,16 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 path, how = sys.argv[1:3]
 from demur.convex import BallLogisticRegression, ParquetRows
-from demur.convex import streamed
 from demur.convex.rows.tables import read_rows
+from demur.convex.solving.streamed_objective import StreamedObjective
 seen = []
-plain = streamed.StreamedObjective.answer
+plain = StreamedObjective.answer
 def answer(self, theta, *, hessian=False):
     begun = time.perf_counter()
     found = plain(self, theta, hessian=hessian)
     seen.append((hessian, time.perf_counter() - begun))
     return found
-streamed.StreamedObjective.answer = answer
+StreamedObjective.answer = answer
 before, start, busy = peak(), time.perf_counter(), time.process_time()
 head = BallLogisticRegression(radius=0.3, lam=1e-3, classes=[0, 1])
 if how == "parquet":

@@ -165,7 +165,7 @@ def on_spark(
     kept: list[SparkReports] = []
 
     def survey() -> None:
-        kept.append(privatize(points, bpm, names(bpm.dimension), "id", None))
+        kept.append(privatize(points, bpm, names(bpm.dimension), "id"))
 
     took = {"survey and charge": measured(survey)}
     took["draw"] = measured(lambda: write(kept[0].dataframe, target))

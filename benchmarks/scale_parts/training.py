@@ -29,6 +29,8 @@ from demur.mechanisms.correlated import optimize_banded_toeplitz
 from demur.training import (
     BandMFExecutionPlanConfig,
     ClippedSum,
+    Reporting,
+    Resources,
     ShapePlan,
     fit,
     privatizer,
@@ -85,11 +87,12 @@ def train(mesh: Any, steps: int) -> float:
         data,
         optimizer=optax.sgd(0.1),
         delta=1e-6,
-        shapes=ShapePlan((ROWS,), None, steps, 0.0, 0.0, 0.0),
-        callback=note,
-        check_mixing=False,
-        progress=False,
-        mesh=mesh,
+        resources=Resources(
+            shapes=ShapePlan((ROWS,), None, steps, 0.0, 0.0, 0.0),
+            mesh=mesh,
+            check_loss=False,
+        ),
+        reporting=Reporting(note, progress=False),
         source=Seeded(1),
     )
     return ROWS * (len(times) - 1 - SEEN_FROM) / (times[-1] - times[SEEN_FROM])

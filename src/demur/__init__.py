@@ -1,7 +1,7 @@
-"""demur: learning from people's data under a privacy promise that can be checked.
+"""demur: learning under differential privacy, charged to one durable ledger.
 
-The words every engine shares. Each is loaded when it is first used, so that
-`import demur` stays quick and imports no framework.
+These are the names that all engines share. Each is loaded when it is first used, so
+that `import demur` stays quick and imports no framework.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from demur.core.errors import DemurError as DemurError
     from demur.core.errors import LedgerUnreachable as LedgerUnreachable
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
+    from demur.core.promise import Promise as Promise
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity
     from demur.durable.chain import Tip as Tip

@@ -1,6 +1,6 @@
 """Every error of demur by name, importable without any engine's dependencies.
 
-`DemurError` is the base of all refusals that are not plain bad arguments, which are a
+`DemurError` is the base of all refusals except for bad arguments, which raise a
 `ValueError` or a `TypeError`. A message says what was wrong, what to do, and whether
 anything was spent.
 """
@@ -27,7 +27,7 @@ from demur.core.errors import OutcomeUnknown as OutcomeUnknown
 from demur.testing.errors import ContractBroken as ContractBroken
 from demur.testing.errors import NoExample as NoExample
 from demur.training.errors import CheckpointRefused as CheckpointRefused
-from demur.training.errors import ExamplesMix as ExamplesMix
+from demur.training.errors import LossNotSeparable as LossNotSeparable
 from demur.training.errors import ProcessesDisagree as ProcessesDisagree
 from demur.training.errors import ProcessFailed as ProcessFailed
 from demur.training.errors import ProcessLost as ProcessLost

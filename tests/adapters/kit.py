@@ -7,20 +7,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from demur.convex.solving.objective import objective
-from demur.convex.solving.solver import minimise
+from demur import Ball, Promise
+from demur.convex import HeadForm, minimise, objective
 from demur.core.bounds import clip_rows
 
 N, D, K = 600, 6, 3
 LAM = 0.05
-PROMISE: dict[str, Any] = {
-    "lam": LAM,
-    "radius": 0.3,
-    "norm_bound": 1.0,
-    "epsilon": 1.0,
-    "delta": 1e-6,
-}
 BINARY = ("logistic", "squared_hinge", "huber")
+
+
+def form_of(loss: str, **changes: Any) -> HeadForm:
+    """The form of a head of these data; the number of classes is the model's."""
+    return HeadForm(loss, **({"lam": LAM, "norm_bound": 1.0} | changes))
+
+
+def promise_of(radius: float = 0.3, epsilon: float = 1.0, delta: float = 1e-6):
+    return Promise(Ball(radius, space="records"), epsilon, delta)
 
 
 def rows(seed: int = 0) -> np.ndarray:
@@ -38,10 +40,9 @@ def labels(loss: str, seed: int = 0) -> np.ndarray:
 
 def exact(loss: str, *, bias_scale: float = 1.0, lam: float = LAM) -> np.ndarray:
     """The minimiser, as demur.convex orders it."""
-    stated = objective(
-        loss, rows(), labels(loss), lam, bias_scale, K if loss == "softmax" else 2
-    )
-    return minimise(stated, tau=1e-10).theta
+    num_classes = K if loss == "softmax" else 2
+    form = HeadForm(loss, lam=lam, bias_scale=bias_scale, num_classes=num_classes)
+    return minimise(objective(form, rows(), labels(loss)), tau=1e-10).theta
 
 
 def torch_linear(theta: np.ndarray, *, dtype=torch.float64) -> torch.nn.Linear:

@@ -22,8 +22,7 @@ from demur.adapters.equinox.heads import (
 )
 from demur.adapters.equinox.release import predict_eqx_svm, train_head_eqx
 from demur.adapters.errors import NotALinearHead
-from demur.convex import NotAtMinimiser, NotConverged
-from demur.convex.solving.objective import objective
+from demur.convex import NotAtMinimiser, NotConverged, objective
 from tests.adapters import kit
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -48,20 +47,15 @@ HEADS = [
 
 
 def train(model, loss, **options):
-    return train_head_eqx(
-        model,
-        kit.rows(),
-        kit.labels(loss),
-        loss=loss,
-        lam=kit.LAM,
-        norm_bound=1.0,
-        **options,
+    form = kit.form_of(loss)
+    return train_head_eqx(model, kit.rows(), kit.labels(loss), form, **options)
+
+
+def released(model, loss, **options):
+    form, promise = kit.form_of(loss), kit.promise_of()
+    return release_equinox(
+        model, kit.rows(), kit.labels(loss), form, promise, **options
     )
-
-
-def released(model, loss, **changed):
-    promise = kit.PROMISE | {"loss": loss} | changed
-    return release_equinox(model, kit.rows(), kit.labels(loss), **promise)
 
 
 def arrays(model):
@@ -167,7 +161,8 @@ def test_objectives_are_those_of_the_engine(model, stated, loss):
         theta = np.concatenate([np.atleast_2d(weight), bias.reshape(-1, 1)], axis=1)
         slopes = arrays(gradient)
     theta = theta if loss == "softmax" else theta[0]
-    F = objective(loss, X, y, kit.LAM, 1.0, kit.K if loss == "softmax" else 2)
+    form = kit.form_of(loss, num_classes=kit.K if loss == "softmax" else 2)
+    F = objective(form, X, y)
     wanted, wanted_slope = F.value_and_gradient(theta)
     assert float(value) == pytest.approx(wanted, rel=1e-12)
     assert set(aux) == {"loss", "reg"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -19,17 +21,22 @@ from demur.adapters.torch.heads import (
     train_softmax_logreg_torch,
     train_squared_hinge_svm_torch,
 )
-from demur.convex import NotAtMinimiser, release_head
+from demur.convex import Fit, HeadForm, NotAtMinimiser, release_head
 from tests.adapters import kit
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
 LOSSES = (*kit.BINARY, "softmax")
+FORM = {field.name for field in fields(HeadForm)}
 
 
-def released(model, loss, **changed):
-    promise = kit.PROMISE | {"loss": loss} | changed.pop("instead", {}) | changed
-    return release_torch(model, kit.rows(), kit.labels(loss), **promise)
+def released(model, loss, *, data=None, promise=None, **options):
+    """Released on the kit's data; options of the form are told by their names."""
+    shape = {name: options.pop(name) for name in FORM & set(options)}
+    form = kit.form_of(loss, **shape)
+    X, y = (kit.rows(), kit.labels(loss)) if data is None else data
+    promise = kit.promise_of() if promise is None else promise
+    return release_torch(model, X, y, form, promise, **options)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -56,9 +63,8 @@ def test_the_noise_is_that_of_the_engine():
 
 
 def dm_release(theta, tau):
-    return release_head(
-        theta, loss="logistic", n=kit.N, tau=tau, gradient_norm=0.0, **kit.PROMISE
-    )
+    fit = Fit(kit.N, tau=tau, gradient_norm=0.0)
+    return release_head(theta, kit.form_of("logistic"), kit.promise_of(), fit)
 
 
 def test_noise_has_the_declared_deviation():
@@ -147,7 +153,7 @@ def test_float32_models_reach_the_default_tau():
 def test_tensors_are_taken():
     model = kit.torch_linear(kit.exact("softmax"))
     X, y = torch.as_tensor(kit.rows()), torch.as_tensor(kit.labels("softmax"))
-    release_torch(model, X, y, loss="softmax", **kit.PROMISE)
+    released(model, "softmax", data=(X, y))
 
 
 class Twisted(nn.Linear):
@@ -272,7 +278,7 @@ def test_one_changed_record_is_noticed():
     model, X, y = trained(300), kit.rows(), kit.labels("softmax")
     X[0] = -X[0]
     with pytest.raises(NotAtMinimiser):
-        release_torch(model, X, y, loss="softmax", **kit.PROMISE)
+        released(model, "softmax", data=(X, y))
 
 
 def test_rows_over_the_bound_are_clipped():
@@ -281,7 +287,7 @@ def test_rows_over_the_bound_are_clipped():
     longest = np.linalg.norm(X, axis=1) > 1.0 - 1e-6
     assert longest.any()
     X[longest] *= 3.0
-    release_torch(model, X, kit.labels("softmax"), loss="softmax", **kit.PROMISE)
+    released(model, "softmax", data=(X, kit.labels("softmax")))
 
 
 @pytest.mark.parametrize(
@@ -299,9 +305,21 @@ def test_rows_over_the_bound_are_clipped():
 )
 def test_bad_arguments(changed, says):
     model, ledger = kit.torch_linear(kit.exact("softmax")), new_ledger()
+    given = {"radius": 0.3, "epsilon": 1.0, "delta": 1e-6, "loss": "softmax"} | changed
+    loss = given.pop("loss")
     with pytest.raises((ValueError, dm.DemurError), match=says):
-        released(model, "softmax", ledger=ledger, instead=changed)
+        promise = kit.promise_of(
+            *(given.pop(k) for k in ("radius", "epsilon", "delta"))
+        )
+        released(model, loss, ledger=ledger, promise=promise, **given)
     assert not list(ledger.entries())
+
+
+def test_the_model_decides_how_many_classes_there_are():
+    model = kit.torch_linear(kit.exact("softmax"))
+    released(model, "softmax", num_classes=kit.K)
+    with pytest.raises(ValueError, match="num_classes=5, and the model has 3 scores"):
+        released(model, "softmax", num_classes=5)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +335,7 @@ def test_bad_arguments(changed, says):
 def test_bad_data(X, y, says):
     model = kit.torch_linear(kit.exact("softmax"))
     with pytest.raises(ValueError, match=says):
-        release_torch(model, X, y, loss="softmax", **kit.PROMISE)
+        released(model, "softmax", data=(X, y))
 
 
 def test_a_model_with_nan_is_refused():
@@ -358,7 +376,7 @@ def test_our_trainers_reach_the_minimiser_in_float64():
     model, metrics = train_softmax_logreg_torch(X.astype(np.float32), y, X, y, cfg=cfg)
     assert set(metrics) == {"train_acc", "val_acc"}
     assert model.linear.weight.dtype == torch.float64
-    release_torch(model, X.astype(np.float32), y, loss="softmax", **kit.PROMISE)
+    released(model, "softmax", data=(X.astype(np.float32), y))
     signs = kit.labels("squared_hinge")
     hinge, metrics = train_squared_hinge_svm_torch(
         X, signs, None, None, cfg=SquaredHingeTorchConfig(lam=kit.LAM, device="cpu")
@@ -366,7 +384,7 @@ def test_our_trainers_reach_the_minimiser_in_float64():
     assert np.isnan(metrics["val_acc"])
     found = np.append(hinge.linear.weight.detach(), hinge.linear.bias.detach())
     np.testing.assert_allclose(found, kit.exact("squared_hinge"), atol=1e-7)
-    release_torch(hinge, X, signs, loss="squared_hinge", tau=1e-7, **kit.PROMISE)
+    released(hinge, "squared_hinge", data=(X, signs), tau=1e-7)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -434,11 +452,11 @@ def test_no_gpu_falls_back_with_a_notice(caplog, monkeypatch):
 def test_odd_data_have_a_minimiser_too(X, y):
     cfg = LogRegTorchConfig(num_classes=kit.K, lam=kit.LAM, device="cpu")
     model, _ = train_softmax_logreg_torch(X, y, None, None, cfg=cfg)
-    private = release_torch(model, X, y, loss="softmax", **kit.PROMISE)
+    private = released(model, "softmax", data=(X, y))
     assert torch.isfinite(private.value.linear.weight).all()
 
 
 def test_words_are_no_data():
     model = kit.torch_linear(kit.exact("softmax"))
     with pytest.raises(ValueError, match="X must be"):
-        release_torch(model, [["a"] * kit.D], [0], loss="softmax", **kit.PROMISE)
+        released(model, "softmax", data=([["a"] * kit.D], [0]))

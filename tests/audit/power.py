@@ -12,11 +12,8 @@ import math
 
 import numpy as np
 
-from demur.audit.black_box import audit_scores
-from demur.audit.claim import Claim
-from demur.audit.one_run import audit_one_run
-from demur.audit.result import AuditResult
-from demur.core.accounting.calibrate import gaussian_mu
+from demur import gaussian_mu
+from demur.audit import AuditResult, Claim, audit_one_run, audit_scores
 from demur.core.accounting.events import Gaussian, Pure
 
 ALPHA = 1e-6
@@ -64,7 +61,8 @@ def gaussian_audit(
     pilot = one[:half], two[:half]
     rest = one[half:], two[half:]
     if how == "counts":
-        return audit_scores(*rest, claim, pilot=pilot, alpha=alpha, method="counts")
+        claim = Claim.of(claim, counted=True)
+        return audit_scores(*rest, claim, pilot=pilot, alpha=alpha)
     return audit_scores(*rest, (claimed, DELTA), pilot=pilot, alpha=alpha)
 
 
@@ -92,22 +90,24 @@ def main() -> None:
         int(base * 10**power) for power in (2, 3, 4, 5) for base in (1, 2, 3, 4, 6)
     ][:17]
     for epsilon in (0.5, 1.0, 2.0):
-        found = smallest(lambda n, s, e=epsilon: laplace_audit(e, 2 * e, n, s), sizes)
-        print(f"pure {epsilon:g}: {found}", flush=True)
+        runs_needed = smallest(
+            lambda n, s, e=epsilon: laplace_audit(e, 2 * e, n, s), sizes
+        )
+        print(f"pure {epsilon:g}: {runs_needed}", flush=True)
     for how in ("shift", "counts", "epsilon"):
         for epsilon in (0.5, 1.0, 4.0):
-            found = smallest(
+            runs_needed = smallest(
                 lambda n, s, e=epsilon, h=how: gaussian_audit(e, 2 * e, n, s, how=h),
                 sizes,
                 trials=40 if how == "epsilon" else 100,
             )
-            print(f"Gaussian {epsilon:g}, {how}: {found}", flush=True)
+            print(f"Gaussian {epsilon:g}, {how}: {runs_needed}", flush=True)
     for epsilon in (1.0, 4.0):
         for canaries in (1000, 10_000):
             mu = gaussian_mu(2 * epsilon, DELTA)
             bounds = []
             for form in ("classical", "f-DP", "GDP"):
-                found = [
+                lower_bounds = [
                     audit_one_run(
                         *canary_scores(mu, canaries, seed),
                         gaussian_claim(epsilon),
@@ -116,7 +116,7 @@ def main() -> None:
                     ).lower_bound
                     for seed in range(5)
                 ]
-                bounds.append(f"{form} {math.fsum(found) / 5:.2f}")
+                bounds.append(f"{form} {math.fsum(lower_bounds) / 5:.2f}")
             print(f"one run, {epsilon:g} claimed, twice real, {canaries}: {bounds}")
 
 

@@ -16,8 +16,8 @@ def test_canaries_are_orthogonal_and_longer_than_the_clip():
     rows = canaries.rows().astype(float)
     assert rows.shape == (COUNT, DIMENSION) and len(canaries) == COUNT
     assert np.allclose(rows @ rows.T, np.eye(COUNT) * 4.0)
-    kept = canaries.rows(np.arange(COUNT) < 7)
-    assert np.array_equal(kept, canaries.rows()[:7])
+    chosen = canaries.rows(np.arange(COUNT) < 7)
+    assert np.array_equal(chosen, canaries.rows()[:7])
     again = Canaries.draw(COUNT, DIMENSION, clip_norm=0.5, seed=3)
     assert np.array_equal(again.rows(), canaries.rows())
 

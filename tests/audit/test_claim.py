@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from demur import AddOrRemoveOne, Ball, ReplaceOne
 from demur.audit import Claim, Shape
 from demur.audit.claim import THE_PAIR
 from demur.core import accounting
@@ -16,7 +17,6 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
 )
-from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 from tests.audit.twins import UNIT, gaussian
@@ -60,6 +60,7 @@ def test_an_entry_claims_what_its_ledger_says():
         assert claim.epsilon == entry.epsilon(UNIT, 1e-5)
         assert claim.mu == pytest.approx(0.5, rel=1e-5)
         assert Claim.of(entry, delta=1e-3).epsilon < claim.epsilon
+        assert claim.entry is entry and Claim.of(gaussian(), unit=UNIT).entry is None
 
 
 def test_mechanisms_need_the_unit_of_the_pair():
@@ -88,11 +89,22 @@ def test_other_things_claim_nothing(claim):
         {"epsilon": 1.0, "delta": 0.1, "shape": "gaussian", "mu": -1.0},
         {"epsilon": 1.0, "shape": "odd"},
         {"epsilon": 1.0, "threshold": math.inf},
+        {"epsilon": 1.0, "counted": "yes"},
     ],
 )
 def test_nonsense_is_refused(arguments):
-    with pytest.raises(ValueError):
+    with pytest.raises((ValueError, TypeError)):
         Claim(**arguments)
+
+
+def test_score_and_counting_are_part_of_the_claim():
+    claim = Claim.of(Pure(1.0), score=float, threshold=0.5, counted=True)
+    assert (claim.score, claim.threshold, claim.counted) == (float, 0.5, True)
+    again = Claim.of(claim)
+    assert (again.score, again.threshold, again.counted) == (float, 0.5, True)
+    assert Claim.of(claim, score=abs).score is abs
+    with pytest.raises(TypeError, match="threshold is about a score"):
+        Claim.of(Pure(1.0), threshold=0.5)
 
 
 def test_scores_are_functions_or_directions():

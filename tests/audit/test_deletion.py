@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from demur import AddOrRemoveOne
 from demur.audit import AuditResult, Level, audit_deletion, audits_of
-from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
+from demur.unlearning import verify_against_retrain
 from demur.unlearning.models import OGD, Ridge
-from demur.unlearning.retrain.comparison import stream, verify_against_retrain
+from demur.unlearning.retrain.comparison import stream
 from tests.audit.twins import gaussian
 
 CONFIDENCE = 1 - 1e-6
@@ -16,8 +17,8 @@ CONFIDENCE = 1 - 1e-6
 class KeepsItsCache(OGD):
     """A deletion that leaves the last records where they are."""
 
-    def __init__(self, dim, **config):
-        super().__init__(dim, **config)
+    def __init__(self, dimension, **config):
+        super().__init__(dimension, **config)
         self.seen = {"recent": []}
 
     def insert_many(self, X, Y):
@@ -37,8 +38,8 @@ def findings(mode, **options):
     X = rng.normal(size=(120, 6))
     X /= np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
     events = stream(X, X @ np.ones(6) / 6, {80: 79, 119: (3, 118)})
-    said = {"trials": 400, "confidence": CONFIDENCE} | options
-    return verify_against_retrain(mode, events, **said)
+    arguments = {"trials": 400, "confidence": CONFIDENCE} | options
+    return verify_against_retrain(mode, events, **arguments)
 
 
 def test_a_sound_mode_is_not_refuted():

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from demur import AddOrRemoveOne, Ball, Erasure, ReplaceOne, Sensitivity
 from demur.audit.distances import charged_loss, measure
-from demur.audit.measured import Loss, Measured
+from demur.audit.measurement import Loss, Measurement
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
@@ -17,11 +18,9 @@ from demur.core.accounting.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne
 from demur.core.curve import PiecewiseLinear
 from demur.core.recording import Passage, Rows, Scores, Shift, Step
-from demur.core.sensitivity import Sensitivity
-from demur.mechanisms.bpm import BPM
+from demur.mechanisms import BPM
 from demur.mechanisms.correlated import (
     BandedToeplitz,
     Buffered,
@@ -38,8 +37,8 @@ def pair(declared, one, two, key=None):
 
 
 def only(pairs, unit):
-    (found,) = measure(pairs, unit)
-    return found
+    (measured,) = measure(pairs, unit)
+    return measured
 
 
 # -- a vector --------------------------------------------------------------------------
@@ -47,17 +46,17 @@ def only(pairs, unit):
 
 def test_a_shift_is_a_distance_and_costs_mu():
     declared = Shift(Sensitivity.of({TWO: 5.0}), 2.0)
-    found = only([pair(declared, [0.0, 0.0], [3.0, 4.0])], TWO)
-    assert found.distance == pytest.approx(5.0) and found.within
-    assert found.share == pytest.approx(1.0)
-    assert found.loss.squared_mu == pytest.approx(6.25)
+    measured = only([pair(declared, [0.0, 0.0], [3.0, 4.0])], TWO)
+    assert measured.distance == pytest.approx(5.0) and measured.within
+    assert measured.share == pytest.approx(1.0)
+    assert measured.loss.squared_mu == pytest.approx(6.25)
 
 
 def test_a_shift_under_one_sigma_for_each_coordinate():
     declared = Shift(Sensitivity.of({TWO: 1.0}), np.array([3.0, 8.0]))
-    found = only([pair(declared, [0.0, 0.0], [3.0, 4.0])], TWO)
-    assert found.distance == pytest.approx(math.hypot(1.0, 0.5))
-    assert found.loss.squared_mu == pytest.approx(1.25) and not found.within
+    measured = only([pair(declared, [0.0, 0.0], [3.0, 4.0])], TWO)
+    assert measured.distance == pytest.approx(math.hypot(1.0, 0.5))
+    assert measured.loss.squared_mu == pytest.approx(1.25) and not measured.within
 
 
 def test_a_shift_over_balls_follows_the_radius():
@@ -80,15 +79,15 @@ def test_a_shift_over_balls_follows_the_radius():
 )
 def test_what_is_not_a_number_is_infinitely_far(one, two):
     declared = Shift(Sensitivity.of({TWO: 1e300}), 1.0)
-    found = only([pair(declared, one, two)], TWO)
-    assert found.distance == found.share == math.inf and not found.within
+    measured = only([pair(declared, one, two)], TWO)
+    assert measured.distance == measured.share == math.inf and not measured.within
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_squares_are_not_lost(size):
     declared = Shift(Sensitivity.of({TWO: 5.0 * size}), 1.0)
-    found = only([pair(declared, [0.0, 0.0], [3.0 * size, 4.0 * size])], TWO)
-    assert found.distance == pytest.approx(5.0 * size) and found.within
+    measured = only([pair(declared, [0.0, 0.0], [3.0 * size, 4.0 * size])], TWO)
+    assert measured.distance == pytest.approx(5.0 * size) and measured.within
 
 
 def test_where_nothing_is_declared_nothing_may_move():
@@ -98,13 +97,13 @@ def test_where_nothing_is_declared_nothing_may_move():
 
 
 def test_infinite_room_is_no_share():
-    assert Measured("x", 1.0, math.inf).share == 0.0
-    assert Measured("x", math.inf, math.inf).share == math.inf
+    assert Measurement("x", 1.0, math.inf).share == 0.0
+    assert Measurement("x", math.inf, math.inf).share == math.inf
 
 
 def test_a_count_within_its_limit_is_no_share():
-    assert Measured("x", 2.0, 2.0, counted=True).share == 0.0
-    assert Measured("x", 3.0, 2.0, counted=True).share == 1.5
+    assert Measurement("x", 2.0, 2.0, counted=True).share == 0.0
+    assert Measurement("x", 3.0, 2.0, counted=True).share == 1.5
 
 
 # -- scores ----------------------------------------------------------------------------
@@ -150,9 +149,9 @@ def test_rows_of_one_key_are_counted_together_and_of_two_apart():
     same = measure([rows(first, key=1), rows(second, key=1)], TWO)
     assert same[0].distance == 2.0 and not same[0].within
     apart = measure([rows(first, key=1), rows(second, key=2)], TWO)
-    assert all(found.within for found in apart)
+    assert all(measured.within for measured in apart)
     both = measure([rows(first, key=1), rows(second, key=1)], ReplaceOne(2))
-    assert all(found.within for found in both)
+    assert all(measured.within for measured in both)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_rows_of_one_key_are_counted_together_and_of_two_apart():
     [rows(POINTS[:2], IDS[:2]), rows(POINTS, np.array([7, 3, 8], dtype=np.uint64))],
 )
 def test_rows_that_come_or_go(given):
-    assert not all(found.within for found in measure([given], TWO))
+    assert not all(measured.within for measured in measure([given], TWO))
 
 
 def test_reports_say_nothing_about_presence():
@@ -226,15 +225,14 @@ def test_a_step_moves_by_one_contribution_or_two():
 def test_steps_must_be_a_pattern_of_the_plan():
     strategy, patterns = STRATEGIES["banded"], Participation(3, 2)
 
-    def found(steps, moved=1.0):
+    def violated(steps, moved=1.0):
         given = run(strategy, *worlds(steps, moved), patterns=patterns)
         return {m.what: m for m in measure(given, ONE) if not m.within}
 
-    assert found([0, 3]) == found([2, 5]) == found([]) == {}
-    assert "the number of steps that are too close to another with the record" in found(
-        [0, 2]
-    )
-    assert "the number of steps with the record" in found([0, 2, 4])
+    assert violated([0, 3]) == violated([2, 5]) == violated([]) == {}
+    too_close = "the number of steps that are too close to another with the record"
+    assert too_close in violated([0, 2])
+    assert "the number of steps with the record" in violated([0, 2, 4])
 
 
 def test_the_sensitivity_of_the_run_is_attained_by_equal_contributions():
@@ -262,8 +260,8 @@ def test_runs_are_told_apart_and_must_be_whole():
 def test_a_nan_in_a_step():
     before, after = worlds([])
     after[2, 1] = np.nan
-    (found,) = measure(run(STRATEGIES["plain"], before, after), ONE)
-    assert not found.within and found.loss.squared_mu == math.inf
+    (measured,) = measure(run(STRATEGIES["plain"], before, after), ONE)
+    assert not measured.within and measured.loss.squared_mu == math.inf
 
 
 # -- what is charged -------------------------------------------------------------------

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from demur import ReplaceOne, Seeded
 from demur.audit.equality import copied, differences
-from demur.core.adjacency import ReplaceOne
-from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 
@@ -36,7 +35,7 @@ def places(one, two):
     return list(differences(one, two))
 
 
-def made():
+def example():
     """Of every kind something, all of it new."""
     ring = [1]
     ring.append(ring)
@@ -59,7 +58,7 @@ def made():
 
 
 def test_equal_things_are_equal():
-    assert places(made(), made()) == []
+    assert places(example(), example()) == []
 
 
 @pytest.mark.parametrize(
@@ -143,9 +142,9 @@ class Fields:
     value: int = 1
 
 
-def carrying(made, exact):
-    made.beside = exact
-    return made
+def carrying(example, exact):
+    example.beside = exact
+    return example
 
 
 CARRIERS = {
@@ -185,16 +184,16 @@ def test_what_was_only_computed_on_demand_is_no_difference():
 
 def test_a_copy_does_not_follow_what_is_written_later() -> None:
     ledger = Ledger(Budget(1.0, 1e-6), unit=ReplaceOne())  # cannot be copied
-    made: dict[str, Any] = {
+    example: dict[str, Any] = {
         "model": Plain([np.zeros(1), ledger]),
         "pair": (ledger, [1]),
     }
-    made["ring"] = made
-    kept = copied(made)
-    assert kept["model"].value[1] is ledger and places(kept, made) == []
-    made["model"].value[0][0] = 1.0
-    made["pair"][1].append(2)
-    assert places(kept, made) == [
+    example["ring"] = example
+    snapshot = copied(example)
+    assert snapshot["model"].value[1] is ledger and places(snapshot, example) == []
+    example["model"].value[0][0] = 1.0
+    example["pair"][1].append(2)
+    assert places(snapshot, example) == [
         "result['model'].value[0]",
         "result['pair'][1] (length)",
     ]

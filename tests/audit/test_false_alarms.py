@@ -13,14 +13,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from demur.audit import Claim, audit, audit_one_run, audit_scores, independence_test
-from demur.audit.laws import bpm_radius, laplace, law_of, normal
-from demur.audit.noise_tests import failures, noise_test
+from demur import Ball, Seeded, gaussian_mu
+from demur.audit import (
+    Claim,
+    audit,
+    audit_one_run,
+    audit_scores,
+    independence_test,
+    law_of,
+    noise_test,
+)
+from demur.audit.laws import bpm_radius, laplace, normal
+from demur.audit.noise_tests import failures
 from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.accounting.events import Pure
-from demur.core.accounting.gaussian import gaussian_mu
-from demur.core.adjacency import Ball
-from demur.core.entropy import Seeded
 from demur.mechanisms import BPM, Gaussian
 from tests.audit.power import (
     DELTA,
@@ -48,11 +54,9 @@ def black_box_gaussian(seed, alpha):
     return audit(
         released_many(),
         (1.0, 0.0),
-        gaussian(),
-        unit=UNIT,
+        Claim.of(gaussian(), unit=UNIT, score=float),
         runs=4000,
         many=True,
-        score=float,
         alpha=alpha,
         seed=seed,
     ).refuted
@@ -94,9 +98,9 @@ def randomised_response(seed, alpha):
 
 def one_run(form):
     def alarm(seed, alpha):
-        found = canary_scores(gaussian_mu(1.0, DELTA), 1000, seed)
+        scores_and_coins = canary_scores(gaussian_mu(1.0, DELTA), 1000, seed)
         return audit_one_run(
-            *found, gaussian_claim(1.0), form=form, alpha=alpha
+            *scores_and_coins, gaussian_claim(1.0), form=form, alpha=alpha
         ).refuted
 
     return alarm
@@ -169,17 +173,11 @@ def test_the_count_sees_a_level_that_is_not_kept():
 
 
 def test_a_claim_a_fifth_too_small_alarms():
-    claim = GaussianEvent(SIGMA * 1.25)
-    found = [
+    claim = Claim.of(GaussianEvent(SIGMA * 1.25), score=float)
+    alarms = [
         audit(
-            released_many(),
-            (1.0, 0.0),
-            claim,
-            runs=40_000,
-            many=True,
-            score=float,
-            seed=seed,
+            released_many(), (1.0, 0.0), claim, runs=40_000, many=True, seed=seed
         ).refuted
         for seed in range(20)
     ]
-    assert sum(found) >= 15
+    assert sum(alarms) >= 15

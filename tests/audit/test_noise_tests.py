@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from demur import Seeded
 from demur.audit import (
+    Law,
     NoPower,
     draws_needed,
     independence_test,
+    law_of,
     noise_test,
     repeat_test,
 )
-from demur.audit.laws import Law, bpm_radius, laplace, law_of, normal
+from demur.audit.laws import bpm_radius, laplace, normal
 from demur.audit.noise_tests import failures
-from demur.core.entropy import NoiseKey, Seeded
+from demur.core.entropy import NoiseKey
 from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
 from tests.audit.twins import UNIT, seed_reports
 from tests.keys import os_key
@@ -198,8 +201,8 @@ def test_the_radius_of_bpm_reports():
     n = 1.1 * draws_needed(law)
 
     def radii(reports):
-        found = np.linalg.norm(reports - point, axis=1)
-        return found[found <= bpm.L]
+        radii_drawn = np.linalg.norm(reports - point, axis=1)
+        return radii_drawn[radii_drawn <= bpm.L]
 
     tiled = np.tile(point, (int(n / bpm.p_L), 1))
     assert not noise_test(radii(bpm.apply(tiled, os_key(bpm))), law).refuted
@@ -212,7 +215,7 @@ def test_the_radius_of_bpm_reports():
 
 
 def test_no_law_for_something_else():
-    with pytest.raises(TypeError, match="no law is known"):
+    with pytest.raises(TypeError, match="no known law"):
         law_of(object())
 
 

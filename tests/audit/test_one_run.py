@@ -7,12 +7,12 @@ import pytest
 from jax_privacy import auditing as peer
 from scipy import special, stats
 
-from demur.audit.claim import Claim
+from demur import gaussian_mu
+from demur.audit import Claim, audit_one_run
 from demur.audit.confidence import epsilon_of_mu
 from demur.audit.one_run import (
     Guesses,
     approximate_curve,
-    audit_one_run,
     classical_p_value,
     epsilon_one_run,
     gaussian_curve,
@@ -22,7 +22,6 @@ from demur.audit.one_run import (
     refutes_curve,
 )
 from demur.core.accounting.events import Gaussian, Pure
-from demur.core.accounting.gaussian import gaussian_mu
 from tests.audit.power import DELTA, canary_scores, gaussian_claim
 
 CASES = [
@@ -36,18 +35,18 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("m", "made", "correct", "alpha", "delta"), CASES)
-def test_agrees_with_a_peer(m, made, correct, alpha, delta):
-    guesses = Guesses(m, made, correct)
+@pytest.mark.parametrize(("m", "count", "correct", "alpha", "delta"), CASES)
+def test_agrees_with_a_peer(m, count, correct, alpha, delta):
+    guesses = Guesses(m, count, correct)
     for epsilon in (0.1, 1.0, 3.0):
-        assert classical_p_value(guesses, epsilon, delta) == pytest.approx(
-            peer._one_run_p_value(m, made, correct, epsilon, delta), rel=1e-6, abs=1e-12
-        )
+        theirs = peer._one_run_p_value(m, count, correct, epsilon, delta)
+        ours = classical_p_value(guesses, epsilon, delta)
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-12)
     ours = epsilon_one_run(guesses, alpha=alpha, delta=delta)
-    theirs = peer._epsilon_one_run(0, m, made, correct, alpha, delta)
+    theirs = peer._epsilon_one_run(0, m, count, correct, alpha, delta)
     assert ours == pytest.approx(theirs, abs=2e-6)
     mu = mu_one_run(guesses, alpha=alpha)
-    theirs = peer._epsilon_one_run_fdp(1e-9, m, made, correct, alpha, delta)
+    theirs = peer._epsilon_one_run_fdp(1e-9, m, count, correct, alpha, delta)
     assert epsilon_of_mu(mu, delta) == pytest.approx(theirs, abs=4e-6)
 
 
@@ -108,7 +107,7 @@ def test_what_is_attained_is_not_refuted(m, correct):
 
 def sabotaged(guesses, curve, tau):
     """The recursion with its weights one step off."""
-    m, r, c = guesses.canaries, guesses.made, guesses.correct
+    m, r, c = guesses.canaries, guesses.count, guesses.correct
     right, wrong = tau * c / m, tau * (r - c) / m
     for i in range(c - 1, -1, -1):
         least = curve(right)
@@ -120,7 +119,7 @@ def sabotaged(guesses, curve, tau):
 
 
 def test_a_recursion_one_step_off_refutes_the_honest():
-    found = [
+    refuted = [
         sabotaged(
             Guesses(m, m, c),
             approximate_curve(e, 0.0),
@@ -129,7 +128,7 @@ def test_a_recursion_one_step_off_refutes_the_honest():
         for m, c in SIZES
         for e in (0.3, 1.0, 2.0)
     ]
-    assert any(found)
+    assert any(refuted)
 
 
 @pytest.mark.slow
@@ -181,8 +180,8 @@ def test_too_much_loss_is_refuted_and_the_claim_is_not(form, claimed, real, cana
     if form == "classical":  # its p-value at 1e-5 stops at 2 m delta / v
         claim = Claim.of((claimed, 1e-12))
     for epsilon, refuted in ((claimed, False), (real, True)):
-        found = canary_scores(gaussian_mu(epsilon, DELTA), canaries, 3)
-        result = audit_one_run(*found, claim, form=form)
+        scores_and_coins = canary_scores(gaussian_mu(epsilon, DELTA), canaries, 3)
+        result = audit_one_run(*scores_and_coins, claim, form=form)
         assert result.refuted is refuted
         assert result.runs == canaries and result.level == "canaries"
 
@@ -230,9 +229,9 @@ def test_more_right_guesses_show_more():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((2, 3, 1), "made <= canaries"),
-        ((3, 2, 3), "made <= canaries"),
-        ((3, 2, -1), "made <= canaries"),
+        ((2, 3, 1), "count <= canaries"),
+        ((3, 2, 3), "count <= canaries"),
+        ((3, 2, -1), "count <= canaries"),
         ((0, 0, 0), "canaries"),
     ],
 )
@@ -244,17 +243,17 @@ def test_guesses_must_be_possible(arguments, error):
 def test_bad_arguments_are_refused():
     scores, coins = np.arange(8.0), np.arange(8) % 2 == 0
     claim = Claim.of(Gaussian(1.0))
-    with pytest.raises(TypeError, match="truth"):
+    with pytest.raises(TypeError, match="one bool"):
         audit_one_run(scores, np.ones(8), claim)
     with pytest.raises(ValueError, match="8 scores for 7 coins"):
         audit_one_run(scores, coins[:7], claim)
     with pytest.raises(ValueError, match="finite"):
         audit_one_run(scores * math.nan, coins, claim)
-    with pytest.raises(ValueError, match="GDP form"):
+    with pytest.raises(ValueError, match="for Gaussian claims"):
         audit_one_run(scores, coins, Pure(1.0), form="GDP")
     with pytest.raises(ValueError, match="form"):
         audit_one_run(scores, coins, claim, form="other")
-    with pytest.raises(ValueError, match="made"):
+    with pytest.raises(ValueError, match="count"):
         audit_one_run(scores, coins, claim, guesses=9)
     with pytest.raises(ValueError, match="alpha"):
         audit_one_run(scores, coins, claim, alpha=1.5)

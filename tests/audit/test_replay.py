@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demur.audit.replays import Breach, replay
-from demur.cluster.files.report_job import make_reports
+from demur import AddOrRemoveOne, Ball, Erasure, ReplaceOne
+from demur.audit import Breach, replay
+from demur.cluster import PointTable, make_reports
 from demur.compat.ball_dp.radius import dp_quantile_exponential_mechanism
 from demur.convex import (
     BallLogisticRegression,
@@ -17,22 +18,13 @@ from demur.convex import (
     BallSoftmaxClassifier,
     private_radius,
 )
-from demur.convex.heads import estimators
+from demur.convex.heads import inputs, linear, prototypes
 from demur.core import recording
-from demur.core.adjacency import (
-    AddOrRemoveOne,
-    Ball,
-    Erasure,
-    ReplaceOne,
-)
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, OsEntropy
-from demur.core.errors import NotPrivate
+from demur.errors import NotPrivate
 from demur.ledger import Budget, Ledger
-from demur.mechanisms import Gaussian
-from demur.mechanisms.bpm import BPM
-from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
 from demur.unlearning import MemoryPair, PrivacyOdometer
 from demur.unlearning.models.ogd import OGD
 from tests.keys import os_key
@@ -66,6 +58,11 @@ def release(value, source, *, moved, sigma_of=1.0, unit=REPLACED):
     return noise.release(value, ledger=ledger, label="mean", source=source).value
 
 
+def unbound_key(source):
+    """A key that was paid for nothing; a bound one refuses what these twins do."""
+    return NoiseKey(source.new_key(), private=False)
+
+
 def replace_sigma(noise, factor):
     if factor == 1.0:
         return noise
@@ -77,16 +74,16 @@ def mean(data, source, moved=DIAGONAL):
 
 
 def test_a_clipped_mean_passes_and_the_pair_is_as_hard_as_can_be():
-    found = audit(mean, MEANS)
-    assert not found.refuted and not found.violations
-    assert (found.passages, found.charges) == (1, 1)
-    assert found.closest == pytest.approx(1.0, rel=1e-6)
+    result = audit(mean, MEANS)
+    assert not result.refuted and not result.violations
+    assert (result.passages, result.charges) == (1, 1)
+    assert result.sensitivity_used == pytest.approx(1.0, rel=1e-6)
 
 
 def test_half_the_sensitivity_is_found():
-    found = audit(lambda d, s: mean(d, s, moved=math.sqrt(2.0) / 2), MEANS)
-    assert Breach.INPUT in found.breaches()
-    assert found.closest == pytest.approx(2.0, rel=1e-6)
+    result = audit(lambda d, s: mean(d, s, moved=math.sqrt(2.0) / 2), MEANS)
+    assert Breach.INPUT in result.breaches()
+    assert result.sensitivity_used == pytest.approx(2.0, rel=1e-6)
 
 
 def test_the_sensitivity_of_one_coordinate_for_two_is_found():
@@ -137,11 +134,11 @@ def test_opacus_571_noise_that_follows_n():
 def test_noise_that_follows_the_data_is_found_even_without_a_charge_that_does():
     def run(data, source):
         ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
-        said = Gaussian(10.0, {REPLACED: 1.0})
-        entry = ledger.charge(said, label="x", source=source)
+        declared = Gaussian(10.0, {REPLACED: 1.0})
+        ledger.charge(declared, label="x", source=source)
         spread = 10.0 + float(np.clip(data, 0, 1).std())
         used = Gaussian(spread, {REPLACED: 1.0})
-        return used.apply([np.clip(data, 0, 1).mean()], ledger._key(entry, None))
+        return used.apply([np.clip(data, 0, 1).mean()], unbound_key(source))
 
     assert audit(run, MEANS).breaches() == {Breach.NOISE}
 
@@ -153,11 +150,12 @@ def test_a_nan_that_passes_the_clip_is_infinitely_far():
     def run(data, source):
         ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
         noise = Gaussian(10.0, {REPLACED: 1.0}, dimension=2)
-        entry = ledger.charge(noise, label="x", source=source)
-        return noise.apply(np.clip(data, 0, 1).mean(axis=0), ledger._key(entry, None))
+        bounded = np.clip(data, 0, 1).mean(axis=0)
+        with ledger.paid(noise, label="x", source=source) as payment:
+            return noise.apply(bounded, payment.key)
 
-    found = audit(run, pair)
-    assert Breach.INPUT in found.breaches() and found.closest == math.inf
+    result = audit(run, pair)
+    assert Breach.INPUT in result.breaches() and result.sensitivity_used == math.inf
     repaired = audit(lambda d, s: run(np.nan_to_num(d), s), pair)
     assert not repaired.refuted
     # `release` refuses NaN before it charges: one world alone ends with an error.
@@ -182,8 +180,8 @@ def test_a_domain_read_off_the_records():
         return run
 
     assert not audit(histogram(lambda data: np.arange(1, 4)), pair).refuted
-    found = audit(histogram(np.unique), pair)
-    assert {Breach.CHARGE, Breach.RESULT} <= found.breaches()
+    result = audit(histogram(np.unique), pair)
+    assert {Breach.CHARGE, Breach.RESULT} <= result.breaches()
 
 
 def test_a_domain_of_equal_size_shows_in_the_result_alone():
@@ -202,9 +200,9 @@ def test_a_value_that_by_passes_the_mechanism():
     def run(data, source):
         return {"mean": mean(data, source), "largest": float(np.max(data))}
 
-    found = audit(run, MEANS)
-    assert found.breaches() == {Breach.RESULT}
-    assert found.violations[0].said.endswith("result['largest']")
+    result = audit(run, MEANS)
+    assert result.breaches() == {Breach.RESULT}
+    assert result.violations[0].message.endswith("result['largest']")
 
 
 def test_noise_added_outside_of_the_mechanism():
@@ -223,17 +221,17 @@ def test_a_release_for_some_records_only():
         first = mean(data, source)
         return [first, mean(data, source)] if data.max() > 1 else [first]
 
-    found = audit(run, MEANS)
-    assert {Breach.CHARGE, Breach.PASSAGES, Breach.RESULT} <= found.breaches()
+    result = audit(run, MEANS)
+    assert {Breach.CHARGE, Breach.PASSAGES, Breach.RESULT} <= result.breaches()
 
 
 def test_half_the_noise_for_the_price_of_the_whole():
     def run(data, source):
         ledger = Ledger(Budget(4.0, 1e-6), unit=REPLACED)
-        said = Gaussian(10.0, {REPLACED: 0.5})
-        entry = ledger.charge(said, label="x", source=source)
+        declared = Gaussian(10.0, {REPLACED: 0.5})
+        ledger.charge(declared, label="x", source=source)
         used = Gaussian(5.0, {REPLACED: 0.5}, dimension=2)
-        return used.apply(np.clip(data, 0, 1).mean(axis=0), ledger._key(entry, None))
+        return used.apply(np.clip(data, 0, 1).mean(axis=0), unbound_key(source))
 
     assert audit(run, MEANS).breaches() == {Breach.PRICE}
 
@@ -241,16 +239,15 @@ def test_half_the_noise_for_the_price_of_the_whole():
 def test_a_release_that_nobody_paid_for():
     def run(data, source):
         noise = Gaussian(10.0, {REPLACED: 1.0}, dimension=2)
-        key = NoiseKey(source.new_key(), private=False)
-        return noise.apply(np.clip(data, 0, 1).mean(axis=0), key)
+        return noise.apply(np.clip(data, 0, 1).mean(axis=0), unbound_key(source))
 
     assert audit(run, MEANS).breaches() == {Breach.PRICE}
 
 
 def test_a_unit_that_the_mechanism_does_not_speak_of():
-    found = audit(mean, MEANS, unit=AddOrRemoveOne())
-    assert found.breaches() == {Breach.INPUT, Breach.PRICE}
-    assert "nothing is declared at AddOrRemoveOne()" in found.violations[0].said
+    result = audit(mean, MEANS, unit=AddOrRemoveOne())
+    assert result.breaches() == {Breach.INPUT, Breach.PRICE}
+    assert "nothing is declared at AddOrRemoveOne()" in result.violations[0].message
 
 
 def test_one_world_that_ends_with_an_error():
@@ -259,9 +256,9 @@ def test_one_world_that_ends_with_an_error():
             raise ValueError("secret: 9.0")
         return mean(data, source)
 
-    found = audit(run, MEANS)
-    assert Breach.ERROR in found.breaches()
-    assert not any("9.0" in violation.said for violation in found.violations)
+    result = audit(run, MEANS)
+    assert Breach.ERROR in result.breaches()
+    assert not any("9.0" in violation.message for violation in result.violations)
 
 
 def test_an_error_in_the_first_world_is_the_callers():
@@ -276,9 +273,9 @@ def test_an_error_in_the_first_world_alone_is_found():
             raise RuntimeError("an exact value")
         return 1
 
-    found = audit(run, MEANS)
-    assert found.breaches() == {Breach.ERROR}
-    assert "exact" not in found.audit_result().statement()
+    result = audit(run, MEANS)
+    assert result.breaches() == {Breach.ERROR}
+    assert "exact" not in result.audit_result().statement()
 
 
 class Fitted:
@@ -333,7 +330,7 @@ def test_a_private_source_is_refused():
 
 
 def test_a_replay_inside_a_replay_is_refused():
-    with pytest.raises(RuntimeError, match="inside a replay"):
+    with pytest.raises(RuntimeError, match="inside another replay"):
         audit(lambda data, source: audit(mean, MEANS), MEANS)
 
 
@@ -343,7 +340,7 @@ def test_what_is_told_of_a_replay():
     assert "proved" not in passed.statement()
     assert (passed.claimed, passed.lower_bound, passed.alpha) == (None, None, 0.0)
     broken = audit(lambda d, s: mean(d, s, moved=0.1), MEANS).audit_result()
-    assert broken.refuted and "beyond what is declared" in broken.evidence
+    assert broken.refuted and "further than declared" in broken.evidence
     assert type(broken).from_json(broken.to_json()) == broken
 
 
@@ -417,23 +414,23 @@ def heads(**options):
 def test_heads_at_a_ball(name):
     data = classes_of()
     by = np.array([0.3, 0.4])  # a move by the whole radius, inside the norm bound
-    found = audit(
+    result = audit(
         fitted(heads()[name]),
         (data, moved(data, by)),
         Ball(0.5, space=SPACE),
         f"convex: {name}",
     )
-    assert found.violations == ()
-    assert found.passages == (5 if name == "noisy gd" else 1)
-    assert found.closest > 0.1
+    assert result.violations == ()
+    assert result.passages == (5 if name == "noisy gd" else 1)
+    assert result.sensitivity_used > 0.1
 
 
 @pytest.mark.parametrize("name", ["softmax", "noisy gd"])
 def test_heads_at_any_replacement(name):
     data = classes_of()
     pair = (data, moved(data, np.array([5.0, -5.0]), label=0))
-    found = audit(fitted(heads()[name]), pair, REPLACED)
-    assert found.violations == () and found.closest > 0.1
+    result = audit(fitted(heads()[name]), pair, REPLACED)
+    assert result.violations == () and result.sensitivity_used > 0.1
 
 
 def test_logistic_regression_at_a_ball():
@@ -475,22 +472,22 @@ def hard_pair(unit):
 def test_a_softmax_head_with_half_its_sensitivity(monkeypatch, unit, half):
     """The sensitivity of twice as many records."""
     if half:
-        right = estimators.erm_sensitivity
+        right = linear.erm_sensitivity
         monkeypatch.setattr(
-            estimators,
+            linear,
             "erm_sensitivity",
-            lambda loss, *, n, **rest: right(loss, n=2 * n, **rest),
+            lambda form, unit, fit: right(form, unit, replace(fit, n=2 * fit.n)),
         )
     make = heads(lam=100.0, bias_scale=0.0)["softmax"]
-    found = audit(fitted(make), hard_pair(unit), unit)
-    assert found.closest > (1.1 if half else 0.55)
-    assert found.breaches() == ({Breach.INPUT, Breach.PRICE} if half else set())
+    result = audit(fitted(make), hard_pair(unit), unit)
+    assert result.sensitivity_used > (1.1 if half else 0.55)
+    assert result.breaches() == ({Breach.INPUT, Breach.PRICE} if half else set())
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_prototypes_with_half_their_sensitivity(monkeypatch, half):
     if half:
-        right = estimators.prototypes.plan_prototypes
+        right = prototypes.plan_prototypes
 
         def wrong(*args, **options):
             plan = right(*args, **options)
@@ -502,18 +499,18 @@ def test_prototypes_with_half_their_sensitivity(monkeypatch, half):
                 plan, mechanism=Gaussian(noise.sigma, table, noise.dimension)
             )
 
-        monkeypatch.setattr(estimators.prototypes, "plan_prototypes", wrong)
+        monkeypatch.setattr(prototypes, "plan_prototypes", wrong)
     data = classes_of()
     pair = (data, moved(data, np.array([0.3, 0.4])))
     unit = Ball(0.5, space=SPACE)
-    found = audit(fitted(heads()["prototypes"]), pair, unit)
-    assert found.breaches() == ({Breach.INPUT, Breach.PRICE} if half else set())
-    assert found.closest == pytest.approx(2.0 if half else 1.0, rel=1e-6)
+    result = audit(fitted(heads()["prototypes"]), pair, unit)
+    assert result.breaches() == ({Breach.INPUT, Breach.PRICE} if half else set())
+    assert result.sensitivity_used == pytest.approx(2.0 if half else 1.0, rel=1e-6)
 
 
 def test_a_head_that_uses_rows_it_did_not_clip(monkeypatch):
     """smartnoise#622 in an engine: the bound is enforced on a copy."""
-    right = estimators.inputs.prepare
+    right = inputs.prepare
 
     def wrong(estimator, X, y, **options):
         return right(estimator, X, y, **options)._replace(X=np.asarray(X))
@@ -523,7 +520,7 @@ def test_a_head_that_uses_rows_it_did_not_clip(monkeypatch):
     run = fitted(heads()["prototypes"])
     unit = Ball(2.0, space=SPACE)  # any two rows inside the norm bound
     assert audit(run, pair, unit).violations == ()
-    monkeypatch.setattr(estimators.inputs, "prepare", wrong)
+    monkeypatch.setattr(inputs, "prepare", wrong)
     assert Breach.INPUT in audit(run, pair, unit).breaches()
 
 
@@ -548,8 +545,8 @@ def test_private_radius():
     def run(given, source):
         return private_radius(*given, epsilon=1.0, norm_bound=2.0, source=source).value
 
-    found = audit(run, pair, Ball(4.0, space=SPACE))
-    assert found.violations == () and found.closest == 1.0
+    result = audit(run, pair, Ball(4.0, space=SPACE))
+    assert result.violations == () and result.sensitivity_used == 1.0
 
 
 def test_scores_that_move_by_two_are_found():
@@ -593,15 +590,15 @@ def reported(mechanism, prepare=lambda points: points):
 @pytest.mark.parametrize("unit", [REPLACED, Ball(0.5, space="cube")])
 def test_reports(name, unit):
     pair = (POINTS, to(POINTS, 2, [0.3 + 0.3, 0.2 + 0.4]))
-    found = audit(reported(REPORTS[name]), pair, unit, f"cluster: {name}")
-    assert found.violations == () and found.passages == 1
+    result = audit(reported(REPORTS[name]), pair, unit, f"cluster: {name}")
+    assert result.violations == () and result.passages == 1
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_row_that_moves_beyond_the_radius_is_found(name):
     pair = (POINTS, to(POINTS, 2, [0.9, 0.9]))
-    found = audit(reported(REPORTS[name]), pair, Ball(0.5, space="cube"))
-    assert Breach.INPUT in found.breaches()
+    result = audit(reported(REPORTS[name]), pair, Ball(0.5, space="cube"))
+    assert Breach.INPUT in result.breaches()
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -612,9 +609,9 @@ def test_a_record_that_touches_two_rows(name):
     def differenced(points):
         return (points - np.roll(points, 1, axis=0) + 1.0) / 2.0
 
-    found = audit(reported(REPORTS[name], differenced), pair)
-    assert found.breaches() == {Breach.INPUT}
-    assert "number of rows" in found.violations[0].said
+    result = audit(reported(REPORTS[name], differenced), pair)
+    assert result.breaches() == {Breach.INPUT}
+    assert "number of rows" in result.violations[0].message
 
 
 def test_a_scale_read_off_the_points():
@@ -639,17 +636,15 @@ def job(tmp_path, change=lambda points: points):
     def run(points, source):
         given, names = tmp_path / "points.parquet", ["x", "y"]
         pq.write_table(pa.table(list(change(points).T), names=names), given)
-        made = make_reports(
-            given,
+        written = make_reports(
+            PointTable(given, low=0.0, high=1.0),
             tmp_path / "reports.csv",
             epsilon=4.0,
             L=0.4,
-            low=0.0,
-            high=1.0,
             overwrite=True,
-            noise=source,
+            source=source,
         )
-        return {"reports": made.path.read_bytes(), "metadata": made.metadata}
+        return {"reports": written.path.read_bytes(), "metadata": written.metadata}
 
     return run
 
@@ -658,8 +653,8 @@ def job(tmp_path, change=lambda points: points):
 def test_a_file_of_reports(tmp_path, monkeypatch, rows, batches):
     monkeypatch.setattr("demur.cluster.files.point_tables._MOST_ROWS", rows)
     pair = (POINTS, to(POINTS, 2, [0.9, 0.9]))
-    found = audit(job(tmp_path), pair)
-    assert found.violations == () and found.passages == batches
+    result = audit(job(tmp_path), pair)
+    assert result.violations == () and result.passages == batches
 
 
 @pytest.mark.parametrize("rows", [100, 4])
@@ -730,16 +725,16 @@ def blanked(data):
 @pytest.mark.parametrize("mode", CONFIG)
 def test_deletions(mode, scope):
     data = records(mode)
-    found = audit(
+    result = audit(
         forgets(mode, scope=scope),
         (data, blanked(data)),
         Erasure(),
         f"unlearning: {mode}",
     )
-    assert found.violations == ()
+    assert result.violations == ()
     # The noise is drawn on zeros, and added to the state: two passages. Ridge has none.
-    assert found.passages == (0 if mode == "ridge" else 2)
-    assert mode == "ridge" or 0.0 < found.closest <= 1.0
+    assert result.passages == (0 if mode == "ridge" else 2)
+    assert mode == "ridge" or 0.0 < result.sensitivity_used <= 1.0
 
 
 def test_a_deletion_that_keeps_a_cache():
@@ -758,12 +753,12 @@ def test_a_deletion_that_keeps_a_cache():
             super().restore(state)
 
     data = records("ogd")
-    found = audit(
-        forgets("ogd", make=lambda: Cached(DIM, lambda_=0.1)),
+    result = audit(
+        forgets("ogd", make=lambda: Cached(DIM, lam=0.1)),
         (data, blanked(data)),
         Erasure(),
     )
-    assert found.breaches() == {Breach.RESULT}
+    assert result.breaches() == {Breach.RESULT}
 
 
 @pytest.mark.slow
@@ -777,11 +772,9 @@ def test_a_deletion_that_claims_half_its_shift_or_less():
             def shift_bound(self, records=1):
                 return share * super().shift_bound(records)
 
-        return audit(
-            forgets("ogd", make=lambda: Claims(DIM, lambda_=0.1)), pair, Erasure()
-        )
+        return audit(forgets("ogd", make=lambda: Claims(DIM, lam=0.1)), pair, Erasure())
 
-    used = claiming(1.0).closest
+    used = claiming(1.0).sensitivity_used
     assert not claiming(1.0).refuted and not claiming(used * 1.01).refuted
     assert Breach.INPUT in claiming(used * 0.99).breaches()
 
@@ -794,15 +787,15 @@ def test_a_deletion_without_noise():
             super().forget_nothing(np.zeros(DIM), grid=grid)
 
     data = records("ogd")
-    found = audit(
-        forgets("ogd", make=lambda: Silent(DIM, lambda_=0.1)),
+    result = audit(
+        forgets("ogd", make=lambda: Silent(DIM, lam=0.1)),
         (data, blanked(data)),
         Erasure(),
     )
-    assert found.breaches() == {Breach.RESULT}
+    assert result.breaches() == {Breach.RESULT}
 
 
 def test_a_deletion_says_nothing_about_privacy():
     data = records("ogd")
-    found = audit(forgets("ogd"), (data, blanked(data)), REPLACED)
-    assert Breach.INPUT in found.breaches()
+    result = audit(forgets("ogd"), (data, blanked(data)), REPLACED)
+    assert Breach.INPUT in result.breaches()

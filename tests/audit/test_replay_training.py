@@ -8,19 +8,26 @@ import numpy as np
 import optax
 import pytest
 
-from demur.audit.replays import Breach, replay
-from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
-from demur.core.entropy import NoiseKey, Seeded
-from demur.core.errors import NotPrivate
+from demur import AddOrRemoveOne, ReplaceOne, Seeded, ZeroOut
+from demur.audit import Breach, replay
+from demur.core.entropy import NoiseKey
 from demur.core.recording import Tape, watching
+from demur.errors import NotPrivate
 from demur.mechanisms.correlated import BandedToeplitz
-from demur.training.batches.selection import CyclicPoissonSampling, PartitionType
-from demur.training.canaries import gradient_run
-from demur.training.clipping.types import ClippedSum
-from demur.training.noise.privatizer import privatizer, step_keys
-from demur.training.plans.config import BandMFExecutionPlanConfig, dp_sgd
-from demur.training.run.trainer import Users, fit
-from demur.training.sizes.shapes import ShapePlan
+from demur.training import (
+    BandMFExecutionPlanConfig,
+    ClippedSum,
+    CyclicPoissonSampling,
+    PartitionType,
+    Resources,
+    ShapePlan,
+    UserData,
+    dp_sgd,
+    fit,
+    gradient_run,
+    privatizer,
+    step_keys,
+)
 
 N, D, CLIP = 24, 3, 1.0
 UNITS = {
@@ -54,7 +61,7 @@ def worlds(relation):
 
 
 def make_plan(iterations=2, bands=1, relation="REPLACE_ONE", **options):
-    said = {
+    config = {
         "sampling_prob": 0.9,
         "noise_multiplier": 1.0,
         "neighboring_relation": relation,
@@ -63,27 +70,30 @@ def make_plan(iterations=2, bands=1, relation="REPLACE_ONE", **options):
         "noise": "lattice",  # half the compiling of threefry
     } | options
     if bands == 1:
-        return dp_sgd(iterations=iterations, **said).make()
-    config = BandMFExecutionPlanConfig(iterations=iterations, num_bands=bands, **said)
-    return config.make()
+        return dp_sgd(iterations=iterations, **config).make()
+    return BandMFExecutionPlanConfig(
+        iterations=iterations, num_bands=bands, **config
+    ).make()
 
 
-def trained(make=make_plan, loss_fn=loss, shapes=None, **options):
+# One physical size: one program to compile.
+ONE = Resources(shapes=ShapePlan((32,), None, 12, 0.0, 0.0, 0.0), check_loss=False)
+
+
+def trained(make=make_plan, loss_fn=loss, resources=ONE, params=None):
     def run(data, source):
         plan = make(data) if make is not make_plan else make()
-        params = {"w": jnp.zeros((D, 2)), "b": jnp.zeros(2)}
+        zeros = {"w": jnp.zeros((D, 2)), "b": jnp.zeros(2)}
         done = fit(
             plan,
             loss_fn,
-            options.get("params", lambda data: params)(data),
+            zeros if params is None else params(data),
             data,
             optimizer=optax.sgd(0.5),
-            shapes=shapes or ShapePlan((32,), None, 12, 0.0, 0.0, 0.0),
-            check_mixing=False,
+            resources=resources,
             delta=1e-5,
             average=0.9,
             source=source,
-            **{k: v for k, v in options.items() if k != "params"},
         )
         return {"params": done.value, "average": done.average, "entry": done.entry}
 
@@ -121,7 +131,7 @@ def test_two_steps_of_dp_sgd(relation, noise):
     assert (found.passages, found.charges) == (2, 1)
     # A far record's gradient is clipped: it contributes all it may, and turned around
     # (the other label) the sum moves by two such contributions.
-    assert found.closest > 0.99
+    assert found.sensitivity_used > 0.99
 
 
 @pytest.mark.slow
@@ -133,14 +143,19 @@ def test_a_banded_run(relation, noise):
         return make_plan(7, 3, relation=relation, noise=noise, partition_type=groups)
 
     found = audit(trained(make), relation)
-    assert found.violations == () and found.passages == 7 and found.closest > 0.7
+    assert (
+        found.violations == () and found.passages == 7 and found.sensitivity_used > 0.7
+    )
 
 
 @SLOW
 def test_batches_that_take_several_goes():
-    run = trained(lambda _: make_plan(noise="threefry"), minibatch_size=8, shapes=None)
+    several = Resources(minibatch_size=8, check_loss=False)
+    run = trained(lambda _: make_plan(noise="threefry"), resources=several)
     found = audit(run)
-    assert found.violations == () and found.passages == 2 and found.closest > 0.99
+    assert (
+        found.violations == () and found.passages == 2 and found.sensitivity_used > 0.99
+    )
 
 
 @pytest.mark.slow
@@ -151,13 +166,11 @@ def test_people_who_come_and_go():
     fewer = {name: column[:-1] for name, column in fewer.items()}
 
     def run(given, source):
-        users = Users(np.arange(len(given["y"])) // 2, examples=2)
-        return trained(lambda _: make_plan(relation=relation), users=users)(
-            given, source
-        )
+        users = UserData(given, np.arange(len(given["y"])) // 2, examples=2)
+        return trained(lambda _: make_plan(relation=relation))(users, source)
 
     found = audit(run, relation, (data, fewer))
-    assert found.violations == () and found.closest > 0.99
+    assert found.violations == () and found.sensitivity_used > 0.99
 
 
 # -- what does not ---------------------------------------------------------------------
@@ -220,7 +233,7 @@ def test_a_gradient_that_is_not_clipped_to_its_bound(change, noise):
     assert Breach.INPUT in found.breaches()
     # The lattice takes NaN for 0, so that the sum moves by all of it.
     lost = change is not_a_number and noise == "threefry"
-    assert (found.closest == np.inf) == lost
+    assert (found.sensitivity_used == np.inf) == lost
 
 
 @pytest.mark.slow
@@ -250,19 +263,33 @@ def test_first_parameters_that_come_from_the_data():
     assert Breach.RESULT in found.breaches()
 
 
+def changed_noise(plan, *, factor=1.0, batches=None):
+    """The plan's noise, less of it, or paid for under the name of other batches."""
+    spec = plan.noise_addition_transform.spec
+    return privatizer(
+        spec.strategy,
+        stddev=spec.stddev * factor,
+        noise=spec.noise,
+        l2_norm_bound=spec.l2_norm_bound,
+        participation=spec.participation,
+        batches=spec.batches if batches is None else repr(batches),
+    )
+
+
+def with_batches(plan, selection):
+    """The plan with other batches than its price is for."""
+    return replace(
+        plan,
+        batch_selection_strategy=selection,
+        noise_addition_transform=changed_noise(plan, batches=selection),
+    )
+
+
 @pytest.mark.slow
 def test_half_the_noise_for_the_whole_price():
     def make(_):
         plan = make_plan()
-        spec = plan.noise_addition_transform.spec
-        half = privatizer(
-            spec.strategy,
-            stddev=spec.stddev / 2,
-            noise=spec.noise,
-            l2_norm_bound=spec.l2_norm_bound,
-            participation=spec.participation,
-        )
-        return replace(plan, noise_addition_transform=half)
+        return replace(plan, noise_addition_transform=changed_noise(plan, factor=0.5))
 
     assert audit(trained(make)).breaches() == {Breach.PRICE}
 
@@ -274,11 +301,11 @@ def test_a_record_in_more_steps_than_its_pattern_allows():
     def make(_):
         plan = make_plan(6, 3)
         everyone = CyclicPoissonSampling(sampling_prob=1.0, iterations=6)
-        return replace(plan, batch_selection_strategy=everyone)
+        return with_batches(plan, everyone)
 
     found = audit(trained(make))
     assert Breach.INPUT in found.breaches()
-    assert any("too close" in violation.said for violation in found.violations)
+    assert any("too close" in violation.message for violation in found.violations)
 
 
 @pytest.mark.slow
@@ -291,7 +318,7 @@ def test_batches_that_depend_on_how_many_there_are():
         cut = CyclicPoissonSampling(
             sampling_prob=0.9, iterations=2, truncated_batch_size=5
         )
-        return replace(plan, batch_selection_strategy=cut)
+        return with_batches(plan, cut)
 
     found = audit(trained(make), relation)
     assert {Breach.BATCHES, Breach.INPUT} <= found.breaches()
@@ -390,5 +417,5 @@ def test_a_pair_in_the_wrong_order_is_the_callers_mistake():
     relation = "ADD_OR_REMOVE_ONE"
     larger, smaller = worlds(relation)
     run = trained(lambda _: make_plan(relation=relation))
-    with pytest.raises(ValueError, match="larger world comes first"):
+    with pytest.raises(ValueError, match="larger dataset must come first"):
         audit(run, relation, pair=(smaller, larger))

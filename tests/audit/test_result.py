@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from demur.audit import AuditResult, Level
-from demur.audit.noting import audits_of, check_place, noted
-from demur.core.adjacency import AddOrRemoveOne
+from demur import AddOrRemoveOne
+from demur.audit import AuditResult, Level, audits_of
+from demur.audit.notes import check_entry, note_on_entry
 from demur.ledger import Budget, Ledger
 from tests.audit.twins import gaussian
 
@@ -54,17 +54,21 @@ def test_no_statement_says_proved():
         make(claimed=None, lower_bound=None),
         make(claimed=None, lower_bound=None, refuted=True),
     ):
-        said = str(result)
-        assert "prove" not in said
+        statement = str(result)
+        assert "prove" not in statement
         head = "refuted: " if result.refuted else "not refuted at n = 1000: "
-        assert said.startswith(head)
-        assert "1000" in said and "AddOrRemoveOne()" in said and "1e-06" in said
+        assert statement.startswith(head)
+        assert (
+            "1000" in statement
+            and "AddOrRemoveOne()" in statement
+            and "1e-06" in statement
+        )
 
 
 def test_a_printed_bound_is_never_above_what_was_shown():
     for bound in (0.99996, 0.123456789, 3.14159265):
-        said = make(lower_bound=bound, claimed=9.0).statement()
-        printed = float(said.split("at least ")[1].split(". ")[0])
+        statement = make(lower_bound=bound, claimed=9.0).statement()
+        printed = float(statement.split("at least ")[1].split(". ")[0])
         assert bound * 0.998 < printed <= bound
 
 
@@ -115,14 +119,14 @@ def test_results_are_noted_in_the_chain_with_their_entry():
         spent = ledger.epsilon()
         results = [make(), make(refuted=True, lower_bound=math.inf)]
         for result, entry in zip(results, entries, strict=True):
-            assert noted(result, ledger, entry) is result
+            assert note_on_entry(result, ledger, entry) is result
         assert audits_of(ledger) == tuple(results)
         assert audits_of(ledger, entries[1]) == (results[1],)
         assert ledger.verify().ok and ledger.epsilon() == spent
         with Ledger(Budget(epsilon=9.0, delta=1e-5), unit=unit) as other:
-            with pytest.raises(ValueError, match="not an entry of this ledger"):
-                check_place(other, entries[0])
+            with pytest.raises(ValueError, match="not in this ledger"):
+                check_entry(other, entries[0])
         with pytest.raises(TypeError, match="belong together"):
-            check_place(ledger, None)
+            check_entry(ledger, None)
         with pytest.raises(TypeError, match="belong together"):
-            check_place(None, entries[0])
+            check_entry(None, entries[0])

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from demur import Seeded
 from demur.audit import (
     Canaries,
     Claim,
@@ -17,10 +18,13 @@ from demur.audit import (
     noise_test,
 )
 from demur.audit.laws import normal
-from demur.core.entropy import Seeded
-from demur.training import BandMFExecutionPlanConfig, dp_sgd
-from demur.training.canaries import gradient_run, step_weights
-from demur.training.noise.privatizer import privatizer
+from demur.training import (
+    BandMFExecutionPlanConfig,
+    dp_sgd,
+    gradient_run,
+    privatizer,
+    step_weights,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +38,12 @@ COMMON = {
 
 
 def make_plan(iterations=1, multiplier=1.0, **options):
-    said = COMMON | options
-    if "num_bands" in said:
+    config = COMMON | options
+    if "num_bands" in config:
         return BandMFExecutionPlanConfig(
-            iterations=iterations, noise_multiplier=multiplier, **said
+            iterations=iterations, noise_multiplier=multiplier, **config
         ).make()
-    return dp_sgd(iterations=iterations, noise_multiplier=multiplier, **said).make()
+    return dp_sgd(iterations=iterations, noise_multiplier=multiplier, **config).make()
 
 
 def with_noise(plan, factor):
@@ -120,9 +124,9 @@ def test_one_step_by_many_runs():
     canary = Canaries.draw(1, SIZE, clip_norm=1.0)
     rows = canary.rows()
     pair = rows, np.zeros_like(rows)
-    options = {"runs": 250, "score": rows[0], "unit": plan.unit, "delta": 1e-5}
+    claim = Claim.of(plan.event(), unit=plan.unit, delta=1e-5, score=rows[0])
     for twin, refuted in ((plan, False), (with_noise(plan, 0.5), True)):
-        result = audit(gradient_run(twin, PARAMS), pair, plan.event(), **options)
+        result = audit(gradient_run(twin, PARAMS), pair, claim, runs=250)
         assert result.refuted is refuted
 
 

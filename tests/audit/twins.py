@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from demur.core.adjacency import AddOrRemoveOne
-from demur.core.entropy import NoiseKey, Seeded
+from demur import AddOrRemoveOne, Seeded
+from demur.core.entropy import NoiseKey
 from demur.mechanisms import BPM, Gaussian
 
 UNIT = AddOrRemoveOne()

@@ -29,14 +29,14 @@ def before_the_charge() -> None:
 
 
 def after_the_charge() -> None:
-    real = Ledger._ledger_charge
+    real = Ledger._charge
 
     def slow(self, *given):
         entry = real(self, *given)
         pause()
         return entry
 
-    Ledger._ledger_charge = slow
+    Ledger._charge = slow
 
 
 def while_reading() -> None:
@@ -68,35 +68,35 @@ def in_the_second_batch() -> None:
 
 
 def before_the_commit() -> None:
-    real = Ledger.commit
+    real = Ledger._commit
 
     def slow(self, *given):
         pause()
         return real(self, *given)
 
-    Ledger.commit = slow
+    Ledger._commit = slow
 
 
 def after_the_commit() -> None:
-    real = Ledger.commit
+    real = Ledger._commit
 
     def slow(self, *given):
         real(self, *given)
         pause()
 
-    Ledger.commit = slow
+    Ledger._commit = slow
 
 
 def after_ten_steps() -> None:
-    Loop = import_module("demur.training.run.loop").Loop
+    Loop = import_module("demur.training.run.loop").TrainingLoop
     real, calls = Loop.step, []
 
     def slow(self, *given):
-        found = real(self, *given)
+        state = real(self, *given)
         calls.append(1)
         if len(calls) == 10:
             pause()
-        return found
+        return state
 
     Loop.step = slow
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from demur import ReplaceOne
 from demur.cli.shell import Code
-from demur.convex.files import load_head
-from demur.core.adjacency import ReplaceOne
+from demur.convex import load_head
 from demur.ledger import Budget, Ledger
 from tests.cli.tree import make_files, right
 from tests.cli.tree import run as run_here
@@ -124,7 +124,7 @@ def test_after_the_charge_it_is_finished_first(home, command, file) -> None:
         run.go_on()
     code, _, told = run.end()
     assert code == Code.INTERRUPTED
-    assert "Spent, and it stays spent: entry 1" in told and "written" in told
+    assert "Spent: entry 1" in told and "written" in told
     assert (home / "out" / file).exists()
     if command == "head fit":
         assert charged(home) == ["head of table"]
@@ -141,7 +141,7 @@ def test_a_second_interrupt_stops_and_says_what_is_lost(home) -> None:
         run.until_ready().interrupt().until_noted().interrupt().end()
     )  # fmt: skip
     assert code == Code.INTERRUPTED
-    assert "Its head is lost; another fit is another entry." in told
+    assert "Its head is lost, and another fit is charged again." in told
     assert charged(home) == ["head of table"]
     assert not (home / "out" / "head.npz").exists()
     answer = json.loads(out)
@@ -161,8 +161,8 @@ def test_reports_are_taken_up_and_paid_for_once(home) -> None:
     run = Run("in_the_second_batch", command, right(home)[command])
     code, _, told = run.until_ready().interrupt().end()
     assert code == Code.INTERRUPTED
-    assert "entry 1 ('reports of rows')" in told and "pays nothing more" in told
-    assert charged(home) == ["reports of rows"]
+    assert "entry 1 ('local reports of rows')" in told and "pays nothing more" in told
+    assert charged(home) == ["local reports of rows"]
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
     assert left == {"ledger.db", ".reports.parquet.job"}
     # Other data under the same job must not meet its noise, and is told what to do.
@@ -171,7 +171,7 @@ def test_reports_are_taken_up_and_paid_for_once(home) -> None:
     assert refused.exit_code == Code.ERROR
     assert ".reports.parquet.job" in "".join(refused.output.split())
     assert again(command, home) == Code.DONE
-    assert charged(home) == ["reports of rows"]
+    assert charged(home) == ["local reports of rows"]
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
     assert left == {"ledger.db", "reports.parquet"}
 
@@ -185,19 +185,19 @@ def test_reports_killed_before_their_commit_are_finished(home, name, keyed) -> N
     arguments = [source, str(out), *rest]
     arguments += ["--idempotency-key", "monday"] if keyed else []
     Run("before_the_commit", "reports make", arguments).until_ready().kill()
-    made = out.read_bytes()
+    written = out.read_bytes()
     assert len(charged(home)) == 1
     # Whatever lies there by then stays as it is, unless it is this very file.
-    for other in (b"somebody's", made + b"\n"):
+    for other in (b"somebody's", written + b"\n"):
         out.write_bytes(other)
         refused = run_here("reports", "make", *arguments)
         assert refused.exit_code == Code.ERROR
         assert "something else than this job's" in " ".join(refused.output.split())
         assert out.read_bytes() == other
-    out.write_bytes(made)
+    out.write_bytes(written)
     finished = run_here("reports", "make", *arguments)
     assert finished.exit_code == Code.DONE and "Recorded as entry 1" in finished.output
-    assert out.read_bytes() == made and len(charged(home)) == 1
+    assert out.read_bytes() == written and len(charged(home)) == 1
     left = {p.name for p in (home / "out").iterdir() if p.is_file()}
     assert left == {"ledger.db", *(p.name for p in out.parent.glob(f"{name}*"))}
     keys = {p.name for p in (home / "out").glob("*keys/*")}
@@ -205,19 +205,19 @@ def test_reports_killed_before_their_commit_are_finished(home, name, keyed) -> N
     # Once it is finished, another run is another job.
     again = run_here("reports", "make", *arguments)
     assert again.exit_code == Code.ERROR and len(charged(home)) == 1
-    assert out.read_bytes() == made
+    assert out.read_bytes() == written
 
 
 def test_reports_killed_after_their_commit_say_that_they_are_there(home) -> None:
     arguments = right(home)["reports make"]
     Run("after_the_commit", "reports make", arguments).until_ready().kill()
     out = home / "out" / "reports.parquet"
-    made = out.read_bytes()
+    written = out.read_bytes()
     told = run_here("reports", "make", *arguments)
-    said = "".join(told.output.split())
-    assert told.exit_code == Code.ERROR and "reports.parquetisthere" in said
-    assert ".reports.parquet.job" in said and "finished" in said
-    assert out.read_bytes() == made and len(charged(home)) == 1
+    text = "".join(told.output.split())
+    assert told.exit_code == Code.ERROR and "reports.parquetisthere" in text
+    assert ".reports.parquet.job" in text and "finished" in text
+    assert out.read_bytes() == written and len(charged(home)) == 1
 
 
 def test_two_at_once_are_one_job(home) -> None:

@@ -6,12 +6,10 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
+from demur import AddOrRemoveOne, Ball, Declaration, Erasure, Seeded
 from demur.cli import app
 from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 
@@ -61,10 +59,10 @@ def test_json_equals_the_ledger(ledger_path) -> None:
 @pytest.mark.slow
 def test_verify_says_whole_and_then_finds_an_edit(ledger_path, tmp_path) -> None:
     tip = demur("ledger", "export", ledger_path, "--tip").output.strip()
-    kept = tmp_path / "tip.txt"
-    kept.write_text(tip)
+    file = tmp_path / "tip.txt"
+    file.write_text(tip)
     assert demur("ledger", "verify", ledger_path, "--tip", tip).exit_code == 0
-    assert demur("ledger", "verify", ledger_path, "--tip", kept).exit_code == 0
+    assert demur("ledger", "verify", ledger_path, "--tip", file).exit_code == 0
     assert "give an exported tip" in demur("ledger", "verify", ledger_path).output
     with sqlite3.connect(ledger_path) as connection:
         connection.execute(
@@ -73,8 +71,8 @@ def test_verify_says_whole_and_then_finds_an_edit(ledger_path, tmp_path) -> None
     result = demur("ledger", "verify", ledger_path, "--tip", tip)
     assert result.exit_code == 1
     assert "row 1" in result.output
-    found = json.loads(demur("ledger", "verify", ledger_path, "--json").output)
-    assert not found["ok"]
+    answer = json.loads(demur("ledger", "verify", ledger_path, "--json").output)
+    assert not answer["ok"]
 
 
 def test_registry_records_have_the_registers_columns(ledger_path) -> None:

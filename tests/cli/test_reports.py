@@ -63,7 +63,7 @@ def test_make_says_what_it_promises(folder, tmp_path):
                  "--columns", "age,size", "--label", "towns", *BOX)  # fmt: skip
     assert made.exit_code == 0, made.output
     text = words(made)
-    assert "'towns' released" in text and "Not recorded" in text
+    assert '("towns"), dataset' in text and "Not recorded" in text
     assert "4 * min(r, 0.5) for a move by r, and 2 for any replacement" in text
     assert "--clip" not in text and f"written: {out}" in text
     assert len(read_reports(out).reports) == 3000
@@ -73,9 +73,9 @@ def test_make_says_what_it_promises(folder, tmp_path):
 @pytest.mark.slow
 def test_make_charges_a_ledger_once(folder, tmp_path):
     common = ["--epsilon", 4, "--L", 0.5, "--columns", "age,size", *BOX]
-    ledger = ["--ledger", tmp_path / "ledger.db"]
+    charged = ["--ledger", tmp_path / "ledger.db"]
     first = demur(
-        "make", folder / "in.parquet", tmp_path / "a.parquet", *common, *ledger
+        "make", folder / "in.parquet", tmp_path / "a.parquet", *common, *charged
     )
     assert first.exit_code == 0 and "Recorded as entry 1" in words(first)
     assert "a new ledger" in words(first) and "epsilon 2 at delta 0" in words(first)
@@ -83,7 +83,7 @@ def test_make_charges_a_ledger_once(folder, tmp_path):
         assert ledger.epsilon(unit=ReplaceOne()) == pytest.approx(2.0)
         assert len(ledger.entries()) == 1
     again = demur(
-        "make", folder / "in.parquet", tmp_path / "b.parquet", *common, *ledger
+        "make", folder / "in.parquet", tmp_path / "b.parquet", *common, *charged
     )
     assert again.exit_code == 3 and "Declined" in words(again)
     assert "a new ledger" not in words(again)

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from demur.cli import app
-from demur.cli.tour import _make_room
-from demur.cli.tour.stage import ERASED, NEAR, REPLACED
+from demur.cli.tour import _empty_folder
+from demur.cli.tour.session import ERASED, NEAR, REPLACED
 from demur.ledger import Ledger
 
 
@@ -34,7 +34,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 def test_an_earlier_tour_is_cleared_away(tmp_path):
     (tmp_path / "ledger.db-keys").mkdir()
     (tmp_path / "report.html").write_text("")
-    _make_room(tmp_path)
+    _empty_folder(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,7 +43,7 @@ def test_every_engine_charges_the_one_ledger(tour):
     _, _, ledger = tour
     assert ledger.verify(ledger.tip()).ok
     names = " ".join(entry.declaration.name for entry in ledger.entries())
-    for engine in ("softmax head", "BPM", "deletion", "DP training"):
+    for engine in ("softmax head", "BPM", "deletion", "DP-SGD training"):
         assert engine in names
     spent = {status.unit: status.spent_epsilon for status in ledger.status()}
     for unit, budget in ledger.terms.budgets:
@@ -54,22 +54,25 @@ def test_every_engine_charges_the_one_ledger(tour):
 
 @slow
 def test_one_request_is_declined_and_leaves_no_entry(tour):
-    _, said, ledger = tour
-    assert "declined" in said and "the ledger is the same as before" in said
+    _, output, ledger = tour
+    assert "declined" in output and "the ledger is unchanged" in " ".join(
+        output.split()
+    )
     heads = [e for e in ledger.entries() if "softmax" in e.declaration.name]
     assert len(heads) == 1
 
 
 @slow
-def test_figures_audit_and_deletions_are_noted_with_their_entries(tour):
-    _, said, ledger = tour
+def test_figures_audit_and_deletions_are_noted_on_their_entries(tour):
+    _, output, ledger = tour
     figures = {note.facts["name"] for note in ledger.notes(about="utility")}
     assert len(figures) == 2 and len(ledger.notes(about="utility")) == 3
     assert len(ledger.notes(about="deletion")) == 12
     (audit,) = ledger.notes(about="audit")
     assert audit.facts["refuted"] is False
     assert audit.facts["lower_bound"] > audit.facts["claimed"] / 2, "it has no power"
-    assert "not refuted at n" in said and "refuted at n" in said.replace("not ref", "")
+    assert "not refuted at n" in output
+    assert "refuted at n" in output.replace("not ref", "")
 
 
 @slow

@@ -114,8 +114,8 @@ def test_other_files_and_models(folder, changes):
 @pytest.mark.parametrize(
     "old, new, said",
     [
-        ("epsilon = 8.0", "epsilom = 8.0", "does not know"),
-        ("epsilon = 8.0\n", "", "must say"),
+        ("epsilon = 8.0", "epsilom = 8.0", "has no settings"),
+        ("epsilon = 8.0\n", "", "needs the settings"),
         ("[model]", "[modle]", "not a table"),
         ('"mlp"', '"rnn"', "mlp, cnn or transformer"),
         ('"train.npz"', '"gone.npz"', "no file"),

@@ -33,7 +33,7 @@ def columns(stream, subject=False):
 @pytest.fixture
 def parquet(tmp_path):
     path = tmp_path / "stream.parquet"
-    made = simulated(600, 10, 1, dim=3, warm_up=100)
+    made = simulated(600, 10, 1, dimension=3, warm_up=100)
     pq.write_table(pa.table(columns(made)), path)
     return path
 
@@ -43,7 +43,7 @@ def demur(*arguments):
 
 
 def test_a_stream_reads_back(parquet, tmp_path):
-    made = simulated(600, 10, 1, dim=3, warm_up=100)
+    made = simulated(600, 10, 1, dimension=3, warm_up=100)
     found = read_stream(parquet)
     np.testing.assert_array_equal(found.X, made.X)
     np.testing.assert_array_equal(found.Y, made.Y)
@@ -70,7 +70,7 @@ def test_run_records_its_deletions(parquet, tmp_path):
         "--calibration", 50, "--ledger", ledger_path, "--plot", plot, "-o", out,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    for text in ("average regret", "theory", "practice", "as hard to tell", "written"):
+    for text in ("average regret", "theory", "practice", "two Gaussians", "written"):
         assert text in result.output
     assert plot.read_text().lstrip().startswith("<?xml")
     with np.load(out) as kept:
@@ -133,7 +133,7 @@ def test_deletions_that_cannot_be_honoured_show_in_the_exit_code(parquet, tmp_pa
     ],
 )
 def test_a_bad_row_is_named(tmp_path, change, message):
-    table = columns(simulated(20, 10, 1, dim=2, warm_up=20))
+    table = columns(simulated(20, 10, 1, dimension=2, warm_up=20))
     for name, value in change.items():
         table[name][7] = value
     path = tmp_path / "bad.parquet"
@@ -145,7 +145,7 @@ def test_a_bad_row_is_named(tmp_path, change, message):
 
 def test_a_missing_subject_is_nobody_and_not_one_person(tmp_path):
     """Two people without a name share nothing, least of all their requests."""
-    table = columns(simulated(60, 10, 1, dim=2, warm_up=20), subject=True)
+    table = columns(simulated(60, 10, 1, dimension=2, warm_up=20), subject=True)
     owners = table["subject"]
     for at in range(len(owners)):
         owners[at] = (None, "", owners[at])[at % 3]
@@ -186,12 +186,14 @@ def test_a_bad_file(tmp_path, name, table, message):
 def test_simulate_every_mode(mode, tmp_path):
     plot = tmp_path / "p.png"
     result = demur(
-        "simulate", "--mode", mode, "--inserts", 400, "--dim", 4, "--calibration", 50,
-        "--gamma-priv", 5, "--plot", plot,
+        "simulate", "--mode", mode, "--inserts", 400, "--dimension", 4,
+        "--calibration", 50, "--gamma-priv", 5, "--plot", plot,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert plot.stat().st_size > 1000
-    promise = {"ridge": "bit for bit", "seed": "no guarantee"}.get(mode, "hard to tell")
+    promise = {"ridge": "bit for bit", "seed": "no guarantee"}.get(
+        mode, "two Gaussians"
+    )
     assert promise in result.output
     if mode == "ridge":
         assert "unlimited" in result.output and "│ 35 " in result.output
@@ -221,7 +223,7 @@ def test_bad_ratios(ratio):
 
 
 def test_the_simulated_workload_has_its_ratio():
-    made = simulated(1000, 10, 2, dim=3, warm_up=0)
+    made = simulated(1000, 10, 2, dimension=3, warm_up=0)
     assert made.deletes.sum() == 200
     live = set()
     for delete, record in zip(made.deletes, made.row, strict=True):

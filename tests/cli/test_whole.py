@@ -24,7 +24,7 @@ from tests.cli.tree import (
 )
 
 COMMANDS = commands()
-TOLD = {name: {p.name: p for p in found.params} for name, found in COMMANDS.items()}
+TOLD = {name: {p.name: p for p in command.params} for name, command in COMMANDS.items()}
 # Commands that read no file and charge no ledger when they are given bad words.
 HEAVY = {"tour", "audit"}
 FLOATS = [
@@ -95,12 +95,49 @@ def test_every_command_has_help_and_json(name) -> None:
 def test_completion_knows_the_commands() -> None:
     asked = {"_DEMUR_COMPLETE": "complete_bash", "COMP_WORDS": "demur led",
              "COMP_CWORD": "1"}  # fmt: skip
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", "from demur.cli import app; app(prog_name='demur')"],
         env=os.environ | asked, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert found.stdout.split() == ["ledger"], found.stderr
+    assert done.stdout.split() == ["ledger"], done.stderr
     assert "--install-completion" in run("--help").output
+
+
+# -- what a command loads ------------------------------------------------------------
+
+FRAMEWORKS = ["jax", "sklearn", "numba", "matplotlib", "pyarrow", "torch"]
+LIBRARIES = ["numpy", "scipy", "sqlalchemy", *FRAMEWORKS]
+
+
+def loaded_by(arguments, names) -> list[str]:
+    """Which of `names`, and which modules of engines, one run of `demur` loads."""
+    script = (
+        "import sys\nfrom demur.cli import app\n"
+        f"try: app({arguments!r})\nexcept SystemExit: pass\n"
+        "engine = ('convex', 'cluster', 'unlearning', 'training', 'mechanisms')\n"
+        "deep = [n for n in sys.modules if n.startswith('demur.') and n.count('.') > 1"
+        " and n.split('.')[1] in engine and not n.endswith('.errors')]\n"
+        f"print('LOADED', *[n for n in {names} if n in sys.modules], *deep)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split("LOADED")[1].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("--help", LIBRARIES), ("version", LIBRARIES), ("ledger show", FRAMEWORKS)],
+)
+def test_a_light_command_loads_no_engine(command, names, home, args) -> None:
+    given = args(command) if command in right(home) else []
+    assert loaded_by([*command.split(), *given], names) == []
+
+
+@pytest.mark.slow
+def test_the_check_of_what_is_loaded_sees_an_engine(args) -> None:
+    assert loaded_by(["reports", "inspect", *args("reports inspect")], LIBRARIES)
 
 
 # -- JSON ----------------------------------------------------------------------------
@@ -234,8 +271,8 @@ def test_a_defect_of_ours_is_one_line_too(home, monkeypatch) -> None:
 def test_markup_in_a_label_is_text(tmp_path, home) -> None:
     given = right(home)["reports make"][:1] + [str(tmp_path / "o.parquet")]
     ledger = ["--ledger", str(tmp_path / "b.db"), "--label", "[bold]not[/bold] [/x]"]
-    made = run("reports", "make", *given, *right(home)["reports make"][2:-2], *ledger)
-    assert made.exit_code == 0, made.output
-    assert "[bold]not[/bold] [/x]" in words(made)
+    done = run("reports", "make", *given, *right(home)["reports make"][2:-2], *ledger)
+    assert done.exit_code == 0, done.output
+    assert "[bold]not[/bold] [/x]" in words(done)
     shown = run("ledger", "show", tmp_path / "b.db")
     assert shown.exit_code == 0 and "[bold]" in shown.output

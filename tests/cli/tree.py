@@ -12,8 +12,8 @@ import pyarrow.parquet
 import typer.main
 from typer.testing import CliRunner
 
+from demur import AddOrRemoveOne
 from demur.cli import app
-from demur.core.adjacency import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 from demur.unlearning.stream.workload import simulated
@@ -83,8 +83,8 @@ def right(home: Path) -> dict[str, list[str]]:
         "unlearn run": [f"{home}/stream.parquet", "--ledger", f"{out}/ledger.db",
                         "--calibration", "20", "--gamma-priv", "50",
                         "-o", f"{out}/w.npz"],
-        "unlearn simulate": ["--inserts", "60", "--calibration", "20", "--dim", "2",
-                             "--gamma-priv", "50"],
+        "unlearn simulate": ["--inserts", "60", "--calibration", "20",
+                             "--dimension", "2", "--gamma-priv", "50"],
         "unlearn verify": [f"{home}/certificate.json", f"{home}/service.db"],
         "train": [f"{home}/config.toml"],
         "ledger show": [f"{home}/ledger.db"],
@@ -106,14 +106,14 @@ def make_files(home: Path) -> None:
     pa.parquet.write_table(pa.table(rows), home / "rows.parquet")
     np.savez(home / "train.npz", x=x.astype(np.float32), y=y)
     (home / "config.toml").write_text(CONFIG)
-    made = simulated(120, 10, 1, dim=2, warm_up=20)
+    workload = simulated(120, 10, 1, dimension=2, warm_up=20)
     stream: dict[str, list[Any]] = {"op": [], "id": [], "y": [], "x0": [], "x1": []}
-    for delete, row in zip(made.deletes, made.row, strict=True):
+    for delete, row in zip(workload.deletes, workload.row, strict=True):
         stream["op"].append("delete" if delete else "insert")
-        stream["id"].append(made.ids[row])
-        stream["y"].append(None if delete else float(made.Y[row]))
+        stream["id"].append(workload.ids[row])
+        stream["y"].append(None if delete else float(workload.Y[row]))
         for j in range(2):
-            stream[f"x{j}"].append(None if delete else float(made.X[row, j]))
+            stream[f"x{j}"].append(None if delete else float(workload.X[row, j]))
     pa.parquet.write_table(pa.table(stream), home / "stream.parquet")
     unit = AddOrRemoveOne()
     with Ledger.open(

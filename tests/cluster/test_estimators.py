@@ -97,7 +97,7 @@ def test_a_fit_has_what_scikit_learn_users_expect(name):
     assert fitted.labels_.shape == (300,) and set(fitted.labels_) <= {0, 1, 2}
     assert fitted.inertia_ > 0 and fitted.n_features_in_ == 2 and fitted.n_iter_ >= 1
     assert isinstance(fitted.reports_, Reports) and len(fitted.reports_) == 300
-    assert fitted.decoder_ == "noise_aware" and fitted.release_ is not None
+    assert fitted.decoder_ == "noise_aware" and fitted.entry_ is not None
     assert fitted.predict(X).shape == (300,)
     squares = ((X - centers[fitted.predict(X)]) ** 2).sum()
     assert fitted.compute_sse(X) == pytest.approx(squares)
@@ -135,7 +135,7 @@ def test_fit_reports_is_the_server_alone(name):
     attribute = "cluster_centers_" if name == "kmeans" else "means_"
     for other in (alone, again):
         assert np.array_equal(getattr(whole, attribute), getattr(other, attribute))
-        assert other.release_ is None and "nothing was charged" in other.summary()
+        assert other.entry_ is None and "nothing was charged" in other.summary()
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_every_fit_is_charged_and_declined_when_it_does_not_fit(name):
     ledger = new_ledger(2.0)
     fitted = model(name, ledger=ledger, label="homes", decoder="clip").fit(X)
     assert ledger.epsilon() == pytest.approx(0.8)
-    assert fitted.release_.id == ledger.entries()[0].id
+    assert fitted.entry_.id == ledger.entries()[0].id
     fitted.fit(X)
     assert ledger.epsilon() == pytest.approx(1.6)
     before = fitted.reports_
@@ -319,7 +319,7 @@ def test_a_fit_that_dies_after_its_charge_keeps_what_was_paid_for(name, monkeypa
     with pytest.raises(MemoryError):
         estimator.fit(blobs(250))
     monkeypatch.undo()
-    assert estimator.release_.id == ledger.entries()[1].id
+    assert estimator.entry_.id == ledger.entries()[1].id
     with pytest.raises(NotFittedError):  # nothing of the fit before is left
         estimator.predict(GOOD)
     estimator.fit_reports(estimator.reports_)
@@ -460,7 +460,7 @@ def test_rows_too_far_for_a_square_get_a_label_and_not_old_memory():
 def test_reports_of_another_mechanism_are_refused(name):
     reports = BPM(8.0, 1.0, 2).privatize(GOOD, ledger=None).value
     estimator = model(name)
-    with pytest.raises(ValueError, match="not by"):
+    with pytest.raises(ValueError, match="the reports' own"):
         estimator.fit_reports(reports, BPM(8.0, 0.9, 2))
     with pytest.raises(ValueError, match="not this mechanism's"):
         estimator.fit_reports(np.full((60, 2), 1.6), BPM(8.0, 0.5, 2))
@@ -472,7 +472,7 @@ def test_reports_of_another_mechanism_are_refused(name):
         with pytest.raises(ValueError, match="reports"):
             estimator.fit_reports(bad, BPM(8.0, 1.0, 2))
     assert not hasattr(estimator, "reports_")
-    assert estimator.fit_reports(reports, BPM(8.0, 1.0, 2)).release_ is None
+    assert estimator.fit_reports(reports, BPM(8.0, 1.0, 2)).entry_ is None
 
 
 UNBOUNDED = [BPM(8.0, math.inf, 2), LaplacePerDimension(8.0, 2), GaussianReports(30, 2)]
@@ -571,7 +571,7 @@ def test_what_privatize_returned_can_be_fitted():
         model("kmeans").fit_reports(given) for given in (release, release.value)
     )
     assert np.array_equal(one.cluster_centers_, two.cluster_centers_)
-    with pytest.raises(ValueError, match="not by"):
+    with pytest.raises(ValueError, match="the reports' own"):
         model("kmeans").fit_reports(release, BPM(8.0, 0.9, 2))
 
 
@@ -670,7 +670,7 @@ def test_no_key_is_left_in_a_fitted_model_or_its_ledger(name, monkeypatch):
         return [one for one in held if bytes(one) in keys]
 
     monkeypatch.setattr(OsEntropy, "new_key", lambda self: kept(new_key(self)))
-    monkeypatch.setattr(BPM, "row_key", lambda self, key: kept(row_key(self, key)))
+    monkeypatch.setattr(BPM, "row_key", lambda *asked: kept(row_key(*asked)))
     fitted = model(name, ledger=new_ledger(), decoder="clip").fit(GOOD)
     assert len(keys) == 2 and all(len(key) == 32 for key in keys)
     assert found(fitted) == []

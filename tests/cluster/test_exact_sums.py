@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from demur.cluster.decoding.likelihood import LikelihoodSums, Objective
 from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.decoding.radial import radial_table
-from demur.cluster.sources.exact_sums import Partial, anchors, split_sums, summed
-from demur.cluster.sources.report_source import HeldRows
+from demur.cluster.rows.exact_sums import PartialSums, anchors, split_sums, summed
+from demur.cluster.rows.ranked_rows import RowsInMemory
 from demur.mechanisms.bpm import BPM
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=True)
@@ -204,14 +204,14 @@ def test_a_held_matrix_is_one_batch_in_any_layout():
     values = np.random.default_rng(0).random((20, 9))
     ids = np.arange(20, dtype=np.uint64)
     squares = [
-        (HeldRows(given, ids).values ** 2).sum(axis=1).tobytes()
+        (RowsInMemory(given, ids).values ** 2).sum(axis=1).tobytes()
         for given in (values, np.asfortranarray(values))
     ]
     assert squares[0] == squares[1]
 
 
 def test_partial_sums_keep_the_largest():
-    one = Partial(np.ones(2), np.zeros(2), np.array([1.0, 5.0]))
-    two = Partial(np.ones(2), np.ones(2), np.array([3.0, 2.0]))
+    one = PartialSums(np.ones(2), np.zeros(2), np.array([1.0, 5.0]))
+    two = PartialSums(np.ones(2), np.ones(2), np.array([3.0, 2.0]))
     both = one + two
     assert both.largest.tolist() == [3.0, 5.0] and both.rounded().tolist() == [3.0, 3.0]

@@ -8,6 +8,7 @@ from scipy import integrate
 
 from demur.cluster import inspection
 from demur.cluster.inspection import Share, inspect
+from demur.core.entropy import Seeded
 from demur.mechanisms import BPM
 
 SETTINGS = [
@@ -23,7 +24,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("epsilon", "L", "d"), SETTINGS)
 def test_reports_fall_where_the_density_says(epsilon, L, d):
     bpm = BPM(epsilon, L, d)
-    found = inspect(bpm, 50_000, seed=1)
+    found = inspect(bpm, 50_000, source=Seeded(1))
     assert found.share.agrees and len(found.reports) == 50_000
     for shell in found.shells:
         # The mean of the density over the shell, by quadrature of its radial law.
@@ -55,7 +56,7 @@ def test_the_seeds_probability_does_not_agree(epsilon, L, d, wrong):
 def test_a_density_that_does_not_level_off_is_seen():
     """Laplace reports against the profile of a small L: shells beyond L are too low."""
     bpm, laplace = BPM(8.0, 0.2, 2), BPM(8.0, math.inf, 2)
-    reports = inspect(laplace, 50_000, seed=3).reports
+    reports = inspect(laplace, 50_000, source=Seeded(3)).reports
     distances = np.linalg.norm(reports - 0.5, axis=1)
     shells = inspection._shells(bpm, np.full(2, 0.5), distances)
     level = bpm.log_lambda_L - 8.0 * 0.2
@@ -70,14 +71,14 @@ def test_the_interval_is_clopper_and_pearsons():
 @pytest.mark.slow
 def test_seeds_repeat_and_the_operating_system_does_not():
     bpm = BPM(4.0, 0.5, 2)
-    one, two = (inspect(bpm, 20, seed=4).reports for _ in range(2))
+    one, two = (inspect(bpm, 20, source=Seeded(4)).reports for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(inspect(bpm, 20).reports, inspect(bpm, 20).reports)
 
 
 @pytest.mark.parametrize(("L", "d"), [(0.0, 2), (0.5, 200), (0.5, 784), ("auto", 64)])
 def test_corners_of_the_parameters(L, d):
-    found = inspect(BPM(2.0, L, d), 200, seed=0)
+    found = inspect(BPM(2.0, L, d), 200, source=Seeded(0))
     assert found.shells and all(not math.isnan(s.log_density) for s in found.shells)
     assert sum(s.count for s in found.shells) >= 150
 

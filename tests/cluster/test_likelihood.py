@@ -15,7 +15,7 @@ from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.decoding.posterior import best_centers, posterior_draws
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.decoding.search import fit_clusters
-from demur.cluster.sources.report_source import HeldRows
+from demur.cluster.rows.ranked_rows import RowsInMemory
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 
@@ -34,7 +34,7 @@ def reports_of(bpm, X, seed=0):
 
 
 def held(reports):
-    return HeldRows(reports, np.arange(len(reports), dtype=np.uint64))
+    return RowsInMemory(reports, np.arange(len(reports), dtype=np.uint64))
 
 
 def objective_for(reports, noise, clusters, pseudo_count=5.0):

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from demur.cluster.metrics import Quality
-from demur.cluster.sweep import METRICS, Band, Trial, sweep
+from demur.cluster.sweep import METRICS, Band, SweepSettings, Trial, sweep
 
 X, y = load_iris(return_X_y=True)
 X = (X - X.min(axis=0)) / (X.max(axis=0) - X.min(axis=0))
@@ -20,10 +20,7 @@ def found():
         X,
         y,
         n_clusters=3,
-        epsilons=[4.0, 400.0],
-        Ls=[0.5, "auto"],
-        trials=3,
-        decoder="clip",
+        settings=SweepSettings([4.0, 400.0], [0.5, "auto"], trials=3, decoder="clip"),
         progress=lambda done, total: told.append((done, total)),
     )
     assert told[-1] == (12, 12)
@@ -65,16 +62,15 @@ def test_bands_are_percentiles():
 
 @pytest.mark.parametrize("algorithm", ["gmm", "tmm"])
 def test_mixtures_are_swept_too(algorithm):
-    one = sweep(
-        X, y, n_clusters=3, epsilons=[64.0], trials=1, algorithms=[algorithm],
-        decoder="clip",
-    )  # fmt: skip
+    asked = SweepSettings([64.0], algorithms=[algorithm], trials=1, decoder="clip")
+    one = sweep(X, y, n_clusters=3, settings=asked)
     assert one.trials[0].algorithm == algorithm
     assert np.isfinite(one.trials[0].quality.sse)
 
 
 def test_without_labels_the_clusters_are_the_truth():
-    one = sweep(X, n_clusters=3, epsilons=[1000.0], trials=1, decoder="plain")
+    asked = SweepSettings([1000.0], trials=1, decoder="plain")
+    one = sweep(X, n_clusters=3, settings=asked)
     assert one.baseline.ari == 1.0 and one.trials[0].quality.ari > 0.8
 
 
@@ -91,6 +87,7 @@ def test_without_labels_the_clusters_are_the_truth():
     ],
 )
 def test_bad_input(change, words):
-    asked = {"points": X, "n_clusters": 3, "epsilons": [4.0], "trials": 1, **change}
+    asked = {"epsilons": [4.0], "trials": 1, **change}
+    points = asked.pop("points", X)
     with pytest.raises(ValueError, match=words):
-        sweep(asked.pop("points"), y, **asked)
+        sweep(points, y, n_clusters=3, settings=SweepSettings(**asked))

@@ -21,6 +21,7 @@ from demur.compat.ball_dp.heads import (
     sqhinge_eqx,
     sqhinge_torch,
 )
+from demur.convex import HeadForm
 from tests.compat import seed_blocks as blocks
 
 N, D, K = 1500, 8, 3
@@ -105,9 +106,8 @@ def test_equinox_svm(binary):
     lam = 1e-2
     start = sqhinge_eqx.SquaredHingeSVMEqx(D, key=jax.random.key(0))
     signs = np.where(binary["ytr"], 1, -1)
-    trained = train_head_eqx(
-        start, binary["Xtr"], signs, loss="squared_hinge", lam=lam, norm_bound=1.0
-    )
+    form = HeadForm("squared_hinge", lam=lam, norm_bound=1.0)
+    trained = train_head_eqx(start, binary["Xtr"], signs, form)
     after = run(
         blocks.EQUINOX_SVM,
         **binary,
@@ -149,9 +149,8 @@ def test_torch_svm(binary, caplog):
 def test_equinox_logistic(binary):
     lam = 1e-1
     start = logreg_eqx.LogisticRegressorEqx(D, key=jax.random.key(0))
-    trained = train_head_eqx(
-        start, binary["Xtr"], binary["ytr"], loss="logistic", lam=lam, norm_bound=1.0
-    )
+    form = HeadForm("logistic", lam=lam, norm_bound=1.0)
+    trained = train_head_eqx(start, binary["Xtr"], binary["ytr"], form)
     before = np.asarray(trained.w)
     after = run(
         blocks.EQUINOX_LOGISTIC,

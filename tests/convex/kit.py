@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 
-from demur.convex.sensitivity.losses import HUBER_WIDTH
-from demur.convex.solving.objective import objective
+from demur.convex import HeadForm, objective
+from demur.convex.sensitivity.form import HUBER_WIDTH
 
 LOSSES = [("logistic", 2), ("squared_hinge", 2), ("huber", 2), ("softmax", 2)]
 LOSSES += [("softmax", 4), ("softmax", 10)]
@@ -14,7 +14,8 @@ LOSSES += [("softmax", 4), ("softmax", 10)]
 
 def record_gradient(loss, theta, x, label, bias, classes):
     """The gradient of one record's loss, through the engine's own objective."""
-    stated = objective(loss, x[None, :], np.array([label]), 0.0, bias, classes)
+    form = HeadForm(loss, lam=0.0, bias_scale=bias, num_classes=classes)
+    stated = objective(form, x[None, :], np.array([label]))
     return stated.value_and_gradient(theta)[1]
 
 

@@ -4,16 +4,30 @@ import math
 
 import pytest
 
-from demur.convex.sensitivity import lz
-from demur.convex.sensitivity.curves import (
-    declared_sensitivity,
-    dominating_curve,
-    erm_sensitivity,
-)
-from demur.convex.sensitivity.losses import minimiser_radius
+from demur.convex import DeclaredForm, Fit, HeadForm, minimiser_radius
+from demur.convex.sensitivity import curves, lz
+from demur.convex.sensitivity.curves import dominating_curve
 from demur.core.adjacency import Ball, ReplaceOne
 
 CASE = {"n": 50, "lam": 0.2, "norm_bound": 3.0, "radius": 0.7, "tau": 1e-3}
+
+
+def declared_sensitivity(lz_constant, gradient_bound=None, **case):
+    form = DeclaredForm(
+        lz=lz_constant,
+        lam=case["lam"],
+        norm_bound=case["norm_bound"],
+        gradient_bound=gradient_bound,
+    )
+    unit = Ball(case["radius"], space="records")
+    return curves.declared_sensitivity(form, unit, Fit(case["n"], tau=case["tau"]))
+
+
+def logistic_sensitivity(classes_public=True, **case):
+    form = HeadForm("logistic", lam=case["lam"], norm_bound=case["norm_bound"])
+    unit = Ball(case["radius"], space="records")
+    fit = Fit(case["n"], tau=case["tau"], classes_public=classes_public)
+    return curves.erm_sensitivity(form, unit, fit)
 
 
 def delta_by_hand(lz_constant, radius, gradient_bound=math.inf):
@@ -52,15 +66,15 @@ def test_the_breakdown_adds_up():
     assert parts.same_label == pytest.approx(0.5 + 0.01, rel=1e-8)
     assert parts.full_replacement == pytest.approx(0.5 + 0.01, rel=1e-8)
     assert declared_sensitivity(1.5, **CASE).parts.full_replacement is None
-    logistic = erm_sensitivity("logistic", **CASE).parts
+    logistic = logistic_sensitivity(**CASE).parts
     assert logistic.minimiser_radius == minimiser_radius(
-        "logistic", norm_bound=3.0, lam=0.2, num_classes=2, bias_scale=1.0
+        HeadForm("logistic", norm_bound=3.0, lam=0.2, num_classes=2, bias_scale=1.0)
     )
 
 
 def test_classes_read_off_the_labels_say_nothing_of_replacement():
-    assert erm_sensitivity("logistic", **CASE).parts.full_replacement > 0
-    without = erm_sensitivity("logistic", **CASE, replace_one=False)
+    assert logistic_sensitivity(**CASE).parts.full_replacement > 0
+    without = logistic_sensitivity(**CASE, classes_public=False)
     assert without.parts.full_replacement is None
 
 
@@ -82,7 +96,7 @@ def test_bad_numbers_are_refused(field, bad):
     with pytest.raises((ValueError, TypeError), match=field):
         declared_sensitivity(1.5, **(CASE | {field: bad}))
     with pytest.raises((ValueError, TypeError), match=field):
-        erm_sensitivity("logistic", **(CASE | {field: bad}))
+        logistic_sensitivity(**(CASE | {field: bad}))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

@@ -14,13 +14,14 @@ from demur.convex import (
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
+    HeadForm,
     NotConverged,
     load_head,
+    minimise,
+    objective,
     save_head,
 )
 from demur.convex.rows.class_sums import exact_sums
-from demur.convex.solving.objective import objective
-from demur.convex.solving.solver import minimise
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.bounds import clip_rows
 from demur.core.entropy import Seeded
@@ -140,7 +141,8 @@ def test_a_fit_is_charged_once_and_a_second_is_declined(name):
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
     head = head_of(name, ledger=ledger).fit(X, y)
     assert len(ledger.entries()) == 1 and ledger.epsilon() <= 1.0
-    assert head.privacy_.entry.id == ledger.entries()[0].id
+    assert head.entry_ is head.privacy_.entry
+    assert head.entry_.id == ledger.entries()[0].id
     with pytest.raises(BudgetExceeded):
         head.fit(X, y)
     assert len(ledger.entries()) == 1
@@ -219,7 +221,8 @@ def test_bad_input_is_a_clear_error_and_charges_nothing(name, bad):
     with pytest.raises((ValueError, TypeError), match=words) as raised:
         head.fit(X, y)
     assert "othing was" in str(raised.value)
-    assert not ledger.entries() and not hasattr(head, "privacy_")
+    assert not ledger.entries()
+    assert not hasattr(head, "privacy_") and not hasattr(head, "entry_")
 
 
 @pytest.mark.slow
@@ -259,7 +262,8 @@ def exact_values(name, X, y):
         counts = np.bincount(y)[:, None]
         return np.concatenate([sums.ravel(), (sums / counts).ravel()])
     loss = {"squared hinge": "squared_hinge"}.get(name, name)
-    return minimise(objective(loss, rows, y, 0.01), norm_bound=1.0).theta.ravel()
+    form = HeadForm(loss, lam=0.01, norm_bound=1.0)
+    return minimise(objective(form, rows, y)).theta.ravel()
 
 
 @pytest.mark.parametrize(
@@ -314,6 +318,7 @@ def test_a_saved_head_says_and_predicts_the_same(name, tmp_path):
     loaded = load_head(tmp_path / "head.npz")
     assert (loaded.predict(X) == head.predict(X)).all()
     assert loaded.privacy_ == head.privacy_
+    assert loaded.entry_ == head.entry_
     assert loaded.privacy_.to_json() == head.privacy_.to_json()
 
 

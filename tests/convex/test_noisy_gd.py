@@ -1,14 +1,13 @@
 """Noisy gradient descent: one charge for all steps, fresh noise in each."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from demur.convex.heads.estimators import BallSoftmaxClassifier
+from demur import Promise
+from demur.convex import BallSoftmaxClassifier, HeadForm, objective
 from demur.convex.heads.noisy_gd import descend, plan_descent
-from demur.convex.solving.objective import objective
 from demur.core.accounting.calibrate import gaussian_mu
 from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import Ball
@@ -20,20 +19,13 @@ from tests.convex.kit import blobs, into_ball
 UNIT = Ball(0.3, space="records")
 
 
-def plan_for(n=120, steps=10, lam=0.0, **more):
-    shape: dict[str, Any] = {
-        "n": n,
-        "dimension": 15,
-        "lam": lam,
-        "norm_bound": 1.5,
-        "radius": 0.3,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "space": "records",
-        "steps": steps,
-        "num_classes": 3,
-    }
-    return plan_descent("softmax", **(shape | more))
+FREE = HeadForm("softmax", lam=0.0, num_classes=3)
+
+
+def plan_for(n=120, steps=10, lam=0.0):
+    form = HeadForm("softmax", lam=lam, norm_bound=1.5, num_classes=3)
+    promise = Promise(UNIT, epsilon=1.0, delta=1e-6)
+    return plan_descent(form, promise, n=n, dimension=15, steps=steps)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.05])
@@ -61,8 +53,8 @@ def test_a_step_moves_by_at_most_its_sensitivity():
         other = X.copy()
         other[3] = into_ball(X[3] + into_ball(rng.normal(size=4), 0.3), 1.5)
         theta = rng.normal(size=(3, 5)) * 10 ** rng.uniform(-2, 2)
-        one = objective("softmax", X, y, 0.0, 1.0, 3).value_and_gradient(theta)[1]
-        two = objective("softmax", other, y, 0.0, 1.0, 3).value_and_gradient(theta)[1]
+        one = objective(FREE, X, y).value_and_gradient(theta)[1]
+        two = objective(FREE, other, y).value_and_gradient(theta)[1]
         largest = max(largest, float(np.linalg.norm(one - two)))
     assert 0.1 * limit < largest <= limit
 
@@ -81,14 +73,22 @@ def test_noise_is_fresh_in_every_step_and_paid_for_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(plan.step), "apply", spy)
-        stated = objective("softmax", X, y, 0.0, 1.0, 3)
-        release = descend(plan, stated, ledger, label="gd", source=Seeded(1))
+        stated = objective(FREE, X, y)
+        release = descend(plan, stated, ledger=ledger, label="gd", source=Seeded(1))
     first, second = (noise.reshape(-1) for noise in seen)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.9
     assert np.linalg.norm(first - second) > plan.step.sigma
     assert len(ledger.entries()) == 1 and release.value.shape == (3, 5)
     with pytest.raises(BudgetExceeded):
-        descend(plan, stated, ledger, label="again")
+        descend(plan, stated, ledger=ledger, label="again")
+
+
+def test_without_a_ledger_it_is_not_recorded():
+    X, y = blobs(120, 4, 3)
+    release = descend(plan_for(steps=2), objective(FREE, X, y))
+    assert "Not recorded" in release.statement()
+    with pytest.raises(TypeError, match="ledger must be a Ledger"):
+        descend(plan_for(steps=2), objective(FREE, X, y), ledger="ledger.db")
 
 
 def test_the_estimator_learns_without_lam():

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from demur.convex.heads.estimators import BallPrototypeClassifier
+from demur import Promise
+from demur.convex import BallPrototypeClassifier
 from demur.convex.heads.prototypes import Scores, plan_prototypes
 from demur.convex.rows.class_sums import exact_sums
 from demur.core.accounting.calibrate import gaussian_mu
 from demur.core.accounting.events import Gaussian as GaussianEvent
 from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.bounds import Bound, BoundSource
 from demur.core.errors import NotCovered
 from tests.convex.kit import blobs, into_ball
 
@@ -18,13 +20,10 @@ from tests.convex.kit import blobs, into_ball
 def plan_for(counts, *, lam=0.0, radius=0.3, epsilon=1.0, step=2.0**-44, d=3):
     return plan_prototypes(
         np.asarray(counts),
+        Promise(Ball(radius, space="records"), epsilon, 1e-6),
         dimension=d,
         lam=lam,
-        norm_bound=1.0,
-        radius=radius,
-        epsilon=epsilon,
-        delta=1e-6,
-        space="records",
+        bound=Bound(1.0, BoundSource.ENFORCED),
         step=step,
     )
 

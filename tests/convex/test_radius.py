@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from demur.convex.sensitivity.radius import compute_radius_policy, private_radius
+from demur.convex import compute_radius_policy, private_radius
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import BoundSource
 from demur.core.entropy import NoiseKey, Seeded
@@ -24,31 +24,45 @@ from tests.convex.kit import blobs
 def test_private_data_are_refused():
     X, y = blobs(50, 3, 2)
     with pytest.raises(NotPrivate, match="private_radius"):
-        compute_radius_policy(X, y, B_public=2.0)
+        compute_radius_policy(X, y, norm_bound=2.0)
 
 
 def test_public_data_give_percentiles_and_bounds():
     X, y = blobs(200, 3, 2)
-    policy = compute_radius_policy(X, y, B_public=3.0, public=True)
-    assert set(policy.r_values) == {10.0, 25.0, 50.0, 75.0, 90.0}
-    assert policy.r_values[10.0] < policy.r_values[90.0] < policy.r_std == 6.0
+    policy = compute_radius_policy(X, y, norm_bound=3.0, public=True)
+    assert set(policy.radii) == {10.0, 25.0, 50.0, 75.0, 90.0}
+    assert policy.radii[10.0] < policy.radii[90.0] < policy.same_label_radius == 6.0
     assert policy.bound.source is BoundSource.DECLARED
     one = X[y == 0]
     gaps = np.linalg.norm(one[:, None] - one[None], axis=2) + 1e9 * np.eye(len(one))
     two = X[y == 1]
     more = np.linalg.norm(two[:, None] - two[None], axis=2) + 1e9 * np.eye(len(two))
     nearest = np.concatenate([gaps.min(axis=0), more.min(axis=0)])
-    assert policy.r_values[50.0] == pytest.approx(np.median(nearest))
+    assert policy.radii[50.0] == pytest.approx(np.median(nearest))
     with pytest.raises(ValueError, match="does not hold"):
-        compute_radius_policy(X, y, B_public=0.1, public=True)
+        compute_radius_policy(X, y, norm_bound=0.1, public=True)
+    unchecked = compute_radius_policy(X, y, norm_bound=0.1, tolerance=None, public=True)
+    assert unchecked.bound.value == 0.1 < unchecked.largest_norm
 
 
-@pytest.mark.parametrize("mode", ["max", "quantile"])
-def test_a_bound_read_off_the_rows_is_estimated(mode):
+@pytest.mark.parametrize("quantile", [1.0, 0.999])
+def test_a_bound_read_off_the_rows_is_estimated(quantile):
     X, y = blobs(200, 3, 2)
-    policy = compute_radius_policy(X, y, B_mode=mode, public=True)
+    policy = compute_radius_policy(X, y, norm_quantile=quantile, public=True)
     assert policy.bound.source is BoundSource.ESTIMATED
-    assert policy.B <= np.linalg.norm(X, axis=1).max()
+    largest = np.linalg.norm(X, axis=1).max()
+    assert policy.largest_norm == largest
+    if quantile == 1.0:
+        assert policy.bound.value == largest
+    else:
+        assert policy.bound.value < largest
+
+
+@pytest.mark.parametrize("norm", [{}, {"norm_bound": 1.0, "norm_quantile": 0.5}])
+def test_a_norm_bound_is_declared_or_read_off(norm):
+    X, y = blobs(50, 3, 2)
+    with pytest.raises(ValueError, match="give norm_bound"):
+        compute_radius_policy(X, y, public=True, **norm)
 
 
 @pytest.mark.slow
@@ -121,10 +135,39 @@ def test_weights_that_memory_would_not_hold_are_refused_before_the_charge():
     check_size(200, 1e-2)
 
 
-@pytest.mark.parametrize("grid", [[math.inf], [math.nan], [0.0], [], [-1.0, 0.5]])
+@pytest.mark.parametrize(
+    "grid", [[math.inf], [math.nan], [0.0], [], [-1.0, 0.5], ["wide"], [[0.1, 0.2]]]
+)
 def test_a_grid_of_no_radii_is_refused(grid):
     X, y = blobs()[:2]
     ledger = Ledger(Budget(1.0), unit=Ball(2.0, space="records"))
     with pytest.raises(ValueError, match="grid"):
         private_radius(X, y, epsilon=0.5, norm_bound=1.0, ledger=ledger, grid=grid)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"X": np.full((200, 4), np.nan)},
+        {"X": np.zeros(3)},
+        {"y": np.zeros(7)},
+        {"y": np.full(200, np.nan)},
+        {"y": np.arange(200)},
+        {"epsilon": 0.0},
+        {"epsilon": 1e-6},
+        {"quantile": 1.0},
+        {"norm_bound": math.inf},
+        {"space": ""},
+        {"label": ""},
+        {"ledger": "ledger.db"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_bad_input_is_refused_before_the_charge(change):
+    X, y = blobs()
+    ledger = Ledger(Budget(1.0), unit=Ball(2.0, space="records"))
+    given = {"X": X, "y": y, "epsilon": 0.5, "norm_bound": 1.0, "ledger": ledger}
+    with pytest.raises((ValueError, TypeError)):
+        private_radius(**(given | change))
     assert ledger.entries() == []

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from demur.convex import (
+    DeclaredForm,
+    Fit,
+    HeadForm,
+    grad_diff_bound,
+    minimise,
+    objective,
+)
 from demur.convex.sensitivity.curves import declared_sensitivity, erm_sensitivity
-from demur.convex.sensitivity.losses import grad_diff_bound
-from demur.convex.solving.objective import objective
-from demur.convex.solving.solver import minimise
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.errors import NotCovered
 from tests.convex.kit import LOSSES, into_ball
@@ -19,8 +24,13 @@ def problem(rng, classes, n, d=2):
     return X, rng.integers(classes, size=n)
 
 
+def ball(radius):
+    return Ball(radius, space="records")
+
+
 def theta_of(loss, X, y, lam, classes, tau=1e-9):
-    return minimise(objective(loss, X, y, lam, 1.0, classes), tau=tau).theta
+    form = HeadForm(loss, lam=lam, num_classes=classes)
+    return minimise(objective(form, X, y), tau=tau).theta
 
 
 @pytest.mark.slow
@@ -35,9 +45,8 @@ def test_real_minimisers_never_move_farther_than_delta(loss, classes):
         other = X.copy()
         # The most telling record is one on the border of the ball of rows.
         other[0] = into_ball(X[0] + into_ball(rng.normal(size=2) * 9, radius), 1.0)
-        found = erm_sensitivity(
-            loss, n=n, lam=lam, norm_bound=1.0, radius=radius, num_classes=classes
-        ).table
+        form = HeadForm(loss, lam=lam, norm_bound=1.0, num_classes=classes)
+        found = erm_sensitivity(form, ball(radius), Fit(n)).table
         before = theta_of(loss, X, y, lam, classes)
         after = theta_of(loss, other, y, lam, classes)
         near = float(np.linalg.norm(before - after))
@@ -54,23 +63,16 @@ def test_real_minimisers_never_move_farther_than_delta(loss, classes):
 @pytest.mark.parametrize("lam", [1e-3, 0.3])
 def test_the_curve_lies_above_delta_everywhere(loss, classes, lam):
     n, tau, B = 50, 1e-6, 1.3
-    found = erm_sensitivity(
-        loss,
-        n=n,
-        lam=lam,
-        norm_bound=B,
-        radius=0.31,
-        tau=tau,
-        num_classes=classes,
-    )
+    form = HeadForm(loss, lam=lam, norm_bound=B, num_classes=classes)
+    found = erm_sensitivity(form, ball(0.31), Fit(n, tau=tau))
     (curve,) = [curve for _, curve in found.table.spaces]
     for radius in np.concatenate([np.geomspace(1e-7, 10, 200), [0.31, 2 * B]]):
-        G = grad_diff_bound(loss, radius, norm_bound=B, lam=lam, num_classes=classes)
+        G = grad_diff_bound(form, radius)
         exact = G / (lam * n) + 2 * tau / lam
         assert exact <= curve(float(radius))
         if radius > 1e-3:
             assert curve(float(radius)) <= 1.1 * exact
-    tight = grad_diff_bound(loss, 0.31, norm_bound=B, lam=lam, num_classes=classes)
+    tight = grad_diff_bound(form, 0.31)
     assert curve(0.31) <= (tight / (lam * n) + 2 * tau / lam) * (1 + 3e-8)
     assert found.parts.total == curve(0.31)
     assert found.parts.same_label == curve(2 * B) == curve(1e6)
@@ -86,7 +88,8 @@ def test_twin_without_the_solvers_slack_is_caught():
     u = theta_of("logistic", X, y, lam, 2)
     v = theta_of("logistic", other, y, lam, 2)
     away = np.array([0.0, 0.0, 1.0])
-    stated = objective("logistic", X, y, lam)
+    form = HeadForm("logistic", lam=lam, norm_bound=1.0)
+    stated = objective(form, X, y)
 
     def pushed(theta, sign):
         """As far along `away` as a gradient norm of tau allows."""
@@ -98,12 +101,8 @@ def test_twin_without_the_solvers_slack_is_caught():
         return theta + sign * low * away
 
     moved = np.linalg.norm(pushed(u, 1.0) - pushed(v, -1.0))
-    charged = erm_sensitivity(
-        "logistic", n=2000, lam=lam, norm_bound=1.0, radius=radius, tau=tau
-    )
-    twin = erm_sensitivity(
-        "logistic", n=2000, lam=lam, norm_bound=1.0, radius=radius, tau=0.0
-    )
+    charged = erm_sensitivity(form, ball(radius), Fit(2000, tau=tau))
+    twin = erm_sensitivity(form, ball(radius), Fit(2000, tau=0.0))
     assert moved <= charged.parts.total
     assert moved > twin.parts.total
 
@@ -126,7 +125,8 @@ def test_twin_with_a_free_bias_is_caught():
     y[0] = 1
     other = y.copy()
     other[1] = 1
-    bound = erm_sensitivity("logistic", n=n, lam=lam, norm_bound=1.0, radius=1.0)
+    form = HeadForm("logistic", lam=lam, norm_bound=1.0)
+    bound = erm_sensitivity(form, ball(1.0), Fit(n))
     limit = bound.table.at(ReplaceOne())
     assert np.linalg.norm(free_bias(y) - free_bias(other)) > 5 * limit
     ours = theta_of("logistic", X, y, lam, 2) - theta_of("logistic", X, other, lam, 2)
@@ -134,12 +134,12 @@ def test_twin_with_a_free_bias_is_caught():
 
 
 def test_a_declared_loss_goes_the_same_way():
-    found = declared_sensitivity(
-        3.0, n=100, lam=0.1, norm_bound=1.0, radius=0.2, gradient_bound=1.0
-    )
+    form = DeclaredForm(lz=3.0, lam=0.1, norm_bound=1.0, gradient_bound=1.0)
+    found = declared_sensitivity(form, ball(0.2), Fit(100))
     assert found.parts.total == pytest.approx(0.06 + 2e-8, rel=1e-6)
     assert found.table.at(ReplaceOne()) == pytest.approx(0.2, rel=1e-6)
     assert found.table.at(Ball(1.9, space="records")) <= 0.2 * (1 + 1e-6)
-    silent = declared_sensitivity(3.0, n=100, lam=0.1, norm_bound=1.0, radius=0.2)
+    form = DeclaredForm(lz=3.0, lam=0.1, norm_bound=1.0)
+    silent = declared_sensitivity(form, ball(0.2), Fit(100))
     with pytest.raises(NotCovered):
         silent.table.at(ReplaceOne())

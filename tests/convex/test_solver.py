@@ -1,13 +1,19 @@
 """The solver: exact gradients, a certificate, and refusal without one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from demur.convex.errors import NotConverged
-from demur.convex.sensitivity.losses import minimiser_radius
-from demur.convex.solving.objective import gradient_norm, objective
-from demur.convex.solving.solver import minimise
+from demur.convex import (
+    HeadForm,
+    NotConverged,
+    gradient_norm,
+    minimise,
+    minimiser_radius,
+    objective,
+)
 from tests.convex.kit import LOSSES, blobs
 
 
@@ -15,7 +21,8 @@ from tests.convex.kit import LOSSES, blobs
 @pytest.mark.parametrize("bias", [0.0, 0.5])
 def test_gradient_and_curvature_are_derivatives(loss, classes, bias):
     X, y = blobs(60, 3, classes, seed=1)
-    stated = objective(loss, X, y, 0.03, bias, classes)
+    form = HeadForm(loss, lam=0.03, bias_scale=bias, num_classes=classes)
+    stated = objective(form, X, y)
     rng = np.random.default_rng(0)
     theta, along = rng.normal(size=stated.shape), rng.normal(size=stated.shape)
     h = 1e-6
@@ -34,18 +41,18 @@ def test_gradient_and_curvature_are_derivatives(loss, classes, bias):
 @pytest.mark.parametrize("scale", [1.0, 10.0])
 def test_the_minimiser_is_certified_and_inside_its_radius(loss, classes, lam, scale):
     X, y = blobs(120, 4, classes, seed=2)
-    stated = objective(loss, scale * X, y, lam, 1.0, classes)
-    found = minimise(stated, tau=1e-9)
-    again = gradient_norm(loss, scale * X, y, found.theta, lam=lam, num_classes=classes)
-    assert again <= 1e-9
-    R = minimiser_radius(loss, lam=lam, num_classes=classes)
+    form = HeadForm(loss, lam=lam, num_classes=classes)
+    found = minimise(objective(form, scale * X, y), tau=1e-9)
+    assert gradient_norm(form, scale * X, y, found.theta) <= 1e-9
+    R = minimiser_radius(form)
     assert np.linalg.norm(found.theta) <= R + 1e-9 / lam
 
 
 def test_agrees_with_scikit_learn():
     X, y = blobs(300, 5, 4, seed=3)
     lam = 0.01
-    ours = minimise(objective("softmax", X, y, lam, 0.0, 4)).theta
+    form = HeadForm("softmax", lam=lam, bias_scale=0.0, num_classes=4)
+    ours = minimise(objective(form, X, y)).theta
     theirs = LogisticRegression(
         C=1 / (lam * len(X)), fit_intercept=False, tol=1e-12, max_iter=10_000
     ).fit(X, y)
@@ -54,7 +61,7 @@ def test_agrees_with_scikit_learn():
 
 def test_chunks_do_not_matter(monkeypatch):
     X, y = blobs(100, 3, 3)
-    stated = objective("softmax", X, y, 0.1, 1.0, 3)
+    stated = objective(HeadForm("softmax", lam=0.1, num_classes=3), X, y)
     theta = np.random.default_rng(0).normal(size=stated.shape)
     whole = stated.value_and_gradient(theta), stated.curvature(theta).product(theta)
     monkeypatch.setattr("demur.convex.solving.objective.CHUNK", 7)
@@ -67,7 +74,7 @@ def test_chunks_do_not_matter(monkeypatch):
 
 def test_a_computed_gradient_is_within_its_rounding_bound():
     X, y = blobs(3000, 6, 3, seed=5)
-    stated = objective("softmax", X, y, 0.1, 1.0, 3)
+    stated = objective(HeadForm("softmax", lam=0.1, num_classes=3), X, y)
     theta = np.random.default_rng(1).normal(size=stated.shape)
     _, found = stated.value_and_gradient(theta)
     wide = np.hstack([X, np.ones((len(X), 1))]).astype(np.longdouble)
@@ -77,25 +84,32 @@ def test_a_computed_gradient_is_within_its_rounding_bound():
     p[np.arange(len(y)), y] -= 1
     exact = p.T @ wide / len(X) + np.longdouble(0.1) * theta
     off = float(np.linalg.norm(exact - found))
-    bound = stated.rounding(float(np.linalg.norm(X, axis=1).max()), 10.0)
+    bound = stated.rounding(10.0)
     assert off <= bound <= 1e-11
+    # Without a norm bound it is the longest row's; a larger one is a larger error.
+    longest = float(np.linalg.norm(X, axis=1).max())
+    form = replace(stated.form, norm_bound=longest)
+    assert objective(form, X, y).rounding(10.0) == pytest.approx(bound, rel=1e-12)
+    form = replace(stated.form, norm_bound=2.0 * longest)
+    assert objective(form, X, y).rounding(10.0) > bound
 
 
 def test_no_certificate_no_result():
     X, y = blobs(200, 4, 2)
     with pytest.raises(NotConverged, match="nothing was charged"):
-        minimise(objective("logistic", X, y, 1e-6), max_iterations=1)
+        minimise(objective(HeadForm("logistic", lam=1e-6), X, y), max_iter=1)
     with pytest.raises(NotConverged, match="below what float64 can certify"):
-        minimise(objective("logistic", X, y, 1e-2), tau=1e-15)
+        minimise(objective(HeadForm("logistic", lam=1e-2), X, y), tau=1e-15)
     with pytest.raises(ValueError, match="lam must be positive"):
-        minimise(objective("logistic", X, y, 0.0))
+        minimise(objective(HeadForm("logistic", lam=0.0), X, y))
 
 
 def test_progress_goes_from_zero_to_one():
     X, y = blobs(200, 4, 2)
     seen = []
     minimise(
-        objective("logistic", X, y, 1e-2), progress=lambda i, share: seen.append(share)
+        objective(HeadForm("logistic", lam=1e-2), X, y),
+        progress=lambda i, share: seen.append(share),
     )
     assert seen[0] == 0.0 and seen[-1] == 1.0 and seen == sorted(seen)
 
@@ -113,10 +127,10 @@ def test_progress_goes_from_zero_to_one():
 )
 def test_bad_data(X, y, error):
     with pytest.raises(ValueError, match=error):
-        objective("logistic", X, y, 0.1)
+        objective(HeadForm("logistic", lam=0.1), X, y)
 
 
 def test_a_theta_of_another_shape_is_refused():
     X, y = blobs(20, 3, 2)
     with pytest.raises(ValueError, match="theta must have shape"):
-        gradient_norm("logistic", X, y, np.zeros(3), lam=0.1)
+        gradient_norm(HeadForm("logistic", lam=0.1), X, y, np.zeros(3))

@@ -19,16 +19,17 @@ from demur.convex import (
     BallSoftmaxClassifier,
     BallSVC,
     DataChanged,
+    HeadForm,
     NotConverged,
     ParquetRows,
+    minimise,
+    objective,
 )
 from demur.convex.rows import sources
 from demur.convex.rows.parquet import ParquetSource
-from demur.convex.rows.totals import Chunk, Totals, fingerprint
-from demur.convex.sensitivity.form import UNIT_ROUNDOFF
+from demur.convex.rows.totals import UNIT_ROUNDOFF, Chunk, Totals, fingerprint_of
 from demur.convex.solving import streamed_solver
-from demur.convex.solving.objective import objective
-from demur.convex.solving.solver import minimise
+from demur.convex.solving.derivatives import rounding
 from demur.convex.solving.streamed_objective import StreamedObjective, StreamedRows
 from demur.convex.solving.streamed_solver import minimise_streamed
 from demur.core.adjacency import Ball
@@ -76,7 +77,7 @@ def streamed(loss, path, classes, lam=1e-2, rows=X, labels=Y, **options):
         False,
         True,
     )
-    return data.objective(loss, lam, bias_scale=1.0, num_classes=classes)
+    return data.objective(HeadForm(loss, lam=lam, num_classes=classes))
 
 
 def weights(head):
@@ -92,7 +93,8 @@ def weights(head):
 def test_sums_of_a_file_are_those_of_an_array(loss, classes, tmp_path, monkeypatch):
     rows, y = blobs(1000, 4, classes, seed=1)
     inside = clip_rows(rows, 1.0).data
-    whole = objective(loss, inside, y, 0.01, 1.0, classes)
+    form = HeadForm(loss, lam=0.01, num_classes=classes)
+    whole = objective(form, inside, y)
     theta = np.random.default_rng(0).normal(size=whole.shape)
     monkeypatch.setattr(sources, "CHUNK", 64)
     parts = streamed(loss, tmp_path / "x.parquet", classes, rows=rows, labels=y)
@@ -146,19 +148,18 @@ def test_the_minimiser_of_a_file(loss, classes, newton, tmp_path, monkeypatch):
     monkeypatch.setattr(streamed_solver, "MOST_NEWTON", 2048 if newton else 0)
     stated = streamed(loss, tmp_path / "x.parquet", classes, 1e-3, rows, y)
     seen: list[float] = []
-    found = minimise_streamed(
-        stated, norm_bound=1.0, progress=lambda i, share: seen.append(share)
-    )
+    found = minimise_streamed(stated, progress=lambda i, share: seen.append(share))
     inside = clip_rows(rows, 1.0).data
-    whole = objective(loss, inside, y, 1e-3, 1.0, classes)
-    exact = minimise(whole, norm_bound=1.0).theta
+    form = HeadForm(loss, lam=1e-3, norm_bound=1.0, num_classes=classes)
+    whole = objective(form, inside, y)
+    exact = minimise(whole).theta
     assert np.linalg.norm(whole.value_and_gradient(found.theta)[1]) <= 1e-9
     # Both are within tau / lam of the one minimiser.
     assert np.linalg.norm(found.theta - exact) <= 2e-9 / 1e-3
     assert 2 <= stated.passes <= (8 if newton else 20)
     assert seen[-1] == 1.0
     # Twin: the sample's own minimiser, where the search began, is not certified.
-    start = minimise(stated.sampled(512), norm_bound=1.0).theta
+    start = minimise(stated.sampled(512)).theta
     assert np.linalg.norm(whole.value_and_gradient(start)[1]) > 1e-5
 
 
@@ -287,7 +288,7 @@ def test_a_streamed_gradient_is_within_its_rounding_bound(tmp_path, monkeypatch)
     p[np.arange(len(Y)), Y] -= 1
     exact = p.T @ wide / len(X) + np.longdouble(0.1) * theta
     off = float(np.linalg.norm(exact - stated.answer(theta).gradient))
-    assert off <= stated.rounding(1.0, float(np.linalg.norm(theta))) <= 1e-12
+    assert off <= stated.rounding(float(np.linalg.norm(theta))) <= 1e-12
 
 
 def test_ten_million_records_can_be_certified(tmp_path):
@@ -295,29 +296,29 @@ def test_ten_million_records_can_be_certified(tmp_path):
     stated = streamed("logistic", tmp_path / "x.parquet", 2, labels=Y % 2)
     form = stated.form
     bound = {
-        n: form.rounding(1.0, 6.0, features=384, additions=sources.additions(n))
+        n: rounding(form, 6.0, features=384, additions=sources.additions(n))
         for n in (10**4, 10**7, 10**9)
     }
     assert bound[10**4] == pytest.approx(bound[10**7], rel=1e-3)
     assert bound[10**7] < 1e-11 and bound[10**9] < 1e-10
-    plain = form.rounding(1.0, 6.0, features=384, additions=10**9)
+    plain = rounding(form, 6.0, features=384, additions=10**9)
     assert plain > 1e-7
 
 
 def test_a_fingerprint_sees_a_bit_and_not_the_order():
     y = Y.astype(np.intp)
-    whole = fingerprint(Chunk(X, y))
+    whole = fingerprint_of(Chunk(X, y))
     order = np.random.default_rng(0).permutation(len(X))
-    assert fingerprint(Chunk(X[order], y[order])) == whole
+    assert fingerprint_of(Chunk(X[order], y[order])) == whole
     moved = X.copy()
     moved[17, 2] = np.nextafter(moved[17, 2], 1.0)
-    assert fingerprint(Chunk(moved, y)) != whole
+    assert fingerprint_of(Chunk(moved, y)) != whole
     swapped = X.copy()
     swapped[17, [1, 2]] = swapped[17, [2, 1]]
-    assert fingerprint(Chunk(swapped, y)) != whole
+    assert fingerprint_of(Chunk(swapped, y)) != whole
     other = y.copy()
     other[[0, 1]] = other[[1, 0]]
-    assert y[0] != y[1] and fingerprint(Chunk(X, other)) != whole
+    assert y[0] != y[1] and fingerprint_of(Chunk(X, other)) != whole
 
 
 def test_a_fingerprint_sees_whole_numbers():
@@ -326,7 +327,7 @@ def test_a_fingerprint_sees_whole_numbers():
     rows = np.vstack([np.eye(width), 3.0 * np.eye(width)])
     pairs = np.vstack([rows[i] + rows[j] for i in range(width) for j in range(i)])
     seen = {
-        fingerprint(Chunk(row[None], np.zeros(1, dtype=np.intp)))
+        fingerprint_of(Chunk(row[None], np.zeros(1, dtype=np.intp)))
         for row in np.vstack([rows, pairs])
     }
     assert len(seen) == len(rows) + len(pairs)
@@ -430,11 +431,11 @@ def test_labels_are_given_once(tmp_path):
 def test_tau_below_rounding_is_refused_before_the_first_pass(tmp_path, monkeypatch):
     stated = streamed("logistic", tmp_path / "x.parquet", 2, labels=Y % 2)
     with pytest.raises(NotConverged, match="below what float64 can certify"):
-        minimise_streamed(stated, norm_bound=1.0, tau=1e-14)
+        minimise_streamed(stated, tau=1e-14)
     assert stated.passes == 0
     monkeypatch.setattr(streamed_solver, "_MOST_SAMPLE", 512)
     with pytest.raises(NotConverged, match="nothing was charged"):
-        minimise_streamed(stated, norm_bound=1.0, tau=1e-9, max_iterations=1)
+        minimise_streamed(stated, tau=1e-9, max_iter=1)
 
 
 # -- a file that changes ---------------------------------------------------------------
@@ -497,14 +498,15 @@ def test_a_fit_killed_in_a_pass_has_charged_nothing(tmp_path):
     write(tmp_path / "x.parquet", X, Y % 2)
     script = f"""
 import os
-from demur.convex import BallLogisticRegression, ParquetRows, streamed
+from demur.convex import BallLogisticRegression, ParquetRows
+from demur.convex.solving.streamed_objective import StreamedObjective
 from demur.core.adjacency import Ball
 from demur.ledger import Budget, Ledger
-plain = streamed.StreamedObjective.answer
+plain = StreamedObjective.answer
 def answer(self, theta, *, hessian=False):
     plain(self, theta, hessian=hessian)
     os._exit(9)
-streamed.StreamedObjective.answer = answer
+StreamedObjective.answer = answer
 ledger = Ledger.open({str(tmp_path / "ledger.db")!r}, dataset="x",
     budgets={{Ball(0.3, space="records"): Budget(1.0, 1e-6)}})
 head = BallLogisticRegression(radius=0.3, ledger=ledger)
@@ -528,7 +530,7 @@ def test_no_exact_parameter_leaves_a_streamed_fit(tmp_path):
     assert fitted == expected
     assert set(vars(head)) - fitted == set(head.get_params())
     stated = streamed("logistic", tmp_path / "z.parquet", 2, labels=Y % 2)
-    exact = minimise_streamed(stated, norm_bound=1.0).theta
+    exact = minimise_streamed(stated).theta
     kept = pickle.dumps(head)
     for value in exact:
         assert value.tobytes() not in kept

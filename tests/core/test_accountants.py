@@ -7,10 +7,11 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from demur import price
 from demur.core import accounting
-from demur.core.accounting import accountants, price
+from demur.core.accounting import accountants
 from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
-from demur.core.errors import NotPriced
+from demur.errors import NotPriced
 
 RELATION = dpa.NeighboringRelation
 EVENT = Repeated(Gaussian(3.0), 4)
@@ -24,8 +25,8 @@ def used(accountant):
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_the_relation_of_an_accountant_is_found(kind, neighbours):
     relation = accountants.to_relation(neighbours)
-    made = kind(neighboring_relation=relation)
-    assert accounting.relation_of_accountant(made) is neighbours
+    accountant = kind(neighboring_relation=relation)
+    assert accounting.relation_of_accountant(accountant) is neighbours
 
 
 def test_only_an_accountant_has_a_relation():
@@ -64,8 +65,8 @@ def test_an_accountant_is_asked_about_the_event_alone_and_left_as_it_was():
     asked = RdpAccountant()
     truth = price(EVENT, 1e-6)
     for _ in range(2):  # the first question leaves no trace in the second
-        said = accounting.accountant_epsilon(asked, EVENT, 1e-6)
-        assert truth <= said <= 1.1 * truth
+        epsilon = accounting.accountant_epsilon(asked, EVENT, 1e-6)
+        assert truth <= epsilon <= 1.1 * truth
     assert isinstance(asked.ledger, dpa.NoOpDpEvent)
 
 
@@ -77,11 +78,11 @@ def test_an_accountant_is_asked_about_the_event_alone_and_left_as_it_was():
 def test_full_batches_cost_a_gaussian_that_moves_by_two_contributions(
     multiplier, count
 ):
-    found = accounting.fixed_batch_epsilon(50, 50, multiplier, count, 1e-6)
+    epsilon = accounting.fixed_batch_epsilon(50, 50, multiplier, count, 1e-6)
     truth = price(Repeated(Gaussian(multiplier / 2), count), 1e-6)
-    assert truth <= found <= 1.2 * truth
+    assert truth <= epsilon <= 1.2 * truth
     # Sabotaged twin: noise per one contribution.
-    assert found > 1.5 * price(Repeated(Gaussian(multiplier), count), 1e-6)
+    assert epsilon > 1.5 * price(Repeated(Gaussian(multiplier), count), 1e-6)
 
 
 @pytest.mark.slow

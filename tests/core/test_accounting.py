@@ -21,11 +21,11 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur import gaussian_epsilon, price
 from demur.core.accounting import (
     composition,
     delta_of,
     from_dp_event,
-    price,
     profile_of,
     profiles,
     renyi,
@@ -43,10 +43,9 @@ from demur.core.accounting.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.accounting.profile import Profile
 from demur.core.accounting.totals import total_of
-from demur.core.errors import NotPriced
+from demur.errors import NotPriced
 
 ADD, REPLACE, ZERO = (
     Neighbours.ADD_OR_REMOVE_ONE,
@@ -296,9 +295,9 @@ def test_price_is_close_to_the_truth(event, delta):
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_delta_of_is_close_to_the_truth(event, delta):
     epsilon = price(event, delta)
-    found = delta_of(event, epsilon)
-    assert found <= delta * (1 + 1e-6)
-    assert found >= float(truth(event, epsilon)) * (1 - 1e-6)
+    computed = delta_of(event, epsilon)
+    assert computed <= delta * (1 + 1e-6)
+    assert computed >= float(truth(event, epsilon)) * (1 - 1e-6)
 
 
 @pytest.mark.slow
@@ -520,8 +519,8 @@ def test_renyi_of_a_pure_event_is_that_of_randomised_response(eps, order):
         high = 1 / (1 + mp.exp(-e))
         low = 1 - high
         exact = mp.log(high**a * low ** (1 - a) + low**a * high ** (1 - a)) / (a - 1)
-        found = renyi.divergence(Pure(eps), order)
-        assert exact <= found <= max(float(exact) * 1.01, float(exact) + 2e-12)
+        divergence = renyi.divergence(Pure(eps), order)
+        assert exact <= divergence <= max(float(exact) * 1.01, float(exact) + 2e-12)
 
 
 @pytest.mark.parametrize("order", [1, 0, -2])
@@ -561,7 +560,7 @@ def test_every_route_agrees_within_its_slack(event):
     delta = 1e-6
     total = total_of(event)
     least = price(event, delta)
-    grid = composition.Mix(total, {}).epsilon(delta)
+    grid = composition.LossDistribution(total, {}).epsilon(delta)
     by_renyi = upper_bounds.renyi_epsilon(total, delta)
     closed = upper_bounds.closed_form(total, delta)
     assert least == min(grid, by_renyi, closed)
@@ -779,7 +778,7 @@ def no_grid(monkeypatch):
         raise AssertionError("a grid was built")
 
     profiles.sampled_profile.cache_clear()
-    monkeypatch.setattr(pricing, "Mix", refuse)
+    monkeypatch.setattr(pricing, "LossDistribution", refuse)
     monkeypatch.setattr(profiles, "sampled_profile", refuse)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
 

@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur.core.adjacency import (
-    AddOrRemoveOne,
-    Ball,
-    Erasure,
-    LipschitzMap,
-    ReplaceOne,
-    ZeroOut,
-    one_record,
-    reachable_balls,
-    unit_from_json,
-)
-from demur.core.errors import NotCovered
+from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap, ReplaceOne, ZeroOut
+from demur.core.adjacency import one_record, reachable_balls, unit_from_json
+from demur.errors import NotCovered
 
 PLAIN = [AddOrRemoveOne, ReplaceOne, ZeroOut, Erasure]
 
@@ -45,8 +36,8 @@ def test_covers_table_is_strict(left, right):
 )
 def test_more_records_per_person_never_help(left, right, mine, theirs):
     related = left is right or (left is ReplaceOne and right is Ball)
-    found = unit_of(left, mine).covers(unit_of(right, theirs))
-    assert found is (related and mine >= theirs)
+    covered = unit_of(left, mine).covers(unit_of(right, theirs))
+    assert covered is (related and mine >= theirs)
 
 
 def test_a_ball_covers_smaller_balls_of_its_own_space_only():
@@ -251,10 +242,10 @@ def test_without_maps_only_the_ball_itself_is_reachable():
 
 def test_a_chain_multiplies_the_constants():
     maps = [LipschitzMap("b", "c", 5.0), LipschitzMap("a", "b", 2.0)]
-    found = radii(Ball(1.0, "a"), maps)
-    assert set(found) == {"a", "b", "c"}
-    assert Fraction(found["c"]) >= 10
-    assert found["c"] == pytest.approx(10.0, rel=1e-14)
+    reached = radii(Ball(1.0, "a"), maps)
+    assert set(reached) == {"a", "b", "c"}
+    assert Fraction(reached["c"]) >= 10
+    assert reached["c"] == pytest.approx(10.0, rel=1e-14)
 
 
 def test_maps_are_not_walked_backwards():
@@ -277,9 +268,9 @@ def test_a_cycle_cannot_shrink_the_radius_that_was_asked(constant):
         LipschitzMap("b", "a", constant),
         LipschitzMap("a", "a", constant),
     ]
-    found = radii(Ball(1.0, "a"), maps)
-    assert found["a"] == 1.0
-    assert Fraction(found["b"]) >= Fraction(constant)
+    reached = radii(Ball(1.0, "a"), maps)
+    assert reached["a"] == 1.0
+    assert Fraction(reached["b"]) >= Fraction(constant)
 
 
 def test_no_cycle_anywhere_shrinks_a_radius():
@@ -289,9 +280,9 @@ def test_no_cycle_anywhere_shrinks_a_radius():
         LipschitzMap("b", "c", 0.5),
         LipschitzMap("c", "b", 0.5),
     ]
-    found = radii(Ball(1.0, "a"), maps)
-    assert found["b"] >= 1.0
-    assert found["c"] >= 0.5
+    reached = radii(Ball(1.0, "a"), maps)
+    assert reached["b"] >= 1.0
+    assert reached["c"] >= 0.5
 
 
 def test_a_generator_of_maps_may_be_given():
@@ -320,9 +311,9 @@ def test_every_reached_radius_belongs_to_a_real_path(edges):
                 walk(target, value, seen | {target})
 
     walk("a", Fraction(1), {"a"})
-    found = radii(Ball(1.0, "a"), [LipschitzMap(*edge) for edge in edges])
-    assert set(found) == set(best)
-    for space, radius in found.items():
+    reached = radii(Ball(1.0, "a"), [LipschitzMap(*edge) for edge in edges])
+    assert set(reached) == set(best)
+    for space, radius in reached.items():
         assert Fraction(radius) >= best[space]
 
 

@@ -9,16 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from demur.core.adjacency import Ball
-from demur.core.bounds import (
-    Bound,
-    BoundSource,
-    Space,
-    clip_rows,
-    normalize_rows,
-    to_unit_cube,
-)
-from demur.core.errors import NotCovered
+from demur import Ball, Bound, clip_rows, normalize_rows, to_unit_cube
+from demur.core.bounds import BoundSource, Space
+from demur.errors import NotCovered
 
 
 def squared(row):

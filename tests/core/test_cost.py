@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap, ReplaceOne, ZeroOut
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
@@ -16,17 +17,9 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
 )
-from demur.core.adjacency import (
-    AddOrRemoveOne,
-    Ball,
-    Erasure,
-    LipschitzMap,
-    ReplaceOne,
-    ZeroOut,
-)
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.errors import NotCovered
+from demur.errors import NotCovered
 
 LINE = PiecewiseLinear.linear(2.0, cap=3.0)
 HEAD = Cost((GaussianOverBalls("minilm", LINE, sigma=6.0),))
@@ -120,9 +113,9 @@ def test_a_person_with_k_records_costs_k_times(k):
 
 def test_a_group_keeps_counts_and_merges():
     event = Composed((Repeated(Gaussian(4.0), 3), Pure(0.5), Gaussian(4.0)))
-    found = Cost((Fixed(ReplaceOne(), event),)).at(Ball(1.0, "a", 2))
-    assert isinstance(found, Composed)
-    assert {type(part) for part in found.events} == {Repeated, Pure}
+    at_ball = Cost((Fixed(ReplaceOne(), event),)).at(Ball(1.0, "a", 2))
+    assert isinstance(at_ball, Composed)
+    assert {type(part) for part in at_ball.events} == {Repeated, Pure}
 
 
 @pytest.mark.parametrize("event", [PoissonGaussian(0.1, 1.0), ApproxDP(1.0, 1e-6)])

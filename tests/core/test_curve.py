@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur.core.curve import PiecewiseLinear
-from demur.core.errors import NotCovered
+from demur.errors import NotCovered
 
 SIZES = st.floats(0.0, 1e100, allow_subnormal=False)
 
@@ -47,10 +47,10 @@ def test_a_curve_is_at_least_its_exact_line(curve, part, anywhere):
             with pytest.raises(NotCovered, match="Nothing was spent"):
                 curve(radius)
             continue
-        found = curve(radius)
+        bound = curve(radius)
         truth = exact(curve.knots, radius)
-        assert Fraction(found) >= truth
-        assert found <= max(float(truth) * (1 + 1e-13), 1e-320)
+        assert Fraction(bound) >= truth
+        assert bound <= max(float(truth) * (1 + 1e-13), 1e-320)
 
 
 @pytest.mark.slow

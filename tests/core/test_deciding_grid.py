@@ -2,7 +2,8 @@
 
 import pytest
 
-from demur.core.accounting import deciding_grid, price
+from demur import price
+from demur.core.accounting import deciding_grid
 from demur.core.accounting.events import (
     Gaussian,
     PoissonGaussian,

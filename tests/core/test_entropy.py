@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur import Seeded
 from demur.core import entropy
-from demur.core.entropy import Binding, NoiseKey, OsEntropy, Seeded, source_name
-from demur.core.errors import NoiseReuse
+from demur.core.entropy import Binding, NoiseKey, OsEntropy, source_name
+from demur.errors import NoiseReuse, NotPaidFor
 
 KEY = bytes(range(32))
 
@@ -71,8 +72,10 @@ def test_reading_in_pieces_is_reading_at_once():
     )
 )
 def test_streams_differ_by_key_purpose_and_block(names):
-    heads = {make(key).stream(purpose, block).read(16) for key, purpose, block in names}
-    assert len(heads) == len(names)
+    beginnings = {
+        make(key).stream(purpose, block).read(16) for key, purpose, block in names
+    }
+    assert len(beginnings) == len(names)
 
 
 def test_purpose_and_block_cannot_be_confused():
@@ -198,6 +201,70 @@ def test_threads_never_share_a_byte():
     for mine in taken:  # each thread moves forward through the stream
         places = [position[chunk] for chunk in mine]
         assert places == sorted(places)
+
+
+@pytest.mark.parametrize("take", ["stream", "subkey"])
+def test_nothing_is_derived_from_a_key_that_is_being_wiped(take, monkeypatch):
+    """A commit in another thread: never a stream of the key of zeros, known to all."""
+    key = make()
+    derive = key._derive
+    wiping = threading.Thread(target=key.wipe)
+
+    def slowly(*given):
+        wiping.start()
+        wiping.join(0.05)  # it waits for the lock
+        return derive(*given)
+
+    monkeypatch.setattr(key, "_derive", slowly)
+    answers = [
+        getattr(key, take)("p"),
+        *(getattr(k, take)("p") for k in (make(), make(bytes(32)))),
+    ]
+    wiping.join()
+    mine, right, zeros = (a if take == "subkey" else a.read(32) for a in answers)
+    assert mine == right != zeros
+    with pytest.raises(NoiseReuse, match="wiped"):
+        getattr(key, take)("q")
+    with pytest.raises(NoiseReuse, match="wiped"):
+        key.handed_on()
+
+
+# ------------------------------------------------------------------------ bindings
+
+
+def test_a_key_for_one_draw_wants_to_know_the_input():
+    key = NoiseKey(KEY, private=True, binding=Binding("mine"))
+    with pytest.raises(NotPaidFor, match="name the input"):
+        key.pays_for("mine")
+    with pytest.raises(NotPaidFor, match="pays_for"):
+        key.stream("p")
+    key.pays_for("mine", lambda: "input")
+    assert key.binding.digest == "input"
+    with pytest.raises(NotPaidFor, match="another input"):
+        key.pays_for("mine", "other")
+
+
+def test_a_part_is_bound_to_its_own_digest_and_shares_the_streams():
+    key = make()
+    part = key.part("half")
+    assert part.shares_noise_with(key) and part.binding.digest == "half"
+    with pytest.raises(NotPaidFor):
+        part.stream("p")  # compared for the whole, not for the part
+    part.pays_for("mine", "half")
+    part.stream("p")
+    with pytest.raises(NoiseReuse, match="already taken"):
+        key.stream("p")
+    for bad in (None, "", 3):
+        with pytest.raises((TypeError, ValueError), match="digest"):
+            key.part(bad)
+
+
+def test_a_free_key_pays_for_nothing():
+    key = NoiseKey.free(OsEntropy())
+    assert key.binding is None and key.part("any") is key
+    with pytest.raises(NotPaidFor, match="not paid for"):
+        key.pays_for("mine", "input")
+    assert len(key.stream("batches").read(8)) == 8
 
 
 # ------------------------------------------------------------------------- limits

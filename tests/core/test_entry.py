@@ -6,6 +6,17 @@ from fractions import Fraction
 import mpmath as mp
 import pytest
 
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    Bound,
+    Declaration,
+    Entry,
+    Erasure,
+    LipschitzMap,
+    Promise,
+    ReplaceOne,
+)
 from demur.core import accounting
 from demur.core.accounting.events import (
     Composed,
@@ -14,20 +25,12 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
 )
-from demur.core.adjacency import (
-    AddOrRemoveOne,
-    Ball,
-    Erasure,
-    LipschitzMap,
-    ReplaceOne,
-)
-from demur.core.bounds import Bound, BoundSource
+from demur.core.bounds import BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, Mechanism
-from demur.core.entry import Entry, epsilon_with_slack
-from demur.core.errors import NotCovered
-from demur.core.promise import Promise
+from demur.core.declaration import Mechanism
+from demur.core.entry import epsilon_with_slack
+from demur.errors import NotCovered
 
 CURVE = PiecewiseLinear.linear(2.0, cap=4.0)
 HEAD = Declaration(
@@ -113,9 +116,9 @@ def test_no_distance_is_no_slack():
 @pytest.mark.parametrize("event", EVENTS, ids=str)
 def test_slack_grows_with_the_distance(event):
     etas = [0.0, 1e-15, 1e-12, 1e-9, 1e-7, 1e-6]
-    found = [epsilon_with_slack(event, 1e-6, eta) for eta in etas]
-    assert found == sorted(found)
-    assert found[-1] == math.inf
+    epsilons = [epsilon_with_slack(event, 1e-6, eta) for eta in etas]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == math.inf
 
 
 def test_slack_is_infinite_when_hopeless():
@@ -131,23 +134,23 @@ def test_slack_is_infinite_when_hopeless():
 
 
 def test_an_entry_is_read_at_a_unit_with_count_and_maps():
-    one = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
-    assert one == pytest.approx(accounting.price(Gaussian(8.0), 1e-6), rel=1e-9)
+    single = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
+    assert single == pytest.approx(accounting.price(Gaussian(8.0), 1e-6), rel=1e-9)
     many = entry(count=16).epsilon(Ball(0.5, "minilm"), 1e-6)
     assert many == pytest.approx(accounting.price(Gaussian(2.0), 1e-6), rel=1e-9)
     with pytest.raises(NotCovered):
         entry().epsilon(ReplaceOne(), 1e-6)
     mapped = entry(maps=(LipschitzMap("pixels", "minilm", 0.5),))
-    assert mapped.epsilon(Ball(1.0, "pixels"), 1e-6) == pytest.approx(one, rel=1e-9)
+    assert mapped.epsilon(Ball(1.0, "pixels"), 1e-6) == pytest.approx(single, rel=1e-9)
 
 
 def test_the_distance_counts_once_for_each_run():
     sloppy = Declaration(name="m", cost=HEAD.cost, sampler_distance=1e-12)
     unit = Ball(0.5, "minilm")
     event = sloppy.cost.at(unit)
-    found = entry(sloppy, count=100).epsilon(unit, 1e-6)
-    assert found == epsilon_with_slack(Repeated(event, 100), 1e-6, 1e-10)
-    assert found > entry(count=100).epsilon(unit, 1e-6)
+    epsilon = entry(sloppy, count=100).epsilon(unit, 1e-6)
+    assert epsilon == epsilon_with_slack(Repeated(event, 100), 1e-6, 1e-10)
+    assert epsilon > entry(count=100).epsilon(unit, 1e-6)
 
 
 # ------------------------------------------------------------------------- statements
@@ -157,9 +160,7 @@ def test_a_statement_says_everything():
     text = entry().statement()
     epsilon = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
     for part in (
-        "'head v1'",
-        "a softmax head",
-        "'patients'",
+        'Released: a softmax head ("head v1"), dataset "patients".',
         "a move of one record by at most 0.5 in the space 'minilm'",
         f"epsilon {epsilon:.3g}"[:12],
         "at delta 1e-06",
@@ -208,8 +209,13 @@ def test_an_unrecorded_entry_says_so():
 
 
 def test_repetitions_are_said():
-    assert "16 times" in entry(count=16).statement()
-    assert "times" not in entry().statement()
+    text = entry(count=1600).statement()
+    assert 'Released: 1,600 runs of a softmax head ("head v1")' in text
+    assert "runs" not in entry().statement()
+    steps = Declaration("DP-SGD training, 40 steps", HEAD.cost, interactive=True)
+    text = entry(steps, count=40).statement()
+    assert 'DP-SGD training, 40 steps ("head v1"), 40 draws of noise, dataset' in text
+    assert "runs" not in text
 
 
 @pytest.mark.parametrize(
@@ -229,11 +235,14 @@ def test_n_is_a_count(records):
         entry().statement(records=True)
 
 
-def test_a_deletion_hides_and_never_protects():
+def test_a_deletion_is_not_called_a_protection():
     promises = (Promise(Erasure(), 1.0, 1e-5), Promise(AddOrRemoveOne(), 1.0, 1e-6))
     text = entry(deletion(), promises=promises).statement(records=1000)
-    assert "It hides whether one record was learned and then deleted" in text
-    assert "It says nothing about the presence or absence of one record." in text
+    assert "After the deletion nobody can tell whether one record was learned" in text
+    assert (
+        "This entry states no cost at unit AddOrRemoveOne(): it was declared for"
+        " Erasure() only." in text
+    )
     assert "protects" not in text
     only = entry(deletion(), promises=(Promise(Erasure(), 1.0, 0.5),))
     assert "WARNING" not in only.statement(records=1000)
@@ -247,7 +256,10 @@ def test_several_promises_are_read_one_by_one():
     )
     text = entry(promises=promises).statement(records=10**5)
     assert text.count("It protects") == 2
-    assert "It says nothing about any change to the content of one record." in text
+    assert (
+        "This entry states no cost at unit ReplaceOne(): it was declared for"
+        " Ball(..., space='minilm') only." in text
+    )
     assert "at delta 1e-05" in text
     assert "WARNING" in text
 
@@ -257,19 +269,19 @@ def test_the_printed_epsilon_is_not_below_the_price(z):
     """A paragraph that is signed may round only to the private side."""
     declaration = Declaration(name="m", cost=Cost((Fixed(ReplaceOne(), Gaussian(z)),)))
     promise = Promise(ReplaceOne(), 9.0, 1e-6)
-    one = entry(declaration, promises=(promise,))
-    printed = one.statement().split("epsilon ")[1].split(" ")[0]
-    assert Fraction(printed) >= Fraction(one.epsilon(ReplaceOne(), 1e-6))
+    signed = entry(declaration, promises=(promise,))
+    printed = signed.statement().split("epsilon ")[1].split(" ")[0]
+    assert Fraction(printed) >= Fraction(signed.epsilon(ReplaceOne(), 1e-6))
 
 
 def test_entries_are_frozen_and_reading_changes_nothing():
     """opacus#535: asking for epsilon popped the history."""
-    one = entry()
-    first = one.epsilon(Ball(0.5, "minilm"), 1e-6), one.statement()
-    assert (one.epsilon(Ball(0.5, "minilm"), 1e-6), one.statement()) == first
+    frozen = entry()
+    first = frozen.epsilon(Ball(0.5, "minilm"), 1e-6), frozen.statement()
+    assert (frozen.epsilon(Ball(0.5, "minilm"), 1e-6), frozen.statement()) == first
     with pytest.raises(AttributeError):
-        one.count = 0
-    hash(one)
+        frozen.count = 0
+    hash(frozen)
 
 
 # ----------------------------------------------------------------------- declarations

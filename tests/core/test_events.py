@@ -26,7 +26,7 @@ from demur.core.accounting.events import (
     from_json,
     to_json,
 )
-from demur.core.errors import NotPriced
+from demur.errors import NotPriced
 
 NOT_NUMBERS = [True, False, None, "1", 1j, [1.0], b"1"]
 MAKERS = {
@@ -433,10 +433,10 @@ def test_mutated_records_are_an_event_or_a_value_error(event, data):
     byte = data.draw(st.integers(0, 255))
     mutated = text[:at] + bytes([byte]) + text[at + 1 :]
     try:
-        found = from_json(json.loads(mutated))
+        parsed = from_json(json.loads(mutated))
     except ValueError:  # json's own errors are ValueErrors as well
         return
-    assert from_json(to_json(found)) == found
+    assert from_json(to_json(parsed)) == parsed
 
 
 @pytest.mark.slow

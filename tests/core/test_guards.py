@@ -56,10 +56,10 @@ def best_order_delta(divergence_of, epsilon):
 def test_the_renyi_delta_is_the_best_orders_rounded_up(mu, epsilon):
     event = Repeated(Gaussian(2.0 / mu), 4)
     exact = best_order_delta(lambda a: a * mp.mpf(mu) ** 2 / 2, epsilon)
-    found = renyi_delta(total_of(event), epsilon)
+    delta = renyi_delta(total_of(event), epsilon)
     # A relative 1e-9 is added: far more than the logarithms are off by.
     low = min(1, exact * (1 + mp.mpf(9e-10)))
-    assert low <= found <= min(1, exact * (1 + mp.mpf(1e-8))) + 1e-300
+    assert low <= delta <= min(1, exact * (1 + mp.mpf(1e-8))) + 1e-300
 
 
 def test_the_renyi_delta_adds_what_blocks_spend():
@@ -122,11 +122,11 @@ def test_statements_that_do_not_compare_are_charged_as_they_come():
 
 
 def rewritten(profile, **change):
-    """A stored profile with another head, its checksum put right."""
+    """A stored profile with another header, its checksum put right."""
     data = profile.to_bytes()[:-32]
     size = int.from_bytes(data[:4], "little")
-    head = json.dumps(json.loads(data[4 : 4 + size]) | change).encode()
-    whole = len(head).to_bytes(4, "little") + head + data[4 + size :]
+    header = json.dumps(json.loads(data[4 : 4 + size]) | change).encode()
+    whole = len(header).to_bytes(4, "little") + header + data[4 + size :]
     return whole + hashlib.sha256(whole).digest()
 
 

@@ -77,10 +77,10 @@ def test_the_same_check_catches_dots_moved_left():
 
 
 def test_coarser_in_two_steps_is_not_below_one():
-    one = PROFILE.coarser(-1)
+    coarse = PROFILE.coarser(-1)
     two = PROFILE.coarser(2).coarser(-1)
     for epsilon in np.linspace(-3, 12, 300):
-        assert read(two, "add", epsilon) >= read(one, "add", epsilon) - 1e-12
+        assert read(two, "add", epsilon) >= read(coarse, "add", epsilon) - 1e-12
 
 
 def test_finer_is_the_profile_itself():
@@ -121,29 +121,29 @@ def test_a_cut_profile_is_a_value_error(cut):
 def test_no_flipped_byte_of_the_body_goes_unnoticed(at, mask):
     flipped = RAW[:at] + bytes([RAW[at] ^ mask]) + RAW[at + 1 :]
     try:
-        found = Profile.from_bytes(flipped)
+        damaged = Profile.from_bytes(flipped)
     except ValueError:
         return
-    assert same(found, PROFILE)
+    assert same(damaged, PROFILE)
 
 
-def test_no_digit_of_the_head_changes_silently():
-    """The head says what the dots mean: exponent 5 for 4 halves every epsilon."""
+def test_no_digit_of_the_header_changes_silently():
+    """The header says what the dots mean: exponent 5 for 4 halves every epsilon."""
     for at in range(4, HEAD):
         for byte in b"0123456789-":
             flipped = RAW[:at] + bytes([byte]) + RAW[at + 1 :]
             try:
-                found = Profile.from_bytes(flipped)
+                damaged = Profile.from_bytes(flipped)
             except ValueError:
                 continue
-            assert same(found, PROFILE)
+            assert same(damaged, PROFILE)
 
 
 def forged(**changes):
-    head = {"format": 1, "exponent": 4, "first": -37, "dots": PROFILE.remove.size}
-    head = json.dumps(head | changes).encode()
+    header = {"format": 1, "exponent": 4, "first": -37, "dots": PROFILE.remove.size}
+    header = json.dumps(header | changes).encode()
     body = zlib.compress(PROFILE.remove.tobytes() + PROFILE.add.tobytes())
-    data = len(head).to_bytes(4, "little") + head + body
+    data = len(header).to_bytes(4, "little") + header + body
     return data + hashlib.sha256(data).digest()
 
 
@@ -173,23 +173,23 @@ def test_a_forgery_with_nothing_changed_is_read():
         {"first": 10**30},
     ],
 )
-def test_a_forged_head_is_a_value_error(change):
+def test_a_forged_header_is_a_value_error(change):
     with pytest.raises(ValueError):
         Profile.from_bytes(forged(**change))
 
 
-def test_a_deep_head_is_a_value_error():
-    head = b"[" * 50_000
+def test_a_deep_header_is_a_value_error():
+    header = b"[" * 50_000
     with pytest.raises(ValueError):
-        Profile.from_bytes(len(head).to_bytes(4, "little") + head)
+        Profile.from_bytes(len(header).to_bytes(4, "little") + header)
 
 
 @pytest.mark.slow
 def test_a_bomb_is_not_unpacked():
     body = zlib.compress(bytes(10**8), 9)
-    head = json.dumps({"format": 1, "exponent": 4, "first": 0, "dots": 10}).encode()
+    header = json.dumps({"format": 1, "exponent": 4, "first": 0, "dots": 10}).encode()
     with pytest.raises(ValueError):
-        Profile.from_bytes(len(head).to_bytes(4, "little") + head + body)
+        Profile.from_bytes(len(header).to_bytes(4, "little") + header + body)
 
 
 @pytest.mark.parametrize("raw", [None, "text", 3, [1, 2]])
@@ -220,5 +220,5 @@ def test_what_is_no_curve_is_refused(curve):
 
 
 def test_both_directions_have_the_same_dots():
-    with pytest.raises(ValueError, match="same dots"):
+    with pytest.raises(ValueError, match="same number of dots"):
         Profile(4, 0, np.array([0.5, 0.4]), np.array([0.5, 0.4, 0.3]))

@@ -6,13 +6,11 @@ import timeit
 import numpy as np
 import pytest
 
+from demur import Budget, Ledger, ReplaceOne, Seeded, Sensitivity
 from demur.core import recording
-from demur.core.adjacency import ReplaceOne
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
-from demur.core.errors import BudgetExceeded, NotPrivate
+from demur.core.entropy import NoiseKey, OsEntropy
 from demur.core.recording import Scores, Shift, Tape, watching
-from demur.core.sensitivity import Sensitivity
-from demur.ledger import Budget, Ledger
+from demur.errors import BudgetExceeded, NotPrivate
 from demur.mechanisms import Gaussian
 
 DECLARED = Shift(Sensitivity.of({ReplaceOne(): 1.0}), 2.0)
@@ -63,13 +61,13 @@ def test_what_an_engine_writes_into_its_copy_does_not_reach_the_tape():
     first = Tape()
     with watching(first):
         released = mechanism().apply([1.0, 2.0], key())
-    kept = released.copy()
+    before = released.copy()
     released[:] = 0.0
     second = Tape(first)
     with watching(second):
         mechanism().apply([1.0, 2.0], key())[:] = 0.0
     for tape in (first, second):
-        np.testing.assert_array_equal(tape.passages[0].released, kept)
+        np.testing.assert_array_equal(tape.passages[0].released, before)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +174,8 @@ def batches(*rows):
 def test_the_smaller_world_has_the_batches_of_the_larger_less_its_last_record():
     first = Tape()
     list(first.selected(5, batches([0, 4], [4, 1, 2]), independent=True))
-    found = Tape(first).selected(4, batches([3], [3]), independent=True)
-    assert [batch.tolist() for batch in found] == [[0], [1, 2]]
+    coupled = Tape(first).selected(4, batches([3], [3]), independent=True)
+    assert [batch.tolist() for batch in coupled] == [[0], [1, 2]]
 
 
 def test_equal_worlds_and_dependent_records_have_batches_of_their_own():
@@ -192,7 +190,7 @@ def test_equal_worlds_and_dependent_records_have_batches_of_their_own():
 def test_the_larger_world_comes_first():
     first = Tape()
     list(first.selected(4, batches([0]), independent=True))
-    with pytest.raises(ValueError, match="larger world comes first"):
+    with pytest.raises(ValueError, match="larger dataset must come first"):
         Tape(first).selected(5, batches([0]), independent=True)
 
 

@@ -5,13 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from demur import AddOrRemoveOne, Declaration, Entry, Promise, Release
 from demur.core.accounting.events import Gaussian
-from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entry import Entry
-from demur.core.promise import Promise
-from demur.core.release import Release
 
 ENTRY = Entry(
     id="0123456789abcdef",

@@ -41,9 +41,9 @@ def test_sticks_are_the_integrals_they_stand_for(q, s, way):
     }
     who = Neighbours.REPLACE_ONE if way == "replaced" else Neighbours.ADD_OR_REMOVE_ONE
     event = PoissonGaussian(q, s, who)
-    found = sampled_gaussian.stick(event, EPSILONS, way == "vanishes")
+    deltas = sampled_gaussian.stick(event, EPSILONS, way == "vanishes")
     wanted = [by_quadrature(*pairs[way], e, x) for e in EPSILONS]
-    np.testing.assert_allclose(found, wanted, atol=2e-8)
+    np.testing.assert_allclose(deltas, wanted, atol=2e-8)
 
 
 def test_the_two_directions_are_not_the_same():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from demur.core.accounting import delta_of, price, renyi
+from demur import price
+from demur.core.accounting import delta_of, renyi
 from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
 
 # How far the sum moves, in contributions of one record.

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from demur import AddOrRemoveOne, Declaration
 from demur.core.accounting.events import Event
-from demur.core.adjacency import AddOrRemoveOne, Unit
+from demur.core.adjacency import Unit
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
 
 UNIT = AddOrRemoveOne()
 

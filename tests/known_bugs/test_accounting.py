@@ -9,8 +9,21 @@ from scipy.optimize import brentq
 from scipy.special import comb
 from scipy.stats import binom, norm
 
-from demur.core.accounting import delta_of, price, renyi
-from demur.core.accounting.calibrate import calibrate, gaussian_delta, gaussian_sigma
+from demur import (
+    Ball,
+    Bound,
+    LipschitzMap,
+    Sensitivity,
+    clip_rows,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_sigma,
+    normalize_rows,
+    price,
+    to_unit_cube,
+)
+from demur.core.accounting import delta_of, renyi
+from demur.core.accounting.calibrate import calibrate, gaussian_delta
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
@@ -21,11 +34,8 @@ from demur.core.accounting.events import (
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu, ideal_delta
-from demur.core.adjacency import Ball, LipschitzMap
-from demur.core.bounds import Bound, clip_rows, normalize_rows, to_unit_cube
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.curve import PiecewiseLinear
-from demur.core.sensitivity import Sensitivity
 from demur.ledger import Budget
 from demur.mechanisms import BPM
 from demur.mechanisms import Gaussian as GaussianMechanism
@@ -86,8 +96,8 @@ def test_row_01_one_nan_erases_the_spend(door):
 
     def careless(z):
         """Orders of a NaN never compare, so the conversion falls through to 0."""
-        found = [a / (2 * z * z) + 13.8 / (a - 1) for a in range(2, 60)]
-        usable = [e for e in found if e == e]
+        epsilons = [a / (2 * z * z) + 13.8 / (a - 1) for a in range(2, 60)]
+        usable = [e for e in epsilons if e == e]
         return min(usable, default=0.0)
 
     assert careless(0.5) > 12.0 and careless(math.nan) == 0.0
@@ -140,8 +150,8 @@ def test_row_07_an_odometer_off_its_theorem(k, epsilon, delta):
         drift = k * epsilon * math.tanh(epsilon / 2)
         inside = math.log(constant + math.sqrt(k) * epsilon / delta)
         root = math.sqrt(2 * k * inside) if inside >= 0 else math.nan
-        found = (k * epsilon, drift + epsilon * root)
-        return found[1] if math.isnan(found[1]) else min(found)
+        bounds = (k * epsilon, drift + epsilon * root)
+        return bounds[1] if math.isnan(bounds[1]) else min(bounds)
 
     holds(heuristic(math.e))
     ours = price(Repeated(Pure(epsilon), k), delta)
@@ -204,8 +214,8 @@ def test_row_12_a_search_that_returns_more_than_was_asked():
         low, high = 0.01, 1e6
         while high > low * 1.05:
             middle = math.sqrt(low * high)
-            found = price(Repeated(Gaussian(middle), count), delta)
-            low, high = (middle, high) if found > epsilon else (low, middle)
+            spent = price(Repeated(Gaussian(middle), count), delta)
+            low, high = (middle, high) if spent > epsilon else (low, middle)
         return math.sqrt(low * high)
 
     sound_and_twin(never_above, ours, midpoint)
@@ -255,8 +265,8 @@ def test_row_13_a_negative_epsilon():
     def from_zero_on(answer):
         for event in events:
             for delta in (1e-12, 1e-5, 0.1, 0.5, 0.999, 1.0):
-                found = answer(event, delta)
-                assert found >= 0.0 and not math.isnan(found)
+                answered = answer(event, delta)
+                assert answered >= 0.0 and not math.isnan(answered)
 
     def unclamped(event, delta):
         """The Renyi conversion as it stands: below 0 once delta is large."""
@@ -281,21 +291,21 @@ def test_row_15_small_orders_price_at_zero():
     def grows(divergences):
         last = np.zeros(len(orders))
         for q in (1e-9, 1e-7, 1e-5, 1e-3, 0.1):
-            found = np.asarray(divergences(q))
-            assert found[0] >= math.log1p(q * q * math.expm1(1 / z**2))
-            assert (np.diff(found) >= 0.0).all()
-            assert (found >= last).all()
-            last = found
+            divergence = np.asarray(divergences(q))
+            assert divergence[0] >= math.log1p(q * q * math.expm1(1 / z**2))
+            assert (np.diff(divergence) >= 0.0).all()
+            assert (divergence >= last).all()
+            last = divergence
 
     def in_plain_floats(q):
         """1 + q^2 is 1: the logarithm of the moment is 0 for a small rate."""
-        found = []
+        divergence = []
         for a in orders:
             k = np.arange(a + 1)
             terms = comb(a, k) * (1 - q) ** (a - k) * q**k
             moment = float(terms @ np.exp(k * (k - 1) / (2 * z * z)))
-            found.append(max(0.0, math.log(moment)) / (a - 1))
-        return found
+            divergence.append(max(0.0, math.log(moment)) / (a - 1))
+        return divergence
 
     sound_and_twin(
         grows,
@@ -309,9 +319,9 @@ def test_row_16_epsilon_jumps_near_delta_1e_18():
     deltas = [10.0**-k for k in np.arange(12, 26, 0.25)]
 
     def is_steady(answer):
-        found = [answer(delta) for delta in deltas]
-        assert found == sorted(found)
-        for before, after in zip(found, found[1:], strict=False):
+        epsilons = [answer(delta) for delta in deltas]
+        assert epsilons == sorted(epsilons)
+        for before, after in zip(epsilons, epsilons[1:], strict=False):
             assert after <= 1.1 * before
 
     grid = np.geomspace(0.01, 50, 400)

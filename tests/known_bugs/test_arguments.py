@@ -8,29 +8,36 @@ import numpy as np
 import pytest
 
 import demur
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    LipschitzMap,
+    Promise,
+    Seeded,
+    clip_rows,
+    gaussian_mu,
+    gaussian_sigma,
+    price,
+)
 from demur.cluster import PrivateKMeans
-from demur.convex.heads.estimators import (
+from demur.convex import (
     BallLogisticRegression,
     BallPrototypeClassifier,
+    Fit,
+    HeadForm,
+    private_radius,
+    release_head,
 )
-from demur.convex.release import release_head
-from demur.convex.sensitivity.radius import private_radius
-from demur.core.accounting import price
-from demur.core.accounting.calibrate import gaussian_mu, gaussian_sigma
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
-from demur.core.adjacency import AddOrRemoveOne, Ball, LipschitzMap
-from demur.core.bounds import clip_rows
 from demur.core.curve import PiecewiseLinear
-from demur.core.entropy import Seeded
-from demur.core.errors import BudgetExceeded, DemurError
+from demur.errors import BudgetExceeded, DemurError
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import BPM
 from demur.mechanisms import Gaussian as GaussianMechanism
-from demur.training import clipped_grad
-from demur.training.plans.config import dp_sgd
+from demur.training import clipped_grad, dp_sgd
+from demur.unlearning import PrivacyOdometer
 from demur.unlearning.models import OGD
 from demur.unlearning.pricing import capacity
-from demur.unlearning.stream.odometer import PrivacyOdometer
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
 from tests.training.kit import make_plan, train
 
@@ -40,35 +47,24 @@ SOURCE = Path(demur.__file__).parent
 
 
 def plan(**changes):
-    said = {
+    parameters = {
         "iterations": 3,
         "sampling_prob": 0.1,
         "noise_multiplier": 1.0,
         "neighboring_relation": "ADD_OR_REMOVE_ONE",
         "l2_clip_norm": 1.0,
     }
-    return dp_sgd(**(said | changes)).make()
+    return dp_sgd(**(parameters | changes)).make()
 
 
 def target(**changes):
     return plan(noise_multiplier=None, **({"epsilon": 1.0, "delta": 1e-5} | changes))
 
 
-def head(**changes):
-    return release_head(
-        [0.5, 0.1],
-        **{
-            "loss": "logistic",
-            "n": 100,
-            "lam": 0.1,
-            "norm_bound": 1.0,
-            "radius": 0.5,
-            "epsilon": 1.0,
-            "delta": 1e-6,
-            "gradient_norm": 0.0,
-        }
-        | changes,
-    )
+def head(*, lam=0.1, radius=0.5, epsilon=1.0, delta=1e-6, n=100):
+    form = HeadForm("logistic", lam=lam, norm_bound=1.0)
+    promise = Promise(Ball(radius, space="records"), epsilon, delta)
+    return release_head([0.5, 0.1], form, promise, Fit(n, gradient_norm=0.0))
 
 
 # 0 is a number that was given. Where it is meaningless it is refused, by name.
@@ -141,7 +137,7 @@ ZERO_IS_REFUSED = {
     "fit average": lambda: train(make_plan(iterations=2), average=0.0),
     "capacity z": lambda: capacity.capacity(0.0, 1.0, 1e-6),
     "capacity delta": lambda: capacity.capacity(1.0, 1.0, 0.0),
-    "OGD lambda": lambda: OGD(2, lambda_=0.0),
+    "OGD lambda": lambda: OGD(2, lam=0.0),
     "OGD t0": lambda: OGD(2, t0=0.0),
     "OGD radius": lambda: OGD(2, radius=0.0),
     "odometer epsilon": lambda: PrivacyOdometer(0.0, 1e-5, 0.1),
@@ -222,7 +218,7 @@ ZERO_IS_NOTHING = {
 
 def coerced_numbers(text):
     """Names of numeric arguments that stand before an `or` whose value is used."""
-    found = set()
+    names = set()
     for function in ast.walk(ast.parse(text)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -236,8 +232,8 @@ def coerced_numbers(text):
             if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
                 for value in node.values[:-1]:
                     if isinstance(value, ast.Name) and value.id in numeric:
-                        found.add(value.id)
-    return found
+                        names.add(value.id)
+    return names
 
 
 def _is_number(annotation):
@@ -248,8 +244,8 @@ def _is_number(annotation):
 @pytest.mark.slow
 def test_row_23_a_number_before_an_or():
     def has_none(files):
-        found = {(name, one) for name in files for one in coerced_numbers(files[name])}
-        assert not found - set(ZERO_IS_NOTHING)
+        names = {(name, one) for name in files for one in coerced_numbers(files[name])}
+        assert not names - set(ZERO_IS_NOTHING)
 
     files = {
         str(path.relative_to(SOURCE)): path.read_text()

@@ -5,12 +5,10 @@ from fractions import Fraction
 
 import pytest
 
+from demur import AddOrRemoveOne, Declaration, ReplaceOne, Seeded
 from demur.core.accounting.events import Gaussian, Pure, Repeated
-from demur.core.adjacency import AddOrRemoveOne, ReplaceOne
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entropy import Seeded
-from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
+from demur.errors import BudgetExceeded, DemurError, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import Gaussian as GaussianMechanism
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
@@ -98,14 +96,14 @@ def test_row_11_reading_takes_something_away():
         def read(self):
             ledger = self.ledger
             units = (UNIT, AddOrRemoveOne(records_per_person=2))
-            found = [
+            epsilons = [
                 ledger.epsilon(unit=unit, delta=d) for unit in units for d in (0.1,)
             ]
             entry = ledger.entries()[0]
             texts = (ledger.report(), repr(ledger), entry.statement(records=100))
             whole = ledger.verify(ledger.tip())
             return (
-                found,
+                epsilons,
                 ledger.epsilon(),
                 ledger.reading(),
                 texts,

@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 import demur
-from demur.core.entropy import NoiseKey, OsEntropy, Seeded
+from demur import Seeded
+from demur.core.entropy import NoiseKey, OsEntropy
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian
 from tests.known_bugs.kit import UNIT, sound_and_twin
@@ -177,7 +178,7 @@ ALLOWED = {
     "cluster/decoding/lloyd.py": "starts of the clustering of reports",
     "cluster/estimators/mixture.py": "starts of the clustering of reports",
     "cluster/decoding/posterior.py": "posterior draws from reports, post-processing",
-    "cluster/sources/report_source.py": "which reports a decoder looks at closely",
+    "cluster/rows/ranked_rows.py": "which reports a decoder looks at closely",
     "cluster/decoding/search.py": "starts of the clustering of reports",
     "cluster/estimators/base.py": "starts of the clustering of reports",
     "cluster/estimators/tmm.py": "starts of the clustering of reports",
@@ -192,7 +193,7 @@ ALLOWED = {
     "training/clipping/clipped_grad.py": "splits the loss's own key over examples",
     "training/command.py": "first weights of a model",
     "training/accounting/loss_samples.py": "Monte Carlo check of a plan, no data",
-    "training/run/independence.py": "probes a loss with made-up inputs",
+    "training/run/separability.py": "probes a loss with synthetic inputs",
     "training/models.py": "first weights of a model",
     "training/accounting/monte_carlo.py": "Monte Carlo verification of a plan, no data",
     "training/devices/placement.py": "places the key of an optimiser, draws nothing",
@@ -202,7 +203,7 @@ ALLOWED = {
     "unlearning/stream/workload.py": "a simulated stream",
 }
 # A package that is about measuring draws trials of its own.
-MEASURES = ("audit/", "checks/")
+MEASURES = ("audit/", "testing/")
 MODULES = ("random", "numpy.random", "jax.random", "torch.random", "scipy.stats")
 METHODS = ("rvs", "manual_seed", "randn", "rand", "randint", "randperm")
 
@@ -219,20 +220,20 @@ def dotted(node):
 @cache
 def generators(text):
     """What a module takes from a random number generator, name by name."""
-    found, alias = [], {}
+    names, alias = [], {}
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 alias[name.asname or name.name] = name.name
                 if name.name in MODULES and name.name != "scipy.stats":
-                    found.append(name.name)
+                    names.append(name.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
                 whole = f"{node.module}.{name.name}"
                 alias[name.asname or name.name] = whole
                 if node.module in MODULES[:4] or whole in MODULES[:4]:
-                    found.append(whole)
+                    names.append(whole)
     for node in ast.walk(tree):
         name = dotted(node)
         if name is None:
@@ -240,10 +241,10 @@ def generators(text):
         head, _, rest = name.partition(".")
         whole = ".".join(filter(None, (alias.get(head, head), rest)))
         if any(whole.startswith(module + ".") for module in MODULES[:4]):
-            found.append(whole)
+            names.append(whole)
         elif whole.rpartition(".")[2] in METHODS:
-            found.append(whole)
-    return found
+            names.append(whole)
+    return names
 
 
 @cache

@@ -5,21 +5,21 @@ import inspect
 import numpy as np
 import pytest
 
+from demur import AddOrRemoveOne, Seeded
 from demur.core.accounting.events import (
     PoissonGaussian,
     TruncatedPoissonGaussian,
     atoms,
 )
-from demur.core.adjacency import AddOrRemoveOne
-from demur.core.entropy import NoiseKey, Seeded
-from demur.core.errors import DemurError, NotPriced
+from demur.core.entropy import NoiseKey
+from demur.errors import DemurError, NotPriced
 from demur.ledger import Budget, Filter, Ledger
-from demur.training.batches import selection
-from demur.training.batches.selection import (
+from demur.training import (
     BatchSelectionStrategy,
     CyclicPoissonSampling,
+    ExecutionPlanConfig,
 )
-from demur.training.plans.config import ExecutionPlanConfig
+from demur.training.batches import selection
 from tests.known_bugs.kit import sound_and_twin
 from tests.training.kit import make_data, make_plan, train
 
@@ -173,8 +173,8 @@ def test_row_10_shuffled_batches_at_the_price_of_poisson(name, account):
     )
     if account == "participation" and name == "FixedBatchSampling":
         # Whoever may come in all 20 steps is paid for in all 20: noise for sqrt(20).
-        made = priced(strategy).noise_addition_transform.spec
-        assert made.stddev >= np.sqrt(20)
+        spec = priced(strategy).noise_addition_transform.spec
+        assert spec.stddev >= np.sqrt(20)
     # The same check finds a shuffled loader at a Poisson price, which is not to be had.
     with pytest.raises(AssertionError):
         draws_what_is_priced((PoissonGaussian(0.1, 1.0), Shuffled(0.1, 20)))

@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    Bound,
+    Seeded,
+    ZeroOut,
+    gaussian_sigma,
+    to_unit_cube,
+)
 from demur.cluster import PrivateKMeans
 from demur.compat.bpm import clustering
-from demur.convex.heads.estimators import BallLogisticRegression
+from demur.convex import (
+    BallLogisticRegression,
+    Fit,
+    HeadForm,
+    compute_radius_policy,
+)
 from demur.convex.sensitivity.curves import erm_sensitivity
-from demur.convex.sensitivity.radius import compute_radius_policy
-from demur.core.accounting.calibrate import gaussian_delta, gaussian_sigma
-from demur.core.adjacency import AddOrRemoveOne, ZeroOut
-from demur.core.bounds import Bound, to_unit_cube
-from demur.core.entropy import Seeded
-from demur.core.errors import NotCovered, NotPrivate
+from demur.core.accounting.calibrate import gaussian_delta
+from demur.errors import NotCovered, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian
 from demur.unlearning.models import OGD
@@ -53,7 +63,7 @@ def test_seed_the_radius_is_read_off_the_private_data():
         publishes_the_same, lambda X: fit(X, 0.2), lambda X: fit(X, nearest(X))
     )
     with pytest.raises(NotPrivate):
-        compute_radius_policy(X, y, B_public=1.0)
+        compute_radius_policy(X, y, norm_bound=1.0)
     with pytest.raises(ValueError, match="radius must be declared"):
         BallLogisticRegression().fit(X, y)
 
@@ -63,7 +73,7 @@ def test_seed_an_estimated_bound_passes_for_a_fact():
 
     def says_so(source):
         mechanism = Gaussian(1.0, {UNIT: 1.0}, bounds=(Bound(0.5, source, "radius"),))
-        release = mechanism.release([0.0], _ledger(), label="x")
+        release = mechanism.release([0.0], ledger=_ledger(), label="x")
         assert "CONDITIONAL" in release.statement()
 
     sound_and_twin(says_so, "estimated", "declared")
@@ -85,7 +95,7 @@ def test_seed_a_quantile_of_gradients_is_taken_for_their_bound():
     Y[at] = 1e6
 
     def run(without):
-        mode = OGD(5, lambda_=0.1)
+        mode = OGD(5, lam=0.1)
         norms = []
         for i in range(n):
             if i == without:
@@ -122,8 +132,9 @@ def test_seed_a_private_n_in_the_sensitivity():
             assert stated[0] == stated[1]
 
     def ours(n):
-        found = erm_sensitivity("logistic", n=n, lam=0.1, norm_bound=1.0, radius=0.5)
-        return found.table.cost(1.0)
+        form = HeadForm("logistic", lam=0.1, norm_bound=1.0)
+        unit = Ball(0.5, space="records")
+        return erm_sensitivity(form, unit, Fit(n)).table.cost(1.0)
 
     def everywhere(n):
         moved = 2 / (0.1 * n)

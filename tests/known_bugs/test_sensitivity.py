@@ -9,20 +9,24 @@ import math
 import numpy as np
 import pytest
 
-from demur.convex.heads.estimators import (
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    ReplaceOne,
+    Seeded,
+    Sensitivity,
+    clip_rows,
+    to_unit_cube,
+)
+from demur.convex import (
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
 )
 from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
-from demur.core.bounds import clip_rows, to_unit_cube
-from demur.core.entropy import Seeded
-from demur.core.errors import BudgetExceeded, NotCovered
-from demur.core.sensitivity import Sensitivity
+from demur.errors import BudgetExceeded, NotCovered
 from demur.ledger import Budget, Ledger
-from demur.mechanisms import BPM, Gaussian
-from demur.mechanisms.gaussian_reports import GaussianReports
+from demur.mechanisms import BPM, Gaussian, GaussianReports
 from demur.unlearning.models import OGD
 from tests.known_bugs.kit import UNIT, says, sound_and_twin
 

@@ -33,9 +33,9 @@ def rows(text):
 
 
 def check(text):
-    found = rows(text)
-    assert set(found) == {str(i) for i in range(1, 28)} | set("abcdefg")
-    for name, cells in found.items():
+    table = rows(text)
+    assert set(table) == {str(i) for i in range(1, 28)} | set("abcdefg")
+    for name, cells in table.items():
         assert len(cells) == 4, name
         caught = NAMED.findall(cells[3])
         assert caught, f"row {name} names no test"

@@ -13,10 +13,9 @@ import pytest
 from scipy import stats
 
 import demur
-from demur.core.entropy import NoiseKey, Seeded
-from demur.training import clipped_grad
-from demur.training.clipping.types import ClippedSum
-from demur.training.noise.privatizer import gaussian_privatizer, step_keys
+from demur import Seeded
+from demur.core.entropy import NoiseKey
+from demur.training import ClippedSum, clipped_grad, gaussian_privatizer, step_keys
 from tests.known_bugs.kit import sound_and_twin
 from tests.training.kit import make_plan
 
@@ -243,7 +242,7 @@ SHARDS = """
 
 @pytest.mark.slow
 def test_row_26_every_shard_draws_the_same_noise():
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SHARDS)],
         env={
             "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -255,4 +254,4 @@ def test_row_26_every_shard_draws_the_same_noise():
         text=True,
         timeout=300,
     )
-    assert found.stdout.strip().endswith("fine"), found.stderr[-3000:]
+    assert done.stdout.strip().endswith("fine"), done.stderr[-3000:]

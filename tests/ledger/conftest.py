@@ -2,7 +2,7 @@
 
 import pytest
 
-from demur.ledger import Ledger
+from demur import Ledger
 from tests.ledger.kit import BUDGET, UNIT, NoServer, Server
 
 

@@ -11,12 +11,10 @@ import os
 import sys
 from typing import Any
 
+from demur import AddOrRemoveOne, Budget, Declaration, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.errors import BudgetExceeded
-from demur.ledger import Budget, Ledger
+from demur.errors import BudgetExceeded
 
 UNIT = AddOrRemoveOne()
 GRAIN = Declaration("a grain", Cost((Fixed(UNIT, Pure(1.0 / 128)),)))
@@ -66,9 +64,9 @@ def main(url, processes, tries, mode):
             code = 1
             try:
                 os.close(begin)
-                found = child(url, number, int(tries), mode, start)
+                outcome = child(url, number, int(tries), mode, start)
                 with os.fdopen(send, "w") as file:
-                    file.write(json.dumps(found))
+                    file.write(json.dumps(outcome))
                 code = 0
             finally:
                 sys.stderr.flush()

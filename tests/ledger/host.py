@@ -11,12 +11,11 @@ import time
 
 import sqlalchemy as sa
 
+from demur import AddOrRemoveOne, Declaration, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.errors import BudgetExceeded, LedgerUnreachable, OutcomeUnknown
-from demur.ledger import Ledger, Timeouts, rows
+from demur.errors import BudgetExceeded, LedgerUnreachable, OutcomeUnknown
+from demur.ledger import Timeouts, rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
 
@@ -59,8 +58,7 @@ class Host:
     def noise(self, digest=None):
         """The first bytes of the entry's noise (for tests: it is compared)."""
         self.key = self.ledger._key(self.entry, digest)
-        bound = self.key.binding
-        self.key.pays_for(bound.fingerprint, bound.digest)
+        self.key.pays_for(GRAIN.fingerprint, digest or "an input")
         return self.key.stream("test").read(8).hex()
 
     def stop(self):
@@ -83,9 +81,9 @@ class Host:
 
     def hammer(self, name, seconds):
         """Charge as fast as it goes, every third time with an idempotency key."""
-        said = {"acknowledged": [], "unknown": [], "nothing": [], "declined": 0}
+        outcomes = {"acknowledged": [], "unknown": [], "nothing": [], "declined": 0}
         give_up, number, slowest = time.monotonic() + seconds, 0, 0.0
-        while time.monotonic() < give_up and not said["declined"]:
+        while time.monotonic() < give_up and not outcomes["declined"]:
             number += 1
             label = f"{name}.{number}"
             key = None if number % 3 else label
@@ -93,23 +91,23 @@ class Host:
                 begin = time.monotonic()
                 try:
                     entry = self.ledger.charge(GRAIN, label=label, idempotency_key=key)
-                    said["acknowledged"].append((label, entry.id))
+                    outcomes["acknowledged"].append((label, entry.id))
                 except BudgetExceeded:
-                    said["declined"] += 1
+                    outcomes["declined"] += 1
                 except LedgerUnreachable:
                     if key:
                         continue
-                    said["nothing"].append(label)
+                    outcomes["nothing"].append(label)
                 except OutcomeUnknown:
                     if key:
                         continue
-                    said["unknown"].append(label)
+                    outcomes["unknown"].append(label)
                 finally:
                     slowest = max(slowest, time.monotonic() - begin)
                 break
             else:
-                said["unknown"].append(label)
-        return said | {"slowest": slowest}
+                outcomes["unknown"].append(label)
+        return outcomes | {"slowest": slowest}
 
 
 CHARGE_BY_ID, WITH_TOKEN, APPEND = (

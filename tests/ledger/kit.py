@@ -11,10 +11,8 @@ import time
 from pathlib import Path
 
 import demur
-from demur.core.adjacency import AddOrRemoveOne
+from demur import AddOrRemoveOne, Budget, Declaration
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.ledger import Budget
 
 UNIT = AddOrRemoveOne()
 BUDGET = Budget(2.0, 1e-6)
@@ -152,7 +150,7 @@ class Server:
 
     def _run(self, program, *arguments):
         # A server must not inherit the pipes of its starter: output goes to a file.
-        said = self.folder / f"{program}.out"
+        output = self.folder / f"{program}.out"
         command = [self.binaries / program, *map(str, arguments)]
         drop = {
             "user": self.user,
@@ -164,7 +162,7 @@ class Server:
             owner = [f"--reuid={self.user}", f"--regid={_group(self.user)}"]
             command = [*self.inside, "setpriv", *owner, "--clear-groups", *command]
             drop = {}
-        with said.open("w+") as file:
+        with output.open("w+") as file:
             done = subprocess.run(
                 command,
                 stdout=file,
@@ -175,7 +173,7 @@ class Server:
                 env=os.environ | {"LC_ALL": "C", "HOME": str(self.folder)},
             )
         if done.returncode:
-            raise RuntimeError(f"{program}: {said.read_text()[-2000:]}")
+            raise RuntimeError(f"{program}: {output.read_text()[-2000:]}")
 
 
 _LOCALE = ("-E", "UTF8", "--locale=C")
@@ -186,12 +184,12 @@ class NoServer(Exception):
 
 
 def _find_binaries():
-    found = sorted(
+    folders = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"),
         key=lambda p: [int(n) for n in re.findall(r"\d+", p.parent.name)],
     )
     places = [Path(p) for p in os.environ.get("PATH", "").split(os.pathsep) if p]
-    for place in [*reversed(found), *places]:
+    for place in [*reversed(folders), *places]:
         needed = ("initdb", "pg_ctl", "postgres")
         if all((place / name).is_file() for name in needed):
             return place

@@ -14,19 +14,11 @@ START = time.perf_counter()
 
 import sqlalchemy as sa  # noqa: E402
 
+from demur import AddOrRemoveOne, Budget, Declaration, Filter, Ledger  # noqa: E402
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Repeated  # noqa: E402
-from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
-from demur.core.declaration import Declaration  # noqa: E402
 from demur.durable.chain import canonical, link  # noqa: E402
-from demur.ledger import (  # noqa: E402
-    Budget,
-    Filter,
-    Ledger,
-    amounts,
-    filters,
-    tables,
-)
+from demur.ledger import amounts, filters, tables  # noqa: E402
 
 UNIT = AddOrRemoveOne()
 TERMS: dict[str, Any] = {
@@ -49,8 +41,8 @@ def build(url, entries, distinct=1000, plan_count=10):
     """A ledger of `entries` charges: each event once, then copies of rows."""
     ledger = Ledger.open(url, **TERMS)
     for event in [*plans(plan_count), *gaussians(distinct)]:
-        said = Declaration("a release", Cost((Fixed(UNIT, event),)))
-        ledger.charge(said, label="the first of its kind", block_delta=1e-7)
+        declaration = Declaration("a release", Cost((Fixed(UNIT, event),)))
+        ledger.charge(declaration, label="the first of its kind", block_delta=1e-7)
     with ledger._store.write() as connection:
         sequence, last, (totals,) = tables.lock_ledger(connection)
         spent = amounts.from_text(totals)

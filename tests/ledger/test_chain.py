@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from demur import Budget, Filter, Ledger, Tip
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
 from demur.core.digest import digest_of_text
-from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
-from demur.ledger import Budget, Filter, Ledger, Tip
+from demur.errors import LedgerDamaged, LedgerMismatch
 from tests.ledger.kit import UNIT, ask, edit, says
 
 BUDGET = Budget(8.0, 1e-5)
@@ -180,6 +180,9 @@ TAMPERS = {
         "UPDATE demur_rows SET sequence = 7 WHERE sequence = 8",
         "UPDATE demur_ledger SET sequence = 7",
     ),
+    "hash malformed": sql("UPDATE demur_rows SET hash = 'none' WHERE sequence = 4"),
+    "last hash malformed": sql("UPDATE demur_rows SET hash = 'x' WHERE sequence = 8"),
+    "sequence negative": sql("UPDATE demur_rows SET sequence = -2 WHERE sequence = 8"),
     "end removed": sql("DELETE FROM demur_rows WHERE sequence = 8"),
     "all removed": sql("DELETE FROM demur_rows"),
     "reordered": lambda url: swap(url, 1, 2),
@@ -205,14 +208,16 @@ TAMPERS = {
 
 @pytest.mark.slow
 def test_an_untouched_ledger_is_whole(ledger):
-    found = ledger.verify()
-    assert found.ok and found.rows == 8 and found.tip == ledger.tip()
-    assert len(found.unknown) == 1
-    assert "cut off the end" in found.unknown[0]
-    assert "rewritten" in found.unknown[0] and "tip" in found.unknown[0]
-    assert "not known" in str(found)
-    found = ledger.verify(ledger.tip())
-    assert found.ok and ledger.verify(str(ledger.tip())) == found
+    verification = ledger.verify()
+    assert (
+        verification.ok and verification.rows == 8 and verification.tip == ledger.tip()
+    )
+    assert len(verification.unknown) == 1
+    assert "cut off the end" in verification.unknown[0]
+    assert "rewritten" in verification.unknown[0] and "tip" in verification.unknown[0]
+    assert "not known" in str(verification)
+    verification = ledger.verify(ledger.tip())
+    assert verification.ok and ledger.verify(str(ledger.tip())) == verification
 
 
 @pytest.mark.slow
@@ -227,7 +232,7 @@ def test_tampering_is_found(ledger, ledger_url, opened, tamper):
 
 
 @pytest.mark.slow
-def test_a_cut_end_is_found_with_a_head_and_named_without(ledger, ledger_url, opened):
+def test_a_cut_end_is_found_with_a_tip_and_named_without(ledger, ledger_url, opened):
     early, late = Tip(5, row_hash(ledger_url, 5)), ledger.tip()
     cut(ledger_url, 5)
     blind = opened(ledger_url).verify()
@@ -267,15 +272,35 @@ def cut(url, sequence):
 
 
 @pytest.mark.slow
-def test_what_came_after_the_head_is_unknown(ledger, ledger_url, opened):
-    early = Tip(5, row_hash(ledger_url, 5))
-    cut(ledger_url, 6)
-    found = opened(ledger_url).verify(early)
-    assert found.ok and "after" in " ".join(found.unknown)
+def test_an_edited_declaration_is_not_read_as_if_it_were_declared(
+    ledger, ledger_url, opened
+):
+    """Neither by a listing nor by a repeat, whose key would be bound to it."""
+    named = {"label": "named", "idempotency_key": "k7", "digest": "d"}
+    entry = ledger.charge(says(Gaussian(20.0)), **named)
+    edit_declaration(ledger_url)
+    again = opened(ledger_url)
+    for look in (
+        again.entries,
+        lambda: again.find("k7"),
+        lambda: again.charge(says(Gaussian(20.0)), **named),
+        lambda: again._key(entry, "d"),
+        again.epsilon,
+    ):
+        with pytest.raises(LedgerDamaged, match="edited"):
+            look()
 
 
 @pytest.mark.slow
-def test_a_consistent_rewrite_is_found_with_a_head(ledger, ledger_url, opened):
+def test_what_came_after_the_tip_is_unknown(ledger, ledger_url, opened):
+    early = Tip(5, row_hash(ledger_url, 5))
+    cut(ledger_url, 6)
+    verification = opened(ledger_url).verify(early)
+    assert verification.ok and "after" in " ".join(verification.unknown)
+
+
+@pytest.mark.slow
+def test_a_consistent_rewrite_is_found_with_a_tip(ledger, ledger_url, opened):
     late = ledger.tip()
     change_body(ledger_url, 1, label="another")
     rehash(ledger_url)
@@ -287,7 +312,7 @@ def test_a_consistent_rewrite_is_found_with_a_head(ledger, ledger_url, opened):
 
 
 @pytest.mark.slow
-def test_a_spend_lowered_everywhere_is_found_with_a_head(ledger, ledger_url, opened):
+def test_a_spend_lowered_everywhere_is_found_with_a_tip(ledger, ledger_url, opened):
     late = ledger.tip()
     change_body(ledger_url, 1, spent=[{"mu squared": "0"}])
     cut(ledger_url, 8)
@@ -310,11 +335,11 @@ def signed(new_ledger, signer):
 
 @pytest.mark.slow
 def test_a_signed_ledger_is_whole(signed, ledger_url, signer, opened, tmp_path):
-    found = signed.verify()
-    assert found.ok and "signer" in " ".join(found.unknown)
+    verification = signed.verify()
+    assert verification.ok and "signer" in " ".join(verification.unknown)
     public = chain.public_hex(signer)
-    found = signed.verify(signer=public)
-    assert found.ok and "rewritten" not in " ".join(found.unknown)
+    verification = signed.verify(signer=public)
+    assert verification.ok and "rewritten" not in " ".join(verification.unknown)
     assert not signed.verify(signer="00" * 32).ok
     pem = tmp_path / "signer.pem"
     pem.write_bytes(
@@ -333,8 +358,8 @@ def test_a_signed_ledger_is_whole(signed, ledger_url, signer, opened, tmp_path):
 def test_a_rewrite_without_the_key_is_found(signed, ledger_url, signer, opened):
     change_body(ledger_url, 1, label="another")
     rehash(ledger_url)
-    found = opened(ledger_url, signing_key=signer).verify()
-    assert not found.ok and "not signed" in found.problems[0]
+    verification = opened(ledger_url, signing_key=signer).verify()
+    assert not verification.ok and "not signed" in verification.problems[0]
 
 
 @pytest.mark.slow
@@ -410,7 +435,7 @@ def test_a_restored_backup_is_refused(tmp_path):
             Ledger.open(path, tip=wrong)
 
 
-def test_the_head_of_an_empty_ledger(new_ledger, ledger_url, opened):
+def test_the_tip_of_an_empty_ledger(new_ledger, ledger_url, opened):
     tip = new_ledger().tip()
     assert tip.sequence == 0
     assert opened(ledger_url, tip=tip).verify(tip).ok
@@ -435,8 +460,8 @@ def test_verify_beside_a_writer(ledger, ledger_url, opened, monkeypatch):
         return link(previous, text)
 
     monkeypatch.setattr(chain, "link", link_and_charge)
-    found = ledger.verify()
-    assert found.ok, str(found)
+    verification = ledger.verify()
+    assert verification.ok, str(verification)
 
 
 @pytest.mark.slow

@@ -10,6 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    Budget,
+    Declaration,
+    Erasure,
+    Filter,
+    Ledger,
+    LipschitzMap,
+    ReplaceOne,
+    Seeded,
+)
 from demur.core.accounting.events import (
     ApproxDP,
     Gaussian,
@@ -17,18 +29,9 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
 )
-from demur.core.adjacency import (
-    AddOrRemoveOne,
-    Ball,
-    Erasure,
-    LipschitzMap,
-    ReplaceOne,
-)
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
-from demur.core.entropy import Seeded
-from demur.core.errors import (
+from demur.errors import (
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
@@ -39,7 +42,6 @@ from demur.core.errors import (
     NotPriced,
     NotPrivate,
 )
-from demur.ledger import Budget, Filter, Ledger
 from tests.keys import compared
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, is_file, says
 
@@ -64,9 +66,9 @@ def trace(ledger):
 
 @pytest.fixture
 def ledger(new_ledger, ledger_url):
-    made = new_ledger()
-    made.url = ledger_url
-    return made
+    opened_ledger = new_ledger()
+    opened_ledger.url = ledger_url
+    return opened_ledger
 
 
 # -- charging ----------------------------------------------------------------------
@@ -172,9 +174,9 @@ def test_a_kept_key_is_on_disk_with_its_name_before_its_entry(ledger, monkeypatc
     monkeypatch.setattr(os, "link", linked)
     ledger.charge(COUNT, label="x", idempotency_key="k", digest=DIGEST)
     # The ledger's secret, then the key of the entry.
-    made = done.index("file")
-    assert done[:made] == ["folder"] * made and made >= 1
-    assert done[made:] == ["file", "link", "folder"] * 2
+    first_file = done.index("file")
+    assert done[:first_file] == ["folder"] * first_file and first_file >= 1
+    assert done[first_file:] == ["file", "link", "folder"] * 2
 
 
 @pytest.mark.slow
@@ -201,18 +203,18 @@ def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
     ids=["event", "name", "input", "no input"],
 )
 def test_the_same_key_for_something_else_is_refused(ledger, other):
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "visitors",
         "idempotency_key": "job-7",
         "digest": DIGEST,
     }
-    ledger.charge(COUNT, **said)
+    ledger.charge(COUNT, **arguments)
     before = trace(ledger)
-    again = said | {"mechanism": COUNT} | other
+    again = arguments | {"mechanism": COUNT} | other
     with pytest.raises(IdempotencyConflict, match="Nothing was spent"):
         ledger.charge(**again)
     with pytest.raises(IdempotencyConflict):
-        ledger.reserve(count=3, **(said | {"mechanism": COUNT}))
+        ledger.reserve(count=3, **(arguments | {"mechanism": COUNT}))
     assert trace(ledger) == before
 
 
@@ -379,7 +381,7 @@ def test_a_missing_ledger_on_a_server_is_not_created_by_looking(postgres_url):
     assert ask(postgres_url, "SELECT * FROM pg_tables WHERE tablename ~ 'demur'") == []
 
 
-def test_a_missing_ledger_with_a_head_is_not_created(tmp_path):
+def test_a_missing_ledger_with_a_tip_is_not_created(tmp_path):
     path = tmp_path / "ledger.db"
     with pytest.raises((LedgerDamaged, LedgerMismatch)):
         Ledger.open(path, dataset="d", budgets={UNIT: BUDGET}, tip="3:" + "a" * 64)
@@ -583,14 +585,14 @@ def test_a_replayed_charge_without_an_input_hands_out_no_second_key(
 def test_a_retried_task_draws_the_same_noise_for_the_same_input(
     ledger, ledger_url, opened
 ):
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "digest": DIGEST,
     }
-    noise = read(ledger._key(ledger.charge(COUNT, **said), DIGEST))
+    noise = read(ledger._key(ledger.charge(COUNT, **arguments), DIGEST))
     retried = opened(ledger_url)
-    entry = retried.charge(COUNT, **said)
+    entry = retried.charge(COUNT, **arguments)
     assert read(retried._key(entry, DIGEST)) == noise
     for other in (None, "another", DIGEST[:-1]):
         with pytest.raises(NoiseReuse, match="another input"):
@@ -604,12 +606,12 @@ def test_a_retried_task_draws_the_same_noise_for_the_same_input(
 def test_keys_are_for_the_owner_alone_and_wiped(new_ledger, tmp_path):
     folder = tmp_path / "keys"
     ledger = new_ledger(keys=folder)
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "digest": DIGEST,
     }
-    entry = ledger.charge(COUNT, **said)
+    entry = ledger.charge(COUNT, **arguments)
     noise = bytes(ledger._key(entry, DIGEST)._secret.key)
     files = list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -622,12 +624,12 @@ def test_keys_are_for_the_owner_alone_and_wiped(new_ledger, tmp_path):
 
 def test_a_ledger_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
     ledger = opened(tmp_path / "b.db", dataset="d", budgets={UNIT: BUDGET})
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "digest": DIGEST,
     }
-    ledger._key(ledger.charge(COUNT, **said), DIGEST)
+    ledger._key(ledger.charge(COUNT, **arguments), DIGEST)
     assert stat.S_IMODE((tmp_path / "b.db.keys").stat().st_mode) == 0o700
 
 
@@ -635,12 +637,12 @@ def test_a_ledger_in_a_file_keeps_its_keys_beside_it(tmp_path, opened):
 def test_neither_digest_nor_key_is_in_the_ledger(new_ledger, ledger_url, tmp_path):
     folder = tmp_path / "keys"
     ledger = new_ledger(keys=folder)
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "digest": DIGEST,
     }
-    entry = ledger.charge(COUNT, **said)
+    entry = ledger.charge(COUNT, **arguments)
     key = bytes(ledger._key(entry, DIGEST)._secret.key)
     ledger.charge(COUNT, label="y", digest=DIGEST)
     if is_file(ledger_url):
@@ -679,14 +681,14 @@ def test_threads_race_for_one_key(ledger):
 
 def test_a_ledger_in_memory_lets_a_task_be_retried_too():
     ledger = Ledger(BUDGET, unit=UNIT)
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": "x",
         "idempotency_key": "k",
         "digest": DIGEST,
     }
-    entry = ledger.charge(COUNT, **said)
+    entry = ledger.charge(COUNT, **arguments)
     noise = read(ledger._key(entry, DIGEST))
-    assert read(ledger._key(ledger.charge(COUNT, **said), DIGEST)) == noise
+    assert read(ledger._key(ledger.charge(COUNT, **arguments), DIGEST)) == noise
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.errors import DemurError
-from demur.ledger import Budget, Ledger, Timeouts, amounts
+from demur.errors import DemurError
+from demur.ledger import Timeouts, amounts
 from tests.ledger.kit import HERE, UNIT, ask, says, subprocess_environment
 
 pytestmark = [
@@ -70,8 +71,8 @@ def spent(url):
 def check(url, acknowledged, before):
     """Everything that must hold after a crash; the state to compare with next time."""
     with Ledger.open(url, tip=before and before[0]) as ledger:
-        found = ledger.verify(before and before[0])
-        assert found.ok, str(found)
+        verification = ledger.verify(before and before[0])
+        assert verification.ok, str(verification)
         rows = set(ask(url, "SELECT kind, entry_id FROM demur_rows"))
         missing = [a for a in acknowledged if a not in rows]
         if missing:
@@ -130,12 +131,12 @@ def test_a_server_that_stops_at_once_loses_nothing_acknowledged(server, postgres
         "filter": "pure",
     }
     ledger = Ledger.open(postgres_url, timeouts=Timeouts(pause=1.0, call=2.0), **terms)
-    kept = [ledger.charge(GRAIN, label="before").id for _ in range(20)]
+    charged = [ledger.charge(GRAIN, label="before").id for _ in range(20)]
     server.stop("immediate")
     with pytest.raises(DemurError, match="could not be reached"):
         ledger.charge(GRAIN, label="nobody there")
     server.start()
     ledger.charge(GRAIN, label="after")
-    assert [e.id for e in ledger.entries()][:20] == kept
+    assert [e.id for e in ledger.entries()][:20] == charged
     assert ledger.verify(ledger.tip()).ok
     ledger.close()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.errors import BudgetExceeded
-from demur.ledger import Budget, Ledger, tables
+from demur.errors import BudgetExceeded
+from demur.ledger import tables
 from tests.ledger.crowd import GRAIN
 from tests.ledger.kit import UNIT, run_script, says
 
@@ -22,17 +23,17 @@ PROCESSES = 32
 
 def crowd(url, tries, mode):
     lines = run_script("crowd.py", url, PROCESSES, tries, mode).splitlines()
-    found = [json.loads(line) for line in lines]
-    assert len(found) == PROCESSES
-    return found
+    outcomes = [json.loads(line) for line in lines]
+    assert len(outcomes) == PROCESSES
+    return outcomes
 
 
 def test_never_over_budget_and_nothing_lost(ledger_url, opened):
     """128 grains fit; 32 processes try for 160."""
-    found = crowd(ledger_url, 5, "charge")
-    entries = [tuple(e) for f in found for e in f["entries"]]
+    outcomes = crowd(ledger_url, 5, "charge")
+    entries = [tuple(e) for f in outcomes for e in f["entries"]]
     assert len(entries) == 128
-    assert sum(f["declined"] for f in found) == PROCESSES * 5 - 128
+    assert sum(f["declined"] for f in outcomes) == PROCESSES * 5 - 128
     ledger = opened(ledger_url)
     assert {(e.id, e.sequence) for e in ledger.entries()} == set(entries)
     assert sorted(sequence for _, sequence in entries) == list(range(1, 129))
@@ -43,19 +44,19 @@ def test_never_over_budget_and_nothing_lost(ledger_url, opened):
 
 
 def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened):
-    found = crowd(ledger_url, 3, "race")
+    outcomes = crowd(ledger_url, 3, "race")
     ledger = opened(ledger_url)
     assert len(ledger.entries()) == 3
     for i in range(3):
-        assert len({tuple(f["entries"][i]) for f in found}) == 1
+        assert len({tuple(f["entries"][i]) for f in outcomes}) == 1
     assert ledger.verify(ledger.tip()).ok
 
 
 def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opened):
-    found = crowd(ledger_url, 4, "draw")
-    draws = sorted(i for f in found for i in f["draws"])
+    outcomes = crowd(ledger_url, 4, "draw")
+    draws = sorted(i for f in outcomes for i in f["draws"])
     assert draws == list(range(100))
-    assert sum(f["declined"] for f in found) == PROCESSES * 4 - 100
+    assert sum(f["declined"] for f in outcomes) == PROCESSES * 4 - 100
     ledger = opened(ledger_url)
     assert len(ledger.entries()) == 1 and ledger.verify(ledger.tip()).ok
 

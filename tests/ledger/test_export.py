@@ -4,13 +4,20 @@ import json
 
 import pytest
 
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    Budget,
+    Declaration,
+    Erasure,
+    Ledger,
+    ReplaceOne,
+    Seeded,
+    ZeroOut,
+)
 from demur.core.accounting.events import Gaussian, Pure
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.core.entropy import Seeded
-from demur.ledger import Budget, Ledger
-from demur.ledger.export import export_ledger, registry_records
+from demur.ledger import export_ledger, registry_records
 from tests.ledger.kit import UNIT, says
 
 WORDS = {"product": "P", "organisation": "O"}
@@ -22,10 +29,10 @@ def ledger_of(*units):
 
 @pytest.fixture
 def ledger():
-    made = ledger_of(UNIT)
-    made.charge(says(Gaussian(12.0), unprotected=("labels",)), label="one")
-    made.charge(says(Gaussian(9.0), name="another"), label="two")
-    return made
+    ledger = ledger_of(UNIT)
+    ledger.charge(says(Gaussian(12.0), unprotected=("labels",)), label="one")
+    ledger.charge(says(Gaussian(9.0), name="another"), label="two")
+    return ledger
 
 
 def test_an_export_holds_the_ledgers_own_numbers(ledger):
@@ -40,19 +47,19 @@ def test_an_export_holds_the_ledgers_own_numbers(ledger):
     assert (budget["epsilon"], budget["delta"]) == (2.0, 1e-6)
     assert budget["spent_epsilon"] == status.spent_epsilon > 0
     assert budget["tight_epsilon"] == ledger.epsilon() > 0
-    said = [(e["sequence"], e["label"], e["count"]) for e in data["entries"]]
-    assert said == [(1, "one", 1), (2, "two", 1)]
+    listed = [(e["sequence"], e["label"], e["count"]) for e in data["entries"]]
+    assert listed == [(1, "one", 1), (2, "two", 1)]
     assert [e["id"] for e in data["entries"]] == [e.id for e in ledger.entries()]
     assert data["tip"] == str(ledger.tip())
 
 
 def test_an_export_with_one_seeded_entry_is_not_private():
-    made = ledger_of(UNIT)
-    made.charge(says(Gaussian(12.0)), label="one")
-    assert export_ledger(made)["private"] is True
-    made.charge(says(Gaussian(12.0)), label="two", source=Seeded(1))
-    assert export_ledger(made)["private"] is False
-    (record,) = registry_records(made, **WORDS)
+    ledger = ledger_of(UNIT)
+    ledger.charge(says(Gaussian(12.0)), label="one")
+    assert export_ledger(ledger)["private"] is True
+    ledger.charge(says(Gaussian(12.0)), label="two", source=Seeded(1))
+    assert export_ledger(ledger)["private"] is False
+    (record,) = registry_records(ledger, **WORDS)
     assert record["implementation"] == {"library": "demur", "private": False}
 
 
@@ -88,12 +95,12 @@ def test_words_for_the_register_go_by_name(ledger):
 
 
 def test_an_empty_ledger_of_pure_epsilons():
-    made = Ledger(Budget(1.0), unit=UNIT, dataset="people", filter="pure")
-    (record,) = registry_records(made, **WORDS)
+    ledger = Ledger(Budget(1.0), unit=UNIT, dataset="people", filter="pure")
+    (record,) = registry_records(ledger, **WORDS)
     assert record["year"] is None
     assert record["flavour"] == "Pure DP"
-    made.charge(says(Pure(0.5)), label="x")
-    (record,) = registry_records(made, **WORDS)
+    ledger.charge(says(Pure(0.5)), label="x")
+    (record,) = registry_records(ledger, **WORDS)
     assert record["privacy_loss"]["epsilon"] == 0.5
 
 
@@ -118,9 +125,9 @@ def test_a_person_with_several_records_is_the_unit_of_the_register():
 
 
 def test_a_promise_to_forget_is_no_privacy_loss():
-    made = ledger_of(UNIT, Erasure())
+    ledger = ledger_of(UNIT, Erasure())
     deletion = Declaration("a deletion", Cost((Fixed(Erasure(), Gaussian(9.0)),)))
-    made.charge(deletion, label="forget")
-    assert len(export_ledger(made)["budgets"]) == 2
-    (record,) = registry_records(made, **WORDS)
+    ledger.charge(deletion, label="forget")
+    assert len(export_ledger(ledger)["budgets"]) == 2
+    (record,) = registry_records(ledger, **WORDS)
     assert record["privacy_loss"]["unit"] == UNIT.to_json()

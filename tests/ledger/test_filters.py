@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from demur import Budget, Filter, Ledger
 from demur.core.accounting import calibrate, gdp, renyi
 from demur.core.accounting.events import (
     ApproxDP,
@@ -21,8 +22,8 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
 )
-from demur.core.errors import BudgetExceeded, NotPriced
-from demur.ledger import Budget, Filter, GaussianMeter, Ledger, RenyiMeter, filters
+from demur.errors import BudgetExceeded, NotPriced
+from demur.ledger import GaussianMeter, RenyiMeter, filters
 from tests.ledger.kit import UNIT, says
 
 VECTORS = json.loads(
@@ -83,14 +84,14 @@ def test_dust_is_not_lost_beside_a_large_spend():
 
 def test_gaussian_dust_counts():
     meter = GaussianMeter()
-    one = meter.amount(Gaussian(1e308))
-    assert one is not None and one > 0 and float(one) == 0.0
+    amount = meter.amount(Gaussian(1e308))
+    assert amount is not None and amount > 0 and float(amount) == 0.0
     assert filters.spends(
         Filter.gaussian(),
         Budget(1.0, 1e-6),
         Repeated(Gaussian(1e308), 10**6),
         Fraction(0),
-    ) == [{"mu squared": one * 10**6}]
+    ) == [{"mu squared": amount * 10**6}]
 
 
 @pytest.mark.slow
@@ -165,10 +166,10 @@ def test_pure_and_gaussian_mixed_in_a_gaussian_meter(epsilon, delta, pures, zs):
         ]
     if mu_squared:
         mu = root(mu_squared)
-        found = sum(q * exact_delta(mu, epsilon - loss) for q, loss in losses)
+        at_the_stop = sum(q * exact_delta(mu, epsilon - loss) for q, loss in losses)
     else:
-        found = sum(q * max(0, 1 - mp.exp(epsilon - loss)) for q, loss in losses)
-    assert found <= delta
+        at_the_stop = sum(q * max(0, 1 - mp.exp(epsilon - loss)) for q, loss in losses)
+    assert at_the_stop <= delta
 
 
 @pytest.mark.slow
@@ -203,12 +204,26 @@ def test_a_sampler_distance_is_added_exactly():
     ledger.reserve(
         says(Gaussian(1e6), sampler_distance=eta), count=fits, label="as many as fit"
     )
-    with pytest.raises(BudgetExceeded, match="statistical distances"):
+    with pytest.raises(BudgetExceeded, match="rounding in the noise sampler"):
         ledger.charge(says(Gaussian(1e6), sampler_distance=eta), label="one more")
-    with pytest.raises(BudgetExceeded, match="statistical distances"):
+    with pytest.raises(BudgetExceeded, match="too little of delta 0 for rounding"):
         Ledger(Budget(1.0), unit=UNIT, filter="pure").charge(
             says(Pure(0.1), sampler_distance=1e-30), label="no delta to pay it from"
         )
+
+
+@pytest.mark.parametrize("eta", [1e-90, 1e-40, 1e-20])
+def test_a_budget_too_large_for_samplers_says_which_epsilon_would_do(eta):
+    mechanism = says(Gaussian(1e6), sampler_distance=eta)
+    with pytest.raises(BudgetExceeded, match="too large to enforce") as caught:
+        Ledger(Budget(400.0, 1e-6), unit=UNIT).charge(mechanism, label="x")
+    message = str(caught.value)
+    assert "at epsilon 400" in message and "nothing was spent" in message
+    largest = message.split("epsilon at most ")[1].split(". ")[0]
+    Ledger(Budget(float(largest), 1e-6), unit=UNIT).charge(mechanism, label="x")
+    with pytest.raises(BudgetExceeded):
+        above = Budget(float(largest) * 1.02, 1e-6)
+        Ledger(above, unit=UNIT).charge(mechanism, label="x")
 
 
 @pytest.mark.parametrize(
@@ -247,9 +262,9 @@ def admitted(z, epsilon, delta):
     """How many releases of multiplier z a Gaussian filter admits."""
     budget = Budget(epsilon, delta)
     share = filters.shares(Filter.gaussian(), budget)
-    one = GaussianMeter().amount(Gaussian(z))
-    assert one is not None
-    return math.floor(share.capacities["mu squared"] / one)
+    amount = GaussianMeter().amount(Gaussian(z))
+    assert amount is not None
+    return math.floor(share.capacities["mu squared"] / amount)
 
 
 @pytest.mark.parametrize("row", VECTORS, ids=lambda r: "-".join(map(str, r.values())))
@@ -281,9 +296,9 @@ def test_a_renyi_filter_stops_within_its_budget(order):
     meter = RenyiMeter(order)
     capacity = meter.capacity(Budget(3.0, calibrate.ideal_delta(1e-5)))
     for z in (1.0, 7.0, 100.0):
-        one = meter.amount(Gaussian(z))
-        assert one is not None
-        count = math.floor(capacity / one)
+        amount = meter.amount(Gaussian(z))
+        assert amount is not None
+        count = math.floor(capacity / amount)
         if not count:
             continue
         ledger = Ledger(budget, unit=UNIT, filter=Filter.rdp(order))
@@ -369,8 +384,8 @@ def test_the_quadrature_is_right():
     full = mu_star(EPSILON, DELTA)
     first = 0.6 * full
     rest = math.sqrt(full**2 - first**2)
-    found = expected(first, EPSILON, [lambda x: gaussian_gain(rest, x)])
-    assert found == pytest.approx(DELTA, rel=1e-6)
+    overdrawn = expected(first, EPSILON, [lambda x: gaussian_gain(rest, x)])
+    assert overdrawn == pytest.approx(DELTA, rel=1e-6)
 
 
 def best_of_two(epsilon, delta_each, first, order):

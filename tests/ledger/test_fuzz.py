@@ -10,6 +10,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from demur import (
+    Ball,
+    Bound,
+    Budget,
+    Declaration,
+    Erasure,
+    Filter,
+    LipschitzMap,
+    ReplaceOne,
+    Tip,
+)
 from demur.core import accounting
 from demur.core.accounting import events
 from demur.core.accounting.events import (
@@ -22,12 +33,10 @@ from demur.core.accounting.events import (
     TruncatedPoissonGaussian,
 )
 from demur.core.accounting.profile import Profile
-from demur.core.adjacency import Ball, Erasure, LipschitzMap, ReplaceOne
-from demur.core.bounds import Bound, BoundSource
+from demur.core.bounds import BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
-from demur.ledger import Budget, Filter, Tip, amounts
+from demur.ledger import amounts
 from demur.ledger.terms import Terms
 from tests.ledger.kit import UNIT
 
@@ -286,7 +295,7 @@ def test_profile_that_unpacks_to_a_bomb():
 @example("9" * 5000 + ":" + "a" * 64)
 @example("²:" + "a" * 64)
 @example("1:" + "z" * 64)
-def test_head(text):
+def test_tip(text):
     answers(Tip.parse, text)
 
 
@@ -314,5 +323,5 @@ def test_terms_have_types(wrong):
     assert not answers(Terms.from_text, text)
 
 
-def test_a_head_is_hexadecimal():
+def test_a_tip_is_hexadecimal():
     assert not answers(Tip.parse, "1:" + "z" * 64)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from demur.ledger import Budget, Ledger
+from demur import Budget, Ledger
 from tests.ledger.kit import UNIT, NoServer, Server, ask, wait_until
 from tests.ledger.wire import Host, NoWire, Way, Wire
 
@@ -39,11 +39,11 @@ CUT = Way(cut=True)
 @pytest.fixture(scope="module")
 def wire():
     try:
-        made = Wire(CLIENTS)
+        wire = Wire(CLIENTS)
     except NoWire as error:
         pytest.skip(f"machine: {error}")
-    yield made
-    made.close()
+    yield wire
+    wire.close()
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def server(wire):
 
 @pytest.fixture(scope="module")
 def all_hosts(wire, tmp_path_factory):
-    made = [
+    hosts = [
         Host(wire.inside(number + 1), tmp_path_factory.mktemp(f"keys{number}"))
         for number in range(CLIENTS)
     ]
-    yield made
-    for host in made:
+    yield hosts
+    for host in hosts:
         host.close()
 
 
@@ -104,8 +104,8 @@ class Place:
         return [entry.label for entry in self.ledger.entries()]
 
     def is_right(self):
-        found = self.ledger.verify(self.ledger.tip())
-        assert found.ok, str(found)
+        verification = self.ledger.verify(self.ledger.tip())
+        assert verification.ok, str(verification)
         spent = self.ledger.status()[0].spent_epsilon
         counts = sum(entry.count for entry in self.ledger.entries())
         assert spent == counts * 2.0**-10 <= FITS * 2.0**-10
@@ -128,46 +128,48 @@ class Place:
 
 
 def test_a_cut_link_before_the_request_spends_nothing(hosts, place):
-    one, other, *_ = hosts(QUICK | {"call": 4.0})
-    before = one.ask("charge", label="before")["is"]
+    first, other, *_ = hosts(QUICK | {"call": 4.0})
+    before = first.ask("charge", label="before")["is"]
     place.links[0].cut()
-    said = one.ask("charge", label="cut", key="k")
-    assert said["error"] == "LedgerUnreachable" and "Nothing was spent" in said["text"]
-    assert said["took"] < 4.0 + QUICK["connect"] + SLACK
+    answer = first.ask("charge", label="cut", key="k")
+    assert (
+        answer["error"] == "LedgerUnreachable" and "Nothing was spent" in answer["text"]
+    )
+    assert answer["took"] < 4.0 + QUICK["connect"] + SLACK
     assert "is" in other.ask("charge", label="the other goes on")
     assert place.labels() == ["before", "the other goes on"]
     place.links[0].heal()
-    entry = one.ask("charge", label="cut", key="k")["is"]
-    assert one.ask("charge", label="cut", key="k")["is"] == entry != before
+    entry = first.ask("charge", label="cut", key="k")["is"]
+    assert first.ask("charge", label="cut", key="k")["is"] == entry != before
     assert place.labels() == ["before", "the other goes on", "cut"]
     place.is_right()
 
 
 def test_a_call_outlives_a_link_that_comes_back(hosts, place):
-    one, *_ = hosts()
+    first, *_ = hosts()
     place.links[0].cut()
-    one.tell("charge", label="patient")
+    first.tell("charge", label="patient")
     time.sleep(2.0)
     place.links[0].heal()
-    assert "is" in one.answer()
+    assert "is" in first.answer()
     assert place.labels() == ["patient"]
     place.is_right()
 
 
 def test_a_link_cut_in_the_queue_for_the_lock(hosts, place):
     """The server gives the lock to a client that is gone, and takes it back."""
-    one, other, *_ = hosts()
+    first, other, *_ = hosts()
     lock = place.hold_lock()
-    one.tell("charge", label="cut in the queue", key="k")
+    first.tell("charge", label="cut in the queue", key="k")
     wait_until(lambda: place.sessions("wait_event_type = 'Lock'"))
     place.links[0].cut()
     lock.rollback()
     lock.close()
     wait_until(lambda: place.sessions("state = 'idle in transaction'"))
-    said = other.ask("charge", label="the other")
-    assert "is" in said and said["took"] < QUICK["pause"] + SLACK
+    answer = other.ask("charge", label="the other")
+    assert "is" in answer and answer["took"] < QUICK["pause"] + SLACK
     place.links[0].heal()
-    assert "is" in one.answer()
+    assert "is" in first.answer()
     assert sorted(place.labels()) == ["cut in the queue", "the other"]
     place.is_right()
 
@@ -182,16 +184,16 @@ def lose_the_answer(host, link, action, **what):
 
 def test_a_lost_commit_is_made_up_for(hosts, place):
     """COMMIT itself vanishes; to the client that looks like a lost answer."""
-    one, other, *_ = hosts()
-    one.tell("charge", label="lost", stop_at="commit")
-    one.wait_until_stopped()
+    first, other, *_ = hosts()
+    first.tell("charge", label="lost", stop_at="commit")
+    first.wait_until_stopped()
     place.links[0].set(up=CUT)
-    one.wake()
-    said = other.ask("charge", label="the other goes on")
-    assert "is" in said and said["took"] < QUICK["pause"] + SLACK
+    first.wake()
+    answer = other.ask("charge", label="the other goes on")
+    assert "is" in answer and answer["took"] < QUICK["pause"] + SLACK
     time.sleep(TOO_LONG)
     place.links[0].heal()
-    assert "is" in one.answer()
+    assert "is" in first.answer()
     assert place.labels() == ["the other goes on", "lost"]
     place.is_right()
 
@@ -203,13 +205,13 @@ def test_a_lost_answer_to_commit_is_found_again(hosts, place, key, blind):
 
     With an idempotency key the ledger saves even the twin.
     """
-    one, other, *_ = hosts(blind=blind)
-    lose_the_answer(one, place.links[0], "charge", label="ambiguous", key=key)
+    first, other, *_ = hosts(blind=blind)
+    lose_the_answer(first, place.links[0], "charge", label="ambiguous", key=key)
     wait_until(lambda: place.labels() == ["ambiguous"])
     assert "is" in other.ask("charge", label="the other goes on")
     time.sleep(TOO_LONG)
     place.links[0].heal()
-    entry = one.answer()["is"]
+    entry = first.answer()["is"]
     if blind and key is None:
         assert place.labels() == ["ambiguous", "the other goes on", "ambiguous"]
         return
@@ -219,36 +221,36 @@ def test_a_lost_answer_to_commit_is_found_again(hosts, place, key, blind):
 
 
 def test_an_outcome_that_stays_unknown_is_told_and_the_key_settles_it(hosts, place):
-    one, *_ = hosts(QUICK | {"call": 4.0})
-    lose_the_answer(one, place.links[0], "charge", label="x", key="k", digest="d")
-    said = one.answer()
-    assert said["error"] == "OutcomeUnknown"
-    assert "same idempotency key" in said["text"]
-    assert said["took"] < 4.0 + QUICK["connect"] + SLACK
+    first, *_ = hosts(QUICK | {"call": 4.0})
+    lose_the_answer(first, place.links[0], "charge", label="x", key="k", digest="d")
+    answer = first.answer()
+    assert answer["error"] == "OutcomeUnknown"
+    assert "same idempotency key" in answer["text"]
+    assert answer["took"] < 4.0 + QUICK["connect"] + SLACK
     (written,) = place.ledger.entries()
     place.links[0].heal()
-    assert one.ask("charge", label="x", key="k", digest="d")["is"] == written.id
-    assert "is" in one.ask("noise", digest="d")
-    one.ask("commit")
+    assert first.ask("charge", label="x", key="k", digest="d")["is"] == written.id
+    assert "is" in first.ask("noise", digest="d")
+    first.ask("commit")
     assert len(place.labels()) == 1
     place.is_right()
 
 
 @pytest.mark.parametrize("blind", [False, True], ids=["honest", "blind"])
 def test_a_lost_answer_to_a_draw_or_a_note(hosts, place, blind):
-    one, *_ = hosts(blind=blind)
-    one.ask("reserve", label="ten", count=10)
-    assert one.ask("draw")["is"] == [0]
-    lose_the_answer(one, place.links[0], "draw", count=3)
+    first, *_ = hosts(blind=blind)
+    first.ask("reserve", label="ten", count=10)
+    assert first.ask("draw")["is"] == [0]
+    lose_the_answer(first, place.links[0], "draw", count=3)
     time.sleep(TOO_LONG)
     place.links[0].heal()
-    drawn = one.answer()["is"]
+    drawn = first.answer()["is"]
     assert drawn == ([4, 5, 6] if blind else [1, 2, 3])
-    one.ask("charge", label="noted")
-    lose_the_answer(one, place.links[0], "note")
+    first.ask("charge", label="noted")
+    lose_the_answer(first, place.links[0], "note")
     time.sleep(TOO_LONG)
     place.links[0].heal()
-    assert "error" not in one.answer()
+    assert "error" not in first.answer()
     assert len(place.ledger.notes()) == (2 if blind else 1)
     place.is_right()
 
@@ -258,53 +260,53 @@ def test_a_lost_answer_to_a_draw_or_a_note(hosts, place, blind):
 
 @pytest.mark.parametrize("stop_at", ["row", "commit"])
 def test_a_client_paused_with_the_lock_loses_it_and_nothing_else(hosts, place, stop_at):
-    one, other, *_ = hosts()
-    one.tell("charge", label="paused", key="k", stop_at=stop_at)
-    one.wait_until_stopped()
-    said = other.ask("charge", label="the other")
-    assert "is" in said and said["took"] < QUICK["pause"] + SLACK
+    first, other, *_ = hosts()
+    first.tell("charge", label="paused", key="k", stop_at=stop_at)
+    first.wait_until_stopped()
+    answer = other.ask("charge", label="the other")
+    assert "is" in answer and answer["took"] < QUICK["pause"] + SLACK
     assert place.labels() == ["the other"]  # its session was ended: it cannot commit
-    one.wake()
-    entry = one.answer()["is"]
-    assert one.ask("charge", label="paused", key="k")["is"] == entry
+    first.wake()
+    entry = first.answer()["is"]
+    assert first.ask("charge", label="paused", key="k")["is"] == entry
     assert place.labels() == ["the other", "paused"]
     place.is_right()
 
 
 def test_a_client_paused_past_its_own_time_says_that_nothing_is_known(hosts, place):
-    one, *_ = hosts(QUICK | {"call": 3.0})
-    one.tell("charge", label="paused", key="k", stop_at="commit")
-    one.wait_until_stopped()
+    first, *_ = hosts(QUICK | {"call": 3.0})
+    first.tell("charge", label="paused", key="k", stop_at="commit")
+    first.wait_until_stopped()
     time.sleep(4.0)
-    one.wake()
-    assert one.answer()["error"] == "OutcomeUnknown"
+    first.wake()
+    assert first.answer()["error"] == "OutcomeUnknown"
     assert place.labels() == []
-    assert "is" in one.ask("charge", label="paused", key="k")
+    assert "is" in first.ask("charge", label="paused", key="k")
     assert place.labels() == ["paused"]
     place.is_right()
 
 
 def test_a_client_paused_between_charge_noise_and_commit(hosts, place):
     """Its entry stays spent, its key stays on its host, and nobody waits for it."""
-    one, other, *_ = hosts()
-    entry = one.ask("charge", label="x", key="k", digest="d")["is"]
+    first, other, *_ = hosts()
+    entry = first.ask("charge", label="x", key="k", digest="d")["is"]
     noises = []
     for pause_before in ("noise", "commit"):
-        one.tell("stop")
-        one.wait_until_stopped()
-        said = other.ask("charge", label=f"before {pause_before}")
-        assert "is" in said and said["took"] < SLACK
+        first.tell("stop")
+        first.wait_until_stopped()
+        answer = other.ask("charge", label=f"before {pause_before}")
+        assert "is" in answer and answer["took"] < SLACK
         # Another host has neither the key nor the secret the input is bound with.
         for digest in ("d", None):
             stolen = other.ask("charge", label="x", key="k", digest=digest)
             assert stolen["error"] == "IdempotencyConflict"
         time.sleep(QUICK["pause"])
-        one.wake()
-        one.answer()
-        noises.append(one.ask("noise", digest="d")["is"])
+        first.wake()
+        first.answer()
+        noises.append(first.ask("noise", digest="d")["is"])
     assert len(set(noises)) == 1
-    assert "error" not in one.ask("commit")
-    assert one.ask("noise", digest="d")["error"] == "NoiseReuse"
+    assert "error" not in first.ask("commit")
+    assert first.ask("noise", digest="d")["error"] == "NoiseReuse"
     assert place.ledger.find("k").id == entry
     assert place.labels() == ["x", "before noise", "before commit"]
     place.is_right()
@@ -312,22 +314,22 @@ def test_a_client_paused_between_charge_noise_and_commit(hosts, place):
 
 def test_a_server_that_hangs_is_not_waited_for_for_ever(hosts, place):
     """Alive, and silent: no time-out of the server or of TCP ends this."""
-    one, *_ = hosts(QUICK | {"call": 3.0})
+    first, *_ = hosts(QUICK | {"call": 3.0})
     lock = place.hold_lock()
-    one.tell("charge", label="x", key="k")
+    first.tell("charge", label="x", key="k")
     wait_until(lambda: place.sessions("wait_event_type = 'Lock'"))
     ((pid,),) = place.sessions("wait_event_type = 'Lock'")
     os.kill(pid, signal.SIGSTOP)
     try:
         lock.rollback()
         lock.close()
-        said = one.answer()
-        assert said["error"] == "LedgerUnreachable"
-        assert "did not answer in time" in said["text"]
-        assert said["took"] < 3.0 + SLACK
+        answer = first.answer()
+        assert answer["error"] == "LedgerUnreachable"
+        assert "did not answer in time" in answer["text"]
+        assert answer["took"] < 3.0 + SLACK
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert "is" in one.ask("charge", label="x", key="k")
+    assert "is" in first.ask("charge", label="x", key="k")
     assert place.labels() == ["x"]
     place.is_right()
 
@@ -342,20 +344,20 @@ def hammer(clients, seconds, name="client"):
 
 def violation(clients, place, seconds, before=()):
     """The first thing that must hold and does not, or None; without rows `before`."""
-    said = [host.answer(seconds)["is"] for host in clients]
+    answers = [host.answer(seconds)["is"] for host in clients]
     entries = place.ledger.entries()
     recorded = [(e.label, e.id) for e in entries if e.label not in before]
     labels = [label for label, _ in recorded]
-    acknowledged = [tuple(pair) for s in said for pair in s["acknowledged"]]
+    acknowledged = [tuple(pair) for s in answers for pair in s["acknowledged"]]
     assert len(acknowledged) > 0
     if len(set(labels)) < len(labels):
         return "paid twice"
     place.is_right()
     if not set(acknowledged) <= set(recorded):
         return "acknowledged and lost"
-    if {label for s in said for label in s["nothing"]} & set(labels):
+    if {label for s in answers for label in s["nothing"]} & set(labels):
         return "said that nothing was spent, and it was"
-    unknown = {label for s in said for label in s["unknown"]}
+    unknown = {label for s in answers for label in s["unknown"]}
     if not set(labels) - {label for label, _ in acknowledged} <= unknown:
         return "spent, and nobody was told"
     return None

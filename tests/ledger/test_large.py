@@ -5,10 +5,10 @@ import math
 
 import pytest
 
+from demur import Ledger
 from demur.core import accounting
 from demur.core.accounting import calibrate
 from demur.core.accounting.events import Composed, Gaussian
-from demur.ledger import Ledger
 from tests.ledger import large
 from tests.ledger.kit import is_file, run_script
 
@@ -20,16 +20,16 @@ def test_a_large_ledger_reads_right(ledger_url, capsys):
     # Where the rows lie changes nothing in what is computed of them: fewer will do.
     entries, distinct = (ENTRIES, 1000) if is_file(ledger_url) else (ENTRIES // 10, 200)
     large.build(ledger_url, entries, distinct)
-    found = json.loads(run_script("large.py", "read", ledger_url))
+    readings = json.loads(run_script("large.py", "read", ledger_url))
     with capsys.disabled():
-        print(f"\n{entries:,} entries, a fresh process: {found}")
-    assert found["entries"] == entries
+        print(f"\n{entries:,} entries, a fresh process: {readings}")
+    assert readings["entries"] == entries
     mu_squared = large.mu_squared(entries, distinct)
     gaussians = calibrate.gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
-    one = Gaussian(1.0 / math.sqrt(mu_squared))
-    whole = accounting.price(Composed((one, *large.plans(10))), 1e-5)
-    assert gaussians < found["epsilon"] < found["enforced"] <= 40.0
-    assert found["epsilon"] == pytest.approx(whole, rel=2e-3)
+    composed = Gaussian(1.0 / math.sqrt(mu_squared))
+    whole = accounting.price(Composed((composed, *large.plans(10))), 1e-5)
+    assert gaussians < readings["epsilon"] < readings["enforced"] <= 40.0
+    assert readings["epsilon"] == pytest.approx(whole, rel=2e-3)
     with Ledger.open(ledger_url) as ledger:
         verified = ledger.verify(ledger.tip())
     assert verified.ok and verified.rows == entries
@@ -38,8 +38,8 @@ def test_a_large_ledger_reads_right(ledger_url, capsys):
 def test_a_ledger_of_gaussians_alone_reads_in_closed_form(tmp_path):
     path = tmp_path / "ledger.db"
     large.build(path, 20_000, plan_count=0)
-    found = json.loads(run_script("large.py", "read", path))
+    readings = json.loads(run_script("large.py", "read", path))
     mu = math.sqrt(large.mu_squared(20_000, plan_count=0))
     closed = calibrate.gaussian_epsilon(mu, 1e-5)
-    assert found["epsilon"] == pytest.approx(closed, rel=1e-12)
-    assert found["epsilon"] >= closed * (1 - 1e-13)
+    assert readings["epsilon"] == pytest.approx(closed, rel=1e-12)
+    assert readings["epsilon"] >= closed * (1 - 1e-13)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from demur import Budget, Ledger
 from demur.core.accounting.events import Gaussian
-from demur.ledger import Budget, Ledger
-from demur.ledger.export import export_ledger
+from demur.ledger import export_ledger
 from tests.ledger.kit import BUDGET, UNIT, edit, says
 
 FACTS = {"verdict": "not refuted", "n": 2000, "bound": 0.25, "steps": [1, 2, None]}

@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 
+from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.errors import (
-    BudgetExceeded,
-    LedgerMismatch,
-    LedgerUnreachable,
-    NoiseReuse,
-)
 from demur.durable import postgres
-from demur.ledger import Budget, Ledger, Timeouts, rows, tables
+from demur.errors import BudgetExceeded, LedgerMismatch, LedgerUnreachable, NoiseReuse
+from demur.ledger import Timeouts, rows, tables
 from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
 
 GRAIN = says(Pure(2.0**-10))
@@ -80,8 +76,8 @@ def test_a_commit_is_durable_and_may_be_more(postgres_url, opened, wish):
     """remote_apply is stronger than on; nothing weaker is let through."""
     options = f"options=-c%20synchronous_commit%3D{wish}"
     ledger = opened(f"{postgres_url}&{options}", **TERMS)
-    kept = "remote_apply" if wish == "remote_apply" else "on"
-    assert shown(ledger, "synchronous_commit") == kept
+    expected = "remote_apply" if wish == "remote_apply" else "on"
+    assert shown(ledger, "synchronous_commit") == expected
 
 
 @pytest.mark.postgres
@@ -191,13 +187,15 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
         " WHERE datname = current_database() AND wait_event = 'SyncRep'"
     )
     look = waiting.replace(", pg_cancel_backend(pid)", "")
-    found: list[Any] = []
+    entries: list[Any] = []
     charge = threading.Thread(
-        target=lambda: found.append(
+        target=lambda: entries.append(
             ledger.charge(GRAIN, label="x", idempotency_key="k")
         )
     )
-    find = threading.Thread(target=lambda: found.append(ledger.find("k", settled=True)))
+    find = threading.Thread(
+        target=lambda: entries.append(ledger.find("k", settled=True))
+    )
     with no_standby(server):
         charge.start()
         wait_until(lambda: ask(postgres_url, look))
@@ -210,11 +208,11 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
         # It asks again, and waits again; nobody was told that it was paid.
         time.sleep(0.3)
         wait_until(lambda: ask(postgres_url, look))
-        assert not found
+        assert not entries
     charge.join(20)
     find.join(20)
     (entry,) = ledger.entries()
-    assert [one.id for one in found] == [entry.id] * 2
+    assert [each.id for each in entries] == [entry.id] * 2
 
 
 @pytest.mark.postgres

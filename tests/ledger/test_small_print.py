@@ -8,14 +8,13 @@ from fractions import Fraction
 import pytest
 from sqlalchemy.pool import StaticPool
 
+from demur import AddOrRemoveOne, Budget, Filter, Ledger, gaussian_epsilon
 from demur.core.accounting import profile_of
 from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
-from demur.core.accounting.gaussian import gaussian_epsilon
-from demur.core.adjacency import AddOrRemoveOne
-from demur.core.errors import NoiseReuse, NotPriced
 from demur.durable.store import shown_address
-from demur.ledger import Budget, Ledger, filters, rows
-from demur.ledger.filters import Filter, GaussianMeter, RenyiMeter
+from demur.errors import NoiseReuse, NotPriced
+from demur.ledger import filters, rows
+from demur.ledger.filters import GaussianMeter, RenyiMeter
 from tests.keys import compared
 from tests.ledger.kit import UNIT, edit, says
 

@@ -17,10 +17,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.errors import BudgetExceeded, DemurError, IdempotencyConflict
 from demur.core.rounding import float_up
-from demur.ledger import Budget, Ledger
+from demur.errors import BudgetExceeded, DemurError, IdempotencyConflict
 from tests.ledger.kit import UNIT, says
 
 BUDGET = 1.0
@@ -71,20 +71,20 @@ class Histories(RuleBasedStateMachine):
         digest=st.sampled_from(["one", "two"]),
     )
     def charge_with_key(self, key, epsilon, digest):
-        said = {"label": "x", "idempotency_key": key, "digest": digest}
+        arguments = {"label": "x", "idempotency_key": key, "digest": digest}
         if key in self.keys:
             before, entry = self.keys[key]
             if before == (epsilon, digest):
-                assert self.ledger.charge(says(Pure(epsilon)), **said) == entry
+                assert self.ledger.charge(says(Pure(epsilon)), **arguments) == entry
             else:
                 with pytest.raises(IdempotencyConflict):
-                    self.ledger.charge(says(Pure(epsilon)), **said)
+                    self.ledger.charge(says(Pure(epsilon)), **arguments)
             return multiple()
         if not self._fits(epsilon, 1):
             with pytest.raises(BudgetExceeded):
-                self.ledger.charge(says(Pure(epsilon)), **said)
+                self.ledger.charge(says(Pure(epsilon)), **arguments)
             return multiple()
-        entry = self.ledger.charge(says(Pure(epsilon)), **said)
+        entry = self.ledger.charge(says(Pure(epsilon)), **arguments)
         self._recorded(entry, epsilon, 1)
         self.keys[key] = (epsilon, digest), entry
         return entry
@@ -146,8 +146,8 @@ class Histories(RuleBasedStateMachine):
         assert self.ledger.tip().sequence == self.rows
         (status,) = self.ledger.status()
         assert status.spent_epsilon == float_up(self.total)
-        found = self.ledger.verify(self.tip)
-        assert found.ok and found.rows == self.rows
+        verification = self.ledger.verify(self.tip)
+        assert verification.ok and verification.rows == self.rows
         self.tip = self.ledger.tip()
         assert [e.id for e in self.ledger.entries()] == self.ids
 

@@ -9,11 +9,10 @@ import os
 import sys
 import time
 
+from demur import AddOrRemoveOne, Declaration, Ledger
 from demur.core.accounting.events import Pure
-from demur.core.adjacency import AddOrRemoveOne
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
-from demur.ledger import Ledger, rows
+from demur.ledger import rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-30)),)))
 

@@ -20,9 +20,9 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def program() -> str:
     """The browser of this machine, or a skip that says what is missing."""
     for name in PROGRAMS:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     pytest.skip("machine: no Chromium (Debian package chromium)")
 
 
@@ -132,9 +132,9 @@ class Browser:
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     def screenshot(self, path: Path, most: int = 20_000) -> None:
         """The whole page as PNG, up to a height."""

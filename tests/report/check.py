@@ -1,4 +1,4 @@
-"""Is what the page says what the ledger says? The check, and what a twin must fail."""
+"""Compares the numbers of a page with its JSON and with the ledger."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
-from demur.core.adjacency import Ball
+from demur import Ball
 from demur.ledger import Ledger
-from demur.report.noted_charts import down
-from demur.report.text import number
+from demur.report.text import number_down, number_up
 
 
 class Page(HTMLParser):
@@ -72,32 +71,32 @@ def differences(
     numbers: dict[str, str], bounds: dict[str, str], data: Any, ledger: Ledger
 ) -> list[str]:
     """Every place where page, JSON and ledger do not agree."""
-    found = [
-        f"{place}: the page says {text}, the JSON {value_at(data, place)}"
-        for shown, words in ((numbers, number), (bounds, down))
+    wrong = [
+        f"{place}: the page has {text}, the JSON {value_at(data, place)}"
+        for shown, rounded in ((numbers, number_up), (bounds, number_down))
         for place, text in shown.items()
-        if text != _said(words, value_at(data, place))
+        if text != _text(rounded, value_at(data, place))
     ]
     truth = _truth(ledger)
     for place, value in truth.items():
         if value_at(data, place) != value:
-            found.append(f"{place}: the JSON says other than the ledger's {value}")
+            wrong.append(f"{place}: the JSON differs from the ledger's {value}")
     needed = [p for p in truth if p.startswith(("budgets", "entries"))]
-    found += [f"{p} is not in the page" for p in needed if p not in numbers]
+    wrong += [f"{p} is not in the page" for p in needed if p not in numbers | bounds]
     if data["chain"]["tip"] != str(ledger.tip()):
-        found.append("the tip")
+        wrong.append("the tip")
     if len(data["entries"]) != len(ledger.entries()):
-        found.append("the number of entries")
-    for i, world in enumerate(data["worlds"]):
-        for k in range(0, len(world["radii"]), 6):
-            ball = Ball(world["radii"][k], space=world["space"])
-            if world["epsilon"][k] != ledger.epsilon(world["delta"], ball):
-                found.append(f"worlds.{i}.epsilon.{k}")
-    return found
+        wrong.append("the number of entries")
+    for i, cost in enumerate(data["spaces"]):
+        for k in range(0, len(cost["radii"]), 6):
+            ball = Ball(cost["radii"][k], space=cost["space"])
+            if cost["epsilon"][k] != ledger.epsilon(cost["delta"], ball):
+                wrong.append(f"spaces.{i}.epsilon.{k}")
+    return wrong
 
 
-def _said(words: Callable[[float | None], str], value: Any) -> str:
-    return "" if value == "missing" else words(value)
+def _text(rounded: Callable[[float | None], str], value: Any) -> str:
+    return "" if value == "missing" else rounded(value)
 
 
 def _truth(ledger: Ledger) -> dict[str, float]:

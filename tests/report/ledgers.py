@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demur.audit.result import AuditResult
+from demur import AddOrRemoveOne, Ball, Declaration, Erasure, ReplaceOne, Seeded
+from demur.audit import AuditResult
 from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne
 from demur.core.cost import Cost, Fixed
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration
-from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 

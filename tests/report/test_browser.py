@@ -75,20 +75,20 @@ def page(ledger, tmp_path_factory):
 def problems(browser, path, ledger, width, dark=False) -> list[str]:
     """Everything that is wrong with a page at a width."""
     browser.open(path, width=width, dark=dark)
-    found = list(browser.messages)
+    problems = list(browser.messages)
     if browser.evaluate(OVERFLOW) > 0:
-        found.append("wider than the screen")
-    found += [f"beyond the edge: {text}" for text in browser.evaluate(BEYOND)]
+        problems.append("wider than the screen")
+    problems += [f"beyond the edge: {text}" for text in browser.evaluate(BEYOND)]
     letters = browser.evaluate(LETTERS)
-    found += [f"small: {text}" for text in letters["small"]]
-    found += [f"cut: {text}" for text in letters["cut"]]
+    problems += [f"small: {text}" for text in letters["small"]]
+    problems += [f"cut: {text}" for text in letters["cut"]]
     if ledger.entries() and not letters["seen"]:
-        found.append("no drawing is shown")
+        problems.append("no drawing is shown")
     numbers, bounds = (
         dict(browser.evaluate(NUMBERS % (kind, kind))) for kind in ("number", "lower")
     )
     data = browser.evaluate("JSON.parse(document.getElementById('ledger').textContent)")
-    return found + differences(numbers, bounds, data, ledger)
+    return problems + differences(numbers, bounds, data, ledger)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -21,24 +21,24 @@ def facts():
 @pytest.fixture(scope="module")
 def drawn(facts):
     """Every figure at both widths, by name."""
-    made = {}
+    figures = {}
     for chart in all_charts(facts):
         for frame in (WIDE, NARROW):
             with drawing(frame):
-                made[chart.name, frame.name] = chart.draw(frame)
-    return made
+                figures[chart.name, frame.name] = chart.draw(frame)
+    return figures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", ["wide", "narrow"])
 def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
-    (world,) = facts.worlds
+    (cost,) = facts.spaces
     axes, bars = drawn["distance", width].axes
     lines = {line.get_label(): line for line in axes.lines}
     total = lines["the whole ledger"]
-    np.testing.assert_array_equal(total.get_xdata(), world.radii)
-    np.testing.assert_array_equal(total.get_ydata(), world.epsilon)
-    assert axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > max(world.epsilon)
+    np.testing.assert_array_equal(total.get_xdata(), cost.radii)
+    np.testing.assert_array_equal(total.get_ydata(), cost.epsilon)
+    assert axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > max(cost.epsilon)
     assert "'pixels'" in axes.get_xlabel() and axes.get_ylabel() == "epsilon"
     widths = [bar.get_width() for bar in bars.patches]
     assert widths == [unit.epsilon for unit in facts.units]
@@ -74,14 +74,14 @@ def _epsilon(one) -> float:
 
 @pytest.mark.slow
 def test_files(facts, tmp_path) -> None:
-    made = write_charts(facts, tmp_path / "a" / "charts")
-    names = {path.name for path in made}
+    figures = write_charts(facts, tmp_path / "a" / "charts")
+    names = {path.name for path in figures}
     assert names == {
         f"{name}.{kind}"
         for name in ("distance", "over-time", "utility", "audits")
         for kind in ("svg", "png")
     }
-    for path in made:
+    for path in figures:
         if path.suffix == ".svg":
             assert ET.parse(path).getroot().tag.endswith("svg")
         else:
@@ -93,12 +93,12 @@ def test_files(facts, tmp_path) -> None:
 
 @pytest.mark.slow
 def test_a_chart_of_infinite_and_unknown_values_is_drawn(facts) -> None:
-    (world,) = facts.worlds
+    (cost,) = facts.spaces
     cut = tuple(
         None if i > 12 else math.inf if i > 10 else e
-        for i, e in enumerate(world.epsilon)
+        for i, e in enumerate(cost.epsilon)
     )
-    strange = vars(facts) | {"worlds": (type(world)(**vars(world) | {"epsilon": cut}),)}
+    strange = vars(facts) | {"spaces": (type(cost)(**vars(cost) | {"epsilon": cut}),)}
     for chart in all_charts(type(facts)(**strange)):
         with drawing(NARROW):
             chart.draw(NARROW).draw_without_rendering()

@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, LipschitzMap
-from demur.ledger import Budget, Ledger
-from demur.ledger.series import groups_of, over_time, over_units
+from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap
+from demur.ledger import Budget, Ledger, groups_of, over_time, over_units
 from demur.report import gather
 from tests.report import ledgers
 
@@ -46,8 +45,8 @@ def test_moments_are_what_a_shorter_ledger_says() -> None:
 
 def test_readings_over_units_are_readings(ledger) -> None:
     units = [Ball(0.1, space="pixels"), AddOrRemoveOne(), Erasure(), Ball(1, space="z")]
-    found = over_units(ledger, units[:3], 1e-5)
-    assert found == [ledger.epsilon(1e-5, unit) for unit in units[:3]]
+    costs = over_units(ledger, units[:3], 1e-5)
+    assert costs == [ledger.epsilon(1e-5, unit) for unit in units[:3]]
     fixed = Ledger({ledgers.UNIT: Budget(1.0, 1e-5)})
     fixed.charge(ledgers.sums(20.0).declaration(), label="x")
     kinds = groups_of(fixed)
@@ -60,23 +59,23 @@ def test_readings_over_units_are_readings(ledger) -> None:
 
 @pytest.mark.slow
 def test_the_curve_is_the_ledger_at_each_radius(ledger, facts) -> None:
-    (world,) = facts.worlds
-    assert world.space == "pixels" and 0.25 in world.radii and 2.0 in world.radii
-    for radius, epsilon in list(zip(world.radii, world.epsilon, strict=True))[::4]:
-        assert epsilon == ledger.epsilon(world.delta, Ball(radius, space="pixels"))
-    known = [e for e in world.epsilon if e is not None]
+    (cost,) = facts.spaces
+    assert cost.space == "pixels" and 0.25 in cost.radii and 2.0 in cost.radii
+    for radius, epsilon in list(zip(cost.radii, cost.epsilon, strict=True))[::4]:
+        assert epsilon == ledger.epsilon(cost.delta, Ball(radius, space="pixels"))
+    known = [e for e in cost.epsilon if e is not None]
     assert known == sorted(known)
-    alone = [sum(a.epsilon[k] for a in world.alone) for k in (3, 12)]
-    assert all(total >= world.epsilon[k] for total, k in zip(alone, (3, 12)))  # noqa: B905
-    assert world.budgets[0].tight_epsilon == ledger.epsilon(unit=ledgers.NEAR)
+    alone = [sum(a.epsilon[k] for a in cost.costliest) for k in (3, 12)]
+    assert all(total >= cost.epsilon[k] for total, k in zip(alone, (3, 12)))  # noqa: B905
+    assert cost.budgets[0].tight_epsilon == ledger.epsilon(unit=ledgers.NEAR)
 
 
 def test_units_without_a_distance_are_marked(ledger, facts) -> None:
-    found = {u.name: u for u in facts.units}
-    assert set(found) == {"replace one", "add or remove one", "erasure"}
-    assert found["replace one"].budget is None
-    assert found["erasure"].epsilon == ledger.epsilon(unit=Erasure())
-    assert found["add or remove one"].epsilon == ledger.epsilon(unit=ledgers.UNIT)
+    costs = {u.name: u for u in facts.units}
+    assert set(costs) == {"replace one", "add or remove one", "erasure"}
+    assert costs["replace one"].budget is None
+    assert costs["erasure"].epsilon == ledger.epsilon(unit=Erasure())
+    assert costs["add or remove one"].epsilon == ledger.epsilon(unit=ledgers.UNIT)
 
 
 @pytest.mark.slow
@@ -86,7 +85,7 @@ def test_a_ledger_that_cannot_be_read_at_a_ball_says_so() -> None:
     presence = ledgers.Gaussian(9.0, {AddOrRemoveOne(): 1.0}).declaration()
     ledger.charge(presence, label="presence alone")
     facts = gather(ledger)
-    assert set(facts.worlds[0].epsilon) == {None}
+    assert set(facts.spaces[0].epsilon) == {None}
     assert {u.name: u.epsilon is None for u in facts.units} == {
         "replace one": True,
         "add or remove one": False,
@@ -100,7 +99,7 @@ def test_maps_between_spaces_are_used() -> None:
         {near: Budget(4.0, 1e-5)}, maps=[LipschitzMap("raw", "pixels", constant=2.0)]
     )
     ledger.charge(ledgers.sums(9.0).declaration(), label="a curve")
-    spaces = {world.space: world for world in gather(ledger).worlds}
+    spaces = {cost.space: cost for cost in gather(ledger).spaces}
     assert set(spaces) == {"raw", "pixels"}
     raw = spaces["raw"]
     assert raw.epsilon[5] == ledger.epsilon(1e-5, Ball(raw.radii[5], space="raw"))

@@ -8,7 +8,7 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training.run.checkpoint import Checkpoint
+from demur.training import Checkpoint
 
 from .kit import make_data, make_plan, train
 

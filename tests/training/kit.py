@@ -1,14 +1,20 @@
 """Small runs for the trainer's tests."""
 
+from dataclasses import fields
 from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from demur.training.plans.config import BandMFExecutionPlanConfig, dp_sgd
-from demur.training.run.trainer import fit
-from demur.training.sizes.shapes import ShapePlan
+from demur.training import (
+    BandMFExecutionPlanConfig,
+    Reporting,
+    Resources,
+    ShapePlan,
+    dp_sgd,
+    fit,
+)
 
 N, D = 200, 4
 # One physical size: one program to compile.
@@ -34,7 +40,7 @@ def loss(params, batch):
 
 @cache
 def make_plan(iterations=12, bands=1, **options):
-    said = {
+    config = {
         "sampling_prob": 0.1 * bands,
         "noise_multiplier": 4.0,  # little is quick to price
         "neighboring_relation": "ADD_OR_REMOVE_ONE",
@@ -42,24 +48,32 @@ def make_plan(iterations=12, bands=1, **options):
         "normalize_by": 20.0,
     } | options
     if bands == 1:
-        return dp_sgd(iterations=iterations, **said).make()
+        return dp_sgd(iterations=iterations, **config).make()
     return BandMFExecutionPlanConfig(
-        iterations=iterations, num_bands=bands, **said
+        iterations=iterations, num_bands=bands, **config
     ).make()
 
 
 def train(plan, data=None, **options):
-    """`fit` on the small problem, with one program and no check of the loss."""
-    said = {
+    """`fit` on the small problem, with one program and no check of the loss.
+
+    Options of resources and reporting may be given by themselves.
+    """
+    given = {
         "optimizer": SGD,
         "shapes": ONE,
-        "check_mixing": False,
+        "check_loss": False,
         "delta": 1e-5,
     } | options
+    groups = {}
+    for name, kind in {"resources": Resources, "reporting": Reporting}.items():
+        mine = {field.name for field in fields(kind)} & set(given)
+        groups[name] = kind(**{option: given.pop(option) for option in mine})
     return fit(
         plan,
-        said.pop("loss", loss),
-        said.pop("params", None) or make_params(),
+        given.pop("loss", loss),
+        given.pop("params", None) or make_params(),
         make_data() if data is None else data,
-        **said,
+        **groups,
+        **given,
     )

@@ -9,19 +9,19 @@ from demur.core.accounting.events import (
 )
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import BandedToeplitz
+from demur.training import (
+    BallsInBinsSampling,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    FixedBatchSampling,
+    PartitionType,
+)
 from demur.training.accounting.participation import (
     FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,
     participation_of,
     run_event,
-)
-from demur.training.batches.selection import (
-    BallsInBinsSampling,
-    BMinSepSampling,
-    CyclicPoissonSampling,
-    FixedBatchSampling,
-    PartitionType,
 )
 
 ADD, ZERO, REPLACE = (

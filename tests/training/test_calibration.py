@@ -16,7 +16,8 @@ from demur.core.accounting.events import (
     TruncatedPoissonGaussian,
 )
 from demur.core.errors import NotPriced
-from demur.training.accounting.calibration import _same_grid, calibrate_noise
+from demur.training import calibrate_noise
+from demur.training.accounting.calibration import _same_grid
 
 Relation = dpa.NeighboringRelation
 Q = 128 / 60_000

@@ -19,9 +19,9 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training.errors import CheckpointRefused
+from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.run import charges
-from demur.training.run.checkpoint import Checkpoint, Keeper, _pack, _unpack, load_model
+from demur.training.run.checkpoint import CheckpointFolder, _pack, _unpack
 from tests.ledger.kit import says
 
 from .crash import open_ledger, run
@@ -220,7 +220,7 @@ def test_killed_before_the_ledger_is_committed(
     whole = tmp_path_factory.mktemp("whole")
     shutil.copytree(cut_short, whole, dirs_exist_ok=True)
     with monkeypatch.context() as patched:
-        killed_in(patched, Ledger, "commit")
+        killed_in(patched, Ledger, "_commit")
         with pytest.raises(Killed):
             again(cut_short)
     seen = []
@@ -233,7 +233,7 @@ def test_killed_before_the_ledger_is_committed(
 def test_killed_after_the_ledger_is_committed(cut_short, monkeypatch):
     """The key is gone, and the model is there."""
     with monkeypatch.context() as patched:
-        killed_in(patched, Keeper, "finish")
+        killed_in(patched, CheckpointFolder, "finish")
         with pytest.raises(Killed):
             again(cut_short)
     with pytest.raises(NoiseReuse, match="committed"):
@@ -257,10 +257,10 @@ def test_a_copied_folder_is_the_same_run(cut_short):
 def test_two_that_draw_from_one_run_notice():
     plan = make_plan()
     ledger = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
-    reservation = plan.reserve(ledger, label="shared")
+    reservation = plan.paid(ledger, label="shared").reservation
     one, other = (charges.payer(plan, reservation) for _ in "ab")
     one(0)
-    with pytest.raises(CheckpointRefused, match="somebody else draws"):
+    with pytest.raises(CheckpointRefused, match="another process draws"):
         other(0)
 
 
@@ -268,12 +268,12 @@ def test_two_near_the_end_of_one_run_notice():
     """Fewer draws are left than one of them counts on: not a budget that is gone."""
     plan = make_plan()
     ledger = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
-    reservation = plan.reserve(ledger, label="shared")
+    reservation = plan.paid(ledger, label="shared").reservation
     pay = charges.payer(plan, reservation)
     for step in range(3):
         pay(step)
     reservation.draw_many(reservation.remaining - 1)
-    with pytest.raises(CheckpointRefused, match="somebody else draws"):
+    with pytest.raises(CheckpointRefused, match="another process draws"):
         pay(3)
 
 
@@ -329,15 +329,15 @@ def test_an_older_pair_is_refused(cut_short):
 
 def test_two_at_once(tmp_path):
     with (
-        Keeper(Checkpoint(tmp_path / "run")),
+        CheckpointFolder(Checkpoint(tmp_path / "run")),
         pytest.raises(CheckpointRefused, match="another process"),
     ):
-        Keeper(Checkpoint(tmp_path / "run"))
-    Keeper(Checkpoint(tmp_path / "run")).close()
+        CheckpointFolder(Checkpoint(tmp_path / "run"))
+    CheckpointFolder(Checkpoint(tmp_path / "run")).close()
 
 
 def test_a_ledger_that_does_not_last_is_refused(tmp_path):
-    with pytest.raises(CheckpointRefused, match="ledger that lasts"):
+    with pytest.raises(CheckpointRefused, match="ledger on disk or on a server"):
         train(make_plan(), checkpoint=str(tmp_path))
 
 

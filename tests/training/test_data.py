@@ -7,7 +7,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from demur.training.data import as_data
+from demur.training import as_data
 
 
 def table(n=6):

@@ -10,10 +10,8 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training.data import Data
+from demur.training import Checkpoint, Data, ProcessLost
 from demur.training.devices.processes import Processes
-from demur.training.errors import ProcessLost
-from demur.training.run.checkpoint import Checkpoint
 from tests.training.kit import N, make_data, make_plan, train
 
 GOOD = 4  # batches, before one that cannot be read
@@ -82,7 +80,7 @@ def test_a_batch_that_fails_does_not_cost_the_checkpoint_before_it(ledger, tmp_p
 
 def test_one_process_alone_loses_no_other():
     group = Processes(None)
-    with pytest.raises(ValueError, match="peer") as found, group.in_touch():
+    with pytest.raises(ValueError, match="peer") as found, group.collective():
         raise ValueError("a loss with a peer")
     assert not isinstance(found.value, ProcessLost)
 

@@ -13,7 +13,7 @@ from demur.training.models import (
     accuracy,
     cross_entropy,
 )
-from demur.training.run.independence import check_examples_do_not_mix
+from demur.training.run.separability import check_separable
 
 MODELS = {
     "mlp": (MLP(12, (7,), 3), (3, 4), jnp.float32),
@@ -46,7 +46,7 @@ def test_shapes_and_no_mixing(name):
         "x": jax.ShapeDtypeStruct((2, *shape), dtype),
         "y": jax.ShapeDtypeStruct((2,), jnp.int32),
     }
-    check_examples_do_not_mix(cross_entropy(model), params, (structs,))
+    check_separable(cross_entropy(model), params, (structs,))
 
 
 @pytest.mark.slow

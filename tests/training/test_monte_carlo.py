@@ -15,6 +15,13 @@ from demur.core.accounting.events import ApproxDP, Neighbours, PoissonGaussian, 
 from demur.core.accounting.gaussian import gaussian_delta
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import BandedToeplitz, optimize_banded_toeplitz
+from demur.training import (
+    BallsInBinsSampling,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    ExecutionPlanConfig,
+    MonteCarlo,
+)
 from demur.training.accounting import monte_carlo
 from demur.training.accounting.loss_samples import (
     _expected_over_patterns,
@@ -22,15 +29,8 @@ from demur.training.accounting.loss_samples import (
     hockey_stick,
     loss_sampler,
 )
-from demur.training.accounting.monte_carlo import MonteCarlo
 from demur.training.accounting.participation import ParticipationAccount, run_event
-from demur.training.batches.selection import (
-    STEP_DISTANCE,
-    BallsInBinsSampling,
-    BMinSepSampling,
-    CyclicPoissonSampling,
-)
-from demur.training.plans.config import ExecutionPlanConfig
+from demur.training.batches.selection import STEP_DISTANCE
 
 ADD = Neighbours.ADD_OR_REMOVE_ONE
 

@@ -31,25 +31,23 @@ from demur.mechanisms.correlated import (
     Participation,
     optimize_banded_toeplitz,
 )
+from demur.training import (
+    BallsInBinsSampling,
+    BandMFExecutionPlanConfig,
+    BMinSepSampling,
+    CyclicPoissonSampling,
+    ExecutionPlanConfig,
+    FixedBatchSampling,
+    PartitionType,
+    clipped_grad,
+    dp_sgd,
+)
 from demur.training.accounting.participation import (
     FixedBatchAccount,
     PoissonAccount,
     run_event,
 )
-from demur.training.batches.selection import (
-    STEP_DISTANCE,
-    BallsInBinsSampling,
-    BMinSepSampling,
-    CyclicPoissonSampling,
-    FixedBatchSampling,
-    PartitionType,
-)
-from demur.training.clipping.clipped_grad import clipped_grad
-from demur.training.plans.config import (
-    BandMFExecutionPlanConfig,
-    ExecutionPlanConfig,
-    dp_sgd,
-)
+from demur.training.batches.selection import STEP_DISTANCE
 
 ADD, ZERO, REPLACE = (
     Neighbours.ADD_OR_REMOVE_ONE,
@@ -357,7 +355,7 @@ def test_impossible_plans_are_refused_with_the_reason(changes, message):
     [
         ({"neighboring_relation": None}, "neighboring_relation must be given"),
         ({"noise_multiplier": None}, "epsilon, delta"),
-        ({"l2_clip_norm": 1.0}, "say it once"),
+        ({"l2_clip_norm": 1.0}, "give it once"),
     ],
 )
 def test_incomplete_plans_are_not_made(changes, message):
@@ -389,7 +387,7 @@ def test_a_plan_speaks_of_every_unit_its_batches_allow():
         split.event(AddOrRemoveOne())
     with pytest.raises(NotCovered, match="persons"):
         plan.event(AddOrRemoveOne(records_per_person=2))
-    with pytest.raises(NotCovered, match="forgotten"):
+    with pytest.raises(NotCovered, match="deleted"):
         plan.event(Erasure())
 
 
@@ -418,12 +416,12 @@ def test_a_calibrated_plan_fits_its_budget_exactly_once():
         .make(GRADIENT)
     )
     assert plan.neighbours is ADD
-    run = plan.reserve(ledger, label="first run")
+    run = plan.paid(ledger, label="first run").reservation
     assert run.count == 5
     assert 0.99 < ledger.epsilon() <= 1.0
     assert "float32 threefry, not hardened" in run.entry.statement()
     with pytest.raises(BudgetExceeded, match="Declined"):
-        plan.reserve(ledger, label="second run")
+        plan.paid(ledger, label="second run")
     for index in range(5):
         assert run.draw().index == index
     with pytest.raises(BudgetExceeded, match="all are used"):
@@ -439,7 +437,7 @@ def test_one_step_past_the_last_is_declined():
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(GRADIENT)
     ledger = Ledger(Budget(5.0, 1e-5), unit=AddOrRemoveOne(), filter="rdp")
-    run = plan.reserve(ledger, label="run")
+    run = plan.paid(ledger, label="run").reservation
     assert [run.draw().index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(BudgetExceeded):
         run.draw()
@@ -455,7 +453,7 @@ def test_the_ledger_reads_a_run_as_tightly_as_it_was_priced():
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(GRADIENT)
     ledger = Ledger(Budget(5.0, 1e-6), unit=AddOrRemoveOne(), filter=Filter.pure())
-    plan.reserve(ledger, label="run", block_delta=9e-7)
+    plan.paid(ledger, label="run", block_delta=9e-7)
     assert ledger.epsilon() == pytest.approx(plan.price(1e-6), rel=1e-3)
 
 
@@ -469,10 +467,10 @@ def test_a_ledger_with_meters_takes_the_plan_as_a_block():
     ).make(GRADIENT)
     rule = Filter.gaussian(blocks=0.5)
     ledger = Ledger(Budget(4.0, 1e-5), unit=AddOrRemoveOne(), filter=rule)
-    assert plan.reserve(ledger, label="run").count == 3
+    assert plan.paid(ledger, label="run").reservation.count == 3
     strict = Ledger(Budget(4.0, 1e-5), unit=AddOrRemoveOne())
     with pytest.raises(NotPriced, match="blocks"):
-        plan.reserve(strict, label="run")
+        plan.paid(strict, label="run")
     assert strict.entries() == []
 
 
@@ -481,12 +479,10 @@ def test_a_ledger_with_two_budgets_is_paid_at_both():
     plan = config().make(GRADIENT)
     budgets = {AddOrRemoveOne(): Budget(3.0, 1e-5), Ball(0.1, "x"): Budget(9.0, 1e-5)}
     ledger = Ledger(budgets, filter=Filter.pure())
-    run = plan.reserve(ledger, label="run")
-    said = run.entry.declaration
-    assert "the number of records" in said.unprotected
-    assert run.entry.epsilon(ReplaceOne(), 1e-5) > run.entry.epsilon(
-        AddOrRemoveOne(), 1e-5
-    )
+    entry = plan.paid(ledger, label="run").entry
+    assert "the number of records" in entry.declaration.unprotected
+    at_one = entry.epsilon(AddOrRemoveOne(), 1e-5)
+    assert entry.epsilon(ReplaceOne(), 1e-5) > at_one
 
 
 def test_plans_of_one_price_and_different_noise_differ_in_fingerprint():
@@ -494,7 +490,7 @@ def test_plans_of_one_price_and_different_noise_differ_in_fingerprint():
     other = config(num_bands=None, strategy=[1.0, 0.1, 0.1, 0.1]).make(GRADIENT)
     assert one.event() == other.event()
     assert one.declaration().fingerprint != other.declaration().fingerprint
-    assert one.declaration().fingerprint == config().make(GRADIENT).fingerprint()
+    assert one.declaration().fingerprint == config().make(GRADIENT).fingerprint
 
 
 def test_hardened_noise_states_its_sampler():

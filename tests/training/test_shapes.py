@@ -13,22 +13,22 @@ from jax_privacy.experimental import compilation_utils as peer
 
 from demur.core import accounting
 from demur.core.accounting.events import Neighbours, PoissonGaussian
-from demur.training.accounting.truncation import choose_cap, nearly_free_cap
-from demur.training.batches.selection import (
+from demur.training import (
     BallsInBinsSampling,
     BMinSepSampling,
+    CostModel,
     CyclicPoissonSampling,
     FixedBatchSampling,
     PartitionType,
-)
-from demur.training.run.programs import Programs
-from demur.training.sizes.shapes import (
-    CostModel,
+    Programs,
     ShapePlan,
     best_physical_sizes,
+    choose_cap,
+    nearly_free_cap,
     plan_shapes,
-    size_law,
 )
+from demur.training.sizes import step_costs
+from demur.training.sizes.step_costs import size_law
 
 
 def seconds(sizes, micro, law, cost, steps) -> float:
@@ -256,7 +256,6 @@ def test_a_program_that_cannot_be_compiled_says_so_when_it_is_asked_for():
 
 def test_costs_are_measured():
     clock = iter(np.cumsum([0, 5, 0, 1, 0, 2, 0, 5.5, 0, 3, 0, 2]).tolist())
-    from demur.training.sizes import step_costs  # noqa: PLC0415
 
     class Clock:
         perf_counter = staticmethod(lambda: next(clock))

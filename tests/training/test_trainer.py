@@ -1,4 +1,4 @@
-"""`fit`: what it computes, what it ledgers, what it refuses."""
+"""`fit`: what it computes, what it enters in the ledger, what it refuses."""
 
 import io
 import subprocess
@@ -17,21 +17,26 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training import clipped_grad
-from demur.training.batches.selection import CyclicPoissonSampling
-from demur.training.data import as_data
-from demur.training.errors import ExamplesMix
-from demur.training.noise.privatizer import step_keys
-from demur.training.noise.streams import normals
-from demur.training.plans.config import dp_sgd
+from demur.training import (
+    CyclicPoissonSampling,
+    Exact,
+    LossNotSeparable,
+    Resources,
+    ShapePlan,
+    StepReport,
+    UserData,
+    as_data,
+    clipped_grad,
+    dp_sgd,
+    step_keys,
+)
+from demur.training.noise.threefry import normals
 from demur.training.run import programs
-from demur.training.run.feed import Feed, Part, StepInput
-from demur.training.run.independence import check_examples_do_not_mix
-from demur.training.run.metrics import Exact, StepReport, spent_so_far
-from demur.training.run.progress import Bar
-from demur.training.run.trainer import Users
+from demur.training.run.prefetcher import Minibatch, Prefetcher, StepInput
+from demur.training.run.progress import ProgressBar
+from demur.training.run.reports import spent_so_far
+from demur.training.run.separability import check_separable
 from demur.training.sizes.defaults import may_need_several, shapes_for
-from demur.training.sizes.shapes import ShapePlan
 
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
 
@@ -184,10 +189,10 @@ def test_a_batch_of_people():
         noise_multiplier=1.0,
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(clipped_grad(loss, l2_clip_norm=1.0, keep_batch_dim=False))
-    done = train(plan, data, users=Users(ids, examples=2), loss=None)
+    done = train(plan, UserData(data, ids, examples=2), loss=None)
     assert done.steps == 5
     with pytest.raises(ValueError, match="owner of each"):
-        train(plan, data, users=Users(ids[:3]), loss=None)
+        UserData(data, ids[:3])
 
 
 @pytest.mark.slow
@@ -225,8 +230,7 @@ def test_a_batch_in_several_arguments():
     assert train(plan, pair, loss=None).steps == 4
 
 
-# -- what it ledgers
-# ---------------------------------------------------------------------
+# -- what it enters in the ledger -----------------------------------------------------
 
 
 @pytest.mark.slow
@@ -236,7 +240,7 @@ def test_one_reservation_pays_for_the_run_and_not_for_one_step_more():
     (entry,) = ledger.entries()
     assert entry.count == 12 and done.entry.id == entry.id
     assert ledger.epsilon() == pytest.approx(plan.price(1e-5), rel=1e-3)
-    reservation = plan.reserve(new_ledger(), label="once more")
+    reservation = plan.paid(new_ledger(), label="once more").reservation
     for _ in range(12):
         reservation.draw()
     with pytest.raises(BudgetExceeded, match="all are used"):
@@ -376,7 +380,7 @@ def test_a_reports_parameters_are_those_of_its_step_or_none():
 
 
 def test_a_batch_says_nothing_by_itself():
-    part = Part(64, 17, {"x": np.full(3, 0.5)})
+    part = Minibatch(64, 17, {"x": np.full(3, 0.5)})
     assert "17" not in repr(part) and "0.5" not in repr(StepInput(3, (part,)))
 
 
@@ -398,11 +402,8 @@ def test_a_short_run_compiles_one_program_and_a_long_one_several():
         found = shapes_for(
             poisson,
             60_000,
-            asked=None,
+            Resources(),
             flops=lambda: flops,
-            minibatch_size=None,
-            microbatch_size=None,
-            mesh=None,
         )
         assert not may_need_several(poisson, 60_000, found)
         return len(found.sizes)
@@ -421,12 +422,12 @@ def test_a_plan_run_again_is_not_compiled_again_unless_its_loss_has_changed():
 
     plan = make_plan()
     first = train(plan, loss=scaled, source=Seeded(1))
-    kept = list(programs._KEPT)
+    cached = list(programs._CACHE)
     train(plan, loss=scaled, source=Seeded(2))
-    assert list(programs._KEPT) == kept
+    assert list(programs._CACHE) == cached
     weight[0] = 0.0
     other = train(plan, loss=scaled, source=Seeded(1))
-    assert list(programs._KEPT) != kept
+    assert list(programs._CACHE) != cached
     assert not np.allclose(first.value["w"], other.value["w"], atol=1e-4)
 
 
@@ -453,7 +454,7 @@ def test_a_failing_callback_leaves_the_run_spent_and_no_thread_behind():
 def test_the_bar_shows_public_numbers():
     told = io.StringIO()
     console = Console(file=told, force_terminal=True, width=100)
-    with Bar(100, 0, True, console) as shown:
+    with ProgressBar(100, 0, True, console) as shown:
         shown.show(7, 1.25, 33.0)
     assert "step 7/100" in told.getvalue() and "epsilon 1.25" in told.getvalue()
 
@@ -467,7 +468,7 @@ def test_a_bar_nobody_sees_writes_nothing(capfd):
 # -- what it refuses -------------------------------------------------------------------
 
 
-def mixing(params, batch):
+def batch_norm(params, batch):
     """Batch normalisation, in short."""
     x = (batch["x"] - batch["x"].mean(0)) / (batch["x"].std(0) + 1e-3)
     return loss(params, {"x": x, "y": batch["y"]})
@@ -479,27 +480,27 @@ def contrastive(params, batch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [mixing, pytest.param(contrastive, marks=pytest.mark.slow)]
+    "wrong", [batch_norm, pytest.param(contrastive, marks=pytest.mark.slow)]
 )
-def test_a_loss_in_which_examples_mix_is_refused(wrong):
+def test_a_loss_that_is_not_separable_is_refused(wrong):
     ledger = new_ledger()
     params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
-    with pytest.raises(ExamplesMix, match="examples mix"):
-        train(make_plan(), ledger=ledger, loss=wrong, params=params, check_mixing=True)
+    with pytest.raises(LossNotSeparable, match="neither the mean nor the sum"):
+        train(make_plan(), ledger=ledger, loss=wrong, params=params, check_loss=True)
     assert ledger.entries() == []
 
 
 @pytest.mark.slow
 def test_who_skips_the_check_may_train_anything():
-    assert train(make_plan(), check_mixing=False, loss=mixing).steps == 12
+    assert train(make_plan(), check_loss=False, loss=batch_norm).steps == 12
 
 
 @pytest.mark.slow
-def test_weights_of_zero_do_not_hide_what_mixes():
-    """At zero weights the scores vanish, and with them the term that mixes."""
+def test_weights_of_zero_do_not_hide_an_interaction():
+    """At zero weights the scores vanish, and with them the term between examples."""
     ledger = new_ledger()
-    with pytest.raises(ExamplesMix):
-        train(make_plan(), ledger=ledger, loss=contrastive, check_mixing=True)
+    with pytest.raises(LossNotSeparable):
+        train(make_plan(), ledger=ledger, loss=contrastive, check_loss=True)
     assert ledger.entries() == []
 
 
@@ -539,7 +540,7 @@ def test_what_cannot_run_is_not_paid_for(options, error, match):
 )
 def test_a_missing_owner_is_not_a_person(ids):
     with pytest.raises(TypeError, match="whole numbers or strings"):
-        Users(ids)
+        UserData(np.zeros(len(ids)), ids)
 
 
 @pytest.mark.parametrize(
@@ -547,7 +548,7 @@ def test_a_missing_owner_is_not_a_person(ids):
     [[3, 1, 3], ["b", "a", "b"], np.array(["b", "a", "b"], dtype=object), [b"x", b"y"]],
 )
 def test_owners_are_whole_numbers_or_strings(ids):
-    assert Users(ids).count == 2
+    assert UserData(np.zeros(len(ids)), ids).count == 2
 
 
 @pytest.mark.slow
@@ -558,8 +559,8 @@ def test_means_and_sums_pass_the_check():
         for name, column in structs.items()
     }
     params = jax.tree.map(lambda leaf: leaf + 0.3, make_params())
-    check_examples_do_not_mix(loss, params, (structs,))
-    check_examples_do_not_mix(
+    check_separable(loss, params, (structs,))
+    check_separable(
         lambda p, b: (loss(p, b) * len(b["y"]), "aux"), params, (structs,), has_aux=True
     )
 
@@ -586,13 +587,13 @@ def test_bad_arguments(options, match):
         train(make_plan(), **{"shapes": None} | options)
 
 
-def test_an_error_in_the_feed_comes_out_in_the_loop():
+def test_an_error_in_the_prefetcher_comes_out_in_the_loop():
     def broken():
         yield np.arange(3)
         raise RuntimeError("disk gone")
 
     shapes = ShapePlan((4,), None, 5, 0.0, 0.0, 0.0)
-    with Feed(
+    with Prefetcher(
         broken(),
         as_data(make_data()),
         start=0,
@@ -601,7 +602,7 @@ def test_an_error_in_the_feed_comes_out_in_the_loop():
         pay=lambda step: None,
     ) as feed:
         inputs = iter(feed)
-        assert next(inputs).parts[0].real == 3
+        assert next(inputs).minibatches[0].real == 3
         with pytest.raises(RuntimeError, match="disk gone"):
             next(inputs)
 

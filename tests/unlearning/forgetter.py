@@ -17,12 +17,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from demur.ledger import ledger
-from demur.unlearning.models import make_mode
+from demur.ledger import writer
+from demur.unlearning import UnlearningService, make_mode
 from demur.unlearning.records import tables
 from demur.unlearning.service import recovery
-from demur.unlearning.service.deletion import Deletions, Target
-from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.service.deletion import Deletions, RecordToDelete
 from tests.keys import os_key
 from tests.unlearning.service_kit import DIM, record
 
@@ -39,94 +38,93 @@ def pause(seconds=0.004):
 class Honest(Deletions):
     """The real steps, with pauses, telling what everybody can see before the commit."""
 
-    def spend(self, operation, quote):
+    def spend(self, operation, plan):
         pause()
-        return super().spend(operation, quote)
+        return super().spend(operation, plan)
 
-    def noised(self, entry, targets, quote):
+    def noised(self, payment, rehearsed, records, plan):
         pause()
-        return super().noised(entry, targets, quote)
+        return super().noised(payment, rehearsed, records, plan)
 
-    def commit(self, operation, entry, copy, targets, quote):
-        say("seen", self._keeper.sealed(self._keeper.mode))
+    def commit(self, operation, entry, copy, records, plan):
+        say("seen", self._state.keyed_digest(self._state.mode))
         pause()
-        return super().commit(operation, entry, copy, targets, quote)
+        return super().commit(operation, entry, copy, records, plan)
 
 
 class SpendsLast(Honest):
     """Commits the new state first and pays for it afterwards."""
 
-    def carry_out(self, targets, deadline):
-        quote = self.quote(targets)
+    def carry_out(self, records, deadline):
+        plan = self.plan(records)
         operation = os.urandom(16).hex()
-        self._keeper.flush(then=self.intent(operation, targets, quote, deadline))
+        self._state.flush(then=self.intent(operation, records, plan, deadline))
         # An entry that is to come: when nobody is killed, all will agree.
-        cover = self._till.cover
-        assert cover is not None
-        unpaid = dataclasses.replace(cover, id=os.urandom(16).hex())
-        copy = _drawn_anywhere(self, targets, quote)
-        issued = self.commit(operation, unpaid, copy, targets, quote)
+        paid = self._charges.budget_per_person
+        assert paid is not None
+        unpaid = dataclasses.replace(paid, id=os.urandom(16).hex())
+        copy = _drawn_anywhere(self, records, plan)
+        issued = self.commit(operation, unpaid, copy, records, plan)
         pause(0.05)
-        ledger.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
-        assert self.spend(operation, quote).id == unpaid.id
-        ledger.secrets = secrets
+        writer.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
+        assert self.spend(operation, plan).entry.id == unpaid.id
+        writer.secrets = secrets
         return issued
 
 
 class ShowsEarly(Honest):
     """Lets the new state be seen before it is durable."""
 
-    def commit(self, operation, entry, copy, targets, quote):
-        old, self._keeper.mode = self._keeper.mode, copy
-        say("seen", self._keeper.sealed(copy))
+    def commit(self, operation, entry, copy, records, plan):
+        old, self._state.mode = self._state.mode, copy
+        say("seen", self._state.keyed_digest(copy))
         pause(0.2)
-        self._keeper.mode = old
-        return super().commit(operation, entry, copy, targets, quote)
+        self._state.mode = old
+        return super().commit(operation, entry, copy, records, plan)
 
 
 class Slow(Honest):
     """Dies between the charge and the commit more often than not."""
 
-    def commit(self, operation, entry, copy, targets, quote):
+    def commit(self, operation, entry, copy, records, plan):
         pause(0.1)
-        return super().commit(operation, entry, copy, targets, quote)
+        return super().commit(operation, entry, copy, records, plan)
 
 
-def _drawn_anywhere(deletions, targets, quote):
+def _drawn_anywhere(deletions, records, plan):
     """Noise that no entry of the ledger has paid for."""
-    copy = deletions._keeper.mode.fresh()
-    copy.restore(deletions._keeper.mode.state())
-    noise = quote.mechanism.apply(np.zeros(copy.dim), os_key(quote.mechanism))
-    deletions._apply(copy, targets, noise, quote)
+    copy = deletions._state.mode.copy()
+    noise = plan.mechanism.apply(np.zeros(copy.dimension), os_key(plan.mechanism))
+    deletions._apply(copy, records, noise, plan.grid)
     return copy
 
 
-def refund(keeper, till, intent):
+def refund(state, charges, intent):
     """Recovery that gives back what an interrupted deletion had cost."""
-    HONEST_CLOSE(keeper, till, intent)
-    with keeper.writing() as connection:
+    HONEST_CLOSE(state, charges, intent)
+    with state.writing() as connection:
         for subject, number in intent["requests"].items():
             table = tables.store.subjects
             connection.execute(
                 table.update()
-                .where(table.c.mark == subject)
+                .where(table.c.pseudonym == subject)
                 .values(requests=number - 1)
             )
-        keeper.paid -= intent["units"]
-        connection.execute(tables.store.service.update().values(paid=keeper.paid))
+        state.used -= intent["used"]
+        connection.execute(tables.store.service.update().values(used=state.used))
 
 
-def redraw(keeper, till, intent):
+def redraw(state, charges, intent):
     """Recovery that completes the old operation with new noise, not paid for."""
-    entry = till.find(intent["operation"])
+    entry = charges.find(intent["operation"])
     if entry is None:
-        return HONEST_CLOSE(keeper, till, intent)
-    deletions = Deletions(keeper, till, till.tariff)
-    subjects = keeper.subjects(mark for mark, _ in intent["records"])
-    targets = [Target(m, g, subjects[m]) for m, g in intent["records"]]
-    quote = deletions.quote(targets)
-    copy = _drawn_anywhere(deletions, targets, quote)
-    deletions.commit(intent["operation"], entry, copy, targets, quote)
+        return HONEST_CLOSE(state, charges, intent)
+    deletions = Deletions(state, charges, charges.prices)
+    subjects = state.subjects(pseudonym for pseudonym, _ in intent["records"])
+    records = [RecordToDelete(p, g, subjects[p]) for p, g in intent["records"]]
+    plan = deletions.plan(records)
+    copy = _drawn_anywhere(deletions, records, plan)
+    deletions.commit(intent["operation"], entry, copy, records, plan)
     return None
 
 
@@ -146,7 +144,7 @@ def live_for_ever(url, kind, options, first):
     service = UnlearningService.open(url, **options)
     say("opened")
     draw, free, pending = random.Random(), first, []
-    while service._keeper.marks.record(free) in service._keeper.index:
+    while service._state.pseudonyms.record(free) in service._state.index:
         free += 1  # learned by a life before this one, and never acknowledged
     while True:
         choice = draw.random()
@@ -170,19 +168,19 @@ def live_for_ever(url, kind, options, first):
             service.snapshot()
             pending = flushed(pending)
         elif choice < 0.97:
-            known, name = service._keeper.index, service._keeper.marks.record
+            known, name = service._state.index, service._state.pseudonyms.record
             live = [n for n in range(free) if known.get(name(n), 0) > 0]
             service.retrain((n, *record(n), n // 2) for n in live)
             pending = flushed(pending)
         else:
-            mark = service._keeper.marks.record(number)
-            if service._keeper.index.get(mark, 1) < 0:  # it comes back
+            pseudonym = service._state.pseudonyms.record(number)
+            if service._state.index.get(pseudonym, 1) < 0:  # it comes back
                 service.insert(
                     *record(number), record_id=number, subject_id=number // 2
                 )
                 service.flush()
                 pending = flushed(pending)
-                say("inserted", number, service._keeper.index[mark])
+                say("inserted", number, service._state.index[pseudonym])
 
 
 def flushed(pending):

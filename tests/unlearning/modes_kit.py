@@ -9,8 +9,8 @@ from demur.unlearning.models import OGD, Logistic, Ridge
 # Every sound mode, in the configurations that take different code paths.
 EVERY_MODE = {
     "ogd": lambda d: OGD(d),
-    "ogd, projecting": lambda d: OGD(d, radius=0.4, lambda_=0.3, kappa=2.0, t0=50.0),
-    "ogd, logistic": lambda d: OGD(d, loss="logistic", norm_bound=2.0, lambda_=0.05),
+    "ogd, projecting": lambda d: OGD(d, radius=0.4, lam=0.3, kappa=2.0, t0=50.0),
+    "ogd, logistic": lambda d: OGD(d, loss="logistic", norm_bound=2.0, lam=0.05),
     "ridge": lambda d: Ridge(d, y_bound=2.0),
     "ridge, two limbs": lambda d: Ridge(d, bits=28, Lambda=0.3),
     "ridge, lagged": lambda d: Ridge(d, bits=16, refresh=7),

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import numpy as np
 
-from demur.unlearning.service.service import UnlearningService
+from demur.unlearning import UnlearningService
 
 DIM = 4
 NOISY = {"epsilon": 1.0, "delta": 1e-6}
 
 
-def record(number, dim=DIM):
+def record(number, dimension=DIM):
     """Record `number`, always the same."""
     rng = np.random.default_rng([17, number])
-    x = rng.normal(size=dim) / 3.0
+    x = rng.normal(size=dimension) / 3.0
     return x, float(np.sign(x[0] + 0.3 * rng.normal()))
 
 
 def open_service(path, **terms):
     """A service; inserts in batches, as a flush takes 5 ms on a slow disk."""
-    terms = {"mode": "ogd", "dim": DIM, "durability": "batch"} | terms
+    terms = {"mode": "ogd", "dimension": DIM, "durability": "batch"} | terms
     if terms["mode"] != "ridge":
         terms = NOISY | terms
     if terms["mode"] == "logistic":

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur.unlearning import Calibrator
 from demur.unlearning.models.lbfgs import LimitedMemoryBFGS
-from demur.unlearning.pricing.calibrator import LARGEST_N_STAR, Calibrator
+from demur.unlearning.pricing.calibrator import LARGEST_N_STAR
 
 
 class Curved:
@@ -132,33 +133,33 @@ def test_bad_options(options):
 # -- L-BFGS ------------------------------------------------------------------------
 
 
-def dense_inverse(pairs, dim):
+def dense_inverse(pairs, dimension):
     """H by the BFGS recursion on matrices, from H0 = (s.y)/(y.y) of the last pair."""
     s, y = pairs[-1]
-    H = np.eye(dim) * float(s @ y) / float(y @ y)
+    H = np.eye(dimension) * float(s @ y) / float(y @ y)
     for s, y in pairs:
         rho = 1.0 / float(y @ s)
-        V = np.eye(dim) - rho * np.outer(y, s)
+        V = np.eye(dimension) - rho * np.outer(y, s)
         H = V.T @ H @ V + rho * np.outer(s, s)
     return H
 
 
-def random_pairs(rng, dim, count):
-    root = rng.normal(size=(dim, dim))
-    hessian = root @ root.T + 0.1 * np.eye(dim)
-    steps = rng.normal(size=(count, dim))
+def random_pairs(rng, dimension, count):
+    root = rng.normal(size=(dimension, dimension))
+    hessian = root @ root.T + 0.1 * np.eye(dimension)
+    steps = rng.normal(size=(count, dimension))
     return [(s, hessian @ s) for s in steps]
 
 
-@pytest.mark.parametrize(("dim", "count"), [(3, 1), (6, 4), (12, 10), (4, 9)])
-def test_two_loop_and_spectrum_against_dense_matrices(dim, count):
-    rng = np.random.default_rng(dim + count)
+@pytest.mark.parametrize(("dimension", "count"), [(3, 1), (6, 4), (12, 10), (4, 9)])
+def test_two_loop_and_spectrum_against_dense_matrices(dimension, count):
+    rng = np.random.default_rng(dimension + count)
     memory = LimitedMemoryBFGS(m_max=count)
-    pairs = random_pairs(rng, dim, count)
+    pairs = random_pairs(rng, dimension, count)
     for s, y in pairs:
         assert memory.add_pair(s, y)
-    H = dense_inverse(pairs, dim)
-    g = rng.normal(size=dim)
+    H = dense_inverse(pairs, dimension)
+    g = rng.normal(size=dimension)
     np.testing.assert_allclose(memory.direction(g), -H @ g, rtol=1e-8, atol=1e-10)
     values = np.linalg.eigvalsh(np.linalg.inv(H))
     np.testing.assert_allclose(memory.bounds(), (values[0], values[-1]), rtol=1e-5)

@@ -14,15 +14,19 @@ from demur.cli import app
 from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Ledger
-from demur.unlearning.errors import ServiceMismatch
+from demur.unlearning import (
+    Certificate,
+    ServiceMismatch,
+    UnlearningService,
+    verify_certificate,
+)
 from demur.unlearning.models import OGD
-from demur.unlearning.pricing.prices import Tariff
+from demur.unlearning.pricing.budget import DeletionBudget
+from demur.unlearning.pricing.noise import NoiseNeed
+from demur.unlearning.pricing.prices import DeletionPrices
 from demur.unlearning.records import store
-from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.service import UnlearningService
 from demur.unlearning.service.verification import certificate_problems, read_history
-from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
 CASES = {
@@ -102,10 +106,10 @@ def test_every_changed_field_is_found(case):
     """Field by field: the verdict is no, and a plain sentence says why."""
     path, certificate = case
     content = json.loads(certificate.to_json())
-    place = store.ServiceStore(str(path))
-    with place.read() as connection:
+    database = store.ServiceStore(str(path))
+    with database.read() as connection:
         history = read_history(connection)
-    place.close()
+    database.close()
     assert certificate_problems(certificate, history) == []
     for name, value in content.items():
         if name == "tip":
@@ -242,7 +246,7 @@ def test_a_record_that_came_back_is_mentioned(held):
 
 
 def test_the_epsilon_is_the_one_of_the_noise(tmp_path):
-    """Against the exact profile, outside of the tariff."""
+    """Against the exact profile, computed elsewhere."""
     path = tmp_path / "model.db"
     certificate = made(path, {"requests_per_subject": 1, "delta": 1e-5})
     exact = gaussian_epsilon(certificate.shift_bound / certificate.sigma, 1e-5)
@@ -253,16 +257,18 @@ def test_the_epsilon_is_the_one_of_the_noise(tmp_path):
 
 
 def test_half_the_noise_is_found(tmp_path, monkeypatch):
-    """The sabotaged twin: a tariff that draws half of what it ledgers."""
-    honest = Tariff.mechanism
+    """The sabotaged twin: half of the noise that is charged."""
+    honest = DeletionPrices.mechanism
 
     def half(self, wanted):
-        return honest(self, [(z / 2.0, shift) for z, shift in wanted])
+        return honest(self, [NoiseNeed(z / 2.0, shift) for z, shift in wanted])
 
-    true_epsilon = Tariff.epsilon
+    true_epsilon = DeletionPrices.epsilon
     with monkeypatch.context() as patch:
-        patch.setattr(Tariff, "mechanism", half)
-        patch.setattr(Tariff, "epsilon", lambda self, z: true_epsilon(self, 2.0 * z))
+        patch.setattr(DeletionPrices, "mechanism", half)
+        patch.setattr(
+            DeletionPrices, "epsilon", lambda self, z: true_epsilon(self, 2.0 * z)
+        )
         certificate = made(tmp_path / "model.db", {})
     found = verify_certificate(certificate, tmp_path / "model.db")
     assert "noise is too small" in str(found)
@@ -275,7 +281,7 @@ def test_a_whole_budget_for_every_request_is_found(tmp_path, monkeypatch):
     The first one is, too: it leaves nothing for a second.
     """
     with monkeypatch.context() as patch:
-        patch.setattr(Tariff, "part_of_request", lambda *_: Fraction(1))
+        patch.setattr(DeletionBudget, "part_of_request", lambda *_: Fraction(1))
         with open_service(tmp_path / "model.db") as service:
             for number in range(3):
                 service.insert(*record(number), record_id=number, subject_id="ada")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from demur.core.errors import DemurError
-from demur.unlearning.models import make_mode
+from demur.unlearning import UnlearningService, make_mode
 from demur.unlearning.records import journal
-from demur.unlearning.service.service import UnlearningService
 from tests.ledger.kit import subprocess_environment
 from tests.unlearning.forgetter import KINDS
 from tests.unlearning.service_kit import DIM, NOISY, record
@@ -26,10 +25,10 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork"),
 ]
 ROOT = Path(__file__).parents[2]
-OGD = {"mode": "ogd", "dim": DIM} | NOISY
+OGD = {"mode": "ogd", "dimension": DIM} | NOISY
 RIDGE = {
     "mode": "ridge",
-    "dim": DIM,
+    "dimension": DIM,
     "record_store": "encrypted",
     "durability": "batch",
     "batch_size": 7,
@@ -115,39 +114,39 @@ class Witness:
     def check(self, url):
         """Everything that must hold after a crash."""
         with UnlearningService.open(url) as service:
-            keeper = service._keeper
+            state = service._state
             found = service.verify()
             assert found.ok, str(found)
             for number, generation in self.inserted.items():
-                known = keeper.index.get(keeper.marks.record(number), 0)
+                known = state.index.get(state.pseudonyms.record(number), 0)
                 if abs(known) < generation:
                     raise AssertionError(f"acknowledged and lost: insert {number}")
             for (number, generation), tip in self.deleted.items():
-                mark = keeper.marks.record(number)
-                certificate = keeper.certificate(mark, generation)
-                if certificate is None or keeper.index[mark] == generation:
+                pseudonym = state.pseudonyms.record(number)
+                certificate = state.certificate(pseudonym, generation)
+                if certificate is None or state.index[pseudonym] == generation:
                     raise AssertionError(f"acknowledged and lost: delete {number}")
                 assert str(certificate.tip) == tip, "another certificate"
-            with keeper.place.read() as connection:
+            with state.database.read() as connection:
                 rows = list(journal.walk(connection))
             states = {body["state"] for _, body in rows if "state" in body}
-            unknown = self.seen - states - {keeper.sealed(keeper.terms.model())}
+            unknown = self.seen - states - {state.keyed_digest(state.terms.model())}
             assert not unknown, "a state was seen that is not in the journal"
             ticks = [0]
             for row, body in rows:
                 tick = ticks[-1] + (row.op == "insert")
                 tick = body["records"] if row.op == "retrain" else tick
                 ticks.append(ticks[body["to"]] if row.op == "restore" else tick)
-            assert keeper.tick == ticks[-1]
+            assert state.tick == ticks[-1]
             self.check_ledger(service, rows)
-            if keeper.terms.mode == "ridge":
+            if state.terms.mode == "ridge":
                 self.check_survivors(service)
 
     def check_ledger(self, service, rows):
         """Nothing is spent twice, nothing is refunded, nothing is free."""
         ledger = service.ledger
         entries = [e.id for e in ledger.entries() if e.label[:8] == "deletion"]
-        entries = entries[1:] if service._opened.till.cover else entries
+        entries = entries[1:] if service._opened.charges.budget_per_person else entries
         said = {"paid": set(), "lost": set()}
         for row, body in rows:
             if row.op in (*journal.PAID, "abandon"):
@@ -166,10 +165,10 @@ class Witness:
         fresh = make_mode("ridge", DIM)
         # Some of the newest may be there without having been acknowledged.
         for number in range(self.free + 1000):
-            mark = service._keeper.marks.record(number)
-            if service._keeper.index.get(mark, 0) > 0:
+            pseudonym = service._state.pseudonyms.record(number)
+            if service._state.index.get(pseudonym, 0) > 0:
                 fresh.insert(*record(number))
-        assert fresh.digest() == service._keeper.mode.digest(), "the model"
+        assert fresh.digest() == service._state.mode.digest(), "the model"
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from demur.unlearning import DriftDetector, MemoryPair, Phase, PrivacyOdometer
-from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning import (
+    CapacityExhausted,
+    DriftDetector,
+    MemoryPair,
+    Phase,
+    PrivacyOdometer,
+)
 
 DIM = 5
 
@@ -76,7 +81,7 @@ def test_recalibration_on_drift_never_mints():
     model = calibrated("seed", DriftDetector(100), "seed", step=0.1)
     model.on("drift", heard.append)
     model.on("recalibrate", heard.append)
-    paid = model.odometer._reservation.count
+    paid = model.odometer._payment.entry.count
     left, G = model.odometer.capacity_remaining, model.stats.G
     for round_ in range(4):  # the targets flip: large gradients, again and again
         X, Y = stream(300, (-1) ** (round_ + 1) * 3.0, seed=round_)
@@ -87,7 +92,7 @@ def test_recalibration_on_drift_never_mints():
     assert model.recalibrations >= 1
     assert [h.kind for h in heard[:2]] == ["drift", "recalibrate"]
     assert model.stats.G != G
-    assert model.odometer._reservation.count == paid
+    assert model.odometer._payment.entry.count == paid
     assert len(model.odometer.ledger.entries()) == 1
     assert model.phase is Phase.INTERLEAVING
 

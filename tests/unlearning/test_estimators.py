@@ -15,12 +15,14 @@ from sklearn.exceptions import NotFittedError
 import demur.unlearning
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Ledger
-from demur.unlearning import MemoryPair, PrivacyOdometer
-from demur.unlearning.errors import CapacityExhausted, UnknownRecord
-from demur.unlearning.models import make_mode
-from demur.unlearning.stream.estimators import (
+from demur.unlearning import (
+    CapacityExhausted,
+    MemoryPair,
+    PrivacyOdometer,
+    UnknownRecord,
     UnlearnableClassifier,
     UnlearnableRegressor,
+    make_mode,
 )
 
 WIDE = {"norm_bound": 4.0}
@@ -42,7 +44,7 @@ def as_dicts(X):
 def test_progressive_validation_of_a_classifier():
     model = compose.Pipeline(
         preprocessing.StandardScaler(),
-        UnlearnableClassifier(lambda_=0.01, mode_config=WIDE),
+        UnlearnableClassifier(lam=0.01, mode_config=WIDE),
     )
     found = evaluate.progressive_val_score(datasets.Phishing(), model, metrics.ROCAUC())
     assert found.get() > 0.90
@@ -208,7 +210,7 @@ def test_arrays_and_dicts_mix():
 def test_classes_of_any_name(mode):
     X, y = rows(600)
     labels = np.where(y > 0.1, "spam", "ham")
-    model = UnlearnableClassifier(mode=mode, lambda_=0.01)
+    model = UnlearnableClassifier(mode=mode, lam=0.01)
     model.partial_fit(X, labels, classes=["ham", "spam"])
     assert np.mean(model.predict(X) == labels) > 0.9
     p = model.predict_proba(X)
@@ -267,3 +269,16 @@ def test_the_package_does_not_load_scikit_learn():
     with pytest.raises(AttributeError, match="no attribute 'Unlearnabel'"):
         _ = demur.unlearning.Unlearnabel
     assert "UnlearnableClassifier" in dir(demur.unlearning)
+
+
+@pytest.mark.parametrize("kind", [UnlearnableRegressor, UnlearnableClassifier])
+def test_an_estimator_leads_to_its_entry(kind):
+    ledger = Ledger(Budget(1.0, 1e-5), unit=Erasure())
+    model = kind(fit_intercept=False, gamma=1e6, ledger=ledger)
+    with pytest.raises(NotFittedError):
+        _ = model.entry_
+    model.partial_fit(np.eye(3), [0.0, 1.0, 1.0], record_ids=["a", "b", "c"])
+    assert model.entry_ is None, "learning costs nothing"
+    model.unfit(record_ids=["b"])
+    assert model.entry_ == ledger.entries()[0] == model.model_.entry
+    assert "Erasure" in repr(model.entry_.declaration.cost)

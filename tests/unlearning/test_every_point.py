@@ -22,10 +22,8 @@ import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
-from demur.unlearning.errors import UnknownRecord
-from demur.unlearning.models import make_mode
+from demur.unlearning import UnknownRecord, UnlearningService, make_mode
 from demur.unlearning.records import store
-from demur.unlearning.service.service import UnlearningService
 from tests.unlearning import forgetter
 from tests.unlearning.service_kit import DIM, NOISY, record
 from tests.unlearning.test_crash import Witness
@@ -49,8 +47,10 @@ def say(pipe, *words):
 
 def live(url, options, pipe):
     """A short life that meets everything that writes."""
-    with UnlearningService.open(url, dim=DIM, on_exhausted="retrain", **options) as s:
-        name, index = s._keeper.marks.record, s._keeper.index
+    with UnlearningService.open(
+        url, dimension=DIM, on_exhausted="retrain", **options
+    ) as s:
+        name, index = s._state.pseudonyms.record, s._state.index
 
         def inserted(numbers):
             for number in numbers:
@@ -78,7 +78,7 @@ def live(url, options, pipe):
         s.restore(path)
         deleted([6])
         with suppress(UnknownRecord):
-            s.delete(99, bury=True)
+            s.delete(99, block=True)
         s.publish()
         forget([1, 2])
         if options["mode"] == "logistic":
@@ -89,7 +89,7 @@ def live(url, options, pipe):
 
 
 def reopen(url, options, pipe):
-    UnlearningService.open(url, dim=DIM, **options).close()
+    UnlearningService.open(url, dimension=DIM, **options).close()
 
 
 def killed_at(number, act):
@@ -201,11 +201,11 @@ def test_a_service_that_pays_late_is_found(folder):
 
 def check(url, options, words):
     """What was acknowledged is in force; journal, ledger and model agree."""
-    with UnlearningService.open(url, dim=DIM, **options) as service:
-        known, name = service._keeper.index, service._keeper.marks.record
-        buried = 0 in known.values()
+    with UnlearningService.open(url, dimension=DIM, **options) as service:
+        known, name = service._state.index, service._state.pseudonyms.record
+        blocked = 0 in known.values()
         if len(words) > 11:  # it came past the burial
-            assert buried and known[name(99)] == 0
+            assert blocked and known[name(99)] == 0
     witness = Witness()
     witness.listen(words)
     witness.check(url)

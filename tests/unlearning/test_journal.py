@@ -6,11 +6,15 @@ import shutil
 import numpy as np
 import pytest
 
-from demur.durable.chain import Tip, digest, link
-from demur.unlearning.errors import ServiceDamaged, SnapshotRefused
+from demur.core.digest import digest_of_text
+from demur.durable.chain import Tip, link
+from demur.unlearning import (
+    ServiceDamaged,
+    SnapshotRefused,
+    UnlearningService,
+    verify_certificate,
+)
 from demur.unlearning.records import snapshot
-from demur.unlearning.service.service import UnlearningService
-from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
 ROWS = "SELECT sequence, body, hash FROM demur_unlearning_journal ORDER BY sequence"
@@ -48,7 +52,7 @@ def finding(path):
 def rechain(path):
     """Make the links right again, as one who rewrites history would."""
     ((terms,),) = sql(path, "SELECT terms FROM demur_unlearning")
-    last = digest(terms)
+    last = digest_of_text(terms)
     for sequence, body, _ in sql(path, ROWS):
         last = link(last, body)
         sql(
@@ -64,7 +68,7 @@ def test_a_journal_is_a_chain_from_its_terms(kept):
     ((terms, count, tip),) = sql(
         kept, "SELECT terms, sequence, hash FROM demur_unlearning"
     )
-    last = digest(terms)
+    last = digest_of_text(terms)
     rows = sql(kept, ROWS)
     for _, body, row_hash in rows:
         last = link(last, body)
@@ -108,10 +112,10 @@ def test_every_edited_row_is_found(kept, sequence):
     "statement, words",
     [
         ("DELETE FROM demur_unlearning_journal WHERE sequence = 4", "missing"),
-        ("UPDATE demur_unlearning_journal SET op = 'bury' WHERE sequence = 3", "kind"),
+        ("UPDATE demur_unlearning_journal SET op = 'block' WHERE sequence = 3", "kind"),
         ("UPDATE demur_unlearning_subjects SET requests = requests - 1", "requests"),
         ("DELETE FROM demur_unlearning_subjects", "requests"),
-        ("UPDATE demur_unlearning SET paid = 0", "epoch has used"),
+        ("UPDATE demur_unlearning SET used = 0", "epoch has used"),
         ("UPDATE demur_unlearning_records SET live = 1", "table of records"),
         ("UPDATE demur_unlearning_records SET subject = 'x'", "table of records"),
         ("UPDATE demur_unlearning_state SET tick = tick + 1", "clock of the state"),
@@ -183,7 +187,7 @@ def test_a_rewritten_history_is_told_by_ledger_and_certificate(kept):
     rechain(kept)
     found = verify_certificate(certificate, kept)
     assert "the journal or the certificate was changed" in str(found)
-    with pytest.raises(ServiceDamaged, match="by another hash"):
+    with pytest.raises(ServiceDamaged, match="another hash for row"):
         UnlearningService.open(kept)
 
 
@@ -247,10 +251,10 @@ def test_a_snapshot_brings_back_its_moment(path):
     with open_service(path, mode="ridge") as service:
         fill(service, range(5))
         taken = service.snapshot()
-        digest_then = service._keeper.mode.digest()
+        digest_then = service._state.mode.digest()
         fill(service, [5, 6])
         dropped = service.restore(taken)
-        assert service._keeper.mode.digest() == digest_then
+        assert service._state.mode.digest() == digest_then
         assert {c.theorem for c in dropped} == {"restore"} and len(dropped) == 2
         assert service.status().live == 5
         assert service.delete(5) in dropped  # It is not in the model any more.
@@ -268,7 +272,7 @@ def test_a_deletion_destroys_snapshots_and_refuses_copies_of_them(path, tmp_path
         service.delete(1)
         assert not taken.exists()
         before = service.status(), service.published().tolist()
-        with pytest.raises(SnapshotRefused, match="still knows"):
+        with pytest.raises(SnapshotRefused, match="still holds what was deleted"):
             service.restore(copy)
         assert (service.status(), service.published().tolist()) == before
         fresh = service.snapshot()

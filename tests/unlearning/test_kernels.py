@@ -1,15 +1,20 @@
 """The compiled loops, and what every mode must do alike, bit for bit."""
 
+import ast
+import inspect
 import json
 import math
 
 import numpy as np
 import pytest
 
-from demur.unlearning.models import MODES, Mode, kernels, make_mode
+from demur.unlearning import make_mode
+from demur.unlearning.models import MODES, Mode
 from demur.unlearning.models.inputs import clipped, with_noise
+from demur.unlearning.models.kernels import newton, ogd, ridge, rows
 from tests.unlearning.modes_kit import EVERY_MODE, records
 
+KERNELS = (newton, ogd, ridge, rows)
 every_mode = pytest.mark.parametrize("make", EVERY_MODE.values(), ids=EVERY_MODE)
 
 
@@ -56,7 +61,7 @@ def test_huge_rows_are_clipped_alike_on_every_way_in():
     """Where squares are large but finite, kernels clip the row themselves."""
     rng = np.random.default_rng(0)
     for row in rng.normal(size=(200, 6)) * 1e120:
-        assert np.array_equal(clipped(row, 1.0), kernels.clip(row, 1.0))
+        assert np.array_equal(clipped(row, 1.0), rows.clip(row, 1.0))
 
 
 @every_mode
@@ -160,8 +165,8 @@ def test_modes_by_name():
     with pytest.raises(ValueError, match="one of"):
         make_mode("sgd", 3)
     with pytest.raises(TypeError, match="'ridge'.*unexpected"):
-        make_mode("ridge", 3, lambda_=1.0)
-    with pytest.raises(ValueError, match="dim"):
+        make_mode("ridge", 3, lam=1.0)
+    with pytest.raises(ValueError, match="dimension"):
         make_mode("ogd", 0)
 
 
@@ -200,7 +205,7 @@ def test_sums_of_products_keep_their_error_bound():
             float(x) for pair in zip(a, b, strict=True) for x in _product(*pair)
         )
         bound = (n / 4 + 4) * 2.0**-53 * np.linalg.norm(a) * np.linalg.norm(b)
-        assert abs(kernels._dot(a, b, n) - exact) <= bound
+        assert abs(rows._dot(a, b, n) - exact) <= bound
 
 
 def _product(a, b):
@@ -237,3 +242,35 @@ def test_noise_on_a_grid_is_exact():
         with_noise(value, noise, 0.3, 50)
     with pytest.raises(ValueError, match="too large"):
         with_noise(value * 1e30, noise, grid, 50)
+
+
+def compiled(module):
+    """The functions of a kernel module, as they are written."""
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("module", KERNELS, ids=lambda module: module.__name__)
+def test_kernels_are_self_contained(module):
+    """numba's cache does not notice when a function in another file changes."""
+    tree = ast.parse(inspect.getsource(module))
+    imported = [
+        getattr(node, "module", None) or node.names[0].name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert not [name for name in imported if name.startswith("demur")]
+
+
+def test_what_kernels_share_is_the_same_code():
+    """Each module has its own copy, and copies must not drift apart."""
+    known = {}
+    shared = 0
+    for module in KERNELS:
+        for name, node in compiled(module).items():
+            if not name.startswith("_"):
+                continue
+            text = ast.dump(node)
+            shared += name in known
+            assert known.setdefault(name, text) == text, (module.__name__, name)
+    assert shared >= 6

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from demur.unlearning.errors import CertificateExceeded
-from demur.unlearning.models import Logistic, kernels
+from demur.unlearning import CertificateExceeded
+from demur.unlearning.models import Logistic
+from demur.unlearning.models.kernels import newton
 from tests.unlearning.modes_kit import records
 
 
@@ -23,7 +24,7 @@ def true_gradient(mode, X, Y, w=None):
     """Norm of the gradient over the live records, in extended precision."""
     w = (mode._vectors[0] if w is None else w).astype(np.longdouble)
     rows = np.array([mode.check(x, y)[0] for x, y in zip(X, Y, strict=True)])
-    rows = rows.reshape(-1, mode.dim).astype(np.longdouble)
+    rows = rows.reshape(-1, mode.dimension).astype(np.longdouble)
     total = rows.T @ (1 / (1 + np.exp(-rows @ w)) - Y) + mode.Lambda * w
     return float(np.sqrt(total @ total))
 
@@ -98,7 +99,7 @@ def forget_all(mode, X, Y, count, after=lambda mode: None):
     """Delete the first `count` records; the largest true gradient over its bound."""
     worst = 0.0
     for i in range(count):
-        mode.delete(X[i], Y[i], STILL[mode.dim])
+        mode.delete(X[i], Y[i], STILL[mode.dimension])
         after(mode)
         now = true_gradient(mode, X[i + 1 :], Y[i + 1 :])
         worst = np.maximum(worst, now / mode._scalars[1])
@@ -171,7 +172,7 @@ def test_m_is_the_largest_second_derivative():
     z = np.linspace(-6, 6, 200_001)
     p = 1 / (1 + np.exp(-z))
     largest = np.max(np.abs(p * (1 - p) * (1 - 2 * p)))
-    assert largest <= kernels.M_LOGISTIC <= largest * (1 + 1e-9)
+    assert largest <= newton.M_LOGISTIC <= largest * (1 + 1e-9)
 
 
 @pytest.mark.slow

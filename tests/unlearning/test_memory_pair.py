@@ -16,6 +16,7 @@ from demur.ledger import Budget, Draw, Ledger
 from demur.unlearning import (
     CalibrationRecord,
     Calibrator,
+    CapacityExhausted,
     DriftDetector,
     EarlyPrediction,
     Hooks,
@@ -23,15 +24,12 @@ from demur.unlearning import (
     MemoryPair,
     Phase,
     PrivacyOdometer,
-)
-from demur.unlearning.errors import (
-    CapacityExhausted,
     RecordExists,
     RecordMismatch,
     RecordNeeded,
     UnknownRecord,
+    make_mode,
 )
-from demur.unlearning.models import make_mode
 from demur.unlearning.stream.losses import best_in_hindsight
 
 DIM = 4
@@ -233,7 +231,7 @@ def test_bad_records_change_nothing(mode, x, y):
         model.delete(x, y)
     assert model.mode.digest() == digest and model.events_seen == seen
     assert model.odometer.capacity_remaining == left
-    assert model.odometer._reservation.drawn == 0
+    assert model.odometer._payment.reservation.drawn == 0
 
 
 def test_bad_options():
@@ -244,15 +242,15 @@ def test_bad_options():
         MemoryPair(3, odometer, calibration_records="drop")
     with pytest.raises(ValueError, match="mode must be one of"):
         MemoryPair(3, odometer, mode="magic")
-    with pytest.raises(ValueError, match="lambda_ is 0.2 here"):
-        MemoryPair(3, odometer, lambda_=0.2)
+    with pytest.raises(ValueError, match="lam is 0.2 here"):
+        MemoryPair(3, odometer, lam=0.2)
     with pytest.raises(TypeError, match="kapa"):
         MemoryPair(3, odometer, kapa=1.0)
     with pytest.raises(ValueError, match="4 features"):
         MemoryPair(3, odometer, mode=make_mode("ogd", 4))
     with pytest.raises(ValueError, match="comparator"):
         MemoryPair(3, odometer, comparator=[1.0, math.nan, 0.0])
-    with pytest.raises(ValueError, match="dim"):
+    with pytest.raises(ValueError, match="dimension"):
         MemoryPair(0, odometer)
     with pytest.raises(TypeError, match="odometer must be a PrivacyOdometer"):
         MemoryPair(3, "ledger.db")
@@ -348,9 +346,9 @@ def test_a_subjects_records_sum_their_shifts(monkeypatch):
     drawn = []
     plain = model.odometer.noise
 
-    def noted(draw, shift, dim):
+    def noted(draw, shift, dimension, **request):
         drawn.append(shift)
-        return plain(draw, shift, dim)
+        return plain(draw, shift, dimension, **request)
 
     monkeypatch.setattr(model.odometer, "noise", noted)
     bounds = [model.mode.shift_bound(k) for k in (1, 3)]
@@ -365,9 +363,47 @@ def test_a_subjects_records_sum_their_shifts(monkeypatch):
         model.insert(X[0], Y[0], subject_id="Ada")
 
 
-def test_a_subjects_second_request_needs_a_promise_for_two():
+def one_request():
+    """An odometer under which every subject asks once."""
+    return PrivacyOdometer(1.0, 1e-5, 0.1, gamma=2.0, requests_per_subject=1)
+
+
+def test_later_requests_of_a_subject_get_more_noise_and_more_of_the_capacity():
     X, Y = of("ogd")
     model = ready()
+    odometer = model.odometer
+    for i in range(4):
+        model.insert(X[i], Y[i], record_id=f"p{i}", subject_id="Ada")
+    left, spent = odometer.capacity_remaining, []
+    for number in range(1, 4):
+        model.delete(record_id=f"p{number}")
+        assert odometer.multiplier(number) == pytest.approx(number * odometer.z)
+        left -= number**2
+        assert odometer.capacity_remaining == left
+        spent.append(odometer.epsilon_spent)
+    assert spent == sorted(spent) and spent[-1] < 1.0
+    assert odometer.deletions_made == 3 and odometer.capacity_used == 14
+    model.insert(X[5], Y[5], record_id="q", subject_id="Bob")
+    model.delete(record_id="q")
+    assert odometer.epsilon_spent == spent[-1], "another person's first request"
+
+
+def test_a_later_request_that_the_capacity_does_not_hold_is_refused():
+    X, Y = of("ogd")
+    model = ready()
+    for i in range(2):
+        model.insert(X[i], Y[i], record_id=f"p{i}", subject_id="Ada")
+    model.delete(record_id="p0")
+    model.odometer.deletion_capacity = 1 + 3
+    digest = model.mode.digest()
+    with pytest.raises(CapacityExhausted, match="4 more asked for: regret"):
+        model.delete(record_id="p1")
+    assert model.mode.digest() == digest and model.odometer.deletions_made == 1
+
+
+def test_a_subjects_second_request_needs_a_promise_for_two():
+    X, Y = of("ogd")
+    model = ready(odometer=one_request())
     for i in range(2):
         model.insert(X[i], Y[i], record_id=f"p{i}", subject_id="Ada")
     model.delete(record_id="p0")
@@ -390,7 +426,7 @@ def test_a_subjects_second_request_needs_a_promise_for_two():
 
 
 def test_a_record_that_comes_back_without_a_name_is_still_its_subjects():
-    model = ready()
+    model = ready(odometer=one_request())
     X, Y = of("ogd")
     model.insert(X[0], Y[0], record_id="a", subject_id="Ada")
     model.delete(record_id="a")
@@ -432,7 +468,7 @@ def test_another_record_than_the_one_learned_is_refused(mode):
 
 def test_several_deletions_keep_what_each_subject_may_ask_for():
     X, Y = of("ogd")
-    model = ready()
+    model = ready(odometer=one_request())
     for i in range(2):
         model.insert(X[i], Y[i], record_id=f"p{i}", subject_id="Ada")
     digest = model.mode.digest()
@@ -474,19 +510,19 @@ def test_ridge_deletion_is_the_replay():
         np.vstack([X[:60], X[160:300]]), np.concatenate([Y[:60], Y[160:300]])
     )
     assert model.mode.digest() == replay.digest()
-    assert model.odometer.eps_spent == 0.0
+    assert model.odometer.epsilon_spent == 0.0
 
 
 @pytest.mark.slow
 def test_ogd_noise_has_the_deviation_of_its_shift():
     """Over many models: the weights move by N(0, (z shift)^2) and no more."""
     moves, expected = [], 0.0
-    dim = 400
+    dimension = 400
     rng = np.random.default_rng(1)
-    X = rng.normal(size=(300, dim)) / math.sqrt(dim)
+    X = rng.normal(size=(300, dimension)) / math.sqrt(dimension)
     for _ in range(12):
         odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=5.0)
-        model = MemoryPair(dim, odometer, radius=10.0)
+        model = MemoryPair(dimension, odometer, radius=10.0)
         model.finalize_calibration(1.0)
         model.insert_many(X, X[:, 0])
         odometer.finalize_with(model.stats, T_estimate=10**6)
@@ -504,20 +540,29 @@ def test_ogd_noise_has_the_deviation_of_its_shift():
 def acts_of(model, forget):
     """In which order a deletion spends, draws and changes the model."""
     acts = []
-    spend, noise, apply = model.odometer.spend, model.odometer.noise, model.mode.delete
 
     def noted(name, act):
         def run(*args, **kwargs):
-            acts.append((name, model.odometer._reservation.drawn))
+            acts.append((name, model.odometer._payment.reservation.drawn))
             return act(*args, **kwargs)
 
         return run
 
-    model.odometer.spend = noted("spend", spend)
-    model.odometer.noise = noted("noise", noise)
-    model.mode.delete = noted("state", apply)
+    model.odometer.spend = noted("spend", model.odometer.spend)
+    model.odometer.noise = noted("noise", model.odometer.noise)
+    model.mode.delete = noted("state", model.mode.delete)
+    model.mode.restore = noted("state", model.mode.restore)
     forget(model)
     return acts
+
+
+@pytest.mark.parametrize("mode", ["ogd", "logistic", "ridge"])
+def test_the_state_changes_after_the_draw(mode):
+    """Whether the noise enters the computation (ogd), ends it, or there is none."""
+    X, Y = of(mode)
+    acts = acts_of(ready(mode), lambda model: model.delete(X[200], Y[200]))
+    noise = [] if mode == "ridge" else [("noise", 1)]
+    assert acts == [("spend", 0), *noise, ("state", 1)]
 
 
 def test_spend_then_noise_then_state():
@@ -528,7 +573,7 @@ def test_spend_then_noise_then_state():
         model.delete(X[200], Y[200])
 
     def sabotaged(model):  # draws first, and pays when it is done
-        draw = Draw(model.odometer._reservation.entry, 0)
+        draw = Draw(model.odometer.entry, 0)
         noise = model.odometer.noise(draw, model.mode.shift_bound(), DIM)
         model.mode.delete(None, None, noise.values, grid=noise.grid)
         model.odometer.spend()
@@ -542,14 +587,16 @@ def test_a_failure_after_the_draw_leaves_it_spent(mode, monkeypatch):
     model = ready(mode)
     X, Y = of(mode)
 
-    def broken(draw, shift, dim):
+    def broken(draw, shift, dimension, **request):
         raise MemoryError
 
     monkeypatch.setattr(model.odometer, "noise", broken)
     digest = model.mode.digest()
     with pytest.raises(MemoryError):
         model.delete(X[200], Y[200])
-    assert model.odometer.deletions_made == 1 == model.odometer._reservation.drawn
+    assert (
+        model.odometer.deletions_made == 1 == model.odometer._payment.reservation.drawn
+    )
     assert model.mode.digest() == digest and model.deletes_seen == 0
 
 
@@ -572,10 +619,10 @@ def test_weights_that_no_grid_holds_are_refused_before_it_spends(mode, monkeypat
     model = ready(mode)
     X, Y = of(mode)
     digest = model.mode.digest()
-    monkeypatch.setattr(model.odometer, "check_shift", lambda shift, dim: 2.0**-80)
+    monkeypatch.setattr(model.odometer, "check_shift", lambda *_, **__: 2.0**-80)
     with pytest.raises(ValueError, match="too large for this grid"):
         model.delete(X[200], Y[200])
-    assert model.odometer._reservation.drawn == 0 and model.deletes_seen == 0
+    assert model.odometer._payment.reservation.drawn == 0 and model.deletes_seen == 0
     assert model.mode.digest() == digest
 
 
@@ -583,7 +630,7 @@ def test_a_copy_that_no_grid_holds_is_refused_before_it_spends():
     model = ready("logistic", tolerance=1e-11)
     with pytest.raises(ValueError, match="too large for this grid"):
         model.publish()
-    assert model.odometer._reservation.drawn == 0
+    assert model.odometer._payment.reservation.drawn == 0
 
 
 @pytest.mark.slow
@@ -790,7 +837,7 @@ def test_empirical_regret_by_hand_and_under_its_bound():
     model = ready(metrics=True, comparator=u)
     for i in range(300, 600):
         model.insert(X[i], Y[i])
-    replay = make_mode("ogd", DIM, lambda_=0.1, radius=1.0)
+    replay = make_mode("ogd", DIM, lam=0.1, radius=1.0)
     total = 0.0
     for x, y in zip(X, Y, strict=True):
         w = replay.published()
@@ -917,8 +964,8 @@ def test_the_statement_names_theorem_scope_and_what_is_not_covered(mode):
     ):
         assert line in text
     promise = {
-        "ogd": "Scope 'subject'",
-        "logistic": "Epsilon is at most 1 at delta 1e-05 (gdp)",
+        "ogd": "one person's deleted records, up to epsilon 1 and delta 1e-05",
+        "logistic": "(scope 'subject', accounting 'gdp')",
         "ridge": "Epsilon is 0",
         "seed": "Nothing is certified",
     }
@@ -929,7 +976,7 @@ def test_the_statement_of_joint_scope():
     odometer = PrivacyOdometer(
         1.0, 1e-5, 0.1, gamma=2.0, scope="joint", accounting="zcdp"
     )
-    assert "all deleted records" in ready(odometer=odometer).statement()
+    assert "never saw any deleted record" in ready(odometer=odometer).statement()
 
 
 @pytest.mark.slow

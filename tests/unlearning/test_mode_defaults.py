@@ -2,10 +2,10 @@
 
 import pytest
 
-from demur.unlearning.models import make_mode
+from demur.unlearning import make_mode
 
 DEFAULTS = {
-    "seed": {"step": 0.5, "m_max": 10, "L": 1.0, "lambda_": 1.0},
+    "seed": {"step": 0.5, "m_max": 10, "L": 1.0, "lam": 1.0},
     "ridge": {
         "norm_bound": 1.0,
         "y_bound": 1.0,
@@ -18,7 +18,7 @@ DEFAULTS = {
     "ogd": {
         "loss": "huber",
         "norm_bound": 1.0,
-        "lambda_": 0.1,
+        "lam": 0.1,
         "kappa": 1.0,
         "radius": None,
         "t0": None,

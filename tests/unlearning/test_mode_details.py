@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demur.unlearning.models import make_mode
+from demur.unlearning import make_mode
 from demur.unlearning.models.base import Mode
 from tests.unlearning.modes_kit import unit_rows
 
@@ -11,7 +11,7 @@ from tests.unlearning.modes_kit import unit_rows
 @pytest.mark.parametrize("radius", [None, 0.5])
 def test_the_rounding_error_of_an_ogd_step_is_the_stated_one(radius):
     """u (c R + eta (B^2 R (d/4 + 8) + 16 G)), c = 4, or d + 20 where steps project."""
-    mode = make_mode("ogd", 12, norm_bound=3.0, lambda_=0.5, radius=radius)
+    mode = make_mode("ogd", 12, norm_bound=3.0, lam=0.5, radius=radius)
     each, data = mode._step_error()
     R, G = mode.radius, mode.gradient_bound
     assert each == pytest.approx((4.0 if radius is None else 32.0) * R, rel=1e-14)
@@ -62,16 +62,14 @@ def test_ridge_solves_by_its_clock_and_not_by_its_records(skips):
 
 
 @pytest.mark.parametrize(("loss", "beta"), [("huber", 1.0), ("logistic", 0.25)])
-@pytest.mark.parametrize("lambda_", [0.3, 0.07])
-def test_steps_begin_where_the_theorem_lets_them(loss, beta, lambda_):
+@pytest.mark.parametrize("lam", [0.3, 0.07])
+def test_steps_begin_where_the_theorem_lets_them(loss, beta, lam):
     """t0 >= beta B^2 / lambda (and 1 more), never rounded down to a whole number."""
-    mode = make_mode("ogd", 2, loss=loss, norm_bound=1.5, lambda_=lambda_)
-    least = 1.0 + beta * 2.25 / lambda_
+    mode = make_mode("ogd", 2, loss=loss, norm_bound=1.5, lam=lam)
+    least = 1.0 + beta * 2.25 / lam
     assert least <= mode.t0 <= least * (1 + 1e-9)
     with pytest.raises(ValueError, match="t0"):
-        make_mode(
-            "ogd", 2, loss=loss, norm_bound=1.5, lambda_=lambda_, t0=least * (1 - 1e-6)
-        )
+        make_mode("ogd", 2, loss=loss, norm_bound=1.5, lam=lam, t0=least * (1 - 1e-6))
 
 
 @pytest.mark.parametrize("key", ["H", "P", "gram"])

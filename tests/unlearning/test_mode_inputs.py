@@ -62,11 +62,11 @@ def test_the_smallest_and_the_largest_norm_bound_are_allowed(bound):
 
 def test_no_clipped_row_is_longer_than_the_longest():
     draw = np.random.default_rng(0)
-    for dim in (1, 2, 50, 700):
-        longest = inputs.longest(0.3, dim)
+    for dimension in (1, 2, 50, 700):
+        longest = inputs.longest(0.3, dimension)
         assert 0.3 < longest < 0.3 * (1 + 1e-10)
         for size in (0.3, 1.0, 1e150, 1e300):
-            row = draw.normal(size=dim)
+            row = draw.normal(size=dimension)
             row *= size / np.linalg.norm(row)
             clipped = inputs.clipped(row, 0.3)
             assert 0.3 * (1 - 1e-9) <= math.hypot(*clipped) <= longest

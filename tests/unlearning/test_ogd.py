@@ -29,7 +29,7 @@ def test_a_worst_case_record_reaches_the_bound():
     # 5,000 ticks, lambda 0.1, d 20; learned early, in the middle and last.
     for i in (0, 2500, 4999):
         X, Y = worst_case(5000, 20, [i])
-        distance, bound = shift(lambda: OGD(20, lambda_=0.1), X, Y, {i})
+        distance, bound = shift(lambda: OGD(20, lam=0.1), X, Y, {i})
         assert 0.9 * bound <= distance <= bound
         assert bound == pytest.approx(1 / (0.1 * (5000 + 11)), rel=1e-6)
 
@@ -47,29 +47,27 @@ def test_a_subjects_worst_records_add_up():
     d=st.integers(1, 6),
     n=st.integers(1, 60),
     loss=st.sampled_from(["huber", "logistic"]),
-    lambda_=st.floats(1e-3, 10.0),
+    lam=st.floats(1e-3, 10.0),
     kappa=st.floats(0.01, 100.0),
     bound=st.floats(0.1, 10.0),
     share=st.floats(0.05, 3.0),
     late=st.floats(1.0, 30.0),
 )
-def test_no_stream_moves_it_farther(
-    seed, d, n, loss, lambda_, kappa, bound, share, late
-):
+def test_no_stream_moves_it_farther(seed, d, n, loss, lam, kappa, bound, share, late):
     X, Y = records(n, d, seed=seed, norm=bound)
     rng = np.random.default_rng(seed)
     if loss == "huber":
         Y = Y * 10.0 ** rng.uniform(-2, 4, size=n)
-    probe = OGD(d, loss=loss, lambda_=lambda_, kappa=kappa, norm_bound=bound)
+    probe = OGD(d, loss=loss, lam=lam, kappa=kappa, norm_bound=bound)
 
     def make():
         return OGD(
             d,
             loss=loss,
-            lambda_=lambda_,
+            lam=lam,
             kappa=kappa,
             norm_bound=bound,
-            radius=share * probe.gradient_bound / lambda_,
+            radius=share * probe.gradient_bound / lam,
             t0=late * probe.t0,
         )
 
@@ -81,9 +79,9 @@ def test_no_stream_moves_it_farther(
 
 def rigged(**changes):
     """An ogd whose constants were changed behind its back."""
-    mode = OGD(2, lambda_=0.1, kappa=changes.pop("kappa", 1.0), radius=1e9)
+    mode = OGD(2, lam=0.1, kappa=changes.pop("kappa", 1.0), radius=1e9)
     for place, value in changes.items():
-        index = ["lambda_", "kappa_used", "norm_used", "radius_used", "t0"].index(place)
+        index = ["lam", "kappa_used", "norm_used", "radius_used", "t0"].index(place)
         mode._constants[index] = value
         if place == "t0":
             mode.t0 = value  # the bound believes it too
@@ -95,10 +93,10 @@ def test_twin_without_t0_is_caught():
     X, Y = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0.2, 1.0])
     distance, bound = shift(lambda: rigged(t0=0.0), X, Y, {0})
     assert distance == pytest.approx(9.0) and bound == pytest.approx(5.0, rel=1e-4)
-    distance, bound = shift(lambda: OGD(2, lambda_=0.1, radius=1e9), X, Y, {0})
+    distance, bound = shift(lambda: OGD(2, lam=0.1, radius=1e9), X, Y, {0})
     assert distance <= bound
     with pytest.raises(ValueError, match="beta / lambda"):
-        OGD(2, lambda_=0.1, t0=10.0)
+        OGD(2, lam=0.1, t0=10.0)
 
 
 def test_twin_that_does_not_clip_the_residual_is_caught():
@@ -135,15 +133,15 @@ def test_twin_with_a_replay_on_another_clock_is_caught():
 @pytest.mark.parametrize("share", [0.2, 1.0])
 def test_rounding_stays_within_what_is_charged(loss, share):
     """The same steps in extended precision, 20,000 of them."""
-    n, d, lambda_ = 20_000, 9, 0.05
+    n, d, lam = 20_000, 9, 0.05
     X, Y = unit_rows(n, d, seed=5)
     Y = Y * 3 if loss == "huber" else (Y > 0).astype(float)
-    reach = OGD(d, loss=loss, lambda_=lambda_).radius
-    mode = OGD(d, loss=loss, lambda_=lambda_, radius=share * 0.1 * reach)
+    reach = OGD(d, loss=loss, lam=lam).radius
+    mode = OGD(d, loss=loss, lam=lam, radius=share * 0.1 * reach)
     mode.insert_many(X, Y)
     long = np.longdouble
     w = np.zeros(d, dtype=long)
-    lam, t0, radius = long(lambda_), long(mode.t0), long(mode.radius)
+    lam, t0, radius = long(lam), long(mode.t0), long(mode.radius)
     rows, one = X.astype(long), long(1)
     for t in range(n):
         score = rows[t] @ w
@@ -168,9 +166,9 @@ def test_one_step_against_exact_arithmetic(share):
     rng = np.random.default_rng(9)
     d, worst = 3, 0.0
     for _ in range(400):
-        lambda_ = 10.0 ** rng.uniform(-3, 1)
-        free = OGD(d, lambda_=lambda_)
-        mode = free if share == 1.0 else OGD(d, lambda_=lambda_, radius=free.radius / 2)
+        lam = 10.0 ** rng.uniform(-3, 1)
+        free = OGD(d, lam=lam)
+        mode = free if share == 1.0 else OGD(d, lam=lam, radius=free.radius / 2)
         w, x = rng.normal(size=(2, d))
         w *= mode.radius / np.linalg.norm(w) * (1 - 1e-15)
         x *= rng.uniform(0.1, 0.99) / np.linalg.norm(x)
@@ -181,7 +179,7 @@ def test_one_step_against_exact_arithmetic(share):
         slope = sum(a * b for a, b in zip(W, X, strict=True)) - Fraction(y)
         slope = min(max(slope, Fraction(-1)), Fraction(1))
         tau = ticks + 1 + Fraction(mode.t0)
-        step = slope / (Fraction(lambda_) * tau)
+        step = slope / (Fraction(lam) * tau)
         exact = [a * (tau - 1) / tau - step * b for a, b in zip(W, X, strict=True)]
         length = Fraction(math.sqrt(sum(v * v for v in exact)))
         shorter = min(Fraction(1), Fraction(mode.radius) / length)
@@ -190,7 +188,7 @@ def test_one_step_against_exact_arithmetic(share):
             for a, b in zip(exact, mode.published(), strict=True)
         ]
         a, b = mode._step_error()
-        limit = 2.0**-53 * (a + b / (lambda_ * float(tau)))
+        limit = 2.0**-53 * (a + b / (lam * float(tau)))
         worst = np.maximum(worst, float(np.linalg.norm(gaps)) / limit)
     assert worst <= 1.0
     if share == 1.0:
@@ -200,7 +198,7 @@ def test_one_step_against_exact_arithmetic(share):
 def test_a_long_row_whose_norm_rounds_down_is_within_the_bound():
     """200,000 squares are summed with errors: this row is 1.000000000001194 long."""
     d, entry = 200_000, float.fromhex("0x1.2515fdab85e59p-9")
-    mode = OGD(d, lambda_=1e3)
+    mode = OGD(d, lam=1e3)
     mode.insert(np.full(d, entry), 1e9)
     moved = float(mode.published()[0])
     assert moved * math.sqrt(d) <= mode.shift_bound()
@@ -434,16 +432,16 @@ def test_twin_with_half_the_joint_noise_is_caught():
 @pytest.mark.parametrize(
     "config",
     [
-        {"lambda_": 0.0},
-        {"lambda_": float("nan")},
+        {"lam": 0.0},
+        {"lam": float("nan")},
         {"kappa": -1.0},
         {"norm_bound": float("inf")},
         {"radius": 0.0},
         {"t0": float("nan")},
         {"loss": "squared"},
-        {"lambda_": 1e-300, "norm_bound": 1e10},
+        {"lam": 1e-300, "norm_bound": 1e10},
         {"norm_bound": 1e-170},  # squares of rows vanish: none would be clipped
-        {"norm_bound": 1e160, "lambda_": 1e300},  # squares overflow
+        {"norm_bound": 1e160, "lam": 1e300},  # squares overflow
         {"radius": 1e305},
     ],
 )

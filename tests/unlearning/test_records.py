@@ -1,4 +1,4 @@
-"""What is kept of a record: marks that tell nothing, and boxes that can be shredded."""
+"""What is stored of a record: pseudonyms, and boxes whose keys can be erased."""
 
 import traceback
 from pathlib import Path
@@ -9,16 +9,16 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from demur.core.entropy import Seeded
-from demur.unlearning.errors import (
+from demur.unlearning import (
     RecordNeeded,
     ServiceBusy,
     ServiceDamaged,
     ServiceMismatch,
+    UnlearningService,
 )
 from demur.unlearning.records import store
-from demur.unlearning.records.encrypted_records import Vault
-from demur.unlearning.records.pseudonyms import Marks, claim
-from demur.unlearning.service.service import UnlearningService
+from demur.unlearning.records.encrypted_records import EncryptedRecords
+from demur.unlearning.records.pseudonyms import Pseudonyms, claim
 from tests.unlearning.service_kit import (
     bytes_of,
     files_with,
@@ -34,15 +34,17 @@ def path(tmp_path):
     return tmp_path / "model.db"
 
 
-def key_of(path, mark):
+def key_of(path, pseudonym):
     keys = path.parent / "model.db.keys" / "records.db"
-    ((key,),) = sql(keys, "SELECT key FROM demur_record_keys WHERE mark = ?", mark)
+    ((key,),) = sql(
+        keys, "SELECT key FROM demur_record_keys WHERE pseudonym = ?", pseudonym
+    )
     return key
 
 
 def test_marks_are_keyed_and_told_apart_by_their_kind(tmp_path):
-    one, other = Marks.create(tmp_path / "a"), Marks.create(tmp_path / "b")
-    assert Marks.load(tmp_path / "a").record("ada") == one.record("ada")
+    one, other = Pseudonyms.create(tmp_path / "a"), Pseudonyms.create(tmp_path / "b")
+    assert Pseudonyms.load(tmp_path / "a").record("ada") == one.record("ada")
     x, y = record(1)
     for make in (
         lambda m: m.record("ada"),
@@ -57,13 +59,13 @@ def test_marks_are_keyed_and_told_apart_by_their_kind(tmp_path):
     assert one.content([0.0, 1.0], 1) == one.content([-0.0, 1.0], 1.0)
     assert one.content([1.0, 2.0], 3.0) != one.content([1.0], 2.0)
     with pytest.raises(ServiceMismatch, match="not beside"):
-        Marks.load(tmp_path / "c")
+        Pseudonyms.load(tmp_path / "c")
 
 
 def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
     with open_service(path) as service:
         fill(service, range(2))
-    secret = path.parent / "model.db.keys" / "unlearning-marks.key"
+    secret = path.parent / "model.db.keys" / "unlearning-pseudonyms.key"
     assert secret.stat().st_mode & 0o777 == 0o600
     kept = secret.read_bytes()
     secret.unlink()
@@ -102,7 +104,7 @@ def test_a_service_in_use_never_takes_up_a_secret_from_a_seed(path, monkeypatch)
     assert seeded in {file.read_bytes() for file in folder.iterdir()}
     with open_service(path) as service:
         fill(service, range(2))
-        assert service._keeper.marks.own() != Marks(seeded).own()
+        assert service._state.pseudonyms.own() != Pseudonyms(seeded).own()
     with UnlearningService.open(path) as service:
         assert service.delete(1).generation == 1 and service.verify().ok
 
@@ -122,62 +124,67 @@ def test_no_file_holds_an_id_or_a_raw_record(path):
         for needle in needles:
             assert files_with(path, needle) == []
         # The search does find what is there.
-        mark = service._keeper.marks.record("Ada Lovelace")
-        assert "model.db" in "".join(files_with(path, mark.encode()))
+        pseudonym = service._state.pseudonyms.record("Ada Lovelace")
+        assert "model.db" in "".join(files_with(path, pseudonym.encode()))
 
 
 def test_a_box_opens_for_its_own_key_and_label_alone(tmp_path):
-    place = store.ServiceStore(str(tmp_path / "boxes.db"))
-    place.create(store.metadata)
-    vault = Vault(tmp_path / "keys")
+    database = store.ServiceStore(str(tmp_path / "boxes.db"))
+    database.create(store.metadata)
+    encrypted = EncryptedRecords(tmp_path / "keys")
     x, y = record(1)
-    vault.seal("a", 1, x, y)
-    vault.seal("b", 1, -x, y)
-    vault.write_keys()
-    with place.write() as connection:
-        vault.write(connection)
-    vault.written()
-    with place.read() as connection:
-        opened, target = vault.open(connection, "a")
+    encrypted.seal("a", 1, x, y)
+    encrypted.seal("b", 1, -x, y)
+    encrypted.write_keys()
+    with database.write() as connection:
+        encrypted.write(connection)
+    encrypted.written()
+    with database.read() as connection:
+        opened, target = encrypted.open(connection, "a")
         assert opened.tolist() == x.tolist() and target == y
-        assert [mark for mark, _, _ in vault.everything(connection)] == ["a", "b"]
+        assert [pseudonym for pseudonym, _, _ in encrypted.everything(connection)] == [
+            "a",
+            "b",
+        ]
         with pytest.raises(RecordNeeded):
-            vault.open(connection, "c")
-    with place.write() as connection:  # the box of b under the name of a
+            encrypted.open(connection, "c")
+    with database.write() as connection:  # the box of b under the name of a
         body = connection.execute(
-            sa.select(store.boxes.c.body).where(store.boxes.c.mark == "b")
+            sa.select(store.boxes.c.body).where(store.boxes.c.pseudonym == "b")
         ).scalar_one()
         connection.execute(
-            store.boxes.update().where(store.boxes.c.mark == "a").values(body=body)
+            store.boxes.update().where(store.boxes.c.pseudonym == "a").values(body=body)
         )
-    with place.read() as connection:
+    with database.read() as connection:
         with pytest.raises(ServiceDamaged, match="was changed"):
-            vault.open(connection, "a")
-    vault.erase({"b": 1})
-    with place.read() as connection:
+            encrypted.open(connection, "a")
+    encrypted.erase({"b": 1})
+    with database.read() as connection:
         with pytest.raises(ServiceDamaged, match="key"):
-            vault.open(connection, "b")
-    vault.close()
-    place.close()
+            encrypted.open(connection, "b")
+    encrypted.close()
+    database.close()
 
 
 def test_deleting_erases_key_box_and_old_state_from_every_file(path):
     with open_service(path, mode="ridge", record_store="encrypted") as service:
         fill(service, range(6))
-        mark = service._keeper.marks.record(3)
-        key = key_of(path, mark)
+        pseudonym = service._state.pseudonyms.record(3)
+        key = key_of(path, pseudonym)
         ((box,),) = sql(
-            path, "SELECT body FROM demur_unlearning_boxes WHERE mark = ?", mark
+            path,
+            "SELECT body FROM demur_unlearning_boxes WHERE pseudonym = ?",
+            pseudonym,
         )
-        sums = service._keeper.mode.state()["sums"].tobytes()
-        content = service._keeper.marks.content(*record(3)).encode()
+        sums = service._state.mode.state()["sums"].tobytes()
+        content = service._state.pseudonyms.content(*record(3)).encode()
         assert files_with(path, content) != []
         copy = bytes_of(path)  # a backup from before
         assert any(key in data for data in copy.values())
         assert any(sums in data for data in copy.values())
         # The backup of the database alone cannot be read, that of the keys can.
         plain = ChaCha20Poly1305(key).decrypt(
-            bytes(12), box, f"demur record\0{mark}\x001".encode()
+            bytes(12), box, f"demur record\0{pseudonym}\x001".encode()
         )
         assert plain == np.append(*record(3)).tobytes()
         assert not any(
@@ -230,10 +237,10 @@ def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
 def test_keys_without_boxes_are_swept_away_on_opening(path):
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(3))
-        mark = service._keeper.marks.record(1)
-    key = key_of(path, mark)
+        pseudonym = service._state.pseudonyms.record(1)
+    key = key_of(path, pseudonym)
     # A crash after the commit of a deletion and before the key was erased.
-    sql(path, "DELETE FROM demur_unlearning_boxes WHERE mark = ?", mark)
+    sql(path, "DELETE FROM demur_unlearning_boxes WHERE pseudonym = ?", pseudonym)
     with UnlearningService.open(path):
         assert files_with(path, key) == []
 
@@ -242,10 +249,10 @@ def test_no_error_shows_what_was_written(path):
     """A statement that fails names its table, not its values."""
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(2))
-        mark = service._keeper.marks.record(7)
+        pseudonym = service._state.pseudonyms.record(7)
         keys = path.parent / "model.db.keys" / "records.db"
-        sql(keys, "INSERT INTO demur_record_keys VALUES (?, 1, x'00')", mark)
+        sql(keys, "INSERT INTO demur_record_keys VALUES (?, 1, x'00')", pseudonym)
         with pytest.raises(sa.exc.IntegrityError) as error:
             fill(service, [7])
         assert "demur_record_keys" in str(error.value)
-        assert mark not in "".join(traceback.format_exception(error.value))
+        assert pseudonym not in "".join(traceback.format_exception(error.value))

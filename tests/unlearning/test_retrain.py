@@ -5,13 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from demur.unlearning import verify_against_retrain
 from demur.unlearning.models import OGD, Logistic, Ridge, Seed
-from demur.unlearning.retrain.comparison import (
-    Forget,
-    Learn,
-    stream,
-    verify_against_retrain,
-)
+from demur.unlearning.retrain.comparison import Deletion, Insertion, stream
 from tests.unlearning.modes_kit import unit_rows, worst_case
 
 DELETIONS = {60: 5, 120: 119, 180: (1, 2, 150), 240: 77, 300: 299, 399: 3}
@@ -23,7 +19,7 @@ def targets(Y, mode):
 
 
 def report_on(mode, deletions=DELETIONS, *, n=400, trials=1500, **options):
-    X, Y = unit_rows(n, mode.dim)
+    X, Y = unit_rows(n, mode.dimension)
     events = stream(X, targets(Y, mode), deletions)
     return verify_against_retrain(mode, events, trials=trials, **options)
 
@@ -33,13 +29,13 @@ def report_on(mode, deletions=DELETIONS, *, n=400, trials=1500, **options):
     "mode",
     [
         OGD(12),
-        OGD(12, loss="logistic", lambda_=0.05),
+        OGD(12, loss="logistic", lam=0.05),
         OGD(12, radius=0.3),
         Ridge(12, y_bound=3.0),
         Ridge(40, refresh=33, bits=24),
         Logistic(12, Lambda=5.0, tolerance=1e-2),
     ],
-    ids=lambda m: f"{m.name}-{m.dim}",
+    ids=lambda m: f"{m.name}-{m.dimension}",
 )
 def test_sound_modes_pass(mode):
     report = report_on(mode)
@@ -78,9 +74,9 @@ def test_old_records_leave_the_seeds_pairs_but_its_step_still_moves_away():
 class LeakyInState(OGD):
     """Keeps the last records in its state, as a cache would."""
 
-    def __init__(self, dim, **config):
-        super().__init__(dim, **config)
-        self.cache = np.zeros((16, dim))
+    def __init__(self, dimension, **config):
+        super().__init__(dimension, **config)
+        self.cache = np.zeros((16, dimension))
 
     def insert_many(self, X, Y):
         self.cache = np.roll(self.cache, -len(X), axis=0)
@@ -98,8 +94,8 @@ class LeakyInState(OGD):
 class LeakyOutside(OGD):
     """Keeps them beside its state, in an attribute nobody declared."""
 
-    def __init__(self, dim, **config):
-        super().__init__(dim, **config)
+    def __init__(self, dimension, **config):
+        super().__init__(dimension, **config)
         self.seen = {"recent": []}
 
     def insert_many(self, X, Y):
@@ -123,8 +119,8 @@ def test_a_leaky_cache_is_found_beside_the_state():
     assert "seen['recent']" in report.traces[0].where
 
 
-def worst_events(dim=8, n=400, at=(7,)):
-    X, Y = worst_case(n, dim, at)
+def worst_events(dimension=8, n=400, at=(7,)):
+    X, Y = worst_case(n, dimension, at)
     return stream(X, Y, {n - 1: at})
 
 
@@ -168,9 +164,9 @@ def test_float_sums_are_caught_by_their_digest():
     class FloatRidge(Ridge):
         """Ridge on float sums of the same products."""
 
-        def __init__(self, dim, **config):
-            super().__init__(dim, **config)
-            self.gram = np.zeros((dim, dim))
+        def __init__(self, dimension, **config):
+            super().__init__(dimension, **config)
+            self.gram = np.zeros((dimension, dimension))
 
         def insert_many(self, X, Y):
             for x in X:
@@ -225,10 +221,11 @@ def test_renewal_happens_where_the_certificate_runs_out():
 def test_factories_and_labels_of_any_kind():
     X, Y = unit_rows(30, 5)
     events = [
-        Learn(f"p{i}", x, float(y)) for i, (x, y) in enumerate(zip(X, Y, strict=True))
+        Insertion(f"p{i}", x, float(y))
+        for i, (x, y) in enumerate(zip(X, Y, strict=True))
     ]
     report = verify_against_retrain(
-        lambda: OGD(5), [*events, Forget(("p3", "p9"))], trials=100
+        lambda: OGD(5), [*events, Deletion(("p3", "p9"))], trials=100
     )
     assert report.passed and report.deletions[0].records == ("p3", "p9")
     assert dataclasses.is_dataclass(report)
@@ -245,19 +242,19 @@ def test_small_dimensions_are_not_searched_and_say_so():
 
 def test_streams_that_make_no_sense_are_refused():
     x = np.ones(3)
-    learn = Learn("a", x, 1.0)
+    learn = Insertion("a", x, 1.0)
     for events, message in (
         ([learn], "nothing to compare"),
-        ([learn, Forget(("b",))], "not live"),
-        ([learn, Forget(())], "not live"),
-        ([learn, Forget(("a",)), Forget(("a",))], "not live"),
+        ([learn, Deletion(("b",))], "not live"),
+        ([learn, Deletion(())], "not live"),
+        ([learn, Deletion(("a",)), Deletion(("a",))], "not live"),
         ([learn, learn], "twice"),
     ):
         with pytest.raises(ValueError, match=message):
             verify_against_retrain(OGD(3), events)
-    with pytest.raises(TypeError, match="Learn and Forget"):
+    with pytest.raises(TypeError, match="Insertion and Deletion"):
         other: list = [("insert", x, 1.0)]
         verify_against_retrain(OGD(3), other)
     for options in ({"trials": 0}, {"confidence": 1.0}, {"epsilon": -1.0}):
         with pytest.raises(ValueError):
-            verify_against_retrain(OGD(3), [learn, Forget(("a",))], **options)
+            verify_against_retrain(OGD(3), [learn, Deletion(("a",))], **options)

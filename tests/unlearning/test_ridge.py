@@ -42,9 +42,9 @@ def test_20000_inserts_and_10000_deletes_leave_the_survivors_alone():
 class FloatRidge(Ridge):
     """The twin: the same sums in floating point."""
 
-    def __init__(self, dim, **config):
-        super().__init__(dim, **config)
-        self.gram = np.zeros((dim + 1, dim + 1))
+    def __init__(self, dimension, **config):
+        super().__init__(dimension, **config)
+        self.gram = np.zeros((dimension + 1, dimension + 1))
 
     def insert(self, x, y):
         predicted = super().insert(x, y)

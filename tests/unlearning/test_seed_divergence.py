@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demur.unlearning.models import make_mode
+from demur.unlearning import make_mode
 
 HUGE = np.array([1.7e308, 0.0])
 

@@ -13,9 +13,10 @@ import pytest
 from demur import __version__
 from demur.core.adjacency import AddOrRemoveOne, Erasure
 from demur.core.errors import DemurError, LedgerMismatch, NoiseReuse
-from demur.ledger import Budget, Ledger
-from demur.unlearning.errors import (
+from demur.ledger import Budget, Ledger, Payment
+from demur.unlearning import (
     CapacityExhausted,
+    QueuedRequest,
     RecordExists,
     RecordMismatch,
     RecordNeeded,
@@ -23,14 +24,13 @@ from demur.unlearning.errors import (
     ServiceDamaged,
     ServiceMismatch,
     UnknownRecord,
+    UnlearningService,
+    make_mode,
+    verify_certificate,
 )
-from demur.unlearning.models import make_mode
 from demur.unlearning.records import journal, snapshot, store
-from demur.unlearning.records.queue import Queued
 from demur.unlearning.service import retraining
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.service import UnlearningService
-from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
 
 MODES = ("ogd", "ridge", "logistic")
@@ -68,13 +68,13 @@ def test_reopening_goes_on_bit_for_bit(tmp_path, mode):
     often, once = tmp_path / "often.db", tmp_path / "once.db"
     with open_service(once, mode=mode) as service:
         fill(service, range(8))
-        expected = service._keeper.mode.digest()
+        expected = service._state.mode.digest()
         predicted = service.predict(record(99)[0])
     for number in range(8):
         with open_service(often, mode=mode) as service:
             fill(service, [number])
     with UnlearningService.open(often) as service:
-        assert service._keeper.mode.digest() == expected
+        assert service._state.mode.digest() == expected
         assert service.predict(record(99)[0]) == predicted
 
 
@@ -95,7 +95,7 @@ def test_ridge_equals_a_model_that_never_saw_the_deleted(path):
 def test_noise_of_a_deletion_has_the_certified_size(path):
     """The state moves by noise of deviation sigma, and by nothing else."""
     moved = []
-    with open_service(path, requests_per_subject=1, dim=40) as service:
+    with open_service(path, requests_per_subject=1, dimension=40) as service:
         for number in range(200):
             service.insert(*record(number, 40), record_id=number)
         for number in range(12):
@@ -126,7 +126,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
     with open_service(path, mode=mode) as service:
         fill(service, range(5))
         x, y = record(2)
-        before = service.status(), ledgers(service), service._keeper.mode.digest()
+        before = service.status(), ledgers(service), service._state.mode.digest()
         refused = [
             (UnknownRecord, lambda: service.delete(77)),
             (RecordMismatch, lambda: service.delete(2, record(3)[0], y)),
@@ -162,7 +162,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
         for kind, act in refused:
             with pytest.raises(kind):
                 act()
-            now = service.status(), ledgers(service), service._keeper.mode.digest()
+            now = service.status(), ledgers(service), service._state.mode.digest()
             assert now == before
         assert service.verify().ok
 
@@ -183,7 +183,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
 def test_a_bad_record_never_stops_a_service(path, mode, x):
     with open_service(path, mode=mode) as service:
         fill(service, range(3))
-        before = service.status(), service._keeper.mode.digest()
+        before = service.status(), service._state.mode.digest()
         matrix = x[None] if isinstance(x, np.ndarray) else [x]
         for learn in (
             lambda: service.insert(x, 1.0, record_id="bad"),
@@ -194,7 +194,7 @@ def test_a_bad_record_never_stops_a_service(path, mode, x):
             with pytest.raises((ValueError, TypeError)) as refusal:
                 learn()
             assert "secret" not in str(refusal.value)
-            assert (service.status(), service._keeper.mode.digest()) == before
+            assert (service.status(), service._state.mode.digest()) == before
         fill(service, [3])
         assert service.status().live == 4 and service.verify().ok
 
@@ -251,19 +251,21 @@ def test_many_that_come_back_are_looked_up_together(path, monkeypatch):
         owners = [number // 2 for number in ids]
         service.insert_many(X, Y, record_ids=ids, subject_ids=owners)
         service.delete_many(ids)
-        looked, real = [], type(service._keeper).subjects
+        looked, real = [], type(service._state).subjects
 
-        def counted(keeper, marks):
+        def counted(state, pseudonyms):
             looked.append(1)
-            return real(keeper, marks)
+            return real(state, pseudonyms)
 
-        monkeypatch.setattr(type(service._keeper), "subjects", counted)
+        monkeypatch.setattr(type(service._state), "subjects", counted)
         some = [None if number % 3 else 7 for number in ids]
         service.insert_many(X, Y, record_ids=ids, subject_ids=some)
         assert looked == [1]
-        marks = service._keeper.marks
-        assert real(service._keeper, map(marks.record, ids)) == {
-            marks.record(number): marks.subject(owner if other is None else other)
+        pseudonyms = service._state.pseudonyms
+        assert real(service._state, map(pseudonyms.record, ids)) == {
+            pseudonyms.record(number): pseudonyms.subject(
+                owner if other is None else other
+            )
             for number, owner, other in zip(ids, owners, some, strict=True)
         }
 
@@ -367,7 +369,7 @@ def test_exhausted_requests_wait_with_their_deadlines(path):
         service.delete(0)
         usual = service.delete(1)
         overdue = service.delete(2, deadline=late)
-        assert isinstance(usual, Queued) and usual.reason == "regret"
+        assert isinstance(usual, QueuedRequest) and usual.reason == "regret"
         days = datetime.fromisoformat(usual.deadline) - datetime.now(UTC)
         assert timedelta(days=29) < days < timedelta(days=31)
         assert service.delete(1, deadline=late) == usual  # the first deadline stays
@@ -395,7 +397,7 @@ def test_exhaustion_can_retrain_from_the_encrypted_store(path, scope):
         assert service.status().epoch == 2 and service.status().live == 3
         # The epoch began as a model that saw the others alone (in the store's order).
         fresh = make_mode("ogd", DIM)
-        for number in sorted(range(3, 8), key=service._keeper.marks.record):
+        for number in sorted(range(3, 8), key=service._state.pseudonyms.record):
             fresh.insert(*record(number))
         assert certificates[2].state_digest == fresh.digest()
         assert certificates[2].epsilon == 0.0
@@ -437,11 +439,11 @@ def test_renewal_takes_the_live_records_and_no_others(path):
     with open_service(path, mode="logistic") as service:
         fill(service, range(6))
         live = [(number, *record(number)) for number in range(6)]
-        before = service.status(), service._keeper.mode.digest()
+        before = service.status(), service._state.mode.digest()
         for wrong in ([*live[1:], (9, *record(9))], live[1:], [*live, (9, *record(9))]):
             with pytest.raises(RecordMismatch, match="not the live records"):
                 service.renew(wrong)
-            assert (service.status(), service._keeper.mode.digest()) == before
+            assert (service.status(), service._state.mode.digest()) == before
         service.renew(live)
         assert service.verify().ok
 
@@ -449,7 +451,7 @@ def test_renewal_takes_the_live_records_and_no_others(path):
 def test_a_buried_id_is_refused_for_good(path):
     with open_service(path) as service:
         with pytest.raises(UnknownRecord):
-            service.delete("late", bury=True)
+            service.delete("late", block=True)
         with pytest.raises(RecordExists, match="asked to be forgotten"):
             service.insert(*record(1), record_id="late")
     with UnlearningService.open(path) as service:
@@ -480,11 +482,11 @@ def test_insert_many_is_insert_in_a_loop(tmp_path):
     rows = [record(n) for n in range(20)]
     with open_service(tmp_path / "loop.db") as service:
         one = [service.insert(x, y, record_id=n) for n, (x, y) in enumerate(rows)]
-        digest = service._keeper.mode.digest()
+        digest = service._state.mode.digest()
     with open_service(tmp_path / "many.db") as service:
         X, Y = np.array([x for x, _ in rows]), np.array([y for _, y in rows])
         many = service.insert_many(X, Y, record_ids=range(20))
-        assert many.tolist() == one and service._keeper.mode.digest() == digest
+        assert many.tolist() == one and service._state.mode.digest() == digest
         assert service.verify().ok
 
 
@@ -510,17 +512,17 @@ def test_published_copies_of_an_output_mode_are_paid_for(path):
 
 
 def test_terms_are_kept_and_others_refused(path):
-    with open_service(path, lambda_=0.5):
+    with open_service(path, lam=0.5):
         pass
-    with UnlearningService.open(path, dim=DIM, epsilon=1.0) as service:
-        assert service._keeper.mode.config()["lambda_"] == 0.5
+    with UnlearningService.open(path, dimension=DIM, epsilon=1.0) as service:
+        assert service._state.mode.config()["lam"] == 0.5
     for other in (
         {"mode": "ridge"},
-        {"dim": 9},
+        {"dimension": 9},
         {"epsilon": 2.0},
         {"scope": "joint"},
         {"record_store": "encrypted"},
-        {"lambda_": 0.25},
+        {"lam": 0.25},
         {"capacity": 7},
     ):
         with pytest.raises(ServiceMismatch, match=next(iter(other)) + "|config"):
@@ -633,7 +635,7 @@ def test_a_failed_write_stops_the_service_and_reopening_finds_what_was_acknowled
 ):
     service = open_service(path, durability="each")
     fill(service, range(5))
-    digest = service._keeper.mode.digest()
+    digest = service._state.mode.digest()
 
     def full(*_):
         raise OSError("no space left on device")
@@ -646,7 +648,7 @@ def test_a_failed_write_stops_the_service_and_reopening_finds_what_was_acknowled
         service.predict(record(0)[0])
     service.close()
     with UnlearningService.open(path) as again:
-        assert again._keeper.mode.digest() == digest
+        assert again._state.mode.digest() == digest
         again.insert(*record(5), record_id=5)
         assert again.verify().ok
 
@@ -663,7 +665,7 @@ def test_a_deletion_that_fails_in_the_middle_stays_spent_and_can_be_repeated(
             raise RuntimeError("the noise ran out")
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(service._desk.deletions), "noised", broken)
+            patch.setattr(type(service._requests.deletions), "noised", broken)
             with pytest.raises(RuntimeError):
                 service.delete(1)
         assert len(ledgers(service)) == entries + 1
@@ -715,12 +717,12 @@ def test_an_interrupted_deletion_is_carried_out_on_opening(
 def test_an_interrupted_deletion_that_needs_its_record_waits_for_it(path, monkeypatch):
     service = open_service(path, mode="ridge")
     fill(service, range(5))
-    digest = service._keeper.mode.digest()
+    digest = service._state.mode.digest()
     interrupted(service, monkeypatch, "noised", 1, *record(1))
     with UnlearningService.open(path) as again:
         (waiting,) = again.queue()
         assert waiting.reason == "interrupted" and not waiting.overdue
-        assert again._keeper.mode.digest() == digest
+        assert again._state.mode.digest() == digest
         assert again.process_queue() == []
         assert again.delete(1, *record(1)).requests == 2
         assert again.queue() == [] and again.verify().ok
@@ -790,7 +792,8 @@ def test_a_service_of_another_schema_is_refused_with_the_way_out(path):
 def test_the_format_has_the_number_of_its_schema(path):
     """Whoever changes what rows or terms say gives the schema a new number.
 
-    Schema 1 had retrains that no ledger knew, and terms without `testing`.
+    Schema 1 had retrains that no ledger knew, and terms without `testing`. Schema 2 had
+    other names for the ledger, the dimension and what an intent uses.
     """
     with open_service(path) as service:
         fill(service, range(3))
@@ -799,22 +802,22 @@ def test_the_format_has_the_number_of_its_schema(path):
         fill(service, [3])
         service.restore(taken)
         service.retrain([(1, *record(1)), (9, *record(9))])
-        said = {"terms": set(asdict(service._keeper.terms))}
-        with service._keeper.place.read() as connection:
+        said = {"terms": set(asdict(service._state.terms))}
+        with service._state.database.read() as connection:
             for row, body in journal.walk(connection):
                 said.setdefault(row.op, set()).update(set(body) - ALL_ROWS)
-    assert (store.SCHEMA_VERSION, said) == (2, {k: set(v.split()) for k, v in SAID})
+    assert (store.SCHEMA_VERSION, said) == (3, {k: set(v.split()) for k, v in SAID})
 
 
 ALL_ROWS = {"op", "epoch", "tick", "run"}
 SAID = (
     (
         "terms",
-        "mode dim epsilon delta scope accounting capacity requests_per_subject"
+        "mode dimension epsilon delta scope accounting capacity requests_per_subject"
         " record_store config testing",
     ),
     ("insert", "record generation subject state time"),
-    ("intent", "operation records requests units deadline time"),
+    ("intent", "operation records requests used deadline time"),
     ("delete", "operation certificate state"),
     ("restore", "operation entry ledger to drops time"),
     ("retrain", "operation entry ledger before records new drops time"),
@@ -871,13 +874,13 @@ def test_a_model_is_not_replaced_behind_the_ledgers_back(path, monkeypatch):
     """The sabotaged twin: a retrain that the ledger never hears of."""
 
     @contextmanager
-    def silently(keeper, till):
+    def silently(state, charges):
         yield {"operation": "", "entry": None, "ledger": ""}
 
     with open_service(path) as service:
         fill(service, range(3))
         with monkeypatch.context() as patch:
-            patch.setattr(retraining.operation, "replacing", silently)
+            patch.setattr(retraining.intents, "replacing", silently)
             service.retrain([(1, *record(1))])
         assert "a retrain without its intent" in str(service.verify())
 
@@ -886,12 +889,12 @@ def test_a_record_is_not_dropped_without_a_new_model(path):
     """The sabotaged twin: a certificate of a retrain that never was."""
     with open_service(path) as service:
         fill(service, range(3))
-        keeper, mark = service._keeper, service._keeper.marks.record(1)
-        same = keeper.mode.fresh()
-        same.restore(keeper.mode.state())
-        till = service._opened.till
-        gone = retraining._certificates(keeper, till, [mark], same, "retrain", 1)
-        keeper.replace(same, retraining._drops(keeper, gone), gone)
+        state, pseudonym = service._state, service._state.pseudonyms.record(1)
+        same = state.mode.fresh()
+        same.restore(state.mode.state())
+        charges = service._opened.charges
+        gone = retraining._certificates(state, charges, [pseudonym], same, "retrain", 1)
+        state.replace(same, retraining._drops(state, gone), gone)
         assert "without a new model" in str(service.verify())
         assert not verify_certificate(service.certificate(1), path).ok
 
@@ -905,7 +908,7 @@ def test_a_retrain_that_dies_before_it_is_written_comes_to_nothing(
     service.delete(0)
     before = service.published()
     with monkeypatch.context() as patch:
-        patch.setattr(type(service._keeper), "replace", failing())
+        patch.setattr(type(service._state), "replace", failing())
         with pytest.raises(Died):
             service.retrain([(1, *record(1))])
     service._resources.close()
@@ -924,7 +927,7 @@ def test_a_retrain_that_dies_before_its_entry_is_bound_is_bound_on_opening(
     fill(service, range(4))
     service.delete(0)
     with monkeypatch.context() as patch:
-        patch.setattr(type(service._opened.till), "commit", failing())
+        patch.setattr(Payment, "commit", failing())
         with pytest.raises(Died):
             service.retrain([(1, *record(1))])
     service._resources.close()
@@ -944,18 +947,18 @@ def test_a_restore_that_fails_leaves_the_clock_alone(path, monkeypatch):
         fill(service, range(3))
         taken = service.snapshot()
         fill(service, [3])
-        keeper = service._keeper
-        real, replace = keeper.sealed, type(keeper).replace
+        state = service._state
+        real, replace = state.keyed_digest, type(state).replace
 
         def replacing(*args, **kwargs):
-            keeper.sealed = failing()
+            state.keyed_digest = failing()
             return replace(*args, **kwargs)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(keeper), "replace", replacing)
+            patch.setattr(type(state), "replace", replacing)
             with pytest.raises(Died):
                 service.restore(taken)
-        keeper.sealed = real
+        state.keyed_digest = real
         held = service.delete(3)
         assert held.tick == 4 and service.verify().ok
         assert verify_certificate(held, path).ok
@@ -1013,10 +1016,10 @@ def test_no_text_of_a_service_shows_its_secret(path):
         fill(service, range(3))
         certificate = service.delete(1)
         shown = [repr(service), str(service.status()), certificate.to_json()]
-        shown += [repr(service._keeper.marks), str(service.verify())]
+        shown += [repr(service._state.pseudonyms), str(service.verify())]
     text = "".join(shown)
     assert certificate.library == __version__
-    secret = (path.parent / "model.db.keys" / "unlearning-marks.key").read_bytes()
+    secret = (path.parent / "model.db.keys" / "unlearning-pseudonyms.key").read_bytes()
     assert secret.hex() not in text and repr(secret) not in text
     mode = path.stat().st_mode & 0o777
     assert mode == 0o600
@@ -1036,20 +1039,20 @@ def test_a_model_that_moved_without_its_record_is_never_made_durable(
     """Ctrl-C between the model and the tables: a record without an id, else."""
     with open_service(path) as service:
         fill(service, range(3))
-        digest = service._keeper.mode.digest()
+        digest = service._state.mode.digest()
         with monkeypatch.context() as patch:
-            patch.setattr(type(service._keeper), "learned", failing())
+            patch.setattr(type(service._state), "learned", failing())
             with pytest.raises(Died):
                 if step == "learned":
                     service.insert(*record(3), record_id=3)
                 else:
                     x, y = record(3)
                     service.insert_many([x], [y], record_ids=[3])
-        assert service._keeper.mode.digest() != digest
+        assert service._state.mode.digest() != digest
         with pytest.raises(DemurError, match="open it again"):
             service.flush()
     with UnlearningService.open(path) as again:
-        assert again._keeper.mode.digest() == digest and again.status().live == 3
+        assert again._state.mode.digest() == digest and again.status().live == 3
 
 
 @pytest.mark.slow
@@ -1062,7 +1065,7 @@ def test_a_deletion_that_memory_missed_stops_the_service(path, monkeypatch):
 
             def late(self, *rest):
                 # Only now: the transaction of the intent must still be noticed.
-                patch.setattr(type(self._keeper), "_appended", failing())
+                patch.setattr(type(self._state), "_appended", failing())
                 return honest(self, *rest)
 
             patch.setattr(Deletions, "commit", late)
@@ -1093,34 +1096,34 @@ def test_keys_that_could_not_be_wiped_are_told_and_made_up_for(
 ):
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(3))
-        mark = service._keeper.marks.record(1)
+        pseudonym = service._state.pseudonyms.record(1)
         with monkeypatch.context() as patch:
-            patch.setattr(type(service._keeper.vault), "erase", failing(OSError))
+            patch.setattr(type(service._state.encrypted), "erase", failing(OSError))
             with pytest.raises(OSError):
                 service.delete(1)
         assert service.status().unclean and service.delete(1).generation == 1
         keys = path.parent / "model.db.keys" / "records.db"
-        kept = "SELECT count(*) FROM demur_record_keys WHERE mark = ?"
-        assert sql(keys, kept, mark) == [(1,)]
+        kept = "SELECT count(*) FROM demur_record_keys WHERE pseudonym = ?"
+        assert sql(keys, kept, pseudonym) == [(1,)]
         if made_up == "scrub":
             service.scrub()
         else:
             service.delete(2)
-        assert sql(keys, kept, mark) == [(0,)] and not service.status().unclean
+        assert sql(keys, kept, pseudonym) == [(0,)] and not service.status().unclean
 
 
 def test_a_late_wipe_spares_the_key_of_a_record_that_came_back(path, monkeypatch):
     with open_service(path, mode="ridge", record_store="encrypted") as service:
         fill(service, range(3))
         with monkeypatch.context() as patch:
-            patch.setattr(type(service._keeper.vault), "erase", failing(OSError))
+            patch.setattr(type(service._state.encrypted), "erase", failing(OSError))
             with pytest.raises(OSError):
                 service.delete(1)
         fill(service, [1])  # its second generation, with a key of its own
         service.delete(2)  # wipes what the first one left
         keys = path.parent / "model.db.keys" / "records.db"
-        kept = "SELECT generation FROM demur_record_keys WHERE mark = ?"
-        assert sql(keys, kept, service._keeper.marks.record(1)) == [(2,)]
+        kept = "SELECT generation FROM demur_record_keys WHERE pseudonym = ?"
+        assert sql(keys, kept, service._state.pseudonyms.record(1)) == [(2,)]
         assert service.delete(1).generation == 2 and service.verify().ok
 
 

@@ -8,10 +8,13 @@ import sqlalchemy as sa
 from demur.core.adjacency import Erasure
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.ledger import Budget, Ledger
-from demur.unlearning.errors import ServiceBusy, ServiceMismatch
-from demur.unlearning.service.charges import Till
-from demur.unlearning.service.service import UnlearningService
-from demur.unlearning.service.verify_certificate import verify_certificate
+from demur.unlearning import (
+    ServiceBusy,
+    ServiceMismatch,
+    UnlearningService,
+    verify_certificate,
+)
+from demur.unlearning.service.charges import DeletionCharges
 from tests.ledger.conftest import postgres_url, server
 from tests.unlearning.service_kit import fill, open_service, record
 
@@ -90,22 +93,22 @@ def test_a_writer_that_lost_its_lock_writes_no_more(postgres_url, tmp_path):
 def test_a_writer_that_lost_its_lock_before_it_paid_cannot_pay_any_more(
     postgres_url, tmp_path, monkeypatch, scope, way
 ):
-    """Its entry would be one that no journal knows: the mark of an older copy."""
+    """Its entry would be one that no journal knows: the sign of an older copy."""
     keys = {"keys": tmp_path / "keys"}
     first = open_service(postgres_url, scope=scope, capacity=5, **keys)
     fill(first, range(3))
     taken = first.snapshot()
     fill(first, [3])
-    charge = Till.charge
+    paid = DeletionCharges.paid
 
-    def paused(till, *said):
-        monkeypatch.setattr(Till, "charge", charge)
+    def paused(charges, *what):
+        monkeypatch.setattr(DeletionCharges, "paid", paid)
         end_lock(first)
         with UnlearningService.open(postgres_url, **keys) as second:
             assert second.verify().ok
-        return charge(till, *said)
+        return paid(charges, *what)
 
-    monkeypatch.setattr(Till, "charge", paused)
+    monkeypatch.setattr(DeletionCharges, "paid", paused)
     with pytest.raises(DemurError, match="open it again"):
         first.delete(1) if way == "delete" else first.restore(taken)
     first.close()
@@ -115,7 +118,7 @@ def test_a_writer_that_lost_its_lock_before_it_paid_cannot_pay_any_more(
 
 
 def end_lock(service):
-    with service._keeper.place.read() as connection:
+    with service._state.database.read() as connection:
         ended = connection.execute(
             sa.text(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks"
@@ -139,7 +142,7 @@ JOINT = {"scope": "joint", "capacity": 2}
 
 def test_a_charge_still_under_way_is_not_taken_for_none(ledger, tmp_path):
     """Abandoned as unpaid and paid a moment later, it would look like a rollback."""
-    place, charge = str(tmp_path / "service.db"), ledger.charge
+    place, paid = str(tmp_path / "service.db"), ledger.paid
     committing, writers = threading.Event(), []
 
     def slow(connection):
@@ -148,7 +151,7 @@ def test_a_charge_still_under_way_is_not_taken_for_none(ledger, tmp_path):
             threading.Event().wait(0.7)
 
     def lose_the_answer(*what, **more):
-        writers.append(threading.Thread(target=charge, args=what, kwargs=more))
+        writers.append(threading.Thread(target=paid, args=what, kwargs=more))
         writers[0].start()
         assert committing.wait(10)
         raise OutcomeUnknown("lost")
@@ -156,10 +159,10 @@ def test_a_charge_still_under_way_is_not_taken_for_none(ledger, tmp_path):
     sa.event.listen(ledger._store._engine, "commit", slow)
     with open_service(place, ledger=ledger, **JOINT) as service:
         fill(service, range(6))
-        ledger.charge = lose_the_answer
+        ledger.paid = lose_the_answer
         with pytest.raises(OutcomeUnknown):
             service.delete(0)
-        del ledger.charge
+        del ledger.paid
     writers[0].join()
     assert len(ledger.entries()) == 1
     with open_service(place, ledger=ledger, **JOINT) as service:
@@ -175,6 +178,6 @@ def test_a_ledger_out_of_reach_is_no_rewritten_journal(ledger, tmp_path):
     def lost(*_):
         raise LedgerUnreachable("lost")
 
-    ledger.commit = lost
+    ledger._commit = lost
     with pytest.raises(LedgerUnreachable):
         open_service(place, ledger=ledger, **JOINT)

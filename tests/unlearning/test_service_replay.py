@@ -1,5 +1,6 @@
 """A service under the audit's replay: seeded, stamped, and its broken twins."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,12 +9,11 @@ import pytest
 from demur.audit.replays import Breach, replay
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Seeded
-from demur.core.errors import NotPrivate
+from demur.core.errors import NotPaidFor, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.gaussian import Gaussian
+from demur.unlearning import UnlearningService, verify_certificate
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.service import UnlearningService
-from demur.unlearning.service.verify_certificate import verify_certificate
 from tests.unlearning.service_kit import DIM, NOISY, fill, open_service, record
 
 GONE, LEARNED, MORE = 7, 20, 26
@@ -53,7 +53,7 @@ def replayed(tmp_path, terms=None, service_class=UnlearningService):
 
     def run(data, source):
         rows, targets = data
-        terms_of_all = {"mode": "ogd", "dim": DIM, "source": source, **NOISY}
+        terms_of_all = {"mode": "ogd", "dimension": DIM, "source": source, **NOISY}
         path = tmp_path / f"{next(folders)}.db"
         with service_class.open(path, **terms_of_all, **(terms or {})) as live:
             live.insert_many(
@@ -68,7 +68,7 @@ def replayed(tmp_path, terms=None, service_class=UnlearningService):
                 rows[LEARNED:], targets[LEARNED:], record_ids=range(LEARNED, MORE)
             )
             return {
-                "state": live._keeper.mode.state(),
+                "state": live._state.mode.state(),
                 "published": live.published(),
                 "later": later,
                 "certificate": (held.record, held.sigma, held.epsilon, held.operation),
@@ -80,30 +80,47 @@ def replayed(tmp_path, terms=None, service_class=UnlearningService):
 @pytest.mark.parametrize("case", EVERY_CASE)
 def test_a_replay_accepts_the_service(tmp_path, case):
     found = replayed(tmp_path, CASES[case])
-    assert not found.refuted, [v.said for v in found.violations]
+    assert not found.refuted, [v.message for v in found.violations]
     # Two passages for each of two deletions (the noise, and the sum), on a hard pair.
-    assert found.passages == 4 and found.closest > 0.99
+    assert found.passages == 4 and found.sensitivity_used > 0.99
 
 
 class HalfNoise(Deletions):
-    """Ledgers what it should and draws half of it."""
+    """Charges what it should and draws half of it."""
 
-    def noised(self, entry, targets, quote):
-        full = quote.mechanism
+    def noised(self, payment, rehearsed, records, plan):
+        full = plan.mechanism
         half = Gaussian(float(full.sigma) / 2.0, full.sensitivity, full.dimension)
-        object.__setattr__(quote, "mechanism", half)
-        return super().noised(entry, targets, quote)
+        self.compare(payment.key, full)
+        halved = dataclasses.replace(plan, mechanism=half)
+        return super().noised(payment, rehearsed, records, halved)
+
+    def compare(self, key, full):
+        """The key itself compares what is drawn with what was paid for."""
+
+
+class HalfNoisePastTheKey(HalfNoise):
+    """The same, asking the key about the noise that it did not draw."""
+
+    def compare(self, key, full):
+        key.pays_for(full.fingerprint, full.digest(np.zeros(DIM)))
+        key.pays_for = lambda *_, **__: None
 
 
 class Silent(Deletions):
     """Draws its noise and leaves it out."""
 
-    def _apply(self, mode, targets, noise, quote):
-        super()._apply(mode, targets, np.zeros(DIM), quote)
+    @staticmethod
+    def _apply(mode, records, noise, grid):
+        Deletions._apply(mode, records, np.zeros(DIM), grid)
+
+
+class Refused(UnlearningService):
+    _deletions = HalfNoise
 
 
 class Halved(UnlearningService):
-    _deletions = HalfNoise
+    _deletions = HalfNoisePastTheKey
 
 
 class Silenced(UnlearningService):
@@ -112,6 +129,9 @@ class Silenced(UnlearningService):
 
 @pytest.mark.parametrize("case", EVERY_CASE[:3])
 def test_half_the_noise_is_refuted(tmp_path, case):
+    (tmp_path / "key").mkdir()
+    with pytest.raises(NotPaidFor, match="other parameters"):
+        replayed(tmp_path / "key", CASES[case], Refused)
     found = replayed(tmp_path, CASES[case], Halved)
     assert found.breaches() == {Breach.PRICE}
 

@@ -1,4 +1,4 @@
-"""Borders to the frameworks: a model comes in, a private copy goes out.
+"""Adapters for torch, Equinox and Spark: a model comes in, a private copy goes out.
 
 Each name is loaded when it is first used, so that `import demur.adapters` needs no
 framework. A missing one is an ImportError that says which extra to install.

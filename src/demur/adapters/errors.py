@@ -1,4 +1,4 @@
-"""Refusals of the adapters, importable without any framework."""
+"""Errors of the adapters, importable without any framework."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class NotALinearHead(DemurError):
 
 
 class BadRows(ValueError):
-    """Rows that are no points of the unit cube with ids: how many, never which."""
+    """Rows that are no points of the unit cube with ids; how many, never which."""

@@ -1,10 +1,10 @@
-"""What a missing framework says."""
+"""The ImportError of an adapter whose framework is not installed."""
 
 from __future__ import annotations
 
 
 def missing(framework: str, extra: str, error: ImportError) -> ImportError:
-    """The error of an adapter whose framework is not installed."""
+    """The error to raise; it names the extra to install."""
     return ImportError(
         f"this part of demur needs {framework}, which is not installed ({error})."
         f" Install it with: pip install 'demur[{extra}]'"

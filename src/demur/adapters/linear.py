@@ -1,4 +1,4 @@
-"""A linear head without its framework: certify it, then release it.
+"""Linear heads without their framework: certified on their data, then released.
 
 Shared by the torch and Equinox adapters. No mathematics of its own: the objective, its
 bounds and the release are those of `demur.convex`.
@@ -6,7 +6,7 @@ bounds and the release are those of `demur.convex`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,19 @@ from numpy.typing import ArrayLike, NDArray
 from demur.adapters.errors import NotALinearHead
 from demur.convex.errors import NotAtMinimiser
 from demur.convex.release import release_head
-from demur.convex.sensitivity.losses import HUBER_WIDTH, check_loss
+from demur.convex.sensitivity.form import Fit, HeadForm
 from demur.convex.solving.objective import Objective, objective
 from demur.core import validate
 from demur.core.bounds import BoundSource, clip_rows
 from demur.core.entropy import Source
+from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.ledger import Ledger
 
 Array = NDArray[np.float64]
 
 # What a float32 model reaches: rounding its parameters moves the gradient by about
-# 1e-7. It costs 2 tau n / G of the noise: 1.6 % at n = 8000, so pass less for more.
+# 1e-7. It costs 2 tau n / G of the noise: 1.6 % at n = 8000, more for more records.
 TAU = 1e-6
 
 TRAINED_ELSEWHERE = (
@@ -49,7 +50,7 @@ class LinearHead:
         return int(self.weight.shape[0])
 
     def theta(self, bias_scale: float) -> Array:
-        """The parameters as `demur.convex` orders them: the bias last, over its scale.
+        """The parameters in `demur.convex`'s order: the bias last, over its scale.
 
         A matrix of one row for each class, or a vector where there is one score.
         """
@@ -87,32 +88,33 @@ class Certificate:
     """A head that was measured against its objective; private like the data."""
 
     theta: Array
-    gradient_norm: float
-    n: int
-    num_classes: int
-    bias_scale: float
+    form: HeadForm
+    fit: Fit
 
 
 def certify(
     head: LinearHead,
     X: ArrayLike,
     y: ArrayLike,
+    form: HeadForm,
     *,
-    loss: str,
-    lam: float,
-    norm_bound: float,
     tau: float = TAU,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
 ) -> Certificate:
-    """Measure the gradient of the stated objective on the stated data, in float64.
+    """The head, its form and the gradient norm that it reaches on the stated data.
 
-    Rows are clipped to `norm_bound` first. Above `tau`, rounding errors included, the
-    head is refused with `NotAtMinimiser`; nothing is charged here.
+    Rows are clipped to the norm bound first, and the gradient is computed in float64.
+    Above `tau`, rounding errors included, the head is refused with `NotAtMinimiser`;
+    nothing is charged here. The number of classes, and whether there is a bias, are
+    those of the head.
     """
-    validate.positive(lam=lam, tau=tau, bias_scale=bias_scale, norm_bound=norm_bound)
-    num_classes = _classes(head, loss)
-    clipped = clip_rows(X, norm_bound).data
+    validate.positive(
+        lam=form.lam,
+        tau=tau,
+        bias_scale=form.bias_scale,
+        norm_bound=form.norm_bound,
+    )
+    form = form_of(head, form)
+    clipped = clip_rows(X, form.norm_bound).data
     if clipped.shape[1] != head.weight.shape[1]:
         raise ValueError(
             f"X must have {head.weight.shape[1]} columns, as the model; got"
@@ -120,13 +122,10 @@ def certify(
         )
     if not np.isfinite(head.flat()).all():
         raise ValueError("the model holds NaN or infinity. Nothing was spent.")
-    scale = bias_scale if head.bias is not None else 0.0
-    theta = head.theta(bias_scale)
-    stated = objective(
-        loss, clipped, np.asarray(y), lam, scale, num_classes, huber_width=huber_width
-    )
+    theta = head.theta(form.bias_scale)
+    stated = objective(form, clipped, np.asarray(y))
     _, gradient = stated.value_and_gradient(theta)
-    off = stated.rounding(norm_bound, float(np.linalg.norm(theta)))
+    off = stated.rounding(float(np.linalg.norm(theta)))
     norm = float(np.linalg.norm(gradient)) + off
     if not norm <= tau:
         raise NotAtMinimiser(
@@ -135,28 +134,39 @@ def certify(
             f" calibrated for. {_diagnosis(stated, theta, gradient, tau)} Nothing was"
             " released, nothing was charged."
         )
-    return Certificate(theta, norm, stated.n, num_classes, scale)
+    return Certificate(theta, form, Fit(stated.n, tau=tau, gradient_norm=norm))
 
 
-def _classes(head: LinearHead, loss: str) -> int:
-    """The number of classes, where the head's outputs fit the loss."""
-    num_classes = head.outputs if loss == "softmax" else 2
-    if loss == "softmax" and head.outputs < 2:
+def form_of(head: LinearHead, form: HeadForm) -> HeadForm:
+    """The form with the head's own classes and bias; rows are clipped to its bound."""
+    softmax = form.loss == "softmax"
+    if softmax and head.outputs < 2:
         raise NotALinearHead(
             "loss='softmax' needs a head with a score for each of at least 2 classes;"
             " this one has one score. Use loss='logistic'. Nothing was spent."
         )
-    check_loss(loss, num_classes)
-    if loss != "softmax" and head.outputs != 1:
+    if not softmax and head.outputs != 1:
         raise NotALinearHead(
-            f"loss={loss!r} needs a head with one score; this one has {head.outputs}."
-            " Use loss='softmax'. Nothing was spent."
+            f"loss={form.loss!r} needs a head with one score; this one has"
+            f" {head.outputs}. Use loss='softmax'. Nothing was spent."
         )
-    return num_classes
+    num_classes = head.outputs if softmax else 2
+    # 2 is the default: the caller may have left it out.
+    if form.num_classes not in (2, num_classes):
+        raise ValueError(
+            f"the form has num_classes={form.num_classes}, and the model has"
+            f" {num_classes} scores. Nothing was spent."
+        )
+    return replace(
+        form,
+        num_classes=num_classes,
+        bias_scale=0.0 if head.bias is None else form.bias_scale,
+        norm_source=BoundSource.ENFORCED,
+    )
 
 
 def _diagnosis(stated: Objective, theta: Array, gradient: Array, tau: float) -> str:
-    """What else the model may be the minimiser of: the usual mistakes by name."""
+    """The usual mistakes, by name: what else the model may be the minimiser of."""
     close = max(10.0 * tau, 1e-3 * float(np.linalg.norm(gradient)))
     if stated.bias_scale > 0:
         free = gradient.copy()
@@ -186,54 +196,27 @@ def release_linear(
     head: LinearHead,
     X: ArrayLike,
     y: ArrayLike,
+    form: HeadForm,
+    promise: Promise,
     *,
-    loss: str,
-    lam: float,
-    radius: float,
-    norm_bound: float,
-    epsilon: float,
-    delta: float,
-    ledger: Ledger | None,
-    space: str,
     tau: float,
-    bias_scale: float,
-    huber_width: float,
+    ledger: Ledger | None,
     label: str,
     idempotency_key: str | None,
     source: Source | None,
 ) -> Release[LinearHead]:
-    """Certify, then release: a head with noisy parameters and the entry that paid."""
-    certified = certify(
-        head,
-        X,
-        y,
-        loss=loss,
-        lam=lam,
-        norm_bound=norm_bound,
-        tau=tau,
-        bias_scale=bias_scale,
-        huber_width=huber_width,
-    )
+    """A certified head with noisy parameters, and the entry that paid."""
+    certified = certify(head, X, y, form, tau=tau)
     released = release_head(
         certified.theta,
-        loss=loss,
-        n=certified.n,
-        lam=lam,
-        norm_bound=norm_bound,
-        radius=radius,
-        epsilon=epsilon,
-        delta=delta,
+        certified.form,
+        promise,
+        certified.fit,
         ledger=ledger,
-        space=space,
-        num_classes=certified.num_classes,
-        bias_scale=certified.bias_scale,
-        huber_width=huber_width,
-        tau=tau,
-        gradient_norm=certified.gradient_norm,
-        norm_source=BoundSource.ENFORCED,
-        assumptions=(TRAINED_ELSEWHERE,),
         label=label,
+        assumptions=(TRAINED_ELSEWHERE,),
         idempotency_key=idempotency_key,
         source=source,
     )
-    return Release(head.with_theta(released.value, bias_scale), released.entry)
+    noisy = head.with_theta(released.value, certified.form.bias_scale)
+    return Release(noisy, released.entry)

@@ -1,4 +1,4 @@
-"""Ridge prototypes in closed form, for every framework; NumPy alone."""
+"""Ridge prototypes in closed form, exact and not private; NumPy alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ridge_prototypes(
     counts = np.bincount(labels, minlength=num_classes).astype(np.int64)
     sums = np.stack([rows[labels == c].sum(axis=0) for c in range(num_classes)])
     weights = 2.0 * counts + float(lam) * rows.shape[0]
-    # A class without records and without a penalty has no minimiser; zero is as good.
+    # A class without records and without a penalty has no minimiser: zero is used.
     return 2.0 * sums / np.where(weights > 0, weights, 1.0)[:, None], counts
 
 

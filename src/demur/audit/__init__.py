@@ -1,4 +1,4 @@
-"""Adversaries for every promise: a claim is refuted, or not refuted at this size."""
+"""Audits: tests that try to refute a privacy claim, at several levels of access."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from demur.audit.noise_tests import independence_test as independence_test
     from demur.audit.noise_tests import noise_test as noise_test
     from demur.audit.noise_tests import repeat_test as repeat_test
-    from demur.audit.noting import audits_of as audits_of
+    from demur.audit.notes import audits_of as audits_of
     from demur.audit.one_run import audit_one_run as audit_one_run
     from demur.audit.replays import Breach as Breach
     from demur.audit.replays import ReplayResult as ReplayResult

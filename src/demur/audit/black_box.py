@@ -1,22 +1,22 @@
-"""A black box against its claim: many runs on two neighbouring datasets.
+"""Black-box audit: many runs of a mechanism on two neighbouring datasets.
 
-`audit` runs a mechanism on both datasets, scores every output, and sets a lower
-confidence bound on epsilon against the claim. Which bound depends on what is claimed:
+`audit` scores the outputs of both datasets and compares a lower confidence bound on
+epsilon with the claim. Which bound depends on what is claimed:
 
 - *pure* and *(epsilon, delta)* claims: the runs are cut in two. The first half chooses
   the direction, where no score is given, and the event {score >= t} (or its complement,
-  and which world is the likely one) whose bound looks best; the second half,
+  and the dataset under which it is likely) with the largest bound; the second half,
   independent of it, is counted, with Clopper-Pearson limits at alpha / 2 each. An event
-  given in advance (`threshold`) takes all runs.
+  given in advance (`threshold`) uses all runs.
 - *Gaussian* claims: the scores' shift and pooled deviation give a lower bound on mu
   (`confidence.mu_from_shift`), translated to epsilon at the claim's delta. Without a
   score, the first half of the runs estimates the direction theta(D) - theta(D') and the
-  second half is projected on it. `method="counts"` bounds mu by counting instead, which
-  holds for every law and takes five to ten times the runs.
+  second half is projected on it. A claim with `counted=True` is tested by counting
+  instead, which holds for every law and takes five to ten times the runs.
 
 The score should be the claimed log-likelihood ratio: by Neyman and Pearson no other
-event of the same size tells the claimed laws apart better. A poor score makes the audit
-weak and never wrong, because it is fixed before the runs that are counted.
+event of the same size tells the claimed laws apart better. A poor score costs power and
+cannot cause a false alarm, because it is fixed before the runs that are counted.
 
 **Sizes**: runs on each side at which a real epsilon of twice the claim is refuted in at
 least 90 of 100 audits at alpha = 1e-6 (measured, `tests/audit/power.py`; the score is
@@ -28,14 +28,15 @@ given, half of the runs choose the event where one is counted):
     the same                      mu by counts                30,000 / 10,000 / 2,000
     the same as (epsilon, 1e-5)   counts                      above 200,000
 
-A result that is not refuted says that this adversary failed at this n; nothing more.
+"Not refuted" does not prove the claim. The table shows how large an error each test
+would have caught at which size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,18 +50,17 @@ from demur.audit.confidence import (
     mu_from_shift,
     scores,
 )
-from demur.audit.noting import check_place, noted
+from demur.audit.notes import check_entry, note_on_entry
 from demur.audit.result import AuditResult, Level
 from demur.core import validate
 from demur.core.accounting.events import Event
-from demur.core.adjacency import Unit
 from demur.core.declaration import Mechanism
 from demur.core.entropy import Seeded
 from demur.core.entry import Entry
+from demur.core.rounding import printed_down, printed_up
 from demur.ledger import Ledger
 
 Values: TypeAlias = NDArray[np.float64]
-Method: TypeAlias = Literal["auto", "shift", "counts"]
 _CANDIDATES = 512  # thresholds that the first half chooses from
 _LEAST_RUNS = 8
 
@@ -70,30 +70,25 @@ def audit(
     pair: tuple[Any, Any],
     claim: Claim | Entry | Mechanism | Event | tuple[float, float],
     *,
-    unit: Unit | None = None,
-    delta: float | None = None,
     runs: int = 10_000,
     alpha: float = 1e-6,
-    score: Score | None = None,
-    threshold: float | None = None,
-    method: Method = "auto",
     many: bool = False,
     seed: int = 0,
     subject: str = "a mechanism",
     ledger: Ledger | None = None,
-    entry: Entry | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
-    """A lower confidence bound on epsilon, against the claim.
+    """Whether many runs on `pair` refute the claim, with a lower bound on epsilon.
 
     `run(dataset, source)` gives the output of one run; `source` is a `Seeded` of its
     own for every run (`source.seed` is the number), so that an audit can be repeated.
     With `many=True` it is `run(dataset, source, count)` and gives `count` outputs.
-    `runs` counts the runs on *each* of the two datasets. `pair` must be made up or
-    public: outputs of real data are real releases and cost what they cost.
+    `runs` counts the runs on *each* of the two datasets. `pair` must be synthetic or
+    public: outputs on real data are releases and have to be paid for.
 
-    With a `ledger` the result is noted with `entry` (by default the claim, if that is
-    an entry). `progress(done, total)` is called after every run.
+    `Claim.of(claim, unit=..., score=...)` states at which unit and delta a claim is
+    read and how outputs are scored. With a `ledger` the result is noted on the entry
+    that makes the claim. `progress(done, total)` is called after every run.
 
     >>> from demur.core.accounting.events import Gaussian
     >>> noisy = lambda x, source, n: np.random.default_rng(source.seed).normal(x, 1., n)
@@ -102,35 +97,29 @@ def audit(
     >>> audit(noisy, (2.0, 0.0), Gaussian(1.0), many=True, runs=2000).refuted
     True
     """
-    stated = Claim.of(claim, unit=unit, delta=delta)
-    if score is not None:
-        stated = stated.scored_by(score, threshold)
-    elif threshold is not None:
-        raise TypeError("threshold is about a score: give score as well")
-    if entry is None and ledger is not None and isinstance(claim, Entry):
-        entry = claim
-    check_place(ledger, entry)
+    stated = Claim.of(claim)
+    if ledger is not None:
+        check_entry(ledger, stated.entry)
     validate.count(runs=runs)
     if runs < _LEAST_RUNS:
         raise ValueError(f"runs must be at least {_LEAST_RUNS}; got {runs}")
     validate.open_probability(alpha=alpha)
-    plan = _Plan.of(stated, runs, method)
+    plan = _Plan.of(stated, runs)
     worlds = _Worlds(run, pair, many, seed, 2 * runs, progress)
-    found = stated.score
-    if found is None:
-        found = worlds.direction(plan.direction)
-    pilot = worlds.scores(found, plan.pilot) if plan.pilot else None
-    sides = worlds.scores(found, runs - plan.direction - plan.pilot)
+    score = stated.score
+    if score is None:
+        score = worlds.direction(plan.direction)
+    pilot = worlds.scores(score, plan.pilot) if plan.pilot else None
+    sides = worlds.scores(score, runs - plan.direction - plan.pilot)
     result = audit_scores(
         *sides,
         stated,
         pilot=pilot,
         alpha=alpha,
-        method=method,
         subject=subject,
         runs=runs,
     )
-    return noted(result, ledger, entry)
+    return note_on_entry(result, ledger, stated.entry)
 
 
 def audit_scores(
@@ -140,12 +129,11 @@ def audit_scores(
     *,
     pilot: tuple[Any, Any] | None = None,
     alpha: float = 1e-6,
-    method: Method = "auto",
     subject: str = "a mechanism",
     runs: int | None = None,
     level: Level = Level.BLACK_BOX,
 ) -> AuditResult:
-    """`audit` from scores that are there already: one number for each run.
+    """`audit` from scores that were computed elsewhere, one number for each run.
 
     Counting needs an event that these scores did not choose: the claim's threshold, or
     one chosen by the `pilot`, the scores of other runs.
@@ -154,7 +142,7 @@ def audit_scores(
     validate.open_probability(alpha=alpha)
     one, two = scores("first", first), scores("second", second)
     event = None
-    if _counted(stated, method) or _still(one, two):
+    if _counted(stated) or _constant(one, two):
         event = _event(stated, pilot, one, two, alpha)
         counts = event.counts(one, two)
     if stated.shape is Shape.GAUSSIAN:
@@ -165,7 +153,8 @@ def audit_scores(
             mu, how = mu_from_counts(*counts, alpha=alpha), "GDP mu test by counts"
         lower = epsilon_of_mu(mu, stated.delta)
         evidence = (
-            f"The scores show mu of at least {mu:.4g}; {stated.mu:.4g} is claimed."
+            f"The scores show mu of at least {printed_down(mu)};"
+            f" {printed_up(stated.mu)} is claimed."
         )
     else:
         assert event is not None
@@ -173,8 +162,8 @@ def audit_scores(
         how = "Clopper-Pearson bound"
         (a, n), (b, m) = counts
         evidence = (
-            f"An event chosen beforehand came {a} times in {n} runs of one world and"
-            f" {b} times in {m} of the other."
+            f"An event chosen beforehand occurred in {a} of {n} runs on one dataset"
+            f" and in {b} of {m} on the other."
         )
     return AuditResult(
         subject=subject,
@@ -191,31 +180,25 @@ def audit_scores(
     )
 
 
-def _still(one: Values, two: Values) -> bool:
-    """Whether neither world's scores vary: noise that is drawn once and reused."""
+def _constant(one: Values, two: Values) -> bool:
+    """Whether neither dataset's scores vary: noise that is drawn once and reused."""
     return bool(np.ptp(one) == 0.0 and np.ptp(two) == 0.0)
 
 
-def _counted(claim: Claim, method: Method) -> bool:
-    if method not in ("auto", "shift", "counts"):
-        raise ValueError(f"method must be auto, shift or counts; got {method!r:.40}")
-    if claim.shape is Shape.GAUSSIAN:
-        return method == "counts"
-    if method == "shift":
-        raise ValueError("method='shift' is for Gaussian claims; this one is counted")
-    return True
+def _counted(claim: Claim) -> bool:
+    return claim.counted or claim.shape is not Shape.GAUSSIAN
 
 
 class _Plan(NamedTuple):
-    """How many runs find the direction, and how many choose the event; others count."""
+    """How many runs estimate the direction and choose the event; the rest count."""
 
     direction: int
     pilot: int
 
     @classmethod
-    def of(cls, claim: Claim, runs: int, method: Method) -> _Plan:
+    def of(cls, claim: Claim, runs: int) -> _Plan:
         half = runs // 2
-        chosen = _counted(claim, method) and claim.threshold is None
+        chosen = _counted(claim) and claim.threshold is None
         if claim.score is not None:
             return cls(0, half if chosen else 0)
         return cls(half // 2, half - half // 2) if chosen else cls(half, 0)
@@ -223,7 +206,7 @@ class _Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Event:
-    """{score >= threshold} or its complement, and the world that it points to."""
+    """{score >= threshold} or its complement, and the dataset it is likely under."""
 
     threshold: float
     above: bool = True
@@ -232,7 +215,7 @@ class _Event:
     def counts(
         self, one: Values, two: Values
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(hits, runs) of the likely world and of the other."""
+        """(hits, runs) of the likely dataset and of the other."""
         hits = []
         for side in (one, two) if self.of_first else (two, one):
             inside = side >= self.threshold if self.above else side < self.threshold
@@ -257,12 +240,12 @@ def _event(
             alpha,
             by_mu=claim.shape is Shape.GAUSSIAN,
         )
-    if _still(one, two):
-        # Nothing is chosen: two constants have one event that tells them apart.
+    if _constant(one, two):
+        # Nothing is chosen: only one event tells two constants apart.
         high = max(one[0], two[0])
         return _Event(float(high), of_first=bool(one[0] == high))
     raise TypeError(
-        "an event must be fixed before the runs are counted: give the claim a"
+        "the event must be fixed before the runs are counted: give the claim a"
         " threshold, or the scores of other runs as pilot"
     )
 
@@ -270,7 +253,7 @@ def _event(
 def choose_event(
     one: Values, two: Values, delta: float, alpha: float, *, by_mu: bool = False
 ) -> _Event:
-    """The event whose bound looks best on these scores; count it on others."""
+    """The event with the largest bound on these scores, to be counted on others."""
     pooled = np.unique(np.concatenate([one, two]))
     if pooled.size > _CANDIDATES:
         # Half evenly over the ranks, half towards both ends, where tails are thin.
@@ -315,7 +298,7 @@ def _bounds(
 
 
 class _Worlds:
-    """Runs on both datasets, each with a source of its own."""
+    """Runs on both datasets, each run with its own source."""
 
     def __init__(
         self,
@@ -348,7 +331,7 @@ class _Worlds:
             outputs = self._run(dataset, self._source(), count)
             if len(outputs) != count:
                 raise ValueError(
-                    f"run must give {count} outputs when it is asked for so many; got"
+                    f"run must return count={count} outputs with many=True; got"
                     f" {len(outputs)}"
                 )
             yield from outputs
@@ -365,14 +348,14 @@ class _Worlds:
         """
         first, second = (_mean(self._each(dataset, count)) for dataset in self._pair)
         if first.shape != second.shape:
-            raise ValueError("the outputs of the two worlds have different shapes")
+            raise ValueError("outputs of the two datasets have different shapes")
         line = first - second
         if not np.isfinite(line).all():
-            raise ValueError("outputs must be finite; some hold NaN or infinity")
+            raise ValueError("outputs must be finite; got NaN or infinity")
         return line if line.any() else np.ones_like(line)
 
     def scores(self, score: Score, count: int) -> tuple[Values, Values]:
-        """`count` scores of each world; outputs are not kept."""
+        """`count` scores of each dataset; the outputs are not kept."""
         first, second = (
             _scored(score, self._each(dataset, count)) for dataset in self._pair
         )
@@ -388,7 +371,7 @@ def _mean(outputs: Any) -> Values:
     for output in outputs:
         vector = flat(output)
         if count and vector.shape != total.shape:
-            raise ValueError("the outputs of one world have different shapes")
+            raise ValueError("outputs of one dataset have different shapes")
         total = total + vector if count else vector.copy()
         count += 1
     return np.asarray(total / count)

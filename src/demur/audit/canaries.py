@@ -1,7 +1,7 @@
-"""Canaries: gradients that the auditor owns, chosen to be found again.
+"""Canaries: gradients that the auditor inserts and looks for in the releases.
 
 A canary is a gradient along one coordinate, longer than the clip norm, so that a
-correct clip brings it to exactly that norm and a missing clip lets it stand out. The
+correct clip brings it to exactly that norm and a missing clip leaves it visible. The
 coordinates are all different: under noise that is independent over coordinates, the
 inner products of a release with different canaries are independent, and one run shows
 as much as many.
@@ -12,9 +12,9 @@ as much as many.
   the steps of weighted inner products; `audit_one_run` compares scores and coins.
 
 **What may be published.** Scores are functions of releases and of canaries that were
-fixed beforehand; coins are the auditor's own. So is every number computed from them:
-post-processing, whatever private records trained in the same run. Exact sums, batches
-and the noise never enter.
+fixed beforehand; coins are the auditor's own. Every number computed from them is
+post-processing, whatever private records were trained on in the same run. Exact sums,
+batches and the noise are not used.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Canaries:
     def draw(
         cls, count: int, dimension: int, *, clip_norm: float, seed: int = 0
     ) -> Canaries:
-        """`count` canaries among `dimension` coordinates; public, so seeded."""
+        """`count` public canaries among `dimension` coordinates, from a seed."""
         validate.count(count=count, dimension=dimension)
         validate.positive(clip_norm=clip_norm)
         if count > dimension:
             raise ValueError(
-                f"count must be at most the dimension {dimension}, so that canaries"
-                f" do not disturb each other; got {count}"
+                f"count must be at most the dimension {dimension}, so that no two"
+                f" canaries share a coordinate; got {count}"
             )
         rng = np.random.default_rng(seed)
         places = rng.permutation(dimension)[:count]
@@ -68,29 +68,33 @@ class Canaries:
 
     def rows(self, which: ArrayLike | None = None) -> NDArray[np.float32]:
         """The gradients as a matrix: all, or those where `which` is true."""
-        kept = np.flatnonzero(np.ones(len(self)) if which is None else which)
-        rows = np.zeros((kept.size, self.dimension), np.float32)
-        rows[np.arange(kept.size), self.places[kept]] = self.signs[kept] * self.length
+        chosen = np.flatnonzero(np.ones(len(self)) if which is None else which)
+        rows = np.zeros((chosen.size, self.dimension), np.float32)
+        entries = self.signs[chosen] * self.length
+        rows[np.arange(chosen.size), self.places[chosen]] = entries
         return rows
 
     def scores(
         self, releases: Iterable[ArrayLike], weights: ArrayLike | None = None
     ) -> Values:
         """For each canary the weighted sum over steps of its inner products."""
-        found = np.zeros(len(self))
-        listed = [np.asarray(one, dtype=np.float64).reshape(-1) for one in releases]
-        if not listed or any(one.size != self.dimension for one in listed):
+        steps = [np.asarray(step, dtype=np.float64).reshape(-1) for step in releases]
+        if not steps or any(step.size != self.dimension for step in steps):
             raise ValueError(f"releases must be vectors of {self.dimension} numbers")
-        each = np.ones(len(listed)) if weights is None else np.asarray(weights)
-        if each.shape != (len(listed),):
-            raise ValueError(f"{len(listed)} releases need as many weights")
-        for weight, one in zip(each, listed, strict=True):
-            found += weight * self.signs * one[self.places]
-        return found
+        each = np.ones(len(steps)) if weights is None else np.asarray(weights)
+        if each.shape != (len(steps),):
+            raise ValueError(
+                f"weights must be one number for each of {len(steps)} releases; got"
+                f" shape {each.shape}"
+            )
+        total = np.zeros(len(self))
+        for weight, step in zip(each, steps, strict=True):
+            total += weight * self.signs * step[self.places]
+        return total
 
 
 def flip_coins(count: int, *, seed: int | None = None) -> NDArray[np.bool_]:
-    """Fair coins from the operating system; from a seed where a test must repeat."""
+    """Fair coins from the operating system, or from a seed where a test must repeat."""
     validate.count(count=count)
     if seed is not None:
         return np.random.default_rng(seed).random(count) < 0.5
@@ -117,7 +121,7 @@ def audit_canaries(
         gaussian = stated.shape is Shape.GAUSSIAN
         forms = ("classical", "f-DP", "GDP") if gaussian else ("classical", "f-DP")
     if not forms:
-        raise ValueError("forms must name at least one form of the audit")
+        raise ValueError("forms must name at least one form of the audit; got none")
     return tuple(
         audit_one_run(
             score_of,

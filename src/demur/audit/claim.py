@@ -1,8 +1,8 @@
-"""What is claimed about a pair of neighbouring datasets, in the form a test needs.
+"""Privacy claims about a pair of neighbouring datasets, in the form a test needs.
 
 A claim may be given as an entry of a ledger or a mechanism (with the unit of the pair),
 as an event, as (epsilon, delta), or as a `Claim`. Its shape decides the test: a pure
-epsilon and a general (epsilon, delta) are counted, Gaussian noise is measured by mu.
+epsilon and a general (epsilon, delta) are tested by counting, Gaussian noise by mu.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Score: TypeAlias = Callable[[Any], float] | ArrayLike
 
 
 class Shape(StrEnum):
-    """Which family of claims."""
+    """The family of a claim, which decides its test."""
 
     PURE = "pure"
     GAUSSIAN = "gaussian"
@@ -46,11 +46,13 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """epsilon at delta between two worlds, its shape, and how to score an output.
+    """epsilon at delta for a pair of datasets, its shape, and how to score an output.
 
-    `score` is the claimed log-likelihood ratio of an output (first world over second),
-    or anything that grows with it; a vector stands for the inner product with it.
-    `threshold` fixes the event {score >= threshold} in advance.
+    `score` is the claimed log-likelihood ratio of an output (first dataset over
+    second), or anything that grows with it; a vector means the inner product with it.
+    `threshold` fixes the event {score >= threshold} in advance. `counted` tests a
+    Gaussian claim by counting, which holds for every law. `entry` is the ledger's
+    entry that makes the claim, if any.
 
     >>> Claim.of(Gaussian(1.0)).shape, round(Claim.of(Gaussian(1.0)).epsilon, 4)
     (<Shape.GAUSSIAN: 'gaussian'>, 4.8866)
@@ -65,6 +67,8 @@ class Claim:
     unit: str = THE_PAIR
     score: Score | None = field(default=None, repr=False, compare=False)
     threshold: float | None = None
+    counted: bool = False
+    entry: Entry | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -81,6 +85,8 @@ class Claim:
             raise ValueError(f"a pure claim has delta 0; got {self.delta}")
         if self.threshold is not None:
             validate.finite(threshold=self.threshold)
+        if not isinstance(self.counted, bool):
+            raise TypeError(f"counted must be True or False; got {self.counted!r:.40}")
 
     @classmethod
     def of(
@@ -89,36 +95,27 @@ class Claim:
         *,
         unit: Unit | None = None,
         delta: float | None = None,
+        score: Score | None = None,
+        threshold: float | None = None,
+        counted: bool = False,
     ) -> Claim:
-        """The claim that something makes at `unit`, read at `delta`.
+        """The claim of an entry, mechanism, event or pair at `unit`, read at `delta`.
 
-        An entry is read at its ledger's own unit and delta where there is one alone.
+        For an entry, the default is its ledger's unit and delta, if it has only one.
         """
-        if isinstance(claim, Claim):
-            return claim
-        if isinstance(claim, Entry):
-            return _of_entry(claim, unit, delta)
-        if isinstance(claim, Event):
-            return _of_event(claim, unit, delta, 0.0)
-        if isinstance(claim, tuple) and len(claim) == 2:
-            return _of_event(ApproxDP(*claim), unit, delta, 0.0)
-        if isinstance(claim, Mechanism):
-            declaration = claim.declaration()
-            if unit is None:
-                raise TypeError("unit must be given: which worlds is the pair from?")
-            event = declaration.cost.at(unit)
-            return _of_event(event, unit, delta, declaration.sampler_distance)
-        raise TypeError(
-            "claim must be an entry, a mechanism, an event, (epsilon, delta) or a"
-            f" Claim; got {validate.shorten(claim)}"
-        )
+        if score is None and threshold is not None:
+            raise TypeError("threshold is about a score: give score as well")
+        stated = claim if isinstance(claim, Claim) else _stated(claim, unit, delta)
+        if score is not None:
+            stated = stated.scored_by(score, threshold)
+        return replace(stated, counted=True) if counted else stated
 
     def scored_by(self, score: Score, threshold: float | None = None) -> Claim:
-        """The same claim with a score of one's own."""
+        """The same claim with another score."""
         return replace(self, score=score, threshold=threshold)
 
     def score_of(self, output: Any) -> float:
-        """The score of one output; the claim must have one."""
+        """The score of one output; the claim must have a score."""
         return apply_score(self.score, output)
 
 
@@ -138,19 +135,45 @@ def flat(output: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.asarray(output, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise TypeError(
-            "the output of a run must be numbers, or score must say how to read it;"
+            "the output of a run must be numbers, or score must turn it into one;"
             f" got {type(output).__name__}"
         ) from None
+
+
+def _stated(
+    claim: Entry | Mechanism | Event | tuple[float, float],
+    unit: Unit | None,
+    delta: float | None,
+) -> Claim:
+    if isinstance(claim, Entry):
+        return replace(_of_entry(claim, unit, delta), entry=claim)
+    if isinstance(claim, Event):
+        return _of_event(claim, unit, delta, 0.0)
+    if isinstance(claim, tuple) and len(claim) == 2:
+        return _of_event(ApproxDP(*claim), unit, delta, 0.0)
+    if isinstance(claim, Mechanism):
+        if unit is None:
+            raise TypeError(
+                "unit must be given, because a mechanism has a cost at several units:"
+                " Claim.of(mechanism, unit=...)"
+            )
+        declaration = claim.declaration()
+        event = declaration.cost.at(unit)
+        return _of_event(event, unit, delta, declaration.sampler_distance)
+    raise TypeError(
+        "claim must be an entry, a mechanism, an event, (epsilon, delta) or a"
+        f" Claim; got {validate.shorten(claim)}"
+    )
 
 
 def _of_entry(entry: Entry, unit: Unit | None, delta: float | None) -> Claim:
     if unit is None:
         if len(entry.promises) != 1:
-            raise TypeError("unit must be given: the entry's ledger has several")
+            raise TypeError("unit must be given: the entry's ledger has several units")
         unit = entry.promises[0].unit
     if delta is None:
-        own = [p.delta for p in entry.promises if p.unit == unit]
-        delta = own[0] if own else None
+        deltas = [p.delta for p in entry.promises if p.unit == unit]
+        delta = deltas[0] if deltas else None
     event = entry.declaration.cost.at(unit, entry.maps)
     if entry.count > 1:
         event = Repeated(event, entry.count)
@@ -191,7 +214,7 @@ def _of_event(
 
 
 def _unsampled(event: Event) -> Event:
-    """The event with steps that take every record written as what they are."""
+    """The event with sampling at probability 1 written as no sampling."""
     plain: dict[events.Atom, int] = {}
     for atom, count in events.atoms(event).items():
         if isinstance(atom, PoissonGaussian) and atom.probability == 1.0:

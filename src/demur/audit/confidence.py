@@ -1,4 +1,4 @@
-r"""Confidence bounds: what a finite sample shows, and with which certainty.
+r"""Confidence bounds on probabilities, epsilon and mu from a finite sample.
 
 Every bound here is one-sided and finite-sample: at level `alpha` it fails with
 probability at most `alpha`, for every sample size, without a normal approximation.
@@ -15,8 +15,8 @@ alpha / 2, epsilon >= log((low - delta) / high) at alpha (union bound).
 trade-off curve, read at one test). The same two limits give a lower bound on mu that
 holds for *every* mechanism, whatever its law.
 
-**mu from shift and deviation.** If the scores are N(m_1, s^2) in one world and
-N(m_0, s^2) in the other, the best test of the scores has mu = (m_1 - m_0) / s, and
+**mu from shift and deviation.** If the scores are N(m_1, s^2) on one dataset and
+N(m_0, s^2) on the other, the best test of the scores has mu = (m_1 - m_0) / s, and
 post-processing makes it a lower bound on the mechanism's own. With n_1 and n_0 scores,
 c = sqrt(1/n_1 + 1/n_0) and the pooled deviation S (n_1 + n_0 - 2 degrees of freedom),
 
@@ -59,7 +59,7 @@ class Counts(NamedTuple):
     runs: int
 
     def checked(self) -> Counts:
-        """Itself, or a clear error."""
+        """The counts as plain integers, checked."""
         validate.count(runs=self.runs)
         if isinstance(self.hits, bool) or not 0 <= self.hits <= self.runs:
             raise ValueError(f"hits must be 0 to {self.runs}; got {self.hits}")
@@ -89,14 +89,14 @@ def proportion_upper(hits: int, runs: int, alpha: float) -> float:
     validate.open_probability(alpha=alpha)
     if hits == runs:
         return 1.0
-    found = float(special.betainccinv(hits + 1, runs - hits, alpha))
-    return min(1.0, found * (1.0 + _SLACK))
+    limit = float(special.betainccinv(hits + 1, runs - hits, alpha))
+    return min(1.0, limit * (1.0 + _SLACK))
 
 
 def epsilon_from_counts(
     first: tuple[int, int], second: tuple[int, int], *, delta: float, alpha: float
 ) -> float:
-    """A lower bound on epsilon from (hits, runs) of one event in two worlds.
+    """A lower bound on epsilon from (hits, runs) of one event on two datasets.
 
     0 where nothing is shown; both limits hold together with probability 1 - alpha.
 
@@ -115,7 +115,7 @@ def epsilon_from_counts(
 def mu_from_counts(
     first: tuple[int, int], second: tuple[int, int], *, alpha: float
 ) -> float:
-    """A lower bound on mu from (hits, runs) of one event in two worlds, for any law.
+    """A lower bound on mu from (hits, runs) of one event on two datasets, for any law.
 
     >>> round(mu_from_counts((90, 100), (10, 100), alpha=0.05), 2)
     1.86
@@ -129,10 +129,10 @@ def mu_from_counts(
 
 
 def mu_from_shift(first: ArrayLike, second: ArrayLike, *, alpha: float) -> float:
-    """A lower bound on mu from Gaussian scores of two worlds (module docstring).
+    """A lower bound on mu from Gaussian scores of two datasets (module docstring).
 
     `first` is the side whose scores should be larger. Scores that do not vary at all
-    raise an error: nothing that was drawn is in them.
+    raise an error: there is no noise in them.
 
     >>> rng = np.random.default_rng(0)
     >>> bound = mu_from_shift(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000), alpha=.01)
@@ -144,15 +144,15 @@ def mu_from_shift(first: ArrayLike, second: ArrayLike, *, alpha: float) -> float
     freedom = one.size + two.size - 2
     if min(one.size, two.size) < 2:
         raise ValueError(
-            f"scores of both sides are needed, two at least; got {one.size} and"
-            f" {two.size}"
+            "first and second must have at least two scores each; got"
+            f" {one.size} and {two.size}"
         )
     squares = float(((one - one.mean()) ** 2).sum() + ((two - two.mean()) ** 2).sum())
     deviation = math.sqrt(squares / freedom)
     if deviation <= 1e-12 * float(np.abs(np.concatenate([one, two])).max()):
         raise ValueError(
-            "the scores of each side are all equal: there is no noise in them, and"
-            " shift over deviation is no number. Use counts."
+            "first and second do not vary: there is no noise in the scores, and shift"
+            " over deviation is not a number. Use method='counts'."
         )
     spread = math.sqrt(1.0 / one.size + 1.0 / two.size)
     t = float(one.mean() - two.mean()) / (deviation * spread)
@@ -177,9 +177,9 @@ def _noncentrality(t: float, freedom: int, alpha: float) -> float:
 def largest(
     holds: Callable[[float], bool], *, scale: float = 1.0, rtol: float = 1e-9
 ) -> float:
-    """The largest x >= 0 at which `holds`, which is true up to some x and false after.
+    """The largest x >= 0 at which `holds`, which is true up to some x and false above.
 
-    0 if it is false already there; the good end of the last bracket otherwise.
+    0 if it does not hold at 0; otherwise the lower end of the last bracket.
     """
     if not holds(0.0):
         return 0.0
@@ -211,19 +211,19 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 
 def scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """One finite number for each run, or a clear error."""
+    """One finite number for each run, checked."""
     try:
-        found = np.asarray(values, dtype=np.float64)
+        numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be one number for each run") from None
-    if found.ndim != 1 or found.size == 0:
+    if numbers.ndim != 1 or numbers.size == 0:
         raise ValueError(
-            f"{name} must be one number for each run; got shape {found.shape}"
+            f"{name} must be one number for each run; got shape {numbers.shape}"
         )
-    bad = int((~np.isfinite(found)).sum())
+    bad = int((~np.isfinite(numbers)).sum())
     if bad:
         raise ValueError(
-            f"{name} must be finite: {bad} of {found.size} scores are NaN or infinite."
-            " If only one world gives them, that alone tells the worlds apart."
+            f"{name} must be finite: {bad} of {numbers.size} scores are NaN or"
+            " infinite. If only one dataset gives such scores, they tell the two apart."
         )
-    return found
+    return numbers

@@ -1,9 +1,8 @@
-"""Deletions under the same interface: the retrain test's findings as an audit result.
+"""Audit of deletions: the findings of a retrain test as an audit result.
 
 The unlearning engine compares every deletion of a stream with a replay that never saw
-its records (`unlearning.retrain`), deterministically and on noised copies.
-This module knows of it only what an audit needs (`RetrainFindings`), so that audits and
-engines stay side by side.
+its records (`unlearning.retrain`), deterministically and on noised copies. This module
+uses only the protocol `RetrainFindings`, because `audit` imports no engine.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from demur.audit.noting import check_place, noted
+from demur.audit.notes import check_entry, note_on_entry
 from demur.audit.result import AuditResult, Level
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
@@ -19,11 +18,11 @@ from demur.ledger import Ledger
 
 
 class NoisedCopies(Protocol):
-    """What a test on noised copies of both worlds could show."""
+    """The result of a test on noised copies of both models."""
 
     @property
     def trials(self) -> int:
-        """Copies of each world."""
+        """Copies of each model."""
         ...
 
     @property
@@ -48,11 +47,11 @@ class NoisedCopies(Protocol):
 
 
 class RetrainFindings(Protocol):
-    """The findings of a comparison of deletions with replays."""
+    """The findings of a comparison of deletions with replays (a retrain test)."""
 
     @property
     def mode(self) -> str:
-        """Which way of learning and forgetting."""
+        """The name of the model."""
         ...
 
     @property
@@ -78,12 +77,12 @@ def audit_deletion(
     ledger: Ledger | None = None,
     entry: Entry | None = None,
 ) -> AuditResult:
-    """The retrain test as an `AuditResult`, noted with `entry` where a ledger is given.
+    """The retrain test as an `AuditResult`, noted on `entry` if a ledger is given.
 
     Refuted if any check failed; the evidence names the kinds of failure and no exact
     distance. `alpha` is that of the statistical part, 0 where there is none.
     """
-    check_place(ledger, entry)
+    check_entry(ledger, entry)
     test = findings.distinguishing
     failed = findings.failures
     count = len(findings.deletions)
@@ -107,4 +106,4 @@ def audit_deletion(
         refuted=bool(failed),
         evidence=evidence,
     )
-    return noted(result, ledger, entry)
+    return note_on_entry(result, ledger, entry)

@@ -1,7 +1,7 @@
-r"""How far a mechanism's inputs lie apart in two worlds, and how far they may.
+r"""Distances between a mechanism's inputs on two datasets, and what is allowed.
 
-Each noise point says what it declares (`core.recording`). Its two inputs are compared
-in the geometry of its promise; NaN and other shapes are infinitely far.
+Each noise point records its declaration (`core.recording`). Its two inputs are compared
+in the geometry of that declaration; NaN and different shapes are infinitely far apart.
 
 - `Shift`: |x - x'|, in units of sigma where each coordinate has its own. Allowed is the
   declared sensitivity at the unit. It costs mu = distance / sigma.
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from demur.audit.measured import Loss, Measured, Pair, between, norm
+from demur.audit.measurement import Loss, Measurement, Pair, between, norm
 from demur.audit.step_distances import measure_steps
 from demur.core.accounting.events import (
     Event,
@@ -41,32 +41,32 @@ from demur.core.recording import Arrays, Rows, Scores, Shift, Step
 ROUNDING = 1e-9  # of distances, which are themselves computed in float64
 
 
-def measure(pairs: Sequence[Pair], unit: Unit) -> list[Measured]:
+def measure(pairs: Sequence[Pair], unit: Unit) -> list[Measurement]:
     """All comparisons of the passages of two runs, matched one by one."""
-    found: list[Measured] = []
+    measurements: list[Measurement] = []
     steps: list[Pair] = []
     rows: dict[int | None, list[Pair]] = {}
     for pair in pairs:
         declared = pair[0].declared
         match declared:
             case Shift():
-                found.append(_shift(pair, declared, unit))
+                measurements.append(_shift(pair, declared, unit))
             case Scores():
-                found.append(_scores(pair, declared))
+                measurements.append(_scores(pair, declared))
             case Rows():
                 rows.setdefault(pair[0].key, []).append(pair)
             case Step():
                 steps.append(pair)
     for same_key in rows.values():
-        found += _rows(same_key, unit)
-    return [*found, *measure_steps(steps, unit)]
+        measurements += _rows(same_key, unit)
+    return [*measurements, *measure_steps(steps, unit)]
 
 
 def charged_loss(event: Event) -> Loss | None:
-    """What an event allows, its coins of sampling being known; None if it is not said.
+    """The loss an event allows, its sampling being known; None if it has no such form.
 
-    Batches are the same in both worlds here, so a sampled event counts as if its
-    record took part.
+    Batches are the same in both runs here, so a sampled event counts as if its record
+    took part.
     """
     total = Loss()
     for atom, count in atoms(event).items():
@@ -87,7 +87,7 @@ def charged_loss(event: Event) -> Loss | None:
 # -- one passage by itself -------------------------------------------------------------
 
 
-def _shift(pair: Pair, declared: Shift, unit: Unit) -> Measured:
+def _shift(pair: Pair, declared: Shift, unit: Unit) -> Measurement:
     moved, sigma = between(pair), declared.sigma
     in_sigmas = isinstance(sigma, np.ndarray)
     distance = math.inf
@@ -96,20 +96,20 @@ def _shift(pair: Pair, declared: Shift, unit: Unit) -> Measured:
     try:
         allowed = declared.sensitivity.at(unit) * (1.0 + ROUNDING)
     except NotCovered:
-        # Nothing is promised at this unit, so nothing may move.
+        # Nothing is declared at this unit, so nothing may move.
         allowed = 0.0
     mu = distance if in_sigmas else distance / float(sigma)
-    return Measured(
+    return Measurement(
         f"the input of {pair[0].name!r}", distance, allowed, Loss(squared_mu=mu * mu)
     )
 
 
-def _scores(pair: Pair, declared: Scores) -> Measured:
+def _scores(pair: Pair, declared: Scores) -> Measurement:
     moved = between(pair)
     distance = math.inf
     if moved is not None and np.isfinite(moved).all():
         distance = float(np.max(np.abs(moved), initial=0.0))
-    return Measured(
+    return Measurement(
         f"the scores of {pair[0].name!r}",
         distance,
         1.0,
@@ -120,7 +120,7 @@ def _scores(pair: Pair, declared: Scores) -> Measured:
 # -- reports ---------------------------------------------------------------------------
 
 
-def _rows(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
+def _rows(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measurement]:
     """All passages of one key: which rows differ, and by how much."""
     name, declared = pairs[0][0].name, pairs[0][0].declared
     assert isinstance(declared, Rows)
@@ -128,19 +128,19 @@ def _rows(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
     moved: list[float] = []
     for before, after in pairs:
         moved += _moved_rows(before.value, after.value)
-    yield Measured(
+    yield Measurement(
         f"the number of rows of {name!r} that differ",
         float(len(moved)),
-        float(unit.records_per_person) if _speaks(cost, unit) else 0.0,
+        float(unit.records_per_person) if _covers(cost, unit) else 0.0,
         counted=True,
     )
     allowed = unit.radius * (1.0 + ROUNDING) if isinstance(unit, Ball) else math.inf
     for distance in moved:
         loss = _row_loss(cost, distance)
-        yield Measured(f"a row of {name!r}", distance, allowed, loss)
+        yield Measurement(f"a row of {name!r}", distance, allowed, loss)
 
 
-def _speaks(cost: Cost, unit: Unit) -> bool:
+def _covers(cost: Cost, unit: Unit) -> bool:
     try:
         cost.at(unit)
     except (NotCovered, NotPriced):
@@ -160,12 +160,11 @@ def _moved_rows(one: Arrays, two: Arrays) -> list[float]:
 
 
 def _row_loss(cost: Cost, distance: float) -> Loss:
-    """What the declaration says of one row that moves so far."""
+    """The declared loss of one row that moves by `distance`."""
     if not math.isfinite(distance):
         return Loss(math.inf, math.inf)
     curves = (PureOverBalls, GaussianOverBalls)
     spaces = [term.space for term in cost.terms if isinstance(term, curves)]
     if not spaces:
         return Loss()
-    found = charged_loss(cost.at(Ball(distance, space=spaces[0])))
-    return Loss() if found is None else found
+    return charged_loss(cost.at(Ball(distance, space=spaces[0]))) or Loss()

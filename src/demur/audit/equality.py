@@ -1,6 +1,6 @@
-"""Where two results differ: structure, types, text and every bit of every number.
+"""Differences between two results: structure, types, text and every bit of numbers.
 
-Places are named, values never: what differs between two worlds is a secret of theirs.
+Only places are named, because the values that differ between two datasets are secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from demur.core.entry import Entry
 from demur.ledger import Ledger
 
-# Of an entry: its id, time and place in the ledger are new each time, in any world.
+# Of an entry: its id, time and place in the ledger are new in every run.
 _OF_ENTRY = ("label", "declaration", "count", "noise")
 _CARRIERS = (str, bytes, int, float, np.ndarray, dict, list, tuple)
 _PLAIN = (str, bytes, int, bool, type(None), Enum, PurePath, type)
@@ -31,8 +31,8 @@ def differences(one: object, two: object, at: str = "result") -> Iterator[str]:
     """The places at which two objects differ; none if they are equal.
 
     Arrays and floats are compared bit by bit, mappings with the order of their keys,
-    other objects by what they hold. What holds nothing that can be read (a function
-    made anew) counts as different.
+    other objects by their attributes. Objects that cannot be read (a function created
+    in each run) count as different.
     """
     yield from _compare(one, two, at, {})
 
@@ -40,13 +40,13 @@ def differences(one: object, two: object, at: str = "result") -> Iterator[str]:
 def _compare(one: object, two: object, at: str, seen: Seen) -> Iterator[str]:
     if one is two or (id(one), id(two)) in seen:
         return
-    # Kept alive: the id of an object that is gone may be another one's by now.
+    # Kept alive: the id of a deleted object may be reused.
     seen[id(one), id(two)] = one, two
     if type(one) is not type(two):
         yield f"{at} (type)"
         return
     if isinstance(one, _CARRIERS) and hasattr(one, "__dict__"):
-        # A subclass of something plain can carry more than what it is.
+        # A subclass of a plain type can have attributes as well.
         yield from _compare(vars(one), vars(two), f"{at}.__dict__", seen)
     if isinstance(one, _PLAIN):
         if one != two:
@@ -86,7 +86,7 @@ def _objects(one: Any, two: Any, at: str, seen: Seen) -> Iterator[str]:
         for name in names:
             a, b = getattr(one, name), getattr(two, name)
             yield from _compare(a, b, f"{at}.{name}", seen)
-    elif not _says_equal(one, two):
+    elif not _equal(one, two):
         # Without attributes, yet perhaps not empty: slots, a partial, a generator.
         states = _state(one), _state(two)
         if None in states or any(_compare(*states, at, seen)):
@@ -94,14 +94,14 @@ def _objects(one: Any, two: Any, at: str, seen: Seen) -> Iterator[str]:
 
 
 def _names(value: Any) -> list[str]:
-    """What an object holds, in fields or beside them."""
+    """The names of an object's fields and other attributes."""
     if isinstance(value, Entry):
         return list(_OF_ENTRY)
     if isinstance(value, FunctionType | MethodType | ModuleType):
         return []
     names = [field.name for field in fields(value)] if is_dataclass(value) else []
     names += [name for name in getattr(value, "__dict__", ()) if name not in names]
-    # What was computed from the rest, and only if somebody asked, is no difference.
+    # Cached properties follow from the rest, and exist only where they were used.
     return [
         name
         for name in names
@@ -110,17 +110,17 @@ def _names(value: Any) -> list[str]:
 
 
 def _state(value: object) -> tuple[Any, ...] | None:
-    """How an object would be made again; None if it cannot be."""
+    """How an object would be pickled; None if it cannot be."""
     if isinstance(value, FunctionType | MethodType | ModuleType):
         return None
     try:
-        made = value.__reduce_ex__(4)
-    except Exception:  # whatever an object says that is not to be copied
+        state = value.__reduce_ex__(4)
+    except Exception:  # objects refuse to be copied in many ways
         return None
-    return made if isinstance(made, tuple) else None
+    return state if isinstance(state, tuple) else None
 
 
-def _says_equal(one: object, two: object) -> bool:
+def _equal(one: object, two: object) -> bool:
     try:
         return bool(one == two)
     except (TypeError, ValueError):
@@ -148,35 +148,35 @@ def _arrays(
 
 
 def _shown(key: object) -> str:
-    """A key that is a short name; others may be data."""
+    """A key if it is a short string; other keys may be data."""
     text = repr(key)
     return text if isinstance(key, str) and len(text) <= 40 else "..."
 
 
-# -- things that are written to later --------------------------------------------------
+# -- copies of results that a later run may change -------------------------------------
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A copy, as deep as it can be made: what cannot be copied stays itself."""
+    """A copy, as deep as possible; parts that cannot be copied are shared."""
     memo = {} if memo is None else memo
     if id(value) in memo:
         return memo[id(value)]
     try:
         return copy.deepcopy(value)
-    except Exception:  # a lock, a ledger, a key: something in it is not to be copied
+    except Exception:  # a lock, a ledger or a key cannot be copied
         pass
-    made: Any
+    result: Any
     if type(value) is dict:
-        memo[id(value)] = made = {}
-        made.update((key, copied(part, memo)) for key, part in value.items())
+        memo[id(value)] = result = {}
+        result.update((key, copied(part, memo)) for key, part in value.items())
     elif type(value) is list:
-        memo[id(value)] = made = []
-        made.extend(copied(part, memo) for part in value)
+        memo[id(value)] = result = []
+        result.extend(copied(part, memo) for part in value)
     elif type(value) is tuple:
-        made = tuple(copied(part, memo) for part in value)
+        result = tuple(copied(part, memo) for part in value)
     elif hasattr(value, "__dict__") and not isinstance(value, Ledger):
-        memo[id(value)] = made = object.__new__(type(value))
-        vars(made).update((k, copied(part, memo)) for k, part in vars(value).items())
+        memo[id(value)] = result = object.__new__(type(value))
+        vars(result).update((k, copied(part, memo)) for k, part in vars(value).items())
     else:
-        made = value
-    return made
+        result = value
+    return result

@@ -1,7 +1,7 @@
-"""Refusals of the audits."""
+"""Errors of the audits."""
 
 from __future__ import annotations
 
 
 class NoPower(ValueError):
-    """A test that could not have failed: too few draws, or a control that passed."""
+    """A test without power: too few draws, or its control was not rejected."""

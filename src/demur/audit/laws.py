@@ -1,4 +1,4 @@
-"""The laws that noise is meant to follow, as exact distribution functions.
+"""Noise distributions (laws) as exact distribution functions.
 
 A `Law` is a continuous distribution and the step of the lattice its draws are rounded
 to (0 for none). A draw x of a rounded law means that the continuous value fell into
@@ -26,10 +26,10 @@ Values: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Law:
-    """A distribution by its function and quantiles; `step` is the lattice's, or 0.
+    """A distribution by its cdf and quantiles; `step` is the lattice's, or 0.
 
-    `family(ratio)` is the same law with its scale off by `ratio`; without it the whole
-    law is stretched.
+    `family(ratio)` is the same law with its scale off by `ratio`; without it, draws
+    are multiplied by `ratio`.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Law:
 
     def edges(self, probabilities: ArrayLike) -> Values:
         """Quantiles, moved to the nearest place between two lattice points."""
-        found = np.asarray(self.quantile(np.asarray(probabilities, dtype=np.float64)))
+        edges = np.asarray(self.quantile(np.asarray(probabilities, dtype=np.float64)))
         if self.step:
-            found = (np.floor(found / self.step) + 0.5) * self.step
-        return np.unique(found)
+            edges = (np.floor(edges / self.step) + 0.5) * self.step
+        return np.unique(edges)
 
     def uniform(self, draws: Values) -> Values:
         """The probability transform, at the middle of a draw's lattice cell."""
@@ -72,7 +72,7 @@ class Law:
         """Draws of the law off by `ratio`, made from draws of this one.
 
         Each is moved to the same quantile of the other law. Lattice points are first
-        spread over their cells, or drawn anew where the lattice is coarse: points
+        spread over their cells, or drawn again where the lattice is coarse: points
         cannot fill the gaps that stretching leaves.
         """
         other, inside = self.off_by(ratio), draws
@@ -136,10 +136,10 @@ def _cut_gamma(d: int, rate: float, L: float) -> Law:
 
 
 def law_of(mechanism: object) -> Law:
-    """The law of one coordinate of the noise; of the radius for BPM.
+    """The law of one coordinate of the noise; for BPM, of the radius.
 
-    The noise of a report is what it says less the point it is about, where the point
-    lies on the mechanism's grid (0 does).
+    The noise of a local report is the report minus its point, if the point lies on the
+    mechanism's grid (0 does).
     """
     match mechanism:
         case Gaussian(sigma=float(sigma), grid=float(grid)):
@@ -152,6 +152,6 @@ def law_of(mechanism: object) -> Law:
         case BPM():
             return bpm_radius(mechanism)
     raise TypeError(
-        f"no law is known for {type(mechanism).__name__}: give a Law of your own"
-        " (its distribution function and quantiles)"
+        f"mechanism {type(mechanism).__name__} has no known law: construct a Law from"
+        " its distribution function and quantiles"
     )

@@ -1,26 +1,26 @@
-"""Raw noise against the law it is meant to follow, and against itself.
+"""Tests of raw noise: its distribution, independence and repeats.
 
-`noise_test` asks whether draws follow a `Law`. Two families of tests share alpha:
+`noise_test` tests whether draws follow a `Law`. Two families of tests share alpha:
 
 - *cells*: Pearson's statistic over 32 cells of nearly equal, exactly known probability
   (n / 32 > 500 expected in each, where its chi-square law is good at 1e-6);
 - *tails*: exact binomial tests of how many draws lie beyond fixed quantiles, on either
-  side and on both. These find a wrong scale first and have exact level and power.
+  side and on both. These detect a wrong scale first and have exact level and power.
 
-Draws that are not on the law's lattice refute it outright: their last bits speak.
+Draws that are not on the law's lattice refute it at once: their last bits are wrong.
 
-**Power is built in.** The number of draws is not a habit: `draws_needed` computes, from
-exact binomial probabilities, how many it takes to reject a scale that is 5% too large
-and one that is 5% too small, each with probability 1 - 1e-6, at the alpha in use
-(about 36,000 for a Gaussian at 1e-6). Fewer draws raise an error. And each test runs
-its own control: the same draws, moved to the same quantiles of the law that is 1.05
-times as wide, and 1 / 1.05, must be rejected, or it raises `NoPower` and says nothing.
+**Power is built in.** `draws_needed` computes, from exact binomial probabilities, how
+many draws it takes to reject a scale that is 5% too large and one that is 5% too small,
+each with probability 1 - 1e-6, at the alpha in use (about 36,000 for a Gaussian at
+1e-6). Fewer draws raise an error. Each test also runs its own control: the same draws,
+moved to the same quantiles of the law that is 1.05 times as wide, and 1 / 1.05, must be
+rejected, or it raises `NoPower` and gives no result.
 
 `independence_test` looks for correlation between the columns of a matrix of draws
 (leaves, shards, steps) and along each of them, in values and in magnitudes. After the
 probability transform the numbers are standard normal, and the correlation of disjoint
 independent normal pairs has an exact t law. Its control mixes a tenth of one column
-into another. `repeat_test` refuses a row of noise that occurs twice.
+into another. `repeat_test` refutes noise in which a row occurs twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WRONG_SCALE = 1.05
 _CELLS = 32
 _TAILS = (0.5, 0.3, 0.14, 0.05, 0.01)
 _MISS = 1e-6  # how often a control may fail to be rejected
-_FAR = 5.0  # deviations, beyond which a magnitude is cut off
+_FAR = 5.0  # standard deviations, where magnitudes are cut off
 _CORRELATION = 0.1  # what the control of the independence test has
 
 
@@ -75,7 +75,7 @@ def _probability(law: Law, low: float, high: float, outside: bool) -> float:
 
 
 def _tails(law: Law) -> list[_Event]:
-    found = []
+    events = []
     for tail in _TAILS:
         edges = law.edges([tail / 2.0, 1.0 - tail / 2.0])
         ends = [(float(edges[0]), math.inf), (-math.inf, float(edges[-1]))]
@@ -84,8 +84,8 @@ def _tails(law: Law) -> list[_Event]:
         for low, high in ends:
             p = _probability(law, low, high, True)
             if 0.0 < p < 1.0:
-                found.append(_Event(low, high, True, p))
-    return found
+                events.append(_Event(low, high, True, p))
+    return events
 
 
 # -- one law ---------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def draws_needed(
     validate.open_probability(alpha=alpha, miss=miss)
     validate.positive(ratio=ratio)
     if ratio == 1.0:
-        raise ValueError("ratio must not be 1: that is the right scale")
+        raise ValueError("ratio must not be 1, which is the right scale")
     events = _tails(law)
     level = alpha / 2.0 / len(events)
 
@@ -124,7 +124,7 @@ def draws_needed(
     while not enough(high):
         high *= 2
         if high > 2**40:
-            raise NoPower(f"no number of draws sees a scale off by {ratio:g}")
+            raise NoPower(f"no number of draws detects a scale off by {ratio:g}")
     low = high // 2
     while high - low > max(1, high // 200):
         middle = (low + high) // 2
@@ -149,7 +149,7 @@ def noise_test(
     ratio: float = WRONG_SCALE,
     subject: str = "a noise source",
 ) -> AuditResult:
-    """Whether raw noise follows `law`; `NoPower` where the test could not have failed.
+    """Whether raw noise follows `law`; `NoPower` if the test cannot detect `ratio`.
 
     >>> from demur.audit.laws import normal
     >>> rng = np.random.default_rng(0)
@@ -165,8 +165,8 @@ def noise_test(
     needed = draws_needed(law, alpha=alpha, ratio=ratio)
     if values.size < needed:
         raise NoPower(
-            f"{values.size} draws are too few: a scale off by {ratio:g} is seen from"
-            f" {needed} draws on"
+            f"{values.size} draws are too few to detect a scale off by {ratio:g}: give"
+            f" at least {needed}"
         )
 
     def result(refuted: bool, evidence: str) -> AuditResult:
@@ -200,20 +200,20 @@ def noise_test(
 
 def failures(draws: Values, law: Law, alpha: float) -> list[str]:
     """The tests of the law that these draws fail, all at alpha together."""
-    found = []
+    failed = []
     n = draws.size
     inner = law.edges(np.arange(1, _CELLS) / _CELLS)
     edges = np.concatenate([[-np.inf], inner, [np.inf]])
     functions = np.concatenate([[0.0], np.asarray(law.cdf(inner)), [1.0]])
     expected = n * np.diff(functions)
-    kept = expected > 0
+    possible = expected > 0
     seen = np.histogram(draws, edges)[0]
-    if (seen[~kept] > 0).any():
-        found.append("draws where the law has none")
-    gaps = (seen[kept] - expected[kept]) ** 2 / expected[kept]
-    p = float(stats.chi2.sf(gaps.sum(), int(kept.sum()) - 1))
+    if (seen[~possible] > 0).any():
+        failed.append("draws where the law has none")
+    gaps = (seen[possible] - expected[possible]) ** 2 / expected[possible]
+    p = float(stats.chi2.sf(gaps.sum(), int(possible.sum()) - 1))
     if p < alpha / 2.0:
-        found.append(f"its cells have p = {p:.2g}")
+        failed.append(f"its cells have p = {p:.2g}")
     events = _tails(law)
     for event in events:
         hits = event.count(draws)
@@ -222,11 +222,11 @@ def failures(draws: Values, law: Law, alpha: float) -> list[str]:
             float(stats.binom.sf(hits - 1, n, event.probability)),
         )
         if p < alpha / 2.0 / len(events):
-            found.append(
+            failed.append(
                 f"{hits} draws beyond a quantile, {n * event.probability:.0f} expected"
                 f" (p = {p:.2g})"
             )
-    return found
+    return failed
 
 
 def _off_lattice(draws: Values, law: Law) -> int:
@@ -236,7 +236,7 @@ def _off_lattice(draws: Values, law: Law) -> int:
     return int((index != np.rint(index)).sum())
 
 
-# -- draws against draws ---------------------------------------------------------------
+# -- independence ----------------------------------------------------------------------
 
 
 def independence_test(
@@ -250,7 +250,7 @@ def independence_test(
     """Whether the columns of `draws`, and each along itself, are uncorrelated.
 
     Rows are draws, columns the series that must not share noise (leaves, shards,
-    coordinates). A correlation of 0.1 between two columns is found.
+    coordinates). A correlation of 0.1 between two columns is detected.
     """
     values = _draws(draws)
     if values.ndim != 2:
@@ -259,14 +259,14 @@ def independence_test(
     n, k = values.shape
     tests = 2 * (k * (k - 1) // 2 + k * len(lags))
     if tests == 0:
-        raise ValueError("nothing to compare: one column and no lags")
+        raise ValueError("draws has one column and lags is empty: nothing to compare")
     level = alpha / tests
-    # Disjoint pairs at a lag are n / 2 at most: what is left must see the control.
+    # Disjoint pairs at a lag are n / 2 at most, and must detect the control.
     needed = _pairs_needed(level)
     if (n // 2 if lags else n) < needed:
-        raise NoPower(f"{n} rows are too few: {2 * needed if lags else needed} needed")
+        raise NoPower(f"{n} rows are too few: give {2 * needed if lags else needed}")
     z = _normal_scores(values, law)
-    p, where = min(_stillest(values, law), _most_correlated(z, lags))
+    p, where = min(_least_varying(values, law), _most_correlated(z, lags))
     mixed = z.copy()
     other = 1 if k > 1 else 0
     if k > 1:
@@ -280,7 +280,7 @@ def independence_test(
     evidence = (
         f"Noise is shared {where} (p = {p:.2g})."
         if refuted
-        else f"No correlation in {tests} comparisons; one of {_CORRELATION} was seen."
+        else f"No correlation in {tests} comparisons; {_CORRELATION} would be detected."
     )
     return AuditResult.of_draws(
         subject,
@@ -305,7 +305,7 @@ def repeat_test(
         raise ValueError(f"rows must be a matrix; got shape {values.shape}")
     validate.open_probability(alpha=alpha)
     if not law.step:
-        raise ValueError("repeats are counted on a lattice; this law has none")
+        raise ValueError("law must have a lattice step, on which repeats are counted")
     n, d = values.shape
     centre = float(law.quantile(0.5))
     at = np.rint(centre / law.step) * law.step
@@ -313,8 +313,8 @@ def repeat_test(
     chance = math.log(n * (n - 1) / 2.0) + d * math.log(single) if n > 1 else -math.inf
     if chance > math.log(alpha):
         raise NoPower(
-            f"among {n} rows of {d} draws a repeat is too likely to mean anything;"
-            " take longer rows"
+            f"among {n} rows of {d} draws a repeat is likely by chance: give longer"
+            " rows"
         )
     repeats = n - len(np.unique(values, axis=0))
     return AuditResult.of_draws(
@@ -330,7 +330,7 @@ def repeat_test(
 def _draws(draws: ArrayLike) -> Values:
     values = np.asarray(draws, dtype=np.float64)
     if values.size == 0 or not np.isfinite(values).all():
-        raise ValueError("draws must be finite numbers, at least one")
+        raise ValueError("draws must be finite numbers, at least one of them")
     return values
 
 
@@ -346,8 +346,8 @@ def _mix(source: Values, into: Values) -> Values:
 def _most_correlated(z: Values, lags: tuple[int, ...]) -> tuple[float, str]:
     """The smallest p-value of all comparisons, and what was compared."""
     best, where = 1.0, "nowhere"
-    # A magnitude as a standard normal: signs flipped at random hide in the values.
-    # Noise of exactly 0 has none: unbounded, two such draws in one row would alarm.
+    # Magnitudes as standard normals: values with random signs are uncorrelated.
+    # Noise of exactly 0 would be -inf, and two such draws in one row would alarm.
     sizes = special.ndtri(2.0 * special.ndtr(np.abs(z)) - 1.0)
     sizes = np.clip(sizes, -_FAR, _FAR)
     for name, series in (("values", z), ("magnitudes", sizes)):
@@ -362,10 +362,10 @@ def _most_correlated(z: Values, lags: tuple[int, ...]) -> tuple[float, str]:
     return best, where
 
 
-def _stillest(draws: Values, law: Law) -> tuple[float, str]:
-    """The chance that a series never varies: the mass of its value, n - 1 times.
+def _least_varying(draws: Values, law: Law) -> tuple[float, str]:
+    """The probability that a series is constant: the mass of its value, n - 1 times.
 
-    Nothing is correlated with it, and there is no noise in it.
+    A constant has no correlation with anything, and no noise in it.
     """
     still = np.flatnonzero(np.ptp(draws, axis=0) == 0.0)
     if not still.size:

@@ -1,8 +1,8 @@
-r"""One run, many canaries: each in or out by a fair coin, and guessed afterwards.
+r"""One-run audit: many canaries, each in the run or not by a fair coin.
 
-m records that the auditor owns (canaries) each enter a single run if their coin says
-so. From what the run releases every canary gets a score; the r/2 highest are guessed
-"in", the r/2 lowest "out", nothing is said about the rest. W of the r guesses are
+m records that the auditor owns (canaries) each enter a single run if their coin shows
+heads. From what the run releases every canary gets a score; the r/2 highest are guessed
+"in", the r/2 lowest "out", and the others are not guessed. W of the r guesses are
 right. Too many right guesses refute the claim.
 
 **Classical form** (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Under
@@ -24,7 +24,7 @@ in a neighbouring world; concave), g = F^-1 (convex). Draw a canary J at random 
 *One step down.* J right and W >= i means: the guess of J agrees with its coin and at
 least i - 1 of the others are right. Turn J's coin: the same event is "J wrong, W >=
 i - 1". By f-DP for each coin, and Jensen over coins and canaries, right_i is at most
-F(wrong_{i-1}), that is wrong_{i-1} >= g(right_i). *bookkeeping.* right_i - right_{i+1}
+F(wrong_{i-1}), that is wrong_{i-1} >= g(right_i). *Summation.* right_i - right_{i+1}
 = w_i (wrong_i - wrong_{i+1}) with w_i = i / (r - i), which grows with i. Summed by
 parts from c = v,
 
@@ -41,8 +41,8 @@ P(W >= c) < tau: seeing c right guesses refutes f at level tau.
 when out and N(a, s^2) when in: `confidence.mu_from_shift` on the two groups. It is
 sharp, and it needs Gaussian scores; see there.
 
-**Choosing r.** Few guesses are surer, many count more; the best r depends on the true
-epsilon. r is taken from m, m/2, m/4, ... (at least 32) with alpha shared out evenly.
+**Choosing r.** The best number of guesses depends on the true epsilon. r is taken from
+m, m/2, m/4, ... (at least 32), and alpha is divided evenly among them.
 
 Lower bounds with ideal independent canaries at 95% (measured, `tests/audit/power.py`),
 the real epsilon being twice the claim at delta = 1e-5:
@@ -55,7 +55,7 @@ the real epsilon being twice the claim at delta = 1e-5:
 
 The classical form refutes neither claim, the f-DP form the first with 10,000 canaries
 and the second, the GDP form both. At alpha = 1e-6 and 2,000 canaries the f-DP form
-needs a factor of 8 to refute surely and finds 2 in none of 30 audits.
+refutes a factor of 8 reliably and a factor of 2 in none of 30 audits.
 With delta > 0 the classical p-value never falls below about
 2 m delta / v: at alpha = 1e-6 read the claim at a delta of 1e-10 or less.
 """
@@ -76,6 +76,7 @@ from demur.audit.confidence import epsilon_of_mu, largest, mu_from_shift, scores
 from demur.audit.result import AuditResult, Level
 from demur.core import validate
 from demur.core.accounting.events import Event
+from demur.core.rounding import printed_down, printed_up
 
 Form: TypeAlias = Literal["classical", "f-DP", "GDP"]
 _LEAST_GUESSES = 32
@@ -83,40 +84,41 @@ _LEAST_GUESSES = 32
 
 @dataclass(frozen=True)
 class Guesses:
-    """`correct` of `made` guesses about `canaries` coins."""
+    """`correct` of `count` guesses about `canaries` coins."""
 
     canaries: int
-    made: int
+    count: int
     correct: int
 
     def __post_init__(self) -> None:
-        validate.count(canaries=self.canaries, made=self.made)
-        if self.made > self.canaries or not 0 <= self.correct <= self.made:
+        validate.count(canaries=self.canaries, count=self.count)
+        if self.count > self.canaries or not 0 <= self.correct <= self.count:
             raise ValueError(
-                "guesses must satisfy correct <= made <= canaries; got"
-                f" {self.correct}, {self.made}, {self.canaries}"
+                "guesses must satisfy correct <= count <= canaries; got"
+                f" {self.correct}, {self.count}, {self.canaries}"
             )
 
 
-def guess(score_of: ArrayLike, coins: ArrayLike, made: int) -> Guesses:
-    """The made/2 highest scores are guessed in, as many of the lowest out."""
+def guess(score_of: ArrayLike, coins: ArrayLike, count: int) -> Guesses:
+    """The count/2 highest scores are guessed in, as many of the lowest out."""
     values, heads = scores("score_of", score_of), _coins(coins)
     if values.size != heads.size:
         raise ValueError(f"{values.size} scores for {heads.size} coins")
-    validate.count(made=made)
-    if made > values.size:
-        raise ValueError(f"made must be at most {values.size}; got {made}")
+    validate.count(count=count)
+    if count > values.size:
+        raise ValueError(f"count must be at most {values.size}; got {count}")
     order = np.argsort(values, kind="stable")
-    lowest, highest = order[: made // 2], order[values.size - (made - made // 2) :]
+    half = count // 2
+    lowest, highest = order[:half], order[values.size - (count - half) :]
     correct = int(heads[highest].sum() + (~heads[lowest]).sum())
-    return Guesses(values.size, made, correct)
+    return Guesses(values.size, count, correct)
 
 
 def _coins(coins: ArrayLike) -> NDArray[np.bool_]:
     heads = np.asarray(coins)
     if heads.ndim != 1 or heads.dtype != np.bool_:
         raise TypeError(
-            f"coins must be one truth for each canary; got {heads.dtype} of shape"
+            f"coins must be one bool for each canary; got {heads.dtype} of shape"
             f" {heads.shape}"
         )
     return heads
@@ -133,7 +135,7 @@ def classical_p_value(guesses: Guesses, epsilon: float, delta: float = 0.0) -> f
     """
     validate.non_negative(epsilon=epsilon)
     validate.probability(delta=delta)
-    r, v = guesses.made, guesses.correct
+    r, v = guesses.count, guesses.correct
     q = float(special.expit(epsilon))
     beta = float(stats.binom.sf(v - 1, r, q))
     if delta == 0.0 or v == 0:
@@ -171,9 +173,9 @@ def approximate_curve(epsilon: float, delta: float) -> Inverse:
 
 
 def refutes_curve(guesses: Guesses, curve: Inverse, tau: float) -> bool:
-    """Whether f-DP with this curve makes so many right guesses rarer than tau."""
+    """Whether so many right guesses have probability below tau under this curve."""
     validate.open_probability(tau=tau)
-    m, r, c = guesses.canaries, guesses.made, guesses.correct
+    m, r, c = guesses.canaries, guesses.count, guesses.correct
     right, wrong = tau * c / m, tau * (r - c) / m
     # Rounding of the recursion is about r ulps; the limit is moved by far more.
     limit = r / m * (1.0 + 1e-9)
@@ -220,7 +222,7 @@ def mu_one_run(guesses: Guesses, *, alpha: float) -> float:
 
 
 def guess_sizes(canaries: int) -> tuple[int, ...]:
-    """m, m/2, m/4, ... down to 32: how many guesses are tried."""
+    """The numbers of guesses that are tried: m, m/2, m/4, ... down to 32."""
     validate.count(canaries=canaries)
     sizes = [canaries]
     while sizes[-1] // 2 >= _LEAST_GUESSES:
@@ -238,15 +240,14 @@ def audit_one_run(
     alpha: float = 1e-6,
     subject: str = "a training run",
 ) -> AuditResult:
-    """Scores and coins of one run's canaries against the claim, in one of the forms.
+    """Whether the scores and coins of one run's canaries refute the claim.
 
     `coins[i]` says whether canary i was in the run. `guesses` fixes r; by default
     several are tried (`guess_sizes`) and alpha is shared among them. In the f-DP form
     a Gaussian claim is tested as mu-GDP, any other as (epsilon, delta).
 
     The result is a function of the release and of the auditor's own canaries and
-    coins: whatever private data trained beside them, it says no more about that than
-    the release did.
+    coins. It reveals no more about private records in the same run than the release.
     """
     stated = Claim.of(claim)
     validate.open_probability(alpha=alpha)
@@ -255,20 +256,26 @@ def audit_one_run(
         raise ValueError(f"{values.size} scores for {heads.size} coins")
     if form == "GDP":
         if stated.shape is not Shape.GAUSSIAN:
-            raise ValueError("the GDP form is for Gaussian claims alone")
+            raise ValueError(
+                f"form 'GDP' is for Gaussian claims; this one is {stated.shape}"
+            )
         mu = mu_from_shift(values[heads], values[~heads], alpha=alpha)
         lower = epsilon_of_mu(mu, stated.delta)
-        evidence = f"Canaries show mu of at least {mu:.4g}; {stated.mu:.4g} is claimed."
+        assert stated.mu is not None
+        evidence = (
+            f"Canaries show mu of at least {printed_down(mu)};"
+            f" {printed_up(stated.mu)} is claimed."
+        )
     else:
         sizes = guess_sizes(values.size) if guesses is None else (guesses,)
         lower, best = 0.0, None
-        for made in sizes:
-            one = guess(values, heads, made)
-            found = _lower(one, stated, form, alpha / len(sizes))
-            if best is None or found > lower:
-                lower, best = found, one
+        for count in sizes:
+            guessed = guess(values, heads, count)
+            bound = _lower(guessed, stated, form, alpha / len(sizes))
+            if best is None or bound > lower:
+                lower, best = bound, guessed
         assert best is not None
-        evidence = f"{best.correct} of {best.made} guesses about canaries were right."
+        evidence = f"{best.correct} of {best.count} guesses about canaries were right."
     return AuditResult(
         subject=subject,
         level=Level.CANARIES,

@@ -1,30 +1,31 @@
-"""Replay: an engine on two neighbouring datasets, the mechanisms' outputs frozen.
+"""Replay: an engine on two neighbouring datasets, with the mechanisms' outputs fixed.
 
-`run(data, source)` is the engine and all glue around it: it takes one dataset and a
+`run(data, source)` is the engine and all code around it: it takes one dataset and a
 seeded source, and returns what it would publish. It is run on D while every noise
 point is recorded (`core.recording`), then on D' from the same seed, where every noise
-point gives the output it gave on D. A composition of mechanisms is private because
+point returns its output on D. A composition of mechanisms is private because
 
 1. mechanisms see the data through inputs that lie within their declared sensitivity,
 2. nothing else does: what is published is a function of their outputs,
 3. what they cost does not depend on the data,
 
-and each of these is compared: inputs in the geometry of each promise (`distances`),
-results bit by bit (`equality`), charges word for word. The measured losses of all
+and each of these is compared: inputs in the geometry of each declaration (`distances`),
+results bit by bit (`equality`), charges field by field. The measured losses of all
 mechanisms must also add up to no more than what was charged at the unit, so noise that
-is too small for its price is seen as well. Selected batches are the same in both
-worlds, or the same but for the record that one of them lacks.
+is too small for its price is detected as well. Selected batches must be the same for
+both datasets, or the same except for the record that one of them lacks.
 
 **What a pass shows.** For this pair, this seed and the path the run took: the three
-points hold. Errors of glue (data used after they were clipped into a copy, a domain
-read off the records, a scale that follows n) show up with one pair, whatever the noise.
-**What it does not.** Other pairs, and paths that other noise would take. That the noise
-has the law it claims (level "noise"), that its scale is right for the event (accounting
-tests), that sampling amplifies as it is priced (a run whose batches are frozen says
-nothing about how they were drawn), that two mechanisms have keys of their own (frozen
+points hold. Errors in the code around a mechanism (data used after they were clipped
+into a copy, a domain read off the records, a scale that follows n) are detected with
+one pair, whatever the noise.
+**What it does not show.** Other pairs, and paths that other noise would take. That the
+noise has the law it claims (level "noise"), that its scale is right for the event
+(accounting tests), that sampling amplifies as it is priced (batches that are fixed show
+nothing about how they were drawn), that two mechanisms have keys of their own (fixed
 noise is never compared with itself), what the first run leaves behind for the second (a
-cache filled on D serves D' as well), timing, and files, logs or warnings that the run
-does not return.
+cache filled on D is used for D' as well), timing, and files, logs or warnings that the
+run does not return.
 
 >>> from demur.core.adjacency import ReplaceOne
 >>> from demur.ledger import Budget, Ledger
@@ -37,8 +38,8 @@ does not return.
 ...     mean = [bounded.mean()]
 ...     return noise.release(mean, ledger=ledger, source=source).value
 >>> pair = ([0.2, 0.4, 0.0], [0.2, 0.4, 7.0])
->>> found = replay(mean, pair, unit=ReplaceOne(), subject="a clipped mean")
->>> found.refuted, found.passages, round(found.closest, 3)
+>>> result = replay(mean, pair, unit=ReplaceOne(), subject="a clipped mean")
+>>> result.refuted, result.passages, round(result.sensitivity_used, 3)
 (False, 1, 1.0)
 """
 
@@ -55,7 +56,7 @@ import numpy as np
 
 from demur.audit.distances import charged_loss, measure
 from demur.audit.equality import copied, differences
-from demur.audit.measured import Loss, Measured, Pair
+from demur.audit.measurement import Loss, Measurement, Pair
 from demur.audit.result import AuditResult, Level
 from demur.audit.step_distances import FLOAT32
 from demur.core import recording, validate
@@ -69,7 +70,7 @@ _MOST_NAMED = 5
 
 
 class Breach(StrEnum):
-    """What two worlds may not differ in."""
+    """What must not differ between the two runs."""
 
     INPUT = "input"
     NOISE = "noise"
@@ -83,30 +84,30 @@ class Breach(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that differs, or differs too much; no value of either world in it."""
+    """One thing that differs, or differs too much, without any value of either run."""
 
     breach: Breach
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What the replay of one pair found.
+    """The result of replaying one pair.
 
-    `closest` is the largest share of a declared sensitivity that the pair used up: near
-    1 the pair was a hard one, near 0 it could not have shown much.
+    `sensitivity_used` is the largest share of a declared sensitivity that the pair used
+    up. Near 1 the pair tested the declaration well, near 0 hardly at all.
     """
 
     subject: str
     unit: Unit
     passages: int
     charges: int
-    closest: float
+    sensitivity_used: float
     violations: tuple[Violation, ...]
 
     @property
     def refuted(self) -> bool:
-        """Whether the two worlds can be told apart other than through the noise."""
+        """Whether the two datasets can be told apart other than through the noise."""
         return bool(self.violations)
 
     def breaches(self) -> set[Breach]:
@@ -114,17 +115,16 @@ class ReplayResult:
         return {violation.breach for violation in self.violations}
 
     def audit_result(self) -> AuditResult:
-        """The result in the form of every audit; a replay bounds no epsilon."""
-        said = (
-            f"{self.passages} noise points and {self.charges} charges of two worlds"
-            " agree."
+        """The result as an `AuditResult`; a replay gives no bound on epsilon."""
+        evidence = (
+            f"{self.passages} noise points and {self.charges} charges agree on both"
+            " datasets."
         )
         if self.violations:
-            said = (
-                f"{self.violations[0].said[:1].upper()}{self.violations[0].said[1:]}."
-            )
+            message = self.violations[0].message
+            evidence = f"{message[:1].upper()}{message[1:]}."
             more = len(self.violations) - 1
-            said += f" And {more} more." if more else ""
+            evidence += f" And {more} more." if more else ""
         return AuditResult(
             subject=self.subject,
             level=Level.REPLAY,
@@ -136,7 +136,7 @@ class ReplayResult:
             runs=2,
             alpha=0.0,
             refuted=self.refuted,
-            evidence=said,
+            evidence=evidence,
         )
 
 
@@ -148,25 +148,25 @@ def replay(
     subject: str,
     seed: int = 0,
 ) -> ReplayResult:
-    """Run on both datasets of `pair`, noise frozen, and compare all but the noise.
+    """Run on both datasets of `pair` with the noise fixed, and compare the rest.
 
-    `run(data, source)` must take all its chance from `source`, make its own ledger (or
-    none), and return everything it publishes: arrays, numbers, text, containers, fitted
-    objects. The datasets are neighbours at `unit`; for add-or-remove in training, the
-    larger one comes first and the extra record is its last. At `Erasure` the record's
-    own deletion comes before other people's. A step of one's own that is jitted must be
-    made inside `run`: a program that was traced before does not know of the replay.
-    An error in both worlds is raised; in one alone, it is a way to tell them apart.
+    `run(data, source)` must take all its randomness from `source`, make its own ledger
+    (or none), and return everything it publishes: arrays, numbers, text, containers,
+    fitted objects. The datasets are neighbours at `unit`; for add-or-remove in
+    training, the larger one comes first and the extra record is its last. At `Erasure`
+    the record's own deletion comes before other people's. A jitted step must be made
+    inside `run`, because a program that was traced before is not recorded. An error on
+    both datasets is raised; on one alone it is a violation.
     """
     validate.text(subject=subject)
     if recording.active() is not None:
-        raise RuntimeError("a replay cannot be made inside a replay")
+        raise RuntimeError("replay cannot be called inside another replay")
     first = Tape()
     second = Tape(first)
     try:
         return _replayed(run, pair, unit, subject, seed, first, second)
     finally:
-        # A program that was traced meanwhile may keep them: nothing stays in them.
+        # Programs traced meanwhile may hold the tapes, so they are emptied.
         first.close()
         second.close()
 
@@ -180,43 +180,43 @@ def _replayed(
     first: Tape,
     second: Tape,
 ) -> ReplayResult:
-    published, failed = _world(run, pair[0], seed, first)
+    published, failed = _recorded(run, pair[0], seed, first)
     # The second run may write into what the first one returned.
-    kept = copied(published)
-    unlike = set(differences(kept, published))
-    other, failed_too = _world(run, pair[1], seed, second)
+    before = copied(published)
+    uncopied = set(differences(before, published))
+    other, failed_too = _recorded(run, pair[1], seed, second)
     if failed is not None and failed_too is not None:
-        raise failed  # nothing is published in either world: no run to speak of
-    measured = measure(_matched(first, second), unit)
-    found = list(_compared(first, second, measured, unit))
+        raise failed  # nothing is published on either dataset
+    measurements = measure(_matched(first, second), unit)
+    violations = list(_compared(first, second, measurements, unit))
     alone = failed or failed_too
     if alone is not None:
-        # A refusal in one world alone is an answer too.
-        said = f"one world alone ends with an error ({type(alone).__name__})"
-        found.append(Violation(Breach.ERROR, said))
+        # An error on one dataset alone reveals which one it was.
+        message = f"only one dataset ends with an error ({type(alone).__name__})"
+        violations.append(Violation(Breach.ERROR, message))
     else:
         places = itertools.islice(differences(published, other), _MOST_NAMED)
-        found += [
+        violations += [
             Violation(Breach.RESULT, f"what is published differs at {place}")
             for place in places
         ]
-        if set(differences(kept, published)) - unlike:
-            said = "what one world publishes is overwritten by the run of the other"
-            found.append(Violation(Breach.RESULT, said))
+        if set(differences(before, published)) - uncopied:
+            message = "the first run's result is overwritten by the second run"
+            violations.append(Violation(Breach.RESULT, message))
     return ReplayResult(
         subject=subject,
         unit=unit,
         passages=len(first.passages),
         charges=len(first.charges),
-        closest=max((one.share for one in measured), default=0.0),
-        violations=tuple(found),
+        sensitivity_used=max((each.share for each in measurements), default=0.0),
+        violations=tuple(violations),
     )
 
 
-def _world(
+def _recorded(
     run: Callable[[D, Source], Any], data: D, seed: int, tape: Tape
 ) -> tuple[Any, Exception | None]:
-    """What a run returns under the eyes of `tape`, or how it ends."""
+    """What a run returns while `tape` records it, or its error."""
     with recording.watching(tape):
         try:
             return run(data, Seeded(seed)), None
@@ -227,26 +227,26 @@ def _world(
 
 
 def _compared(
-    first: Tape, second: Tape, measured: list[Measured], unit: Unit
+    first: Tape, second: Tape, measurements: list[Measurement], unit: Unit
 ) -> Iterator[Violation]:
     yield from _charges(first.charges, second.charges)
     yield from _passages(first.passages, second.passages)
     yield from _batches(first, second)
-    for one in measured:
-        if not one.within:
+    for measured in measurements:
+        if not measured.within:
             how = "is not comparable or not a number"
-            if math.isfinite(one.distance):
-                how = "is beyond what is declared"
-            if one.counted:
+            if math.isfinite(measured.distance):
+                how = "moves further than declared"
+            if measured.counted:
                 how = "is too large"
-            elif one.allowed == 0.0:
+            elif measured.allowed == 0.0:
                 how = f"moves, and nothing is declared at {unit}"
-            yield Violation(Breach.INPUT, f"{one.what} {how}")
-    yield from _price(first, measured, unit)
+            yield Violation(Breach.INPUT, f"{measured.what} {how}")
+    yield from _price(first, measurements, unit)
 
 
 def _matched(first: Tape, second: Tape) -> list[Pair]:
-    """Passages at the same place of both runs, where they are the same mechanism's."""
+    """Passages at the same position of both runs, if of the same mechanism."""
     return [
         (one, two)
         for one, two in zip(first.passages, second.passages, strict=False)
@@ -264,14 +264,14 @@ def _charges(one: list[Charge], two: list[Charge]) -> Iterator[Violation]:
 
 def _passages(one: list[Passage], two: list[Passage]) -> Iterator[Violation]:
     if len(one) != len(two):
-        yield Violation(Breach.PASSAGES, "the number of noise points passed differs")
+        yield Violation(Breach.PASSAGES, "the number of noise points differs")
     for i, (before, after) in enumerate(zip(one, two, strict=False)):
         if before.name != after.name:
             yield Violation(Breach.PASSAGES, f"noise point {i} is another mechanism")
             continue
         for place in differences(before.declared, after.declared, before.name):
             yield Violation(
-                Breach.NOISE, f"what the noise is made for differs: {place}"
+                Breach.NOISE, f"what the noise is declared for differs: {place}"
             )
 
 
@@ -288,10 +288,12 @@ def _batches(first: Tape, second: Tape) -> Iterator[Violation]:
             )
 
 
-def _price(first: Tape, measured: list[Measured], unit: Unit) -> Iterator[Violation]:
-    """The measured losses, composed, against all that was charged at the unit."""
+def _price(
+    first: Tape, measurements: list[Measurement], unit: Unit
+) -> Iterator[Violation]:
+    """Whether the measured losses together exceed what was charged at the unit."""
     paid = Loss()
-    for charge in (one for one in first.charges if one.paid):
+    for charge in (charge for charge in first.charges if charge.paid):
         cost = charge.declaration.cost
         # A deletion pays for no privacy, nor most mechanisms for a deletion.
         if not isinstance(unit, Erasure) and cost.only_erasure():
@@ -302,14 +304,16 @@ def _price(first: Tape, measured: list[Measured], unit: Unit) -> Iterator[Violat
             loss = charged_loss(cost.at(unit))
         except (NotCovered, NotPriced):
             yield Violation(
-                Breach.PRICE, f"{charge.declaration.name!r} says nothing about {unit}"
+                Breach.PRICE, f"{charge.declaration.name!r} has no cost at {unit}"
             )
             return
         if loss is None:
-            return  # A whole (epsilon, delta): it does not say how it is made up.
+            return  # an (epsilon, delta) pair is no sum of mu and epsilon
         paid += Loss(loss.squared_mu * charge.count, loss.epsilon * charge.count)
-    total = sum((one.loss for one in measured), Loss())
-    float32 = any(isinstance(one.declared, Step) for one in first.passages)
+    total = sum((measured.loss for measured in measurements), Loss())
+    float32 = any(isinstance(passage.declared, Step) for passage in first.passages)
     room = 1.0 + (4.0 * FLOAT32 if float32 else 1e-8)
     if total.squared_mu > paid.squared_mu * room or total.epsilon > paid.epsilon * room:
-        yield Violation(Breach.PRICE, "the mechanisms lose more than was charged for")
+        yield Violation(
+            Breach.PRICE, "the mechanisms lose more privacy than was charged"
+        )

@@ -1,8 +1,8 @@
-"""What an audit found: refuted, or not refuted at this size, and never proved.
+"""Audit results: a claim is refuted, or not refuted at this sample size.
 
-A lower bound above the claim refutes it, up to the designed false-alarm rate `alpha`.
-A lower bound below the claim shows nothing but that this adversary, with this many
-runs, did not succeed.
+A lower bound above the claim refutes it, with a false-alarm rate of at most `alpha`. A
+lower bound below the claim does not prove the claim: it says that this test, with this
+many runs, did not refute it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Any
 
 from demur.core import validate
-from demur.core.rounding import printed_up
+from demur.core.rounding import printed_down, printed_up
 
 
 class Level(StrEnum):
-    """Where the adversary stands, from inside the code to outside of it."""
+    """What the audit has access to, from inside the code to outside of it."""
 
     REPLAY = "replay"
     NOISE = "noise"
@@ -86,7 +86,7 @@ class AuditResult:
         evidence: str,
         unit: str = "the noise itself",
     ) -> AuditResult:
-        """A result at the level of raw noise, which bounds no epsilon."""
+        """A result at the level of raw noise, which gives no bound on epsilon."""
         return cls(
             subject=subject,
             level=Level.NOISE,
@@ -113,27 +113,27 @@ class AuditResult:
         """The verdict in a sentence or two, with its size and false-alarm rate.
 
         >>> AuditResult("a mean", "black box", "GDP mu test", "ReplaceOne()", 1.0,
-        ...     1e-6, 0.4, 1000, 1e-6, False, "The two sides lie close.").statement()
+        ...     1e-6, 0.4, 1000, 1e-6, False, "The two sides are close.").statement()
         'not refuted at n = 1000: a mean at ReplaceOne() claims epsilon 1 at delta
-        1e-06; the GDP mu test shows at least 0.4. The two sides lie close. Designed
+        1e-06; the GDP mu test shows at least 0.4. The two sides are close. Designed
         false-alarm rate 1e-06.'
         """
         verdict = "refuted" if self.refuted else f"not refuted at n = {self.runs}"
-        said = f"{verdict}: {self.subject} at {self.unit}"
+        text = f"{verdict}: {self.subject} at {self.unit}"
         at_delta = f" at delta {printed_up(self.delta)}" if self.delta > 0 else ""
         if self.claimed is not None:
-            said += f" claims epsilon {printed_up(self.claimed)}{at_delta}"
-        said += f"; the {self.method}"
+            text += f" claims epsilon {printed_up(self.claimed)}{at_delta}"
+        text += f"; the {self.method}"
         if self.lower_bound is None:
-            said += " broke it." if self.refuted else " found nothing against it."
+            text += " refutes it." if self.refuted else " does not refute it."
         else:
-            said += f" shows at least {_printed_down(self.lower_bound)}."
-        said += f" {self.evidence}"
+            text += f" shows at least {printed_down(self.lower_bound)}."
+        text += f" {self.evidence}"
         if self.refuted:
-            said += f" n = {self.runs}."
+            text += f" n = {self.runs}."
         if self.alpha > 0:
-            said += f" Designed false-alarm rate {self.alpha:g}."
-        return said
+            text += f" Designed false-alarm rate {self.alpha:g}."
+        return text
 
     def __str__(self) -> str:
         return self.statement()
@@ -161,14 +161,3 @@ class AuditResult:
             return cls(**given)
         except TypeError as error:
             raise ValueError(f"not an audit result: {error}") from error
-
-
-def _printed_down(value: float) -> str:
-    """A short decimal that is not above `value`: no more is said than was shown."""
-    if not math.isfinite(value):
-        return str(value)
-    short = f"{value:.4g}"
-    if float(short) <= value:
-        return short
-    lower = value * (1.0 - 1e-3)
-    return f"{lower:.4g}" if float(f"{lower:.4g}") <= value else f"{value:.17g}"

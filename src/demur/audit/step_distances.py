@@ -1,7 +1,7 @@
-r"""How far two runs of noisy steps lie apart, and how far they may.
+r"""Distances between two runs of noisy training steps, and what is allowed.
 
 Noise stddev C^-1 Z on the sums G is a function of C G + stddev Z, whichever way later
-sums depend on earlier releases, and the releases are equal in both worlds of a replay.
+sums depend on earlier releases, and the releases are equal in both runs of a replay.
 So the whole run is one Gaussian on C G: it costs mu = |C (G - G')| / stddev, the norm
 over all steps together. G_t moves by at most one contribution (two where a record is
 replaced) in each step that the record takes part in, and not at all in the others;
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from demur.audit.measured import Array, Loss, Measured, Pair, between, norm
+from demur.audit.measurement import Array, Loss, Measurement, Pair, between, norm
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit, ZeroOut
 from demur.core.recording import Step
 from demur.mechanisms.correlated import BandedToeplitz, Strategy
@@ -29,14 +29,14 @@ FLOAT32 = 2.0**-16
 _MOVES: dict[type, int] = {AddOrRemoveOne: 1, ZeroOut: 1, ReplaceOne: 2, Ball: 2}
 
 
-def measure_steps(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
-    """All comparisons of the steps of two worlds, run by run."""
+def measure_steps(pairs: Sequence[Pair], unit: Unit) -> Iterator[Measurement]:
+    """All comparisons of the steps of two datasets, run by run."""
     for run in _runs(pairs):
         yield from _steps(run, unit)
 
 
 def _runs(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Steps of one strategy belong together, and are cut where they begin anew."""
+    """Steps of one strategy belong together; a step 0 begins the next run."""
     runs: list[list[Pair]] = []
     latest: dict[int, list[Pair]] = {}
     for pair in pairs:
@@ -50,17 +50,16 @@ def _runs(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return runs
 
 
-def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
-    said = [pair[0].declared for pair in run]
-    assert all(isinstance(one, Step) for one in said)
-    first = said[0]
-    assert isinstance(first, Step)
-    numbers = [one.step for one in said if isinstance(one, Step)]
+def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measurement]:
+    declared = [pair[0].declared for pair in run]
+    steps = [step for step in declared if isinstance(step, Step)]
+    assert len(steps) == len(declared)
+    first, numbers = steps[0], [step.step for step in steps]
     what = "a step's sum of clipped contributions"
     differences = [between(pair) for pair in run]
-    whole = [one for one in differences if one is not None and np.isfinite(one).all()]
+    whole = [d for d in differences if d is not None and np.isfinite(d).all()]
     if len(whole) < len(run) or numbers != list(range(len(run))):
-        yield Measured(what, math.inf, 0.0, Loss(squared_mu=math.inf))
+        yield Measurement(what, math.inf, 0.0, Loss(squared_mu=math.inf))
         return
     moved = np.array(whole)
     sums, mixed = moved, moved
@@ -70,27 +69,29 @@ def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measured]:
         mixed = _mixed(first.strategy, moved)
     moves = _MOVES.get(type(unit), 0) * unit.records_per_person
     each = moves * first.bound
-    norms = [norm(one) for one in sums]
-    yield Measured(what, max(norms), each * (1.0 + FLOAT32))
+    norms = [norm(row) for row in sums]
+    yield Measurement(what, max(norms), each * (1.0 + FLOAT32))
     distance = norm(mixed.reshape(-1))
     mu = distance / first.stddev
     loss = Loss(squared_mu=mu * mu)
     participation = first.participation
     if participation is None:
-        yield Measured("all steps together", distance, math.inf, loss)
+        yield Measurement("all steps together", distance, math.inf, loss)
         return
     sensitivity = first.strategy.sensitivity(participation).value
     allowed = each * sensitivity * (1.0 + FLOAT32)
-    yield Measured("all steps together, in the geometry of C", distance, allowed, loss)
+    yield Measurement(
+        "all steps together, in the geometry of C", distance, allowed, loss
+    )
     if unit.records_per_person == 1:
         there = [t for t, moved_by in enumerate(norms) if moved_by > FLOAT32 * each]
         most = participation.most(first.strategy.iterations)
         apart = min((b - a for a, b in itertools.pairwise(there)), default=math.inf)
-        yield Measured(
+        yield Measurement(
             "the number of steps with the record", len(there), most, counted=True
         )
         if apart < participation.min_separation:
-            yield Measured(
+            yield Measurement(
                 "the number of steps that are too close to another with the record",
                 1.0,
                 0.0,
@@ -110,18 +111,18 @@ def _bands(strategy: Strategy, step: int) -> Array:
 
 def _mixed(strategy: Strategy, sums: Array) -> Array:
     """The rows of C G."""
-    found = np.zeros_like(sums)
+    mixed = np.zeros_like(sums)
     for t in range(len(sums)):
         row = _bands(strategy, t)
-        found[t] = row @ sums[t - np.arange(len(row))]
-    return found
+        mixed[t] = row @ sums[t - np.arange(len(row))]
+    return mixed
 
 
 def _unmixed(strategy: Strategy, mixed: Array) -> Array:
     """G from the rows of C G."""
-    found = np.zeros_like(mixed)
+    sums = np.zeros_like(mixed)
     for t in range(len(mixed)):
         row = _bands(strategy, t)
-        known = row[1:] @ found[t - np.arange(1, len(row))]
-        found[t] = (mixed[t] - known) / row[0]
-    return found
+        known = row[1:] @ sums[t - np.arange(1, len(row))]
+        sums[t] = (mixed[t] - known) / row[0]
+    return sums

@@ -1,4 +1,4 @@
-"""demur audit: the installed package before its own adversary."""
+"""`demur audit`: run the audit suite on the installed package."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from demur.cli.shell import AsJson, Code, console, print_json, progress_console, written
-from demur.core.rounding import printed_up
+from demur.core.rounding import printed_down, printed_up
 
 if TYPE_CHECKING:
-    from demur.testing.suite import Found, Size
+    from demur.audit import AuditResult
+    from demur.testing.suite import Outcome, Size
 
 
 class Engine(StrEnum):
-    """What can be audited by itself."""
+    """Engines that can be audited separately."""
 
     LEDGER = "ledger"
     CONVEX = "convex"
@@ -40,9 +40,7 @@ def audit(
     engine: Annotated[
         list[Engine] | None, typer.Option(help="Only this engine; may be repeated.")
     ] = None,
-    twins: Annotated[
-        bool, typer.Option(help="Audit builds that are broken on purpose, too.")
-    ] = True,
+    twins: Annotated[bool, typer.Option(help="Audit broken twins, too.")] = True,
     seed: Annotated[
         int, typer.Option(min=0, help="Another seed is another sample.")
     ] = 0,
@@ -51,20 +49,22 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try to refute what every engine promises; broken twins show that it would work.
+    """Try to refute the guarantees of every engine, and of broken twins.
 
-    Exit code 1 if a promise is refuted, or if a broken twin is not.
+    Exit code 1 if a guarantee is refuted, or if a broken twin is not.
     """
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     from demur.testing.suite import ENGINES, Size, all_cases, lacking, run_suite
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
     if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)  # before the long part, not after it
+        plot.mkdir(parents=True, exist_ok=True)  # before hours of runs
     size = Size.QUICK if quick else Size.DEEP if deep else Size.STANDARD
-    engines = [str(one) for one in engine or ENGINES if engine or not lacking(one)]
-    left_out = [lacks for one in ENGINES if not engine and (lacks := lacking(one))]
-    found: list[Found] = []
+    engines = [str(e) for e in engine or ENGINES if engine or not lacking(e)]
+    left_out = [lacks for e in ENGINES if not engine and (lacks := lacking(e))]
+    outcomes: list[Outcome] = []
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.completed}/{task.total} {task.description}"),
@@ -74,29 +74,29 @@ def audit(
     ) as bar:
         cases = all_cases(engines, twins=twins)
         task = bar.add_task("auditing", total=len(cases))
-        for one in run_suite(
+        for outcome in run_suite(
             size,
             engines=engines,
             twins=twins,
             seed=seed,
             started=lambda case: bar.update(task, description=str(case)[:70]),
         ):
-            found.append(one)
+            outcomes.append(outcome)
             bar.advance(task)
-    good = all(one.as_it_should for one in found)
+    good = all(outcome.as_expected for outcome in outcomes)
     if plot is not None:
-        _draw(found, plot)
+        _draw(outcomes, plot)
     if as_json:
         print_json(
             {
                 "ok": good,
                 "size": str(size),
                 "left_out": left_out,
-                "found": [one.to_json() for one in found],
+                "outcomes": [outcome.to_json() for outcome in outcomes],
             }
         )
     else:
-        _tell(found, size)
+        _tell(outcomes, size)
         for lacks in left_out:
             console.print(f"Left out: {escape(lacks)}.")
         if plot is not None:
@@ -105,65 +105,76 @@ def audit(
         raise typer.Exit(Code.ERROR)
 
 
-def _tell(found: list[Found], size: Size) -> None:
+def _tell(outcomes: list[Outcome], size: Size) -> None:
     for broken, title in (
-        (False, f"Promises ({size} samples)"),
-        (True, "Twins, broken on purpose: each must be refuted"),
+        (False, f"Guarantees ({size} samples)"),
+        (True, "Broken twins: each must be refuted"),
     ):
-        rows = [one for one in found if (one.case.broken is not None) is broken]
+        rows = [
+            outcome
+            for outcome in outcomes
+            if (outcome.case.broken is not None) is broken
+        ]
         if not rows:
             continue
         table = Table(title=title, title_justify="left")
         table.add_column("what is broken" if broken else "what is audited")
         table.add_column("level")
-        table.add_column("claims", justify="right")
-        table.add_column("shown", justify="right")
+        table.add_column("claimed", justify="right")
+        table.add_column("at least", justify="right")
         table.add_column("n", justify="right")
         table.add_column("result")
         engine = ""
-        for one in rows:
-            result = one.result
-            if one.case.engine != engine:
-                engine = one.case.engine
+        for outcome in rows:
+            result = outcome.result
+            if outcome.case.engine != engine:
+                engine = outcome.case.engine
                 table.add_section()
                 table.add_row(f"[bold]{engine}[/]")
             table.add_row(
-                f"  {one.case.broken or one.case.name}",
+                f"  {outcome.case.broken or outcome.case.name}",
                 str(result.level),
-                "" if result.claimed is None else f"{result.claimed:.3g}",
-                "" if result.lower_bound is None else f"{result.lower_bound:.3g}",
+                "" if result.claimed is None else printed_up(result.claimed),
+                _lower_bound(result),
                 f"{result.runs:,}",
-                _verdict(one),
+                _verdict(outcome),
             )
         console.print(table)
-    wrong = [one for one in found if not one.as_it_should]
-    for one in wrong:
-        console.print(f"[bold red]{one.case}:[/] {one.result.statement()}")
-    rates = sum(one.result.alpha for one in found if one.case.broken is None)
+    wrong = [outcome for outcome in outcomes if not outcome.as_expected]
+    for outcome in wrong:
+        console.print(f"[bold red]{outcome.case}:[/] {outcome.result.statement()}")
+    rates = sum(
+        outcome.result.alpha for outcome in outcomes if outcome.case.broken is None
+    )
     console.print(
-        f"{len(found) - len(wrong)} of {len(found)} as they should be. A sound package"
-        f" is refuted by chance with probability at most {printed_up(rates, 1)}. Not"
-        " refuted is not proved: it says that this adversary failed at this n."
+        f"{len(outcomes) - len(wrong)} of {len(outcomes)} as expected. A correct"
+        f" package is refuted by chance with probability {printed_up(rates, 1)} at"
+        " most. An audit cannot prove a guarantee; the twins show errors that it catches at"
+        " this n."
     )
 
 
-def _verdict(one: Found) -> str:
-    said = "refuted" if one.result.refuted else "not refuted"
-    return said if one.as_it_should else f"[bold red]{said.upper()}[/]"
+def _verdict(outcome: Outcome) -> str:
+    verdict = "refuted" if outcome.result.refuted else "not refuted"
+    return verdict if outcome.as_expected else f"[bold red]{verdict.upper()}[/]"
 
 
-def _draw(found: list[Found], folder: Path) -> None:
+def _lower_bound(result: AuditResult) -> str:
+    return "" if result.lower_bound is None else printed_down(result.lower_bound)
+
+
+def _draw(outcomes: list[Outcome], folder: Path) -> None:
     from demur.report.figure import save
-    from demur.report.noted_charts import audit_chart
+    from demur.report.note_charts import audit_chart
 
     shown = tuple(
         replace(
-            one.result,
-            subject=f"{one.case.engine}: twin with {one.case.broken}"
-            if one.case.broken
-            else f"{one.case.engine}: {one.case.name}",
+            outcome.result,
+            subject=f"{outcome.case.engine}: twin with {outcome.case.broken}"
+            if outcome.case.broken
+            else f"{outcome.case.engine}: {outcome.case.name}",
         )
-        for one in found
+        for outcome in outcomes
     )
     chart = audit_chart(shown)
     if chart is not None:

@@ -21,7 +21,7 @@ from demur.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from demur.cli.spending import Hold
+    from demur.cli.spending import InterruptGuard
     from demur.core.entry import Entry
     from demur.ledger import Ledger
 
@@ -31,7 +31,7 @@ head_app = App(
 
 
 class MechanismName(StrEnum):
-    """Where the noise goes: on the finished head, or on every gradient."""
+    """Where noise is added: to the finished head, or to every gradient."""
 
     OUTPUT = "output"
     NOISY_GD = "noisy_gd"
@@ -50,7 +50,7 @@ Data = Annotated[
     Path,
     typer.Argument(help="Parquet, CSV or npz.", metavar="DATA", show_default=False),
 ]
-_LARGE = 2**30  # bytes of Parquet that are not read into memory unless asked
+_LARGE = 2**30  # bytes of Parquet from which files are streamed by default
 
 
 @head_app.command("fit")
@@ -75,12 +75,13 @@ def fit(
     ] = None,
     space: Annotated[str, typer.Option(help="The space of the radius.")] = "records",
     ledger: Annotated[
-        str | None, typer.Option(help="Charge this ledger (made if it is not there).")
+        str | None,
+        typer.Option(help="Charge this ledger (created if it does not exist)."),
     ] = None,
     stream: Annotated[
         bool | None,
         typer.Option(
-            help="Read Parquet in passes, in little memory (default: from 1 GiB on)."
+            help="Read Parquet in passes, in little memory (default: above 1 GiB)."
         ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file.")] = Path(
@@ -93,14 +94,14 @@ def fit(
     DATA may be a folder of Parquet files. Ctrl-C before the charge stops at once and
     spends nothing; after it the file is written first.
     """
-    from demur.cli.spending import Hold, told_on_interrupt
+    from demur.cli.spending import InterruptGuard, explain_interrupt
     from demur.convex.files import save_head
     from demur.core import validate
     from demur.ledger import Ledger
 
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
-    # All that can be refused is refused before a ledger is made.
+    # Refuse bad arguments before a ledger is created.
     validate.positive(epsilon=epsilon, radius=radius, norm_bound=norm_bound)
     if lam is not None:
         validate.non_negative(lam=lam)
@@ -108,14 +109,18 @@ def fit(
     def go_on(new: list[Entry]) -> str:
         if not new:
             return "Run the same command again."
-        if hold.asked and output.exists():
-            return f"The head is finished and written: {output}."
-        return "Its head is lost; another fit is another entry."
+        if guard.interrupted and output.exists():
+            return f"The head was written: {output}."
+        return "Its head is lost, and another fit is charged again."
 
-    again = None if ledger is None else lambda: Ledger.open(ledger)
-    with Hold() as hold, told_on_interrupt(again, go_on), ExitStack() as closing:
+    reopen = None if ledger is None else lambda: Ledger.open(ledger)
+    with (
+        InterruptGuard() as guard,
+        explain_interrupt(reopen, go_on),
+        ExitStack() as closing,
+    ):
         rows = _rows(data, label, stream)
-        opened = _open(ledger, data.stem, radius, space, epsilon, delta, hold)
+        opened = _open(ledger, data.stem, radius, space, epsilon, delta, guard)
         if opened is not None:
             closing.enter_context(opened)
         with _bar() as progress:
@@ -132,10 +137,10 @@ def fit(
             )
             head.fit(rows.X, rows.y)
         save_head(head, output, columns=rows.columns)
-        if hold.asked:
+        if guard.interrupted:
             raise KeyboardInterrupt
     if as_json:
-        print_json({"written": str(output), "entry": entry_facts(head.privacy_.entry)})
+        print_json({"written": str(output), "entry": entry_facts(head.entry_)})
         return
     console.print(head.privacy_.statement(), highlight=False, markup=False)
     written(output)
@@ -152,7 +157,7 @@ def predict(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The predicted class of each row of DATA, one to a line."""
+    """Print the predicted class of each row of DATA, one per line."""
     from demur.convex.files import head_columns, load_head
     from demur.convex.rows.tables import read_rows
 
@@ -172,7 +177,7 @@ def predict(
 
 
 class _Rows(NamedTuple):
-    """What `fit` takes, the type of the labels, and the columns of the features."""
+    """The data for `fit`, the type of the labels, and the names of the features."""
 
     X: Any
     y: Any
@@ -185,9 +190,7 @@ def _rows(data: Path, label: str, stream: bool | None) -> _Rows:
 
     parquet = data.is_dir() or data.suffix.lower() in (".parquet", ".pq")
     if stream and not parquet:
-        raise ValueError(
-            f"--stream reads Parquet; {data.name} is none. Nothing was spent."
-        )
+        raise ValueError(f"--stream needs Parquet; got {data.name}. Nothing was spent.")
     if stream is None:
         stream = data.is_dir() or (parquet and _size(data) >= _LARGE)
     if not stream:
@@ -196,9 +199,9 @@ def _rows(data: Path, label: str, stream: bool | None) -> _Rows:
         return _Rows(rows.X, rows.y, rows.y.dtype, rows.columns)
     from demur.convex.rows.parquet import ParquetRows
 
-    named = ParquetRows(data, label=label)
-    source = named.row_source()
-    return _Rows(named, None, source.label_dtype, source.columns)
+    streamed = ParquetRows(data, label=label)
+    rows_on_disk = streamed.row_source()
+    return _Rows(streamed, None, rows_on_disk.label_dtype, rows_on_disk.columns)
 
 
 def _size(data: Path) -> int:
@@ -211,16 +214,16 @@ def _estimator(
     mechanism: str,
     progress: Callable[[int, float], None],
 ) -> Any:
-    from demur.convex.heads import estimators
+    from demur import convex
 
     if kind is Kind.PROTOTYPES:
-        return estimators.BallPrototypeClassifier(lam=0.0 if lam is None else lam)
-    made = {
-        Kind.SOFTMAX: estimators.BallSoftmaxClassifier,
-        Kind.LOGISTIC: estimators.BallLogisticRegression,
-        Kind.SVM: estimators.BallSVC,
+        return convex.BallPrototypeClassifier(lam=0.0 if lam is None else lam)
+    estimator = {
+        Kind.SOFTMAX: convex.BallSoftmaxClassifier,
+        Kind.LOGISTIC: convex.BallLogisticRegression,
+        Kind.SVM: convex.BallSVC,
     }[kind]
-    return made(
+    return estimator(
         lam=1e-2 if lam is None else lam, mechanism=mechanism, progress=progress
     )
 
@@ -232,31 +235,31 @@ def _open(
     space: str,
     epsilon: float,
     delta: float,
-    hold: Hold,
+    guard: InterruptGuard,
 ) -> Ledger | None:
     if ledger is None:
         return None
-    from demur.cli.spending import open_or_make
+    from demur.cli.spending import open_or_create
     from demur.core.adjacency import Ball
     from demur.ledger import Budget
 
-    return open_or_make(
+    return open_or_create(
         ledger,
         dataset=dataset,
         budgets={Ball(radius, space=space): Budget(epsilon, delta)},
-        hold=hold,
+        guard=guard,
     )
 
 
 def _parse(classes: str, dtype: Any) -> list[Any]:
-    """Names as they are, numbers as numbers, to match the labels' type."""
+    """The classes in the labels' type: names, or numbers."""
     names = [name.strip() for name in classes.split(",")]
     return [dtype.type(name) for name in names] if dtype.kind in "iuf" else names
 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, float], None]]:
-    """A bar that fills as the gradient falls, or as steps are taken."""
+    """A progress bar that follows the gradient norm, or the steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

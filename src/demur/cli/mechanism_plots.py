@@ -1,4 +1,4 @@
-"""Pictures of the mechanism and of a sweep; drawn without a display."""
+"""Plots of BPM and of a sweep, drawn without a display."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ def kind_of_picture(path: Path) -> str:
     return kind
 
 
-def plot_inspection(found: Inspection, path: Path) -> None:
+def plot_inspection(inspection: Inspection, path: Path) -> None:
     """The radial profile of the density and, in the plane, the reports themselves."""
-    flat = found.mechanism.dimension == 2
+    flat = inspection.mechanism.dimension == 2
     figure = Figure(figsize=(9.0 if flat else 5.0, 4.2), layout="constrained")
     axes = figure.subplots(1, 2 if flat else 1, squeeze=False)[0]
-    _profile(axes[0], found)
+    _profile(axes[0], inspection)
     if flat:
-        _scatter(axes[1], found)
+        _scatter(axes[1], inspection)
     figure.savefig(path, dpi=90)
 
 
-def _profile(axes: Axes, found: Inspection) -> None:
-    bpm = found.mechanism
-    end = max(shell.outer for shell in found.shells)
+def _profile(axes: Axes, inspection: Inspection) -> None:
+    bpm = inspection.mechanism
+    end = max(shell.outer for shell in inspection.shells)
     radius = np.linspace(0.0, end, 400)
-    axes.plot(radius, found.expected_log_density(radius), color=_INK, label="expected")
-    counted = [s for s in found.shells if s.count]
+    axes.plot(
+        radius, inspection.expected_log_density(radius), color=_INK, label="expected"
+    )
+    counted = [s for s in inspection.shells if s.count]
     middle = [0.5 * (s.inner + s.outer) for s in counted]
     heights = [s.log_density for s in counted]
     axes.errorbar(
@@ -58,7 +60,7 @@ def _profile(axes: Axes, found: Inspection) -> None:
         ],
         fmt=".",
         color=_RED,
-        label=f"{found.share.samples:,} reports, 99%",
+        label=f"{inspection.share.samples:,} reports, 99%",
     )
     if math.isfinite(bpm.L):
         axes.axvline(bpm.L, color=_QUIET, linestyle=":", label=f"L = {bpm.L:g}")
@@ -68,14 +70,14 @@ def _profile(axes: Axes, found: Inspection) -> None:
     axes.legend(frameon=False)
 
 
-def _scatter(axes: Axes, found: Inspection) -> None:
-    bpm = found.mechanism
-    shown = found.reports[:_SHOWN]
+def _scatter(axes: Axes, inspection: Inspection) -> None:
+    bpm = inspection.mechanism
+    shown = inspection.reports[:_SHOWN]
     axes.plot(*shown.T, ".", markersize=2, color=_BLUE, alpha=0.5, label="reports")
-    axes.plot(*found.point, "*", markersize=12, color=_RED, label="the point")
+    axes.plot(*inspection.point, "*", markersize=12, color=_RED, label="the point")
     axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, color=_INK))
     if math.isfinite(bpm.L):
-        x, y = (float(c) for c in found.point)
+        x, y = (float(c) for c in inspection.point)
         axes.add_patch(Circle((x, y), bpm.L, fill=False, color=_RED, linestyle="--"))
         side = 1 + 2 * bpm.L
         frame = Rectangle((-bpm.L, -bpm.L), side, side, fill=False, color=_QUIET)
@@ -95,17 +97,17 @@ _PANELS = (
 )
 
 
-def plot_sweep(found: Sweep, path: Path, name: str) -> None:
+def plot_sweep(sweep: Sweep, path: Path, name: str) -> None:
     """Every metric against epsilon: medians, with the band of 10 to 90%."""
     figure = Figure(figsize=(11.0, 6.2), layout="constrained")
     lines: dict[tuple[str, float | str], list[Band]] = {}
-    for band in found.bands():
+    for band in sweep.bands():
         lines.setdefault((band.algorithm, band.L), []).append(band)
     panels = figure.subplots(2, 3)
     for axes, (metric, title) in zip(panels.flat, _PANELS, strict=True):
         for i, ((algorithm, L), bands) in enumerate(lines.items()):
             _band(axes, metric, bands, f"{algorithm}, L {L}", _LINES[i % len(_LINES)])
-        axes.axhline(getattr(found.baseline, metric), color=_INK, linestyle=":")
+        axes.axhline(getattr(sweep.baseline, metric), color=_INK, linestyle=":")
         axes.set_title(title)
         axes.set_xscale("log", base=2)
         if metric == "sse":

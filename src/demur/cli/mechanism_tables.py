@@ -1,4 +1,4 @@
-"""Tables of `demur reports`, for the terminal."""
+"""Terminal tables of `demur reports`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def constants(bpm: BPM) -> dict[str, float]:
-    """What follows from epsilon, L and the dimension, by name."""
+    """The constants of BPM, by name."""
     return {
         "epsilon": bpm.epsilon,
         "L": bpm.L,
@@ -35,9 +35,9 @@ def constants(bpm: BPM) -> dict[str, float]:
     }
 
 
-def counted(found: Inspection, plot: Path | None) -> dict[str, Any]:
-    """Whether reports fell where they should, for JSON."""
-    share = found.share
+def counted(inspection: Inspection, plot: Path | None) -> dict[str, Any]:
+    """The counts of an inspection, for JSON."""
+    share = inspection.share
     return {
         "samples": share.samples,
         "inside": share.inside,
@@ -50,7 +50,7 @@ def counted(found: Inspection, plot: Path | None) -> dict[str, Any]:
 
 
 def constants_table(bpm: BPM) -> Table:
-    """The constants with what they mean, for the terminal."""
+    """The constants of BPM and what they mean."""
     table = Table(
         title=f"BPM, epsilon {bpm.epsilon:g}, L {bpm.L:.6g}, d {bpm.dimension}",
         title_justify="left",
@@ -58,7 +58,7 @@ def constants_table(bpm: BPM) -> Table:
     table.add_column("constant")
     table.add_column("value", justify="right")
     table.add_column("what it is")
-    found = constants(bpm)
+    values = constants(bpm)
     for name, what in (
         ("lambda_L", f"density at the point (log {bpm.log_lambda_L:.6g})"),
         ("mu_L", "1 / lambda_L"),
@@ -67,7 +67,7 @@ def constants_table(bpm: BPM) -> Table:
         ("mse", "E|x - v|^2 for a point in the middle"),
         ("grid", "reports are multiples of it"),
     ):
-        table.add_row(name, f"{found[name]:.6g}", what)
+        table.add_row(name, f"{values[name]:.6g}", what)
     return table
 
 
@@ -89,9 +89,9 @@ def centre_table(centres: Centres, metadata: ReportMetadata) -> Table:
     return table
 
 
-def sweep_table(found: Sweep, name: str, trials: int) -> Table:
+def sweep_table(sweep: Sweep, name: str, trials: int) -> Table:
     """Medians of every setting, and the data without noise above them."""
-    best = found.baseline
+    best = sweep.baseline
     table = Table(
         title=f"{escape(name)}: medians of {trials} draws, SSE with a 10-90% band",
         title_justify="left",
@@ -108,7 +108,7 @@ def sweep_table(found: Sweep, name: str, trials: int) -> Table:
 
     row = ["not private", "", "", f"{best.sse:.4g}", "", "0%", *cells(best), ""]
     table.add_row(*row)
-    for band in found.bands():
+    for band in sweep.bands():
         table.add_row(
             band.algorithm,
             f"{band.epsilon:g}",

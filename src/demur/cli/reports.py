@@ -1,4 +1,4 @@
-"""`demur reports`: perturb points, cluster reports, look at the mechanism."""
+"""`demur reports`: perturb points, cluster local reports, inspect the mechanism."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from demur.core.entry import Entry
 
 reports_app = App(
-    help="Perturb points where they are (BPM), and cluster the reports.",
+    help="Perturb points on the client (BPM), and cluster the local reports.",
     no_args_is_help=True,
 )
 
@@ -62,11 +62,9 @@ Threshold = Annotated[
 
 @reports_app.command("make", cls=ManyValues)
 def make(
-    source: Annotated[
-        Path, typer.Argument(help="Points: Parquet or CSV.", metavar="IN")
-    ],
+    path: Annotated[Path, typer.Argument(help="Points: Parquet or CSV.", metavar="IN")],
     output: Annotated[
-        Path, typer.Argument(help="Reports: Parquet or CSV.", metavar="OUT")
+        Path, typer.Argument(help="Local reports: Parquet or CSV.", metavar="OUT")
     ],
     epsilon: Annotated[float, typer.Option(help="Privacy per unit of the cube.")],
     low: Annotated[
@@ -86,7 +84,7 @@ def make(
         bool, typer.Option("--clip", help="Move values outside to the bounds.")
     ] = False,
     ledger: Annotated[
-        str | None, typer.Option(help="Charge this ledger (made if it is not there).")
+        str | None, typer.Option(help="Charge this ledger (made if there is none).")
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="A killed job repeats its reports under it.")
@@ -98,14 +96,14 @@ def make(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the points of IN into reports that may be handed to anyone.
+    """Write local reports of the points of IN, which may be given to anyone.
 
     Columns that are not named are not read. The file is read twice: once to check and
     to take a digest, once to perturb; one entry is charged in between. A job with a
-    ledger that was interrupted is taken up by the same command, and pays once.
+    ledger that was interrupted is resumed by the same command, and pays once.
     """
     from demur.cli.resuming import Job
-    from demur.cli.spending import open_or_make, told_on_interrupt
+    from demur.cli.spending import explain_interrupt, open_or_create
     from demur.cluster.files.point_tables import PointTable
     from demur.cluster.files.report_job import ReportJob
     from demur.core.adjacency import ReplaceOne
@@ -115,25 +113,26 @@ def make(
     def go_on(new: list[Entry]) -> str:
         if ledger is None:
             return "Nothing was recorded. Run the same command again."
-        if not new and not kept.begun:
+        if not new and not resumable.begun:
             return "Run the same command again."
         return (
             "The same command makes the reports it has paid for, and pays nothing more:"
-            f" run it again (its job is {kept.path.name})."
+            f" run it again (its job is {resumable.path.name})."
             if idempotency_key is None
             else "The same command with the same key goes on and pays nothing more."
         )
 
-    kept = Job(output, wanted=ledger is not None and idempotency_key is None)
+    resumable = Job(output, wanted=ledger is not None and idempotency_key is None)
     again = None if ledger is None else lambda: Ledger.open(ledger)
-    with told_on_interrupt(again, go_on):
+    with explain_interrupt(again, go_on):
         table = PointTable(
-            source,
+            path,
             low=numbers("--low", low),
             high=numbers("--high", high),
             columns=names(columns),
             id_column=id_column,
             clip=clip,
+            space=space,
         )
         bpm = BPM(epsilon, threshold("--L", L), table.dimension)
         with _bar() as progress, ExitStack() as closing:
@@ -141,9 +140,8 @@ def make(
                 table,
                 output,
                 bpm,
-                space=space,
                 overwrite=overwrite,
-                begun=_charged_before(ledger, kept.known(idempotency_key)),
+                begun=_charged_before(ledger, resumable.known(idempotency_key)),
                 progress=progress,
             )
             opened = None
@@ -151,34 +149,34 @@ def make(
                 unit = ReplaceOne()
                 whole: Any = {unit: whole_budget(bpm.declaration(space), unit)}
                 opened = closing.enter_context(
-                    open_or_make(
-                        ledger, dataset=source.stem, budgets=whole, filter="pure"
+                    open_or_create(
+                        ledger, dataset=path.stem, budgets=whole, filter="pure"
                     )
                 )
-            key = closing.enter_context(kept).key(idempotency_key)
-            made = job.run(opened, label=label, idempotency_key=key)
+            key = closing.enter_context(resumable).key(idempotency_key)
+            reports = job.run(ledger=opened, label=label, idempotency_key=key)
     if as_json:
         print_json(
             {
-                "written": str(made.path),
+                "written": str(reports.path),
                 "epsilon": bpm.epsilon,
                 "L": bpm.L,
                 "dimension": bpm.dimension,
                 "clipped": clip,
-                "entry": entry_facts(made.entry),
+                "entry": entry_facts(reports.entry),
             }
         )
         return
-    console.print(made.entry.statement(), highlight=False, markup=False)
+    console.print(reports.entry.statement(), highlight=False, markup=False)
     if clip:
         console.print("Values outside the bounds were moved to them (--clip).")
-    written(made.path)
+    written(reports.path)
 
 
 @reports_app.command("cluster")
 def cluster(
-    reports: Annotated[
-        Path, typer.Argument(help="What `make` wrote.", metavar="REPORTS")
+    path: Annotated[
+        Path, typer.Argument(help="Local reports that `make` wrote.", metavar="REPORTS")
     ],
     k: Annotated[int, typer.Option("-k", "--clusters", help="How many clusters.")],
     output: Annotated[
@@ -199,7 +197,7 @@ def cluster(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cluster REPORTS as if they had not been perturbed. Costs no privacy."""
+    """Cluster local reports, taking their noise into account. Costs no privacy."""
     from demur.cluster.files.centre_tables import fit_centres, write_centres
     from demur.cluster.files.point_tables import kind_of
     from demur.cluster.files.report_files import read_reports
@@ -207,15 +205,15 @@ def cluster(
     if output is not None:
         kind_of(output)
         _must_have_room(output)
-        if output.exists() and reports.exists() and output.samefile(reports):
+        if output.exists() and path.exists() and output.samefile(path):
             raise ValueError(
                 "the output must not be the reports: they are paid for, and would be"
                 " lost"
             )
-    told = None if L is None else threshold("--L", L)
-    found, metadata = read_reports(reports, epsilon=epsilon, L=told)
+    given = None if L is None else threshold("--L", L)
+    reports, metadata = read_reports(path, epsilon=epsilon, L=given)
     with errors.status("clustering"):
-        centres = fit_centres(found, k, algorithm, decoder=decoder, seed=seed)
+        centres = fit_centres(reports, k, algorithm, decoder=decoder, random_state=seed)
     if output is not None:
         write_centres(output, centres, metadata)
     if as_json:
@@ -249,8 +247,9 @@ def inspect(
     seed: Annotated[int | None, typer.Option(help="To repeat the picture.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The mechanism's constants, and whether its reports fall where they should."""
+    """The constants of BPM, and a count of where its reports fall."""
     from demur.cluster.inspection import inspect as draw_and_count
+    from demur.core.entropy import Seeded
     from demur.mechanisms import BPM
 
     bpm = BPM(epsilon, threshold("--L", L), dimension)
@@ -258,24 +257,27 @@ def inspect(
         raise ValueError("--plot needs --samples")
     _must_have_room(plot)
     _must_be_picture(plot)
-    found = draw_and_count(bpm, samples, seed=seed) if samples else None
-    if found is not None and plot is not None:
+    source = None if seed is None else Seeded(seed)
+    inspection = draw_and_count(bpm, samples, source=source) if samples else None
+    if inspection is not None and plot is not None:
         from demur.cli.mechanism_plots import plot_inspection
 
-        plot_inspection(found, plot)
+        plot_inspection(inspection, plot)
     if as_json:
-        print_json(constants(bpm) | ({} if found is None else counted(found, plot)))
+        counts = {} if inspection is None else counted(inspection, plot)
+        print_json(constants(bpm) | counts)
         return
     console.print(constants_table(bpm))
     console.print(bpm.declaration().name, highlight=False)
-    if found is None:
+    if inspection is None:
         return
-    low, high = found.share.interval
-    verdict = "agrees" if found.share.agrees else "does NOT agree"
+    share = inspection.share
+    low, high = share.interval
+    verdict = "agrees" if share.agrees else "does NOT agree"
     console.print(
-        f"\nWithin L of the point: {found.share.inside} of {samples} reports,"
-        f" {found.share.observed:.4f} (99% interval {low:.4f} to {high:.4f});"
-        f" expected p_L = {found.share.expected:.4f}: {verdict}.",
+        f"\nWithin L of the point: {share.inside} of {samples} reports,"
+        f" {share.observed:.4f} (99% interval {low:.4f} to {high:.4f});"
+        f" expected p_L = {share.expected:.4f}: {verdict}.",
         highlight=False,
     )
     if plot is not None:
@@ -308,11 +310,12 @@ def sweep(
 ) -> None:
     """Try epsilons and Ls on PUBLIC data: every number is computed from raw points."""
     from demur.cli.sweep_data import load_public, write_trials
+    from demur.cluster.sweep import SweepSettings
     from demur.cluster.sweep import sweep as run
 
     _must_have_room(csv, plot)
     _must_be_picture(plot)
-    data = load_public(dataset, label=label, samples=samples, seed=seed)
+    data = load_public(dataset, label=label, samples=samples, random_state=seed)
     k = data.classes if clusters is None else clusters
     if k is None:
         raise ValueError(f"-k must say how many clusters {dataset} has")
@@ -321,39 +324,42 @@ def sweep(
         " and choosing epsilon or L by them on private data is a leak. Use it on public"
         " or test data."
     )
+    settings = SweepSettings(
+        numbers("--epsilons", epsilons),
+        thresholds("--Ls", Ls),
+        algorithms,
+        trials,
+        decoder,
+    )
     with _bar() as progress:
-        found = run(
+        result = run(
             data.points,
             data.labels,
             n_clusters=k,
-            epsilons=numbers("--epsilons", epsilons),
-            Ls=thresholds("--Ls", Ls),
-            trials=trials,
-            algorithms=algorithms,
-            decoder=decoder,
-            seed=seed,
+            settings=settings,
+            random_state=seed,
             progress=lambda done, total: progress("trials", done, total),
         )
     files = [path for path in (csv, plot) if path is not None]
     if csv is not None:
-        write_trials(found, csv)
+        write_trials(result, csv)
     if plot is not None:
         from demur.cli.mechanism_plots import plot_sweep
 
-        plot_sweep(found, plot, data.name)
+        plot_sweep(result, plot, data.name)
     if as_json:
         print_json(
             {
                 "dataset": data.name,
                 "trials": trials,
-                "not_private": asdict(found.baseline),
-                "settings": [asdict(band) for band in found.bands()],
+                "not_private": asdict(result.baseline),
+                "settings": [asdict(band) for band in result.bands()],
                 "note": data.note,
                 "written": [str(path) for path in files],
             }
         )
         return
-    console.print(sweep_table(found, data.name, trials))
+    console.print(sweep_table(result, data.name, trials))
     console.print(data.note, highlight=False, markup=False)
     for path in files:
         written(path)

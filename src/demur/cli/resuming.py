@@ -1,7 +1,7 @@
-"""A job that a second run of the same command takes up: its key lies beside its output.
+"""Jobs that a second run of the same command resumes: a key beside the output.
 
-The key is an idempotency key: the ledger knows by it that the job is paid for. It is
-made before the charge and removed when the job is done or was declined.
+It is an idempotency key, by which the ledger finds the entry that paid for the job. It
+is written before the charge and removed when the job is done or was declined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from demur.durable.whole_files import sync_folder, took_name, written_aside
 
 
 class Job:
-    """The name of one job, kept in `.OUTPUT.job` while it is unfinished."""
+    """The idempotency key of one job, in `.OUTPUT.job` until the job is finished."""
 
     def __init__(self, output: Path, *, wanted: bool) -> None:
         self._output = output
@@ -35,41 +35,41 @@ class Job:
         if not self._wanted:
             return given
         # Another run of this job may finish, and remove its file, at any time.
-        while (found := self._kept()) is None:
+        while (key := self._stored()) is None:
             self._begin()
-        self._key = found
-        return found
+        self._key = key
+        return key
 
     def known(self, given: str | None) -> str | None:
         """The caller's own key, or the unfinished job's, if there is one."""
-        return self._kept() if self._wanted else given
+        return self._stored() if self._wanted else given
 
-    def _kept(self) -> str | None:
+    def _stored(self) -> str | None:
         try:
             text = self.path.read_text()
         except FileNotFoundError:
             if not self.path.is_symlink():
                 return None
-            text = ""  # a link to nowhere holds the name, and says nothing
+            text = ""  # a link to nowhere has the name, and no content
         try:
-            found = json.loads(text)["idempotency_key"]
-            validate.name(idempotency_key=found)
+            key = json.loads(text)["idempotency_key"]
+            validate.name(idempotency_key=key)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{self.path} is damaged: remove it to begin anew (a paid job that it"
-                " named would be paid for again)"
+                f"{self.path} is damaged: remove it to begin a new job. A job that it"
+                " named, if paid for, would be paid for again."
             ) from error
-        return str(found)
+        return str(key)
 
     def _begin(self) -> None:
         name = json.dumps({"idempotency_key": f"job {secrets.token_hex(16)}"})
         aside = written_aside(self.path, name)
         try:
-            # Of two that begin at once the first one names the job: it is paid once.
+            # Of two runs that begin at once the first sets the key: it is paid once.
             took_name(aside, self.path)
         finally:
             aside.unlink(missing_ok=True)
-        sync_folder(self.path.parent)  # what is paid for under it outlives a power cut
+        sync_folder(self.path.parent)  # durable before anything is paid for under it
 
     def __enter__(self) -> Job:
         return self
@@ -77,18 +77,18 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._wanted and issubclass(kind, IdempotencyConflict):
             raise ValueError(
-                f"{self.path} names a job that was paid for with other data or another"
-                " mechanism. Give those again, or remove the file to begin a new job."
-                " Nothing was spent."
+                f"{self.path} belongs to a job that was paid for with other data or"
+                " another mechanism. Give those again, or remove the file to begin a"
+                " new job. Nothing was spent."
             )
         if kind is not None and self._wanted and issubclass(kind, NoiseReuse):
             there = f" {self._output} is there." if self._output.exists() else ""
             raise ValueError(
-                f"{self.path} names a job that is finished, or whose noise is not on"
-                f" this machine.{there} Remove the job's file; another run is then a"
-                " new job, which pays anew. Nothing was spent."
+                f"{self.path} belongs to a job that is finished, or whose noise is not"
+                f" on this machine.{there} Remove the file; another run is then a new"
+                " job, with a new charge. Nothing was spent."
             )
         over = kind is None or issubclass(kind, BudgetExceeded)
-        # Once another run has finished this job, the file may name the next one.
-        if over and self._key is not None and self._kept() == self._key:
+        # Once another run has finished this job, the file may belong to the next one.
+        if over and self._key is not None and self._stored() == self._key:
             self.path.unlink(missing_ok=True)

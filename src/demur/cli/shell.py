@@ -1,12 +1,12 @@
-"""What every command shares: consoles, JSON, exit codes, and errors in one line.
+"""Shared by all commands: consoles, JSON, exit codes, and errors in one line.
 
 A command is a function registered on an `App`. Whatever it raises becomes one line on
 stderr (and, with --json, one JSON object on stdout) and an exit code:
 
     0    done
-    1    an error: bad input, a missing or damaged file, a check that does not hold
+    1    an error: bad input, a missing or damaged file, a check that failed
     2    wrong usage: an unknown option, a missing argument
-    3    declined: a budget does not allow it; nothing was spent
+    3    declined by a budget or a deletion capacity; nothing was spent
     130  interrupted (Ctrl-C); the message says what is spent and how to go on
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from demur.errors import BudgetExceeded, CapacityExhausted, DemurError
+from demur.report.text import json_data
 
 if TYPE_CHECKING:
     from demur.core.entry import Entry
@@ -38,7 +38,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")
 ]
 _TRACEBACK = "DEMUR_TRACEBACK"
-# What bad input leads to, here or in a library; anything else is a defect of ours.
+# Errors that bad input causes, here or in a library; others are defects of demur.
 _EXPECTED = (
     DemurError,
     ValueError,
@@ -51,7 +51,7 @@ _EXPECTED = (
 
 
 class Code(IntEnum):
-    """How a command ends."""
+    """Exit codes."""
 
     DONE = 0
     ERROR = 1
@@ -68,15 +68,17 @@ class Command(TyperCommand):
     """A command that never ends in a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; an exception becomes a line and an exit code."""
+        """Run the command; an exception becomes one line and an exit code."""
         as_json = bool(ctx.params.get("as_json"))
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:
-            said = str(stop) or "Nothing was spent."
-            _fail(as_json, "Interrupted", said, Code.INTERRUPTED, word="interrupted:")
+            message = str(stop) or "Nothing was spent."
+            _fail(
+                as_json, "Interrupted", message, Code.INTERRUPTED, word="interrupted:"
+            )
         except Exception as error:
             if os.environ.get(_TRACEBACK):
                 raise
@@ -94,45 +96,45 @@ class App(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: Any = None, **given: Any
     ) -> Callable[[Any], Any]:
-        """As typer's, with errors in one line and help that any width can wrap."""
+        """Typer's decorator, with one-line errors and help that wraps at any width."""
 
         def register(function: Any) -> Any:
             given.setdefault("help", _flowing(function.__doc__))
-            made = super(App, self).command(name, cls=cls or Command, **given)
-            return made(function)
+            decorate = super(App, self).command(name, cls=cls or Command, **given)
+            return decorate(function)
 
         return register
 
 
 class Contents(TyperGroup):
-    """The first page of help, in the order of a table of contents."""
+    """The main group: its help lists commands in a fixed order."""
 
     order = ("tour", "version", "head", "reports", "unlearn", "train", "ledger",
              "report", "audit")  # fmt: skip
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Known commands in order, then any others."""
+        """The commands of `order`, then any others."""
         known = [name for name in self.order if name in self.commands]
         return known + [name for name in self.commands if name not in known]
 
 
 def json_text(data: Any) -> str:
-    """Data as JSON; an infinite number is the word "inf"."""
-    return json.dumps(_plain(data), indent=2, allow_nan=False)
+    """Data as JSON text; an infinite number is the word "inf"."""
+    return json.dumps(json_data(data), indent=2, allow_nan=False)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on stdout."""
     print(json_text(data))
 
 
 def written(path: object) -> None:
-    """Say where a file is, in one line that can be copied."""
+    """Print where a file was written, in one line that can be copied."""
     console.print(f"written: {escape(str(path))}", soft_wrap=True, highlight=False)
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
-    """An entry for JSON: where it is recorded, and what it promises."""
+    """An entry as JSON data, with its statement."""
     return {
         "label": entry.label,
         "sequence": entry.sequence if entry.durable else None,
@@ -144,22 +146,12 @@ def entry_facts(entry: Entry) -> dict[str, Any]:
 
 
 def progress_console() -> Console:
-    """Where bars are drawn: stderr, so that stdout is the answer alone."""
+    """The console for progress bars: stderr, so that stdout holds only the result."""
     return Console(stderr=True)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value
-
-
 def _flowing(text: str | None) -> str | None:
-    """Paragraphs of one line each; a list or an indented line stays as it is."""
+    """Each paragraph in one line; lists and indented lines are unchanged."""
     if not text:
         return None
     return re.sub(r"(?<=\S)\n(?=[^\s-])", " ", inspect.cleandoc(text))
@@ -171,19 +163,21 @@ def _message(error: Exception) -> str:
         if isinstance(error, FileNotFoundError):
             return f"there is no file {place}"
         return f"{place}: {error.strerror or type(error).__name__}"
-    said = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, _EXPECTED):
-        return said
+        return message
     return (
-        f"unexpected {type(error).__name__}: {said[:300]} (a defect of demur;"
-        f" {_TRACEBACK}=1 shows where)"
+        f"unexpected {type(error).__name__}: {message[:300]} (a defect of demur;"
+        f" {_TRACEBACK}=1 shows the traceback)"
     )
 
 
 def _fail(
-    as_json: bool, kind: str, said: str, code: Code, *, word: str = "error:"
+    as_json: bool, kind: str, message: str, code: Code, *, word: str = "error:"
 ) -> None:
-    errors.print(f"[bold red]{word}[/] {escape(said)}", highlight=False, soft_wrap=True)
+    line = f"[bold red]{word}[/] {escape(message)}"
+    errors.print(line, highlight=False, soft_wrap=True)
     if as_json:
-        print_json({"error": {"kind": kind, "message": said}, "exit_code": int(code)})
+        error = {"kind": kind, "message": message}
+        print_json({"error": error, "exit_code": int(code)})
     raise typer.Exit(int(code))

@@ -1,9 +1,9 @@
-"""Ctrl-C and the ledger: what is paid for is not lost, and nothing is paid for twice.
+"""Interrupts (Ctrl-C) of commands that charge a ledger.
 
 Before anything is charged an interrupt stops at once. Afterwards it depends on whether
-the work can be taken up again. If it can (its noise key is kept until it is committed),
-it stops at once and says how. If it cannot, stopping would lose what was paid: the
-first Ctrl-C is noted and the work goes on to its end; a second one stops it.
+the work can be resumed. If it can (its noise key is stored until the commit), it stops
+at once and says how. If it cannot, stopping would lose what was paid: the first Ctrl-C
+is acknowledged and the work continues to its end; a second one stops it.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from demur.cli.shell import Interrupted, errors
 from demur.core.adjacency import Unit
 from demur.core.entry import Entry
 from demur.core.errors import DemurError, LedgerMismatch
+from demur.core.rounding import printed_down
 from demur.durable.store import shown_address
 from demur.ledger import Budget, Ledger
 
 
-class Hold:
-    """Handles SIGINT for one command; `begin` when something is about to be paid."""
+class InterruptGuard:
+    """Handles SIGINT for one command; call `begin` before something is charged."""
 
     def __init__(self) -> None:
-        self._holding = False
-        self.asked = False
+        self._active = False
+        self.interrupted = False
         self._before: Any = None
 
     def begin(self) -> None:
-        """From here on the first interrupt waits."""
-        self._holding = True
+        """From here on the first interrupt is delayed."""
+        self._active = True
 
     def cancel(self) -> None:
-        """Nothing was paid after all; an interrupt that waited counts now."""
-        self._holding = False
-        if self.asked:
+        """Nothing was charged: raise an interrupt that was delayed."""
+        self._active = False
+        if self.interrupted:
             raise KeyboardInterrupt
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> InterruptGuard:
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            return self  # a job in the background: it is not to be interrupted
+            return self  # a background job, which ignores interrupts
         try:
-            self._before = signal.signal(signal.SIGINT, self._hear)
-        except ValueError:  # not the main thread: whoever runs us has the signals
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # signals belong to the main thread
             self._before = None
         return self
 
@@ -55,75 +56,75 @@ class Hold:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
-    def _hear(self, _: int, __: FrameType | None) -> None:
-        if not self._holding or self.asked:
+    def _handle(self, _: int, __: FrameType | None) -> None:
+        if not self._active or self.interrupted:
             raise KeyboardInterrupt
-        self.asked = True
+        self.interrupted = True
         errors.print(
-            "[bold]interrupt noted:[/] this is paid for already, and would be lost."
-            " Going on to the end; press Ctrl-C again to stop now.",
+            "[bold]interrupt noted:[/] the release is paid for already and would be"
+            " lost. Continuing to the end; press Ctrl-C again to stop now.",
             highlight=False,
         )
 
 
-class HeldLedger(Ledger):
-    """A ledger that holds interrupts back from the first charge on."""
+class GuardedLedger(Ledger):
+    """A ledger that delays interrupts from its first charge on."""
 
-    hold: Hold | None = None
+    guard: InterruptGuard | None = None
 
     def _write_charge(self, *given: Any) -> Entry:
-        hold, self.hold = self.hold, None  # the first charge alone
-        if hold is None:
+        guard, self.guard = self.guard, None  # for the first charge only
+        if guard is None:
             return super()._write_charge(*given)
-        hold.begin()
+        guard.begin()
         try:
             return super()._write_charge(*given)
         except BaseException:
-            self.hold = hold
-            hold.cancel()
+            self.guard = guard
+            guard.cancel()
             raise
 
 
-def open_or_make(
+def open_or_create(
     ledger: str,
     *,
     dataset: str,
     budgets: Mapping[Unit, Budget],
     filter: str | None = None,
-    hold: Hold | None = None,
+    guard: InterruptGuard | None = None,
 ) -> Ledger:
-    """The ledger at `ledger`, or a new one with these budgets, which is told.
+    """The ledger at `ledger`, or a new one with these budgets, which is announced.
 
-    A new ledger keeps its budgets also where the command is refused later, so somebody
-    who asks again with another epsilon must know of it.
+    A new ledger keeps its budgets even if the command fails later. Whoever repeats the
+    command with another epsilon must know that.
     """
-    kind = Ledger if hold is None else HeldLedger
+    kind = Ledger if guard is None else GuardedLedger
     try:
-        found = kind.open(ledger)
+        opened = kind.open(ledger)
     except LedgerMismatch:
-        found = kind.open(ledger, dataset=dataset, budgets=budgets, filter=filter)
+        opened = kind.open(ledger, dataset=dataset, budgets=budgets, filter=filter)
         for unit, budget in budgets.items():
             errors.print(
                 f"a new ledger, {escape(shown_address(ledger))}: epsilon"
-                f" {budget.epsilon:g} at delta {budget.delta:g} for"
-                f" {escape(str(unit))}",
+                f" {printed_down(budget.epsilon)} at delta {printed_down(budget.delta)}"
+                f" for {escape(str(unit))}",
                 highlight=False,
                 soft_wrap=True,
             )
-    if hold is not None:
-        assert isinstance(found, HeldLedger)
-        found.hold = hold
-    return found
+    if guard is not None:
+        assert isinstance(opened, GuardedLedger)
+        opened.guard = guard
+    return opened
 
 
 @contextmanager
-def told_on_interrupt(
+def explain_interrupt(
     open_ledger: Callable[[], Ledger] | None, go_on: Callable[[list[Entry]], str]
 ) -> Iterator[None]:
-    """An interrupt inside says which entries were charged since, and how to go on.
+    """Make an interrupt name the entries charged in the block, and how to continue.
 
     `open_ledger` opens the ledger again, if there is one: the interrupted one may be in
-    the middle of something. `go_on` is told the new entries.
+    the middle of a transaction. `go_on(new entries)` says how to continue.
     """
     before = _entries(open_ledger)
     try:
@@ -145,8 +146,8 @@ def _entries(open_ledger: Callable[[], Ledger] | None) -> list[Entry]:
 
 
 def spent_words(new: list[Entry]) -> str:
-    """What new entries mean, in a sentence."""
+    """A sentence that says which entries are spent."""
     if not new:
         return "Nothing was spent."
     named = ", ".join(f"entry {entry.sequence} ({entry.label!r})" for entry in new)
-    return f"Spent, and it stays spent: {named}."
+    return f"Spent: {named}. It stays spent."

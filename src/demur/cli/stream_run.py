@@ -1,4 +1,4 @@
-"""Playing a stream for `demur unlearn`: its options, its ledger, its files."""
+"""Running a stream for `demur unlearn`: its options, its ledger, its files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from demur.cli.shell import console, print_json, progress_console, written
 
 if TYPE_CHECKING:
-    from demur.cli.spending import Hold
+    from demur.cli.spending import InterruptGuard
     from demur.ledger import Ledger
-    from demur.unlearning.stream.workload import Played, Stream
+    from demur.unlearning.stream.workload import Stream, StreamResult
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The command line's numbers, and what they make."""
+    """The options of the command line."""
 
     mode: str
     loss: str
@@ -26,8 +26,8 @@ class StreamOptions:
     delta: float
     scope: Any
     accounting: Any
-    requests_per_subject: int
-    lambda_: float
+    requests_per_subject: int | None
+    lam: float
     norm_bound: float
     gamma_learn: float
     gamma_priv: float
@@ -40,86 +40,86 @@ class StreamOptions:
         return self.mode == "logistic" or learns_loss
 
     def mode_config(self, inserts: int) -> dict[str, Any]:
-        """What the mode is made with; --lambda counts for each record."""
+        """The options of the mode; --lambda counts for each record."""
         if self.mode == "seed":
-            return {"lambda_": self.lambda_}
+            return {"lam": self.lam}
         bound = {"norm_bound": self.norm_bound}
         if self.mode == "ogd":
-            return bound | {"loss": self.loss, "lambda_": self.lambda_}
-        return bound | {"Lambda": self.lambda_ * inserts}
+            return bound | {"loss": self.loss, "lam": self.lam}
+        return bound | {"Lambda": self.lam * inserts}
 
 
 def open_ledger(
-    ledger: str | None, dataset: str, options: StreamOptions, hold: Hold
+    ledger: str | None, dataset: str, options: StreamOptions, guard: InterruptGuard
 ) -> Ledger | None:
     """The ledger, made if it is not there; interrupts wait from its first charge on."""
     if ledger is None:
         return None
-    from demur.cli.spending import open_or_make
+    from demur.cli.spending import open_or_create
     from demur.core.adjacency import Erasure
     from demur.ledger import Budget
 
-    return open_or_make(
+    return open_or_create(
         ledger,
         dataset=dataset,
         budgets={Erasure(): Budget(options.epsilon, options.delta)},
         filter="gaussian",
-        hold=hold,
+        guard=guard,
     )
 
 
 def write_files(
-    played: Played,
+    result: StreamResult,
     plot: Path | None,
     output: Path | None,
     weights: Any,
     features: list[str],
 ) -> list[Path]:
-    """The files that were asked for; weights that know refused records are not."""
+    """Write the files that were asked for; no weights that hold refused records."""
     from demur.cli.stream_views import draw_stream, save_weights
 
     files = []
     if plot is not None:
-        draw_stream(played.curve, plot)
+        draw_stream(result.curve, plot)
         files.append(plot)
-    if output is not None and not played.refused:
+    if output is not None and not result.refused:
         save_weights(output, weights, features)
         files.append(output)
     return files
 
 
-def tell(
-    played: Played, options: StreamOptions, files: list[Path], as_json: bool
+def print_result(
+    result: StreamResult, options: StreamOptions, files: list[Path], as_json: bool
 ) -> None:
-    """The answer: JSON, or a table and a few lines."""
+    """Print the result: JSON, or a table and a few lines."""
     from demur.cli.stream_views import stream_facts, stream_lines, stream_table
 
     if as_json:
-        print_json(stream_facts(played, files))
+        print_json(stream_facts(result, files))
         return
-    console.print(stream_table(played, options.scope, options.epsilon))
-    for line in stream_lines(played, options.mode):
+    console.print(stream_table(result, options.scope, options.epsilon))
+    for line in stream_lines(result, options.mode):
         console.print(line, highlight=False, markup=False)
     for path in files:
         written(path)
 
 
-def play_stream(
+def run_stream(
     events: Stream, options: StreamOptions, ledger: Ledger | None
-) -> tuple[Played, Any]:
-    """Play the stream through a model of the options; what it came to, and weights."""
+) -> tuple[StreamResult, Any]:
+    """Run the stream through a model of the options; the result, and the weights."""
     import numpy as np
 
     from demur.unlearning import Calibrator, MemoryPair, PrivacyOdometer
     from demur.unlearning.models import make_mode
     from demur.unlearning.stream.losses import best_in_hindsight, loss_of
-    from demur.unlearning.stream.workload import Player
+    from demur.unlearning.stream.workload import StreamRunner
 
     formula: Any = "seed" if options.mode == "seed" else "consistent"
     odometer = PrivacyOdometer(
         options.epsilon,
         options.delta,
-        options.lambda_,
+        options.lam,
         gamma=options.gamma_priv,
         accounting=options.accounting,
         formula=formula,
@@ -127,33 +127,33 @@ def play_stream(
         requests_per_subject=options.requests_per_subject,
         ledger=ledger,
     )
-    records, dim = events.X.shape
-    made = make_mode(options.mode, dim, **options.mode_config(records))
-    # The command holds the whole stream, so it may know the best u in hindsight.
-    checked = [made.check(x, y) for x, y in zip(events.X, events.Y, strict=True)]
+    records, dimension = events.X.shape
+    mode = make_mode(options.mode, dimension, **options.mode_config(records))
+    # The command has the whole stream, so it can compute the best u in hindsight.
+    checked = [mode.check(x, y) for x, y in zip(events.X, events.Y, strict=True)]
     rows, targets = zip(*checked, strict=True)
     best = best_in_hindsight(
-        loss_of(made),
+        loss_of(mode),
         np.array(rows, dtype=np.float64),
         np.array(targets, dtype=np.float64),
     )
     model = MemoryPair(
-        made.dim,
+        mode.dimension,
         odometer,
         Calibrator(formula=formula),
-        mode=made,
+        mode=mode,
         metrics=True,
         comparator=best,
     )
     with _bar(len(events)) as tick:
-        played = Player(
+        result = StreamRunner(
             model,
             events,
             calibration=options.calibration,
             gamma_learn=options.gamma_learn,
             tick=tick,
-        ).play()
-    return played, model.theta
+        ).run()
+    return result, model.theta
 
 
 @contextmanager

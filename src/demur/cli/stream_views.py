@@ -1,4 +1,4 @@
-"""Tables, JSON and pictures of a played stream, for `demur unlearn`."""
+"""Tables, JSON and figures of a stream's result, for `demur unlearn`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from demur.unlearning.stream.workload import Curve, Played
+    from demur.unlearning.stream.workload import Curve, StreamResult
 
 _UNLIMITED = 2**39  # a capacity that no stream uses up
 
 
-def stream_table(played: Played, scope: str, epsilon: float) -> Table:
-    """Theory against practice."""
-    m = played.metrics
+def stream_table(result: StreamResult, scope: str, epsilon: float) -> Table:
+    """A table of theoretical and empirical numbers."""
+    m = result.metrics
     table = Table("", "theory", "practice", title=f"mode {m.mode}, {scope}")
     unlimited = m.m_theory is not None and m.m_theory >= _UNLIMITED
     capacity = "unlimited" if unlimited else _number(m.m_theory)
@@ -26,7 +26,7 @@ def stream_table(played: Played, scope: str, epsilon: float) -> Table:
         "average regret", _number(m.avg_regret_theory), _number(m.avg_regret_empirical)
     )
     table.add_row("N*, inserts", _number(m.N_star_theory), _number(m.inserts_seen))
-    table.add_row("deletions", capacity, _number(played.deleted))
+    table.add_row("deletions", capacity, _number(result.deleted))
     table.add_row("epsilon", _number(epsilon), _number(m.eps_spent))
     table.add_row("epsilon of one deletion", _number(m.eps_step_theory), "")
     table.add_row("noise of one deletion", _number(m.sigma_step_theory), "")
@@ -35,32 +35,32 @@ def stream_table(played: Played, scope: str, epsilon: float) -> Table:
     return table
 
 
-def stream_lines(played: Played, mode: str) -> list[str]:
-    """What is promised, and what became of the deletions."""
+def stream_lines(result: StreamResult, mode: str) -> list[str]:
+    """The theorem, and what became of the deletions."""
     from demur.unlearning.models import MODES
 
     lines = [f"Theorem: {MODES[mode].theorem.statement}"]
-    if played.renewed:
-        lines.append(f"{played.renewed} times the certificate was renewed.")
-    if played.waited:
-        lines.append(f"{played.waited} deletions waited for N*.")
-    if played.refused:
+    if result.renewed:
+        lines.append(f"{result.renewed} times the certificate was renewed.")
+    if result.waited:
+        lines.append(f"{result.waited} deletions waited for N*.")
+    if result.refused:
         lines.append(
-            f"{played.refused} deletions were refused ({played.reason}): retrain"
+            f"{result.refused} deletions were refused ({result.reason}): retrain"
             " without these records."
         )
     return lines
 
 
-def stream_facts(played: Played, files: list[Path]) -> dict[str, Any]:
-    """The same for JSON."""
+def stream_facts(result: StreamResult, files: list[Path]) -> dict[str, Any]:
+    """The result as JSON."""
     return {
-        "metrics": asdict(played.metrics),
-        "deleted": played.deleted,
-        "waited": played.waited,
-        "renewed": played.renewed,
-        "refused": played.refused,
-        "reason": played.reason,
+        "metrics": asdict(result.metrics),
+        "deleted": result.deleted,
+        "waited": result.waited,
+        "renewed": result.renewed,
+        "refused": result.refused,
+        "reason": result.reason,
         "written": [str(path) for path in files],
     }
 

@@ -1,4 +1,4 @@
-"""Public datasets for a sweep, scaled to the unit cube, and the table of its trials."""
+"""Public datasets for a sweep, in the unit cube, and the CSV of its trials."""
 
 from __future__ import annotations
 
@@ -38,9 +38,13 @@ class PublicData:
 
 
 def load_public(
-    dataset: str, *, label: str | None = None, samples: int = 300, seed: int = 42
+    dataset: str,
+    *,
+    label: str | None = None,
+    samples: int = 300,
+    random_state: int = 42,
 ) -> PublicData:
-    """A dataset of scikit-learn, the seed's blobs, or a table in a file."""
+    """A dataset of scikit-learn, the original repository's blobs, or a table."""
     if dataset in _SHIPPED:
         X, y = _SHIPPED[dataset](return_X_y=True)
     elif dataset == "blobs":
@@ -49,7 +53,7 @@ def load_public(
             n_features=2,
             centers=_CENTRES_OF_BLOBS,
             cluster_std=0.5,
-            random_state=seed,
+            random_state=random_state,
         )
     elif Path(dataset).suffix:
         X, y, _ = read_rows(dataset, label=label)
@@ -79,14 +83,14 @@ def load_public(
     )
 
 
-def write_trials(found: Sweep, path: Path) -> None:
-    """One line for each trial, and one for the data without noise."""
+def write_trials(sweep: Sweep, path: Path) -> None:
+    """Write one line for each trial, and one for the data without noise."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["algorithm", "epsilon", "L", "trial", "decoder", *METRICS])
         writer.writerow(
-            ["not private", "", "", "", "", *asdict(found.baseline).values()]
+            ["not private", "", "", "", "", *asdict(sweep.baseline).values()]
         )
-        for one in found.trials:
-            setting = [one.algorithm, one.epsilon, one.L, one.trial, one.decoder]
-            writer.writerow([*setting, *asdict(one.quality).values()])
+        for t in sweep.trials:
+            setting = [t.algorithm, t.epsilon, t.L, t.trial, t.decoder]
+            writer.writerow([*setting, *asdict(t.quality).values()])

@@ -1,4 +1,4 @@
-"""`demur train CONFIG.toml`: a private MLP, CNN or transformer on a file."""
+"""`demur train CONFIG.toml`: DP training of an MLP, a CNN or a transformer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[
         Path,
-        typer.Argument(help="What to train, and on what.", metavar="CONFIG.toml"),
+        typer.Argument(help="Model, data and privacy.", metavar="CONFIG.toml"),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Train a private model as CONFIG.toml says, and write its parameters.
+    """Train a private model by CONFIG.toml, and write its parameters.
 
     The file has the tables data, model, privacy, training and output; examples and
     classes in it are public numbers. A run with a ledger can be interrupted: the same
-    command takes it up at its last checkpoint and pays nothing more.
+    command resumes it at its last checkpoint and pays nothing more.
     """
-    from demur.cli.spending import told_on_interrupt
+    from demur.cli.spending import explain_interrupt
     from demur.core.errors import BudgetExceeded
     from demur.ledger import Ledger
 
@@ -37,24 +37,24 @@ def train(
         raise ValueError(
             f"training needs JAX ({error.name} is missing): pip install 'demur[jax]'"
         ) from error
-    said = read_config(config)
-    own = _own_checkpoint(said, config.parent)
-    ledger = _ledger(said, config.parent)
+    tables = read_config(config)
+    own = _own_checkpoint(tables, config.parent)
+    ledger = _ledger(tables, config.parent)
 
     def go_on(new: list[Entry]) -> str:
         if ledger is None:
-            return "Nothing was recorded, and the steps made are lost. Run it again."
+            return "Nothing was recorded, and the steps so far are lost. Run it again."
         return (
-            "The same command goes on from the last checkpoint with the noise it would"
-            " have had, and pays nothing more: run it again."
+            "Run the same command again: it resumes from the last checkpoint with the"
+            " noise it would have had, and pays nothing more."
         )
 
-    with told_on_interrupt(
+    with explain_interrupt(
         None if ledger is None else lambda: Ledger.open(ledger), go_on
     ):
         new = own is not None and not own.exists()
         try:
-            done = run(said, config.parent)
+            result = run(tables, config.parent)
         except BudgetExceeded:
             if own is not None and new:
                 shutil.rmtree(own, ignore_errors=True)
@@ -64,30 +64,30 @@ def train(
     if as_json:
         print_json(
             {
-                "written": str(done.model),
-                "digest": done.digest,
-                "statement": done.statement,
-                "test_accuracy": done.test_accuracy,
+                "written": str(result.model),
+                "digest": result.digest,
+                "statement": result.statement,
+                "test_accuracy": result.test_accuracy,
             }
         )
         return
-    console.print(done.statement, highlight=False, markup=False)
-    written(f"{done.model} ({done.digest[:12]})")
-    if done.test_accuracy is not None:
-        console.print(f"accuracy on the test file: {done.test_accuracy:.4f}")
+    console.print(result.statement, highlight=False, markup=False)
+    written(f"{result.model} ({result.digest[:12]})")
+    if result.test_accuracy is not None:
+        console.print(f"accuracy on the test file: {result.test_accuracy:.4f}")
 
 
-def _own_checkpoint(said: dict[str, dict[str, Any]], home: Path) -> Path | None:
-    """Where a run with a ledger is kept, if the file names no place; gone when done."""
-    output = said["output"]
+def _own_checkpoint(tables: dict[str, dict[str, Any]], home: Path) -> Path | None:
+    """The checkpoint of a run whose file names none; deleted when the run is done."""
+    output = tables["output"]
     if "ledger" not in output or "checkpoint" in output:
         return None
     output["checkpoint"] = f"{output['model']}.run"
     return home / str(output["checkpoint"])
 
 
-def _ledger(said: dict[str, dict[str, Any]], home: Path) -> str | None:
-    named = said["output"].get("ledger")
+def _ledger(tables: dict[str, dict[str, Any]], home: Path) -> str | None:
+    named = tables["output"].get("ledger")
     if not isinstance(named, str):
         return None
     return named if "://" in named else str(home / named)

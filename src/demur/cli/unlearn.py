@@ -1,4 +1,4 @@
-"""`demur unlearn`: play streams of inserts and deletes through a model that forgets."""
+"""`demur unlearn`: run streams of inserts and deletes, and verify certificates."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from demur.cli.shell import App, AsJson, Code, console, print_json
 from demur.cli.stream_run import (
     StreamOptions,
     open_ledger,
-    play_stream,
-    tell,
+    print_result,
+    run_stream,
     write_files,
 )
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from demur.core.entry import Entry
 
 unlearn_app = App(
-    help="Learn and forget a stream, with an account of every deletion.",
+    help="Run a stream of inserts and deletes; verify certificates of deletion.",
     no_args_is_help=True,
 )
 
@@ -43,7 +43,7 @@ class LossName(StrEnum):
 
 
 class ScopeName(StrEnum):
-    """Whose records the two worlds differ in."""
+    """Whose records the neighbouring datasets differ in."""
 
     SUBJECT = "subject"
     JOINT = "joint"
@@ -66,7 +66,9 @@ Scope = Annotated[ScopeName, typer.Option(help="One person's records, or all del
 Accounting = Annotated[
     AccountingName | None, typer.Option(help="Default: gdp (seed: basic).")
 ]
-Requests = Annotated[int, typer.Option(help="Requests that one person may make.")]
+Requests = Annotated[
+    int | None, typer.Option(help="Requests of one person (default: any number).")
+]
 LambdaOption = Annotated[
     float, typer.Option("--lambda", help="Regularisation for each record.")
 ]
@@ -94,8 +96,8 @@ def run(
     delta: Delta = 1e-5,
     scope: Scope = ScopeName.SUBJECT,
     accounting: Accounting = None,
-    requests_per_subject: Requests = 1,
-    lambda_: LambdaOption = 0.1,
+    requests_per_subject: Requests = None,
+    lam: LambdaOption = 0.1,
     norm_bound: Norm = 1.0,
     gamma_learn: GammaLearn = 0.5,
     gamma_priv: GammaPriv = 1.0,
@@ -107,25 +109,25 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play STREAM; exits with 3 if a deletion could not be honoured.
+    """Run STREAM; exits with 3 if a deletion could not be made.
 
     Ctrl-C before the charge stops at once and spends nothing; after it the stream is
-    played to its end first, because its noise cannot be drawn again.
+    run to its end first, because its noise cannot be drawn again.
     """
-    from demur.cli.spending import Hold, told_on_interrupt
+    from demur.cli.spending import InterruptGuard, explain_interrupt
     from demur.core import validate
     from demur.ledger import Ledger
     from demur.unlearning.stream.workload import read_stream
 
-    _check_target(plot, ".png", ".svg", ".pdf")
-    _check_target(output, ".npz")
+    _check_writable(plot, ".png", ".svg", ".pdf")
+    _check_writable(output, ".npz")
     # All that can be refused is refused before a ledger is made.
     validate.positive(
         epsilon=epsilon,
         norm_bound=norm_bound,
         gamma_learn=gamma_learn,
         gamma_priv=gamma_priv,
-        **{"lambda": lambda_},
+        **{"lambda": lam},
     )
     options = StreamOptions(
         mode=mode.value,
@@ -135,7 +137,7 @@ def run(
         scope=scope.value,
         accounting=accounting.value if accounting else None,
         requests_per_subject=requests_per_subject,
-        lambda_=lambda_,
+        lam=lam,
         norm_bound=norm_bound,
         gamma_learn=gamma_learn,
         gamma_priv=gamma_priv,
@@ -147,29 +149,29 @@ def run(
         if not new:
             return "Run the same command again."
         if finished:
-            return "The stream was played to its end, and the files are written."
+            return "The stream was run to its end, and the files are written."
         return (
             "The deletions of this run are lost: their noise cannot be drawn again."
             " Another run is another entry."
         )
 
     again = None if ledger is None else lambda: Ledger.open(ledger)
-    with Hold() as hold, told_on_interrupt(again, go_on):
+    with InterruptGuard() as guard, explain_interrupt(again, go_on):
         events = read_stream(stream)
-        opened = open_ledger(ledger, stream.stem, options, hold)
+        opened = open_ledger(ledger, stream.stem, options, guard)
         try:
-            played, weights = play_stream(events, options, opened)
+            result, weights = run_stream(events, options, opened)
         finally:
             if opened is not None:
                 opened.close()
-        files = write_files(played, plot, output, weights, events.features)
+        files = write_files(result, plot, output, weights, events.features)
         finished = True
-        if hold.asked:
+        if guard.interrupted:
             raise KeyboardInterrupt
-    tell(played, options, files, as_json)
-    if output is not None and played.refused and not as_json:
-        console.print(f"not written: {output} would still know refused records")
-    if played.refused:
+    print_result(result, options, files, as_json)
+    if output is not None and result.refused and not as_json:
+        console.print(f"not written: {output} would still hold refused records")
+    if result.refused:
         raise typer.Exit(int(Code.DECLINED))
 
 
@@ -177,7 +179,7 @@ def run(
 def simulate(
     ratio: Annotated[str, typer.Option(help="Inserts to deletes.")] = "10:1",
     inserts: Annotated[int, typer.Option(help="How many inserts.")] = 20_000,
-    dim: Annotated[int, typer.Option(help="How many features.")] = 20,
+    dimension: Annotated[int, typer.Option(help="How many features.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the data; noise has none.")] = 0,
     mode: Mode = ModeName.OGD,
     loss: Loss = LossName.HUBER,
@@ -185,14 +187,14 @@ def simulate(
     delta: Delta = 1e-5,
     scope: Scope = ScopeName.SUBJECT,
     accounting: Accounting = None,
-    lambda_: LambdaOption = 0.1,
+    lam: LambdaOption = 0.1,
     gamma_learn: GammaLearn = 0.5,
     gamma_priv: GammaPriv = 1.0,
     calibration: Calibration = 500,
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """The workload of so many inserts to so many deletes, on made-up data."""
+    """Run a simulated stream with so many inserts to so many deletes."""
     from demur.unlearning.stream.workload import simulated
 
     options = StreamOptions(
@@ -202,27 +204,27 @@ def simulate(
         delta=delta,
         scope=scope.value,
         accounting=accounting.value if accounting else None,
-        requests_per_subject=1,
-        lambda_=lambda_,
+        requests_per_subject=1,  # simulated records have different owners
+        lam=lam,
         norm_bound=1.0,
         gamma_learn=gamma_learn,
         gamma_priv=gamma_priv,
         calibration=calibration,
     )
-    _check_target(plot, ".png", ".svg", ".pdf")
+    _check_writable(plot, ".png", ".svg", ".pdf")
     every, per = _ratio(ratio)
     events = simulated(
         inserts,
         every,
         per,
-        dim=dim,
+        dimension=dimension,
         labels=options.labels,
         warm_up=calibration,
         seed=seed,
     )
-    played, weights = play_stream(events, options, None)
-    files = write_files(played, plot, None, weights, events.features)
-    tell(played, options, files, as_json)
+    result, weights = run_stream(events, options, None)
+    files = write_files(result, plot, None, weights, events.features)
+    print_result(result, options, files, as_json)
 
 
 @unlearn_app.command("verify")
@@ -248,30 +250,30 @@ def verify(
     the epsilon that the noise comes to.
     """
     from demur.unlearning.records.certificate import Certificate
-    from demur.unlearning.service.verify_certificate import verify_certificate
+    from demur.unlearning.service.certificate_verification import verify_certificate
 
-    held = Certificate.load(certificate)
-    found = verify_certificate(held, journal, ledger=ledger)
+    stored = Certificate.load(certificate)
+    verification = verify_certificate(stored, journal, ledger=ledger)
     if as_json:
         print_json(
             {
-                "ok": found.ok,
-                "rows": found.rows,
-                "tip": str(found.tip),
-                "problems": found.problems,
-                "unknown": found.unknown,
+                "ok": verification.ok,
+                "rows": verification.rows,
+                "tip": str(verification.tip),
+                "problems": verification.problems,
+                "unknown": verification.unknown,
             }
         )
     else:
-        console.print(str(held), highlight=False, soft_wrap=True, markup=False)
-        verdict = "The certificate holds." if found.ok else "It does NOT hold."
-        told = f"{found}\n{verdict}"
-        console.print(told, highlight=False, soft_wrap=True, markup=False)
-    if not found.ok:
+        console.print(str(stored), highlight=False, soft_wrap=True, markup=False)
+        verdict = "The certificate holds." if verification.ok else "It does NOT hold."
+        text = f"{verification}\n{verdict}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+    if not verification.ok:
         raise typer.Exit(int(Code.ERROR))
 
 
-def _check_target(path: Path | None, *endings: str) -> None:
+def _check_writable(path: Path | None, *endings: str) -> None:
     """Refuse a file that could not be written, before anything is spent."""
     if path is None:
         return
@@ -284,9 +286,9 @@ def _check_target(path: Path | None, *endings: str) -> None:
 def _ratio(text: str) -> tuple[int, int]:
     inserts, colon, deletes = text.partition(":")
     try:
-        found = int(inserts), int(deletes)
+        counts = int(inserts), int(deletes)
     except ValueError:
-        found = 0, 0
-    if not colon or min(found) < 1:
+        counts = 0, 0
+    if not colon or min(counts) < 1:
         raise ValueError(f"--ratio must be like 10:1; got {text!r}")
-    return found
+    return counts

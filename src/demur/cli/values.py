@@ -1,4 +1,4 @@
-"""Options that take several values: `--epsilons 1 2 4`, `1,2,4`, or repeated."""
+"""Options with several values: `--epsilons 1 2 4`, `1,2,4`, or repeated."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def spread(args: list[str], lists: set[str]) -> list[str]:
 
 def numbers(option: str, given: list[str]) -> list[float]:
     """The numbers of a list option."""
-    found = []
+    values = []
     for word in _words(given):
         try:
-            found.append(float(word))
+            values.append(float(word))
         except ValueError as error:
             raise ValueError(f"{option} must be numbers; got {word[:40]!r}") from error
-    if not found:
+    if not values:
         raise ValueError(f"{option} must be numbers; got none")
-    return found
+    return values
 
 
 def threshold(option: str, given: str) -> float | str:
@@ -80,7 +80,8 @@ def names(given: str | None) -> list[str] | None:
 
 
 def _words(given: list[str]) -> list[str]:
-    return [word.strip() for one in given for word in one.split(",") if word.strip()]
+    words = (word.strip() for text in given for word in text.split(","))
+    return [word for word in words if word]
 
 
 def _is_value(argument: str) -> bool:

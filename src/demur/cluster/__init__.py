@@ -1,4 +1,4 @@
-"""Points perturbed at their owners, clustered as if they had not been.
+"""Clustering of data that users perturb on their own devices (local DP).
 
 Names are loaded when they are first used.
 """
@@ -12,5 +12,7 @@ if TYPE_CHECKING:
     from demur.cluster.estimators import PrivateGMM as PrivateGMM
     from demur.cluster.estimators import PrivateKMeans as PrivateKMeans
     from demur.cluster.estimators import PrivateTMM as PrivateTMM
+    from demur.cluster.files.point_tables import PointTable as PointTable
+    from demur.cluster.files.report_job import make_reports as make_reports
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Refusals of the clustering engine."""
+"""Errors of the clustering engine."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from demur.core.errors import DemurError
 
 
 class InputChanged(DemurError):
-    """The input file is not the one that was paid for; nothing was written."""
+    """The input is not the one that was paid for; nothing was written."""

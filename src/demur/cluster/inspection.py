@@ -1,4 +1,4 @@
-"""Whether reports fall where the density says: of public points, for anyone to look.
+"""Inspection of BPM: reports of a public point, counted and compared with the density.
 
 Nothing here touches data: reports of one public point are drawn and counted, in the
 ball of radius L and in shells around the point. Within L a shell lies wholly in the
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from demur.core import validate
-from demur.core.entropy import Seeded
+from demur.core.entropy import Source
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.constants import log_ball_volume
 
@@ -29,7 +29,7 @@ _UNIFORM_NUMBERS = 2_000_000
 
 @dataclass(frozen=True)
 class Share:
-    """How many reports lie in the ball, what was expected, and an exact interval."""
+    """The share of reports in the ball: counted, expected, and an exact interval."""
 
     inside: int
     samples: int
@@ -43,12 +43,12 @@ class Share:
     @property
     def interval(self) -> tuple[float, float]:
         """Clopper and Pearson's interval at 99%."""
-        found = stats.binomtest(self.inside, self.samples).proportion_ci(CONFIDENCE)
-        return float(found.low), float(found.high)
+        interval = stats.binomtest(self.inside, self.samples).proportion_ci(CONFIDENCE)
+        return float(interval.low), float(interval.high)
 
     @property
     def agrees(self) -> bool:
-        """Whether the interval holds what was expected."""
+        """Whether the expected share lies in the interval."""
         low, high = self.interval
         return low <= self.expected <= high
 
@@ -67,7 +67,7 @@ class Shell:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Reports of one public point and what was counted of them."""
+    """Local reports of one public point, and how many fell where."""
 
     mechanism: BPM
     point: Values
@@ -76,7 +76,7 @@ class Inspection:
     shells: tuple[Shell, ...]
 
     def expected_log_density(self, radius: Values) -> Values:
-        """Falling with slope -epsilon up to L, constant from there on."""
+        """log density at a radius: slope -epsilon up to L, constant from there on."""
         cut = np.minimum(radius, self.mechanism.L)
         return self.mechanism.log_lambda_L - self.mechanism.epsilon * cut
 
@@ -86,18 +86,17 @@ def inspect(
     samples: int,
     *,
     point: Values | None = None,
-    seed: int | None = None,
+    source: Source | None = None,
 ) -> Inspection:
     """Draw `samples` reports of a public point (default: the middle) and count them.
 
-    With a `seed` the same reports come again: good for a picture, and not private.
+    A `Seeded` source repeats the reports, for a picture; they are not private.
     """
     validate.count(samples=samples)
     d = mechanism.dimension
     at = np.full(d, 0.5) if point is None else np.asarray(point, dtype=np.float64)
     points = mechanism.check(np.tile(at, (samples, 1)))
-    source = None if seed is None else Seeded(seed)
-    reports = mechanism.privatize(points, ledger=None, source=source).value.values
+    reports = mechanism.privatize(points, source=source).value.values
     distances = np.linalg.norm(reports - at, axis=1)
     share = Share(int((distances <= mechanism.L).sum()), samples, mechanism.p_L)
     return Inspection(mechanism, at, reports, share, _shells(mechanism, at, distances))
@@ -115,7 +114,7 @@ def _shells(bpm: BPM, at: Values, distances: Values) -> tuple[Shell, ...]:
         shares = np.log1p(-((inside[:-1] / inside[1:]) ** d))
         volumes += list(log_ball_volume(d) + d * np.log(inside[1:]) + shares)
     if math.isfinite(bpm.L):
-        # Shells of equal volume in the cube beyond L, found with uniform points.
+        # Shells of equal volume in the cube beyond L, from uniform points.
         rng = np.random.default_rng(0)
         drawn = rng.random((max(1000, _UNIFORM_NUMBERS // d), d))
         far = np.linalg.norm(drawn * (1 + 2 * bpm.L) - bpm.L - at, axis=1)
@@ -137,9 +136,9 @@ def _shells(bpm: BPM, at: Values, distances: Values) -> tuple[Shell, ...]:
 def _shell(inner: float, outer: float, distances: Values, log_volume: float) -> Shell:
     n = len(distances)
     count = int(((distances > inner) & (distances <= outer)).sum())
-    found = stats.binomtest(count, n).proportion_ci(CONFIDENCE)
+    interval = stats.binomtest(count, n).proportion_ci(CONFIDENCE)
     return Shell(
-        inner, outer, count, *(_log(p) - log_volume for p in (count / n, *found))
+        inner, outer, count, *(_log(p) - log_volume for p in (count / n, *interval))
     )
 
 

@@ -1,4 +1,4 @@
-"""How good centres are, measured on the true points: for public or test data alone.
+"""Quality of cluster centres on the true points: for public or test data alone.
 
 Every number here is computed from raw data and is not private.
 """
@@ -27,7 +27,7 @@ _SILHOUETTE_ROWS = 2000  # its cost is quadratic
 
 @dataclass(frozen=True)
 class Quality:
-    """One clustering against the truth. NOT PRIVATE."""
+    """The quality of one clustering, computed from raw data. NOT PRIVATE."""
 
     sse: float
     increase: float  # of the SSE over the non-private one, in per cent
@@ -43,11 +43,11 @@ def assign(points: Values, centres: Values) -> tuple[Labels, float]:
     return labels.astype(np.int64), float((distances**2).sum())
 
 
-def centroid_error(true: Values, found: Values) -> float:
-    """How far found centres are from the true ones, over how far those are spread.
+def centroid_error(true: Values, fitted: Values) -> float:
+    """The relative error of fitted centres: their distance over the true ones' spread.
 
     Centres are matched so that the sum of squared distances is smallest. With c the
-    mean of the true centres, sqrt(sum |found_i - true_i|^2 / sum |true_i - c|^2): 0 is
+    mean of the true centres, sqrt(sum |fitted_i - true_i|^2 / sum |true_i - c|^2): 0 is
     exact, 1 is as wrong as putting all of them in the middle. Moving the origin changes
     nothing. A single centre has no spread: NaN.
 
@@ -55,11 +55,11 @@ def centroid_error(true: Values, found: Values) -> float:
     >>> centroid_error(true, true[::-1]), centroid_error(true, true * 0 + [0.5, 0.0])
     (0.0, 1.0)
     """
-    if true.shape != found.shape:
+    if true.shape != fitted.shape:
         raise ValueError(
-            f"centres must have one shape; got {true.shape} and {found.shape}"
+            f"centres must have one shape; got {true.shape} and {fitted.shape}"
         )
-    squares = cdist(true, found, "sqeuclidean")
+    squares = cdist(true, fitted, "sqeuclidean")
     spread = float(((true - true.mean(axis=0)) ** 2).sum())
     if spread == 0.0:
         return math.nan
@@ -69,20 +69,20 @@ def centroid_error(true: Values, found: Values) -> float:
 def quality(
     points: Values,
     labels: Labels,
-    found: Values,
+    centres: Values,
     *,
     best: Values,
     best_sse: float,
 ) -> Quality:
-    """Centres `found` against the non-private `best` and the true `labels`."""
-    assigned, sse = assign(points, found)
+    """The quality of `centres` against the non-private `best` and the true `labels`."""
+    assigned, sse = assign(points, centres)
     return Quality(
         sse=sse,
         increase=100.0 * (sse / best_sse - 1.0) if best_sse > 0.0 else math.nan,
         silhouette=_silhouette(points, assigned),
         ari=float(adjusted_rand_score(labels, assigned)),
         nmi=float(normalized_mutual_info_score(labels, assigned)),
-        centroid_error=centroid_error(best, found),
+        centroid_error=centroid_error(best, centres),
     )
 
 

@@ -1,4 +1,4 @@
-"""Refusals of the convex engine."""
+"""Errors of the convex engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class NotConverged(DemurError):
 
 
 class NotAtMinimiser(DemurError):
-    """A model from elsewhere does not minimise the stated objective; not released."""
+    """A model does not minimise the stated objective; nothing was released."""
 
 
 class DataChanged(DemurError):

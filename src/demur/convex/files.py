@@ -1,4 +1,4 @@
-"""A released head as one safe file: arrays and JSON in an npz, never a pickle."""
+"""Saving and loading a released head: arrays and JSON in an npz, never a pickle."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from demur.convex.heads.estimators import (
+from demur.convex.heads.linear import (
     BallLogisticRegression,
-    BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
 )
+from demur.convex.heads.prototype_classifier import BallPrototypeClassifier
 from demur.convex.report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
-from demur.core.adjacency import LipschitzMap, unit_from_json
+from demur.core.adjacency import Ball, LipschitzMap, unit_from_json
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry
 from demur.core.promise import Promise
@@ -40,7 +40,8 @@ _KINDS: dict[str, type[Head]] = {
     )
 }
 _RELEASED = ("prototypes_", "coef_", "intercept_")
-# Never written: a ledger, noise, or what the caller passed for this run alone.
+_REPORTED = ("epsilon", "delta", "radius", "space", "norm_bound", "mechanism")
+# Never written: a ledger, a noise source, and what was passed for one run alone.
 _LEFT_OUT = {"ledger", "source", "progress", "classes"}
 
 
@@ -65,7 +66,7 @@ def save_head(
         "feature_names": None if names is None else [str(name) for name in names],
         "columns": None if columns is None else list(columns),
         "report": _report_to_json(head.privacy_),
-        "entry": _entry_to_json(head.privacy_.entry),
+        "entry": _entry_to_json(head.entry_),
     }
     arrays = {name: getattr(head, name) for name in _RELEASED if hasattr(head, name)}
     classes = np.asarray(head.classes_)
@@ -82,7 +83,7 @@ def save_head(
 
 
 def load_head(path: str | os.PathLike[str]) -> Head:
-    """The head that `save_head` wrote; runs no code from the file."""
+    """The head that `save_head` wrote; no code of the file is run."""
     try:
         with np.load(Path(path), allow_pickle=False) as data:
             meta = _meta(data)
@@ -132,26 +133,24 @@ def _numbers(values: Any) -> Any:
 
 
 def _report_to_json(report: PrivacyReport) -> dict[str, Any]:
-    kept = {
-        name: getattr(report, name)
-        for name in ("epsilon", "delta", "radius", "space", "norm_bound", "mechanism")
-    }
+    fields = {name: getattr(report, name) for name in _REPORTED}
     sigma = report.sigma
     parts = report.sensitivity
-    return kept | {
+    return fields | {
         "sigma": sigma if isinstance(sigma, float) else list(sigma),
         "sensitivity": None if parts is None else parts.to_json(),
     }
 
 
 def _report_from_json(data: dict[str, Any], entry: Entry) -> PrivacyReport:
-    sigma, parts = data.pop("sigma"), data.pop("sensitivity")
+    sigma, parts = data["sigma"], data["sensitivity"]
+    unit = Ball(data["radius"], space=data["space"])
     return PrivacyReport(
-        **data,
+        Promise(unit, data["epsilon"], data["delta"]),
+        norm_bound=data["norm_bound"],
+        mechanism=data["mechanism"],
         sigma=tuple(sigma) if isinstance(sigma, list) else sigma,
         sensitivity=None if parts is None else Breakdown(**parts),
-        assumptions=entry.declaration.assumptions,
-        unprotected=entry.declaration.unprotected,
         entry=entry,
     )
 

@@ -1,4 +1,4 @@
-"""What a fitted head says about its privacy: one frozen, printable, JSON-able value."""
+"""The privacy report of a fitted head: its promise at every radius and beyond."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from statistics import NormalDist
 from typing import Any
 
 from demur.convex.sensitivity.curves import Breakdown
+from demur.convex.sensitivity.form import ball_of
 from demur.core import validate
 from demur.core.accounting.events import Event, Gaussian, Pure
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered
+from demur.core.promise import Promise
 
 _NORMAL = NormalDist()
 _CURVE_POINTS = 25
@@ -20,23 +22,49 @@ _CURVE_POINTS = 25
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """The promise of one release, at its radius, at every other radius and beyond.
+    """The privacy of one release: at its radius, at every other radius and beyond.
 
-    `sigma` is the deviation of the noise on each coordinate, one number or (for
-    prototypes) one for each class; `epsilon` and `delta` are what was asked for.
+    `promise` is what was asked for; `sigma` is the deviation of the noise on each
+    coordinate, one number or (for prototypes) one for each class; `entry` is the ledger
+    entry that paid.
     """
 
-    epsilon: float
-    delta: float
-    radius: float
-    space: str
+    promise: Promise
     norm_bound: float
     mechanism: str
     sigma: float | tuple[float, ...]
     sensitivity: Breakdown | None
-    assumptions: tuple[str, ...]
-    unprotected: tuple[str, ...]
     entry: Entry
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that was asked for."""
+        return self.promise.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The delta that was asked for."""
+        return self.promise.delta
+
+    @property
+    def radius(self) -> float:
+        """The radius that was asked for."""
+        return ball_of(self.promise).radius
+
+    @property
+    def space(self) -> str:
+        """The space of the radius."""
+        return ball_of(self.promise).space
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the statement assumes."""
+        return self.entry.declaration.assumptions
+
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What the unit does not protect."""
+        return self.entry.declaration.unprotected
 
     @property
     def mu(self) -> float:
@@ -72,7 +100,7 @@ class PrivacyReport:
 
     @property
     def full_replacement_epsilon(self) -> float | None:
-        """Epsilon for any replacement, label included; None where nothing is said."""
+        """Epsilon for any replacement, label included; None where it has no cost."""
         try:
             return self._epsilon(ReplaceOne(), None)
         except NotCovered:
@@ -93,7 +121,7 @@ class PrivacyReport:
         return min(1.0, _NORMAL.cdf(_NORMAL.inv_cdf(kappa) + mu) * (1.0 + 1e-12))
 
     def statement(self, *, records: int | None = None) -> str:
-        """One paragraph for the person who signs; says whether it was recorded."""
+        """The privacy statement: one paragraph, which says whether it was recorded."""
         return self.entry.statement(records=records)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What every engine shares: units, bounds, events, prices, entropy, releases."""
+"""Shared by every engine: units, bounds, costs, accounting, entropy, releases."""

@@ -1,7 +1,7 @@
-"""Units of privacy: which two worlds a promise makes hard to tell apart.
+"""Units of privacy (neighbouring relations): which two datasets must look alike.
 
 A unit names a relation between datasets. `a.covers(b)` holds when every pair of
-worlds that `b` relates is also related by `a`, so that a promise at `a` is a promise
+datasets that `b` relates is also related by `a`, so that a promise at `a` is a promise
 at `b`. It is strict: where the implication is not a plain inclusion, it is False.
 
 - `ReplaceOne` relates datasets that differ in one record, label included; any pair
@@ -10,8 +10,8 @@ at `b`. It is strict: where the implication is not a plain inclusion, it is Fals
   versions at distance at most r in the named space. Balls of different spaces do not
   cover each other: a metric says nothing about another metric. A declared
   `LipschitzMap` converts a radius.
-- `AddOrRemoveOne` and `ZeroOut` cover only themselves: the size of the dataset (or
-  the meaning of the empty record) is not theirs to give.
+- `AddOrRemoveOne` and `ZeroOut` cover only themselves: they relate datasets of
+  different sizes, or by an empty record, as no other unit does.
 - `Erasure` (learned then deleted, against never learned) covers and is covered by
   itself alone, so that a deletion is never added to a privacy cost.
 
@@ -32,7 +32,7 @@ from demur.core.rounding import product_up
 
 @dataclass(frozen=True)
 class _Unit:
-    """What all units share: persons, order, and a JSON form."""
+    """What all units share: records per person, `covers`, words and a JSON form."""
 
     kind: ClassVar[str]
     sentence: ClassVar[str]
@@ -72,7 +72,7 @@ class _Unit:
 
 @dataclass(frozen=True)
 class AddOrRemoveOne(_Unit):
-    """One record is present in one world and absent from the other."""
+    """One record is present in one dataset and absent from the other."""
 
     records_per_person: int = 1
     kind: ClassVar[str] = "add_or_remove_one"
@@ -144,7 +144,7 @@ class Ball(_Unit):
 
 @dataclass(frozen=True)
 class Erasure(_Unit):
-    """A record was learned and then deleted, against never learned."""
+    """A record was learned and then deleted, or it was never learned."""
 
     records_per_person: int = 1
     kind: ClassVar[str] = "erasure"
@@ -178,13 +178,15 @@ def unit_from_json(data: object) -> Unit:
 
 
 def one_record(unit: Unit) -> Unit:
-    """The same unit for a person who owns a single record."""
+    """The same unit for one record per person."""
     return replace(unit, records_per_person=1)
 
 
 @dataclass(frozen=True)
 class LipschitzMap:
-    """A declared fact: distances in `source` grow at most `constant` times in `target`.
+    """A declared Lipschitz constant between two spaces.
+
+    Two records at distance r in `source` are at most `constant` * r apart in `target`.
 
     >>> pixels_to_minilm = LipschitzMap("pixels", "minilm", constant=3.0)
     >>> round(pixels_to_minilm.convert(Ball(0.2, space="pixels")).radius, 9)
@@ -214,23 +216,24 @@ class LipschitzMap:
 def reachable_balls(ball: Ball, maps: Iterable[LipschitzMap]) -> list[Ball]:
     """`ball` and its images under `maps`, in every space they lead to.
 
-    Each space is kept with the smallest radius over all paths that visit no space
-    twice: a cycle that shrinks every distance would say that there are none. A map
-    whose image is too large for a number leads nowhere.
+    Each space has the smallest radius over all paths that visit no space twice: along
+    a cycle that shrinks every distance the radius would fall to 0. A map whose image
+    has no finite radius is left out.
     """
     maps = tuple(maps)
-    found = {ball.space: ball}
+    smallest = {ball.space: ball}
     waiting = [(ball, frozenset({ball.space}))]
     while waiting:
         before, seen = waiting.pop()
-        for one in maps:
-            if one.source != before.space or one.target in seen:
+        for step in maps:
+            if step.source != before.space or step.target in seen:
                 continue
-            radius = product_up(before.radius, one.constant)
+            radius = product_up(before.radius, step.constant)
             if not 0.0 < radius < math.inf:
                 continue
-            after = replace(before, radius=radius, space=one.target)
-            waiting.append((after, seen | {one.target}))
-            if one.target not in found or radius < found[one.target].radius:
-                found[one.target] = after
-    return list(found.values())
+            image = replace(before, radius=radius, space=step.target)
+            waiting.append((image, seen | {step.target}))
+            known = smallest.get(step.target)
+            if known is None or radius < known.radius:
+                smallest[step.target] = image
+    return list(smallest.values())

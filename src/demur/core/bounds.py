@@ -1,15 +1,15 @@
-"""Bounds on data: what they are worth depends on where they come from.
+"""Bounds on data, where each comes from, and the functions that enforce them.
 
 A bound is *enforced* (the code made it true), *declared* (a public fact the caller
-answers for) or *estimated* from private data. An estimated bound makes a statement
-conditional, and the statement says so.
+answers for) or *estimated* from private data. An estimated bound makes the statement
+of a release conditional, and the statement says so.
 
-The functions here enforce a bound and say into which space they lead. A radius
-measured before stays valid after a map only if the map is Lipschitz: clipping a row to
+Each function here enforces a bound and names the space of its result. A radius
+measured before a map is valid after it only if the map is Lipschitz: clipping a row to
 a ball is a projection onto a convex set, so it never increases a distance (constant
 1); scaling to the unit cube multiplies distances by at most 1 / the narrowest side;
 dividing a row by its norm has no constant at all (two tiny vectors may end up at
-opposite poles). `Space.from_source` carries that fact.
+opposite poles). `Space.from_source` holds the map.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BoundSource(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that limits the data, what it limits, and why it may be believed."""
+    """A number that limits the data, what it limits, and where it comes from."""
 
     value: float
     source: BoundSource
@@ -100,7 +100,7 @@ def real_array(
 ) -> NDArray[np.float64]:
     """`values` as a new float64 array, or a ValueError that quotes none of them."""
     try:
-        # A mask would be dropped in silence, and what it hides be used.
+        # A mask would be dropped silently, and the values under it used.
         if np.ma.is_masked(values):
             raise TypeError("masked entries")
         given = np.asarray(values)
@@ -164,16 +164,16 @@ def clip_rows(X: ArrayLike, max_norm: float, *, space: str = "records") -> Bound
     """
     validate.positive(max_norm=max_norm)
     matrix = _shrink(finite_matrix("X", X), float(max_norm))
-    kept = LipschitzMap(space, space, 1.0)
+    same_radius = LipschitzMap(space, space, 1.0)
     return Bounded(
-        matrix, Bound(max_norm, BoundSource.ENFORCED), Space(space, from_source=kept)
+        matrix, Bound(max_norm, BoundSource.ENFORCED), Space(space, same_radius)
     )
 
 
 def normalize_rows(X: ArrayLike, *, space: str = "records") -> Bounded:
     """Rows divided by their norm (rows of zeros stay): norm at most 1, enforced.
 
-    This is not Lipschitz: a radius measured before says nothing after, so the result
+    This is not Lipschitz: a radius measured before is not valid after, so the result
     lies in a space of its own, with no map from the old one.
     """
     matrix = finite_matrix("X", X)

@@ -1,12 +1,12 @@
-"""What a mechanism costs, as a function of the unit: the one idea, as data.
+"""Privacy cost of a mechanism as a function of the unit, as plain data.
 
-A `Cost` is a list of terms. A `Fixed` term states an event at one unit and so, by
-covering, at every unit below it. `GaussianOverBalls` and `PureOverBalls` state a whole
-curve over the balls of one space: the result moves by at most Delta(r) when a record
-moves by r, and the noise turns that movement into a cost.
+A `Cost` is a list of terms. A `Fixed` term states an event at one unit and so at every
+unit that it covers. `GaussianOverBalls` and `PureOverBalls` state a whole curve over
+the balls of one space: the result moves by at most Delta(r) when a record moves by r,
+and the noise turns that movement into a cost.
 
-`cost.at(unit)` picks the terms that speak about `unit` and returns the cheapest; all of
-them are true at once, so the choice is free. If none speaks, it raises `NotCovered`.
+`cost.at(unit)` returns the cheapest of the terms that are stated at `unit`; all of them
+hold at once, so the choice is free. If there is none, it raises `NotCovered`.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class Fixed:
     event: Event
 
     def __post_init__(self) -> None:
-        # A subsampled event names the relation its pair is for: at another unit it
-        # would be the price of something else.
+        # The dominating pair of a subsampled event belongs to one relation: at another
+        # unit it would be the price of something else.
         for atom in events.atoms(self.event):
             if (
                 isinstance(atom, Sampled)
                 and type(self.unit) not in _AT[atom.neighbours]
             ):
                 raise ValueError(
-                    f"event is about {atom.neighbours} worlds and cannot be stated at"
-                    f" {self.unit}: state the event whose neighbours are that unit's"
+                    f"event is for neighbours {atom.neighbours} and cannot be stated at"
+                    f" {self.unit}: use the event of that unit's neighbours"
                 )
 
     def at(self, unit: Unit) -> Event | None:
-        """The event at `unit`, or None where this term says nothing."""
+        """The event at `unit`, or None where this term does not apply."""
         if self.unit.covers(unit):
             return self.event
         single = one_record(unit)
@@ -100,7 +100,7 @@ class GaussianOverBalls:
         validate.positive(sigma=self.sigma)
 
     def at(self, unit: Unit) -> Event | None:
-        """Gaussian(sigma / sensitivity(r)), or nothing to pay where nothing moves."""
+        """Gaussian(sigma / sensitivity(r)), or Pure(0) where nothing moves."""
         if not isinstance(unit, Ball) or unit.space != self.space:
             return None
         moved = self.sensitivity(unit.radius)
@@ -109,8 +109,8 @@ class GaussianOverBalls:
         multiplier = quotient_down(self.sigma, moved)
         if multiplier == 0.0:
             raise NotPriced(
-                f"sigma {self.sigma:g} is nothing beside a movement of {moved:g} at"
-                f" {unit}. Nothing was spent."
+                f"sigma {self.sigma:g} is too small for a sensitivity of {moved:g} at"
+                f" {unit}: their quotient rounds to 0. Nothing was spent."
             )
         return for_group(Gaussian(multiplier), unit.records_per_person)
 
@@ -158,55 +158,55 @@ Term: TypeAlias = Fixed | GaussianOverBalls | PureOverBalls
 
 @dataclass(frozen=True)
 class Cost:
-    """All that a mechanism says about its price."""
+    """The cost of a mechanism at every unit that it is stated for."""
 
     terms: tuple[Term, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
         if not self.terms:
-            raise ValueError("terms must not be empty: a cost has to say something")
+            raise ValueError("terms must not be empty: a cost needs at least one unit")
 
     def at(self, unit: Unit, maps: Iterable[LipschitzMap] = ()) -> Event:
-        """The event at `unit`; balls are also asked through the declared `maps`."""
-        worlds: list[Unit] = [unit]
+        """The event at `unit`; a ball is also looked up through the declared `maps`."""
+        units: list[Unit] = [unit]
         if isinstance(unit, Ball):
-            worlds = list(reachable_balls(unit, maps))
-        found: list[Event] = []
+            units = list(reachable_balls(unit, maps))
+        stated: list[Event] = []
         reasons: list[str] = []
-        for world in worlds:
+        for at in units:
             for term in self.terms:
                 try:
-                    event = term.at(world)
+                    event = term.at(at)
                 except (NotCovered, NotPriced) as error:
                     reasons.append(str(error))
                     continue
                 if event is not None:
-                    found.append(event)
-        if not found:
+                    stated.append(event)
+        if not stated:
             why = f" ({'; '.join(reasons)})" if reasons else ""
             raise NotCovered(
-                f"nothing is stated about {unit}: the cost speaks of"
-                f" {', '.join(self.spoken_of())}{why}. Nothing was spent."
+                f"no cost is stated at unit {unit}: it was declared for"
+                f" {', '.join(self.spoken_of())} only{why}. Nothing was spent."
             )
-        return _cheapest(found)
+        return _cheapest(stated)
 
     def only_erasure(self) -> bool:
-        """Whether this is a deletion's cost, which no privacy reading may add."""
+        """Whether this is the cost of a deletion, left out of every privacy reading."""
         return all(
             isinstance(term, Fixed) and isinstance(term.unit, Erasure)
             for term in self.terms
         )
 
     def speaks_of_erasure(self) -> bool:
-        """Whether some term is about deletions."""
+        """Whether some term is stated at `Erasure`."""
         return any(
             isinstance(term, Fixed) and isinstance(term.unit, Erasure)
             for term in self.terms
         )
 
     def spoken_of(self) -> list[str]:
-        """The units this cost speaks about, for messages and reports."""
+        """The units that this cost is stated at, for messages and reports."""
         return [
             str(term.unit)
             if isinstance(term, Fixed)
@@ -250,10 +250,10 @@ def _term(data: Any) -> Term:
     raise ValueError(f"not a term of a cost: {validate.shorten(data)}")
 
 
-def _cheapest(found: list[Event]) -> Event:
+def _cheapest(stated: list[Event]) -> Event:
     """The cheapest of several true statements, where they compare; else the first."""
-    best = found[0]
-    for event in found[1:]:
+    best = stated[0]
+    for event in stated[1:]:
         for size in (_squared_mu, _summed_epsilon):
             mine, other = size(best), size(event)
             if mine is not None and other is not None and other < mine:

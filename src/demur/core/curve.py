@@ -1,7 +1,7 @@
-"""A non-decreasing, piecewise-linear upper bound of a function of the radius.
+"""Piecewise-linear upper bounds of a non-decreasing function of the radius.
 
-This is how an entry of the ledger stores "the result moves by at most Delta(r) when a
-record moves by at most r": plain knots, no code, readable for ever.
+An entry of the ledger stores "the result moves by at most Delta(r) when a record moves
+by at most r" in this form: as knots, which any later version can read without code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PiecewiseLinear:
     """Knots (radius, bound), joined by straight lines.
 
     Past the last knot the bound stays constant when `saturates` (the last value is a
-    cap that holds for every radius); otherwise nothing is claimed there.
+    cap that holds for every radius); otherwise no bound is stated there.
 
     >>> PiecewiseLinear.linear(slope=2.0, cap=3.0)(1.0)
     2.0
@@ -89,7 +89,8 @@ class PiecewiseLinear:
         values = [float(function(r)) for r in grid[1:]]
         if any(not a <= b * (1.0 + 1e-9) for a, b in pairwise(values)):
             raise ValueError("the function must be non-decreasing, and a number")
-        # The running maximum: rounding may make f fall by an ulp, and more is allowed.
+        # The running maximum: rounding may make f fall by an ulp, and a larger bound
+        # is still a bound.
         values = list(accumulate(values, max))
         return cls(
             tuple(zip(grid, [*values, values[-1]], strict=True)), saturates=saturates

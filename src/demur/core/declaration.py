@@ -1,7 +1,7 @@
-"""What a mechanism declares before it may run: the whole of what the ledger needs.
+"""Declarations: name, cost and conditions of a mechanism, as the ledger stores them.
 
-The ledger stores a declaration as data and never calls an engine. `Mechanism` is the
-one thing an engine must be able to do for the ledger.
+The ledger stores a declaration as data and never calls an engine. All it asks of an
+engine is a `Mechanism`: something that has a declaration.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import numpy as np
 from demur.core import validate
 from demur.core.bounds import Bound
 from demur.core.cost import Cost
+from demur.core.digest import bytes_of_array
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A mechanism's name, cost and fine print.
+    """A mechanism's name, cost, bounds and conditions.
 
     - `sampler_distance`: statistical distance eta between the sampler and the ideal
-      distribution that the cost speaks of; a reading at epsilon adds
+      distribution that the cost is stated for; a reading at epsilon adds
       (1 + e^epsilon) * eta to delta.
     - `bounds`: what the sensitivity rests on, with the source of each bound.
     - `unprotected`: what the unit leaves open (labels, class counts, n, ...).
     - `assumptions`: anything else a reader must believe.
     - `fingerprint`: a digest of the mechanism that draws: its kind and every parameter
-      (`fingerprint_of`). Two mechanisms of equal cost may differ in it, and then they
-      are not the same: one entry must not pay for both, and the key of the entry draws
-      for this one alone. Left empty it is a digest of all the rest.
+      (`fingerprint_of`). Two mechanisms of equal cost may have different fingerprints;
+      one entry does not pay for both, and its key draws for the declared one alone. If
+      left empty, it is a digest of all the other fields.
     - `interactive`: the mechanism draws several times, on values that follow from its
-      input and from earlier noise, so that its key cannot be held to one value.
+      input and from earlier noise, so that its key cannot be bound to one value.
     """
 
     name: str
@@ -48,26 +49,26 @@ class Declaration:
     def __post_init__(self) -> None:
         validate.name(name=self.name)
         validate.probability(sampler_distance=self.sampler_distance)
+        object.__setattr__(self, "sampler_distance", float(self.sampler_distance))
         for field_name in ("bounds", "unprotected", "assumptions"):
             values = getattr(self, field_name)
             if isinstance(values, str):
-                raise TypeError(f"{field_name} must be a list; got one string")
+                raise TypeError(f"{field_name} must be a list; got {values!r:.80}")
             object.__setattr__(self, field_name, tuple(values))
         if not isinstance(self.fingerprint, str) or len(self.fingerprint) > 200:
-            raise TypeError("fingerprint must be a short string")
+            raise TypeError("fingerprint must be a string of at most 200 characters")
         if not isinstance(self.interactive, bool):
             raise TypeError(f"interactive must be a bool; got {self.interactive!r:.80}")
         for line in self.unprotected:
             validate.text(unprotected=line)
         for line in self.assumptions:
             validate.text(assumptions=line)
-
         if not self.fingerprint:
             rest = self.to_json() | {"fingerprint": ""}
             object.__setattr__(self, "fingerprint", fingerprint_of("declared", rest))
 
     def declaration(self) -> Declaration:
-        """Itself: a declaration may be charged like the mechanism it came from."""
+        """This declaration, so that it can be charged like a mechanism."""
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -107,19 +108,17 @@ class Declaration:
 def fingerprint_of(kind: str, *parameters: Any) -> str:
     """A digest of a mechanism's kind and parameters: numbers, text, arrays, plain data.
 
-    Floats count to their last bit.
+    Floats are compared to their last bit.
 
     >>> fingerprint_of("gaussian", 1.0, 3) == fingerprint_of("gaussian", 1.0, 3)
     True
-    >>> fingerprint_of("gaussian", 1.0, 3) == fingerprint_of("gaussian", 1.0 + 1e-16, 4)
+    >>> fingerprint_of("gaussian", 1.0, 3) == fingerprint_of("gaussian", 1 + 2**-52, 3)
     False
     """
     whole = hashlib.sha256(f"demur {kind}\x00".encode())
     for value in parameters:
         if isinstance(value, np.ndarray):
-            array = np.ascontiguousarray(value)
-            whole.update(f"{array.dtype.str} {array.shape}\x00".encode())
-            whole.update(array.tobytes())
+            whole.update(bytes_of_array(value))
         else:
             plain = json.dumps(value, sort_keys=True, separators=(",", ":"))
             whole.update(f"{plain}\x00".encode())
@@ -128,8 +127,20 @@ def fingerprint_of(kind: str, *parameters: Any) -> str:
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """Anything that can declare its cost."""
+    """Anything that has a declaration, and so can be paid for."""
 
     def declaration(self) -> Declaration:
         """What the ledger has to know before noise is drawn."""
         ...
+
+
+def declaration_of(mechanism: Mechanism) -> Declaration:
+    """The declaration of a mechanism; anything else is a TypeError."""
+    declaration = getattr(mechanism, "declaration", None)
+    declared = declaration() if callable(declaration) else None
+    if not isinstance(declared, Declaration):
+        raise TypeError(
+            "mechanism must have a declaration() that returns a Declaration; got"
+            f" {validate.shorten(mechanism)}. Nothing was spent."
+        )
+    return declared

@@ -1,7 +1,7 @@
-"""Digests of what is released and of what it was made from.
+"""Digests (SHA-256) of inputs and of released values.
 
-Two things are equal if their digests are. A digest of private data is as private as the
-data, for a reader could test guesses against it: a ledger keeps it under a secret key.
+Equal digests mean equal things. A digest of private data is as private as the data,
+because a reader could test guesses against it: a ledger stores it under a secret key.
 """
 
 from __future__ import annotations
@@ -20,20 +20,30 @@ def digest_of_text(text: str | bytes) -> str:
 
 
 def digest_of_parts(*parts: object) -> str:
-    """One digest of several things, as they are written."""
-    return digest_of_text("\n".join(map(str, parts)))
+    """One digest of the texts of several things, in order."""
+    return digest_of_text("\n".join(digest_of_text(str(part)) for part in parts))
 
 
 def digest_of_array(values: NDArray[Any]) -> str:
-    """A digest of shape and content."""
-    shape = f"{values.shape}".encode()
-    return digest_of_text(shape + np.ascontiguousarray(values).tobytes())
+    """A digest of type, shape and content of an array of numbers."""
+    return digest_of_text(bytes_of_array(values))
+
+
+def bytes_of_array(values: NDArray[Any]) -> bytes:
+    """Type, shape and content of an array: equal bytes mean equal arrays."""
+    if values.dtype.hasobject:
+        raise TypeError(
+            "an array of Python objects has no digest, as its content is addresses;"
+            " convert it to numbers or to fixed-width strings"
+        )
+    kind = f"{values.dtype.str} {values.shape}\x00".encode()
+    return kind + np.ascontiguousarray(values).tobytes()
 
 
 def digest_of_rows(
     what: str, matrix: NDArray[np.float64], ids: NDArray[np.uint64]
 ) -> str:
-    """A digest of rows and their names, whatever their order."""
+    """A digest of rows and their ids, whatever their order."""
     if not increasing(ids):
         order = np.argsort(ids)
         ids, matrix = ids[order], matrix[order]

@@ -1,18 +1,18 @@
-"""Where noise comes from: OS entropy, one 256-bit key for each entry of the ledger.
+"""Entropy for noise: a 256-bit key per ledger entry, and the streams made from it.
 
     key = 32 bytes of the operating system
     stream(purpose, block) = ChaCha20 keystream under HKDF-SHA256(key, purpose, block)
 
 Different purposes and blocks give independent streams (HKDF is a pseudo-random
 function of its info string), so threads and workers that use different blocks never
-meet. A key or a stream belongs to the process that made it: after a fork both copies
-would hand out the same bytes, so the child's copy refuses. Neither can be pickled.
+share noise. A key or a stream belongs to the process that made it: after a fork both
+copies would give the same bytes, so the child's copy refuses. Neither can be pickled.
 
-A key is bound to what was paid for (`Binding`). Without that a key of a cheap entry
+A key is bound to what was paid for (`Binding`). Without that, the key of a cheap entry
 could draw the noise of an expensive mechanism, and one key could draw the same noise
 for two inputs, whose difference would then be exact.
 
-`Seeded` is for tests: whatever it touches is stamped NOT PRIVATE.
+`Seeded` is for tests: every entry and statement made with it is stamped NOT PRIVATE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NoReturn, Protocol
 
@@ -37,7 +38,7 @@ _MOST_BYTES = 2**38
 
 
 class Source(Protocol):
-    """Where keys come from."""
+    """A source of keys: `OsEntropy`, or `Seeded` in tests."""
 
     private: ClassVar[bool]
 
@@ -48,7 +49,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class OsEntropy:
-    """The operating system's generator; the only source that is private."""
+    """Keys from the operating system's generator; the only private source."""
 
     private: ClassVar[bool] = True
 
@@ -82,12 +83,12 @@ class Seeded:
 
 
 def source_name(source: Source) -> str:
-    """The name under which an entry records its source."""
+    """The name of a source as an entry records it: "os" or "seeded"."""
     return "os" if source.private else "seeded"
 
 
 class _OwnedByProcess:
-    """State that a forked child or a pickle must not carry on."""
+    """State that is refused in a forked child and cannot be pickled."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -110,12 +111,12 @@ class _OwnedByProcess:
 class Binding:
     """What a key was paid for: one mechanism with its parameters, on one input.
 
-    `fingerprint` is the declaration's. `digest` is that of the input; None leaves it to
-    the first draw to name it. `draws` is how many draws were paid for. Where it is not
-    1, the values that are drawn on are not known in advance (they follow from the input
-    and from earlier noise): there the mechanism and the number of the draw are
-    compared, and every stream is handed out once. None: the mechanism itself counts its
-    draws.
+    - `fingerprint`: that of the declaration.
+    - `digest`: that of the input. If None, the first draw sets it.
+    - `draws`: how many draws were paid for. If it is 1, the input is compared. If it is
+      more, the values are not known in advance (they follow from the input and from
+      earlier noise), so the number of the draw is compared instead, and each stream is
+      handed out once. If None, the mechanism itself counts its draws.
     """
 
     fingerprint: str
@@ -124,7 +125,11 @@ class Binding:
 
 
 class _Secret:
-    """The bytes of a key, shared by the keys of its parts: wiped once, for all."""
+    """The bytes of a key, shared with the keys of its parts: wiping is for all.
+
+    The lock covers wiping and deriving: a stream made while the key is overwritten
+    would come from a key of zeros, which everybody knows.
+    """
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
@@ -134,14 +139,20 @@ class _Secret:
         self.used: set[tuple[str, int]] = set()
         self.lock = threading.Lock()
 
+    def wipe(self) -> None:
+        """Overwrite the key, when nothing is being derived from it."""
+        with self.lock:
+            self.key[:] = bytes(KEY_BYTES)
+            self.wiped = True
+
 
 class NoiseKey(_OwnedByProcess):
-    """The secret of one entry; makes the streams its noise is drawn from.
+    """The noise key of one entry: it makes the streams that noise is drawn from.
 
     The key that `Ledger.paid` hands out is bound: it gives no stream before
     `pays_for` has compared what is to be drawn with what was paid for. A key that was
-    made by hand pays for nothing. It is for tests (under a seeded source), and, made
-    by `free`, for randomness that is no release.
+    made by hand was not paid for. It is for tests (from a seeded source) and, made by
+    `free`, for randomness that is no release.
     """
 
     def __init__(
@@ -149,6 +160,7 @@ class NoiseKey(_OwnedByProcess):
     ) -> None:
         super().__init__()
         self._secret = _Secret(key)
+        self._whole: NoiseKey | None = None
         self._binding = binding
         self._may_draw = not private
         self.private = private
@@ -157,12 +169,12 @@ class NoiseKey(_OwnedByProcess):
     def free(cls, source: Source) -> NoiseKey:
         """A key for randomness that is no release of its own.
 
-        Batches are drawn from one where no ledger is involved, and noise whose user
-        keeps the account. A mechanism's `apply` refuses it.
+        It is for batches that are drawn without a ledger, and for noise whose user
+        does the accounting. A mechanism's `apply` refuses it.
         """
-        made = cls(source.new_key(), private=source.private)
-        made._may_draw = True
-        return made
+        key = cls(source.new_key(), private=source.private)
+        key._may_draw = True
+        return key
 
     @property
     def binding(self) -> Binding | None:
@@ -178,126 +190,144 @@ class NoiseKey(_OwnedByProcess):
     ) -> None:
         """Refuse a mechanism, parameters or an input that this key was not paid for.
 
-        Every mechanism asks before it draws. A seeded key that was made by hand, for a
-        test, draws for anything.
+        Every mechanism calls this before it draws. A seeded key that was made by hand,
+        for a test, draws for anything.
         """
+        self._check_owner()
         bound = self._binding
         if bound is None:
             if self.private:
                 raise NotPaidFor(
-                    "this key was not paid for: take the one that ledger.paid(...)"
-                    " hands out. Nothing was drawn."
+                    "this key was not paid for: use the key of ledger.paid(...)."
+                    " Nothing was drawn."
                 )
             return
         if fingerprint != bound.fingerprint:
             raise NotPaidFor(
-                "this key was paid for another mechanism, or for other parameters: the"
-                " ledger's price would not be what is drawn. Pay for this one. Nothing"
-                " was drawn."
+                "this key was paid for another mechanism or for other parameters, at"
+                " another price. Pay for this mechanism. Nothing was drawn."
             )
         if bound.draws is not None and draw >= bound.draws:
             raise NotPaidFor(
-                f"this key was paid for {bound.draws} draw(s), and draw {draw} is one"
-                " more: another noise on a value is another release. Pay for it."
+                f"this key was paid for {bound.draws} draw(s), numbered from 0; got"
+                f" draw {draw}. More noise on a value is another release: pay for it."
                 " Nothing was drawn."
             )
         if bound.draws == 1:
-            given = digest() if callable(digest) else digest
-            with self._secret.lock:
-                # Read again: of two threads that name the input the first one does.
-                if self._binding is not None and self._binding.digest is None:
-                    self._binding = replace(bound, digest=given)
-                named = self._binding.digest if self._binding else None
-            if given != named:
-                raise NotPaidFor(
-                    "this key was paid for another input: the same noise on two inputs"
-                    " would reveal their difference. Pay for this one, or name it when"
-                    " paying: digest=mechanism.digest(value). Nothing was drawn."
-                )
+            self._compare_input(digest() if callable(digest) else digest)
         self._may_draw = True
+
+    def _compare_input(self, digest: str | None) -> None:
+        """Refuse an input that was not paid for; the first one sets an open binding."""
+        if digest is None:
+            raise NotPaidFor(
+                "this key was paid for one draw on one input: name the input,"
+                " key.pays_for(fingerprint, digest). Nothing was drawn."
+            )
+        with self._secret.lock:  # of two threads with two inputs one is refused
+            assert self._binding is not None
+            if self._binding.digest is None:
+                self._binding = replace(self._binding, digest=digest)
+            paid_for = self._binding.digest
+        if digest != paid_for:
+            raise NotPaidFor(
+                "this key was paid for another input: the same noise on two inputs"
+                " would reveal their difference. Pay for this input, with"
+                " digest=mechanism.digest(value). Nothing was drawn."
+            )
 
     def part(self, digest: str) -> NoiseKey:
         """The same key for one part of the input, such as a batch of its rows.
 
-        Whoever takes a part apart has to know that it belongs to what was paid for.
+        The caller answers for `digest`: the key cannot know whether that part belongs
+        to the input that was paid for.
         """
+        validate.name(digest=digest)
         self._check_owner()
         if self._binding is None:
             return self
         part = object.__new__(NoiseKey)
         _OwnedByProcess.__init__(part)
         part._secret, part.private = self._secret, self.private
+        part._whole = self  # the ledger knows the whole alone, and wipes it at commit
         part._binding = replace(self._binding, digest=digest)
         part._may_draw = not self.private
         return part
 
+    def shares_noise_with(self, other: object) -> bool:
+        """Whether `other` is this key or a part of it, for audits that count rows."""
+        return isinstance(other, NoiseKey) and other._secret is self._secret
+
     def stream(self, purpose: str, block: int = 0) -> Stream:
-        """The stream for one purpose and block, once: again it would repeat noise.
+        """The stream for one purpose and block, handed out once.
 
         The bytes are a function of key, purpose and block: a retried task that is given
-        the key anew draws the same.
+        the key again draws the same noise.
         """
         validate.name(purpose=purpose)
         if isinstance(block, bool) or not isinstance(block, int) or block < 0:
             raise ValueError(f"block must be a whole number from 0; got {block!r}")
-        with self._secret.lock:
-            if (purpose, block) in self._secret.used:
+        with self._usable() as secret:
+            if (purpose, block) in secret.used:
                 raise NoiseReuse(
-                    f"the stream {purpose!r}, block {block}, was taken from this key"
-                    " already: its noise would be used twice. Take another block."
+                    f"the stream {purpose!r}, block {block}, was already taken from"
+                    " this key: its noise would be used twice. Take another block."
                 )
-            derived = self._derive(f"noise\x00{purpose}\x00{block}")
-            self._secret.used.add((purpose, block))
+            derived = self._derive(secret, f"noise\x00{purpose}\x00{block}")
+            secret.used.add((purpose, block))
         return Stream(derived)
 
     def subkey(self, purpose: str) -> bytes:
         """A key for streams that are addressed by record, such as one for each row.
 
-        It may be asked for again: batches of one release share it, and what tells
-        their noise apart is the row's own address.
+        It may be asked for again: the batches of one release share it, and the id of
+        each row keeps their noise apart.
         """
         validate.name(purpose=purpose)
-        return self._derive(f"subkey\x00{purpose}")
+        with self._usable() as secret:
+            return self._derive(secret, f"subkey\x00{purpose}")
 
     def handed_on(self) -> bytes:
         """The key itself, for other processes that compute this one release together.
 
-        It travels in memory alone, with its `binding`, between processes that see the
-        exact values anyway; all of them draw the same noise, for the same sum.
+        Send it in memory only, with its `binding`, to processes that see the exact
+        values anyway; all of them draw the same noise, for the same sum.
         """
-        self._check_usable()
-        return bytes(self._secret.key)
+        with self._usable() as secret:
+            return bytes(secret.key)
 
-    def _check_usable(self) -> None:
-        self._check_owner()
+    @contextmanager
+    def _usable(self) -> Iterator[_Secret]:
+        """The secret, not to be wiped meanwhile; refused after the commit."""
+        self._check_owner()  # before the lock, which a fork may have copied taken
         recording.refuse_private(self.private)
-        if self._secret.wiped:
-            raise NoiseReuse(
-                "this entry was committed and its key wiped: its noise cannot be"
-                " drawn again. Charge a new entry."
-            )
+        with self._secret.lock:
+            if self._secret.wiped:
+                raise NoiseReuse(
+                    "this entry was committed and its key wiped: its noise cannot be"
+                    " drawn again. Charge a new entry."
+                )
+            yield self._secret
 
-    def _derive(self, info: str) -> bytes:
-        self._check_usable()
+    def _derive(self, secret: _Secret, info: str) -> bytes:
         if not self._may_draw:
             raise NotPaidFor(
-                "nobody has compared what is to be drawn with what this key was paid"
+                "this key gives no noise before it was compared with what it was paid"
                 " for: call key.pays_for(fingerprint, digest) first. Nothing was drawn."
             )
         expand = HKDF(SHA256(), KEY_BYTES, salt=None, info=f"demur {info}".encode())
-        return expand.derive(bytes(self._secret.key))
+        return expand.derive(bytes(secret.key))
 
     def wipe(self) -> None:
         """Overwrite the key; no stream can be made from it any more."""
-        self._secret.key[:] = bytes(KEY_BYTES)
-        self._secret.wiped = True
+        self._secret.wipe()
 
     def __repr__(self) -> str:
         return "NoiseKey(<secret>)"
 
 
 class Stream(_OwnedByProcess):
-    """A sequence of bytes that nobody without the key can tell from uniform ones."""
+    """A sequence of bytes that looks uniform to anyone without the key."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__()

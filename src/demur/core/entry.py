@@ -1,4 +1,4 @@
-"""One line of the ledger, as data: what was declared, and where it was recorded."""
+"""Entries of the ledger, and the privacy statement that each can make."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import Promise
-from demur.core.rounding import printed_up
+from demur.core.rounding import printed_down, printed_up
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge that has been written down. It is spent, whatever happens next."""
+    """A charge in the ledger. It is spent, whatever happens afterwards."""
 
     id: str
     sequence: int
@@ -46,13 +46,16 @@ class Entry:
         return _alone(event, delta, self.declaration.sampler_distance * self.count)
 
     def statement(self, *, records: int | None = None) -> str:
-        """One paragraph for the person who signs; `records` is the public n, if any."""
+        """The privacy statement: one paragraph to read and sign.
+
+        With the public number of `records` it warns when delta is not below 1/n.
+        """
         return " ".join(_sentences(self, records))
 
 
 @lru_cache(maxsize=4096)
 def _alone(event: Event, delta: float, sampler_distance: float) -> float:
-    """The price of one entry; a ledger's entries are often equal."""
+    """The price of one entry, cached: a ledger's entries are often equal."""
     return epsilon_with_slack(event, delta, sampler_distance)
 
 
@@ -69,19 +72,19 @@ def epsilon_with_slack(
     price(event, delta - (1 + e^epsilon) eta) <= epsilon. The price falls in its
     delta, so stepping epsilon up until that holds ends at an upper bound.
     """
-    found = accounting.price(event, delta, profiles=profiles)
-    if sampler_distance == 0.0 or math.isinf(found):
-        return found
+    price = accounting.price(event, delta, profiles=profiles)
+    if sampler_distance == 0.0 or math.isinf(price):
+        return price
     for _ in range(50):
-        if found > 700:
+        if price > 700:
             return math.inf
         # A step up first, so that the fixed point is passed and not approached.
-        epsilon = found * (1 + 1e-9) + 1e-12
+        epsilon = price * (1 + 1e-9) + 1e-12
         left = delta - (1.0 + math.exp(epsilon)) * sampler_distance
         if left <= 0:
             return math.inf
-        found = accounting.price(event, left, profiles=profiles)
-        if found <= epsilon:
+        price = accounting.price(event, left, profiles=profiles)
+        if price <= epsilon:
             return epsilon
     return math.inf
 
@@ -91,39 +94,15 @@ def _sentences(entry: Entry, records: int | None) -> list[str]:
     lines: list[str] = []
     if not entry.private:
         lines.append("NOT PRIVATE: the noise came from a seeded source, for tests.")
-    times = f", {entry.count} times" if entry.count > 1 else ""
-    lines.append(
-        f"{entry.label!r} released the result of {declaration.name}{times} on the"
-        f" dataset {entry.dataset!r}."
-    )
-    deltas = []
-    for promise in entry.promises:
-        lines.append(_promise(entry, promise))
-        if not isinstance(promise.unit, Erasure):
-            deltas.append(promise.delta)
+    lines.append(f'Released: {_named(entry)}, dataset "{entry.dataset}".')
+    lines += [_protection(entry, promise) for promise in entry.promises]
     if declaration.unprotected:
         lines.append(f"Not protected: {', '.join(declaration.unprotected)}.")
-    for source in (BoundSource.DECLARED, BoundSource.ESTIMATED):
-        weak = [b for b in declaration.bounds if b.source is source]
-        if weak:
-            shown = ", ".join(f"{b.what} <= {b.value:g}" for b in weak)
-            lines.append(
-                f"It rests on declared bounds: {shown}."
-                if source is BoundSource.DECLARED
-                else f"CONDITIONAL on bounds estimated from the data: {shown}."
-            )
-    for assumption in declaration.assumptions:
-        lines.append(f"It assumes that {assumption}.")
+    lines += _conditions(declaration)
     if entry.private:
         lines.append("The noise came from the operating system's entropy.")
     if records is not None:
-        validate.count(records=records)
-        worst = max(deltas, default=0.0)
-        if worst >= 1.0 / records:
-            lines.append(
-                f"WARNING: delta {worst:g} is not below 1/n = {1 / records:g}; it would"
-                " allow publishing somebody's record outright."
-            )
+        lines += _warnings(entry, records)
     lines.append(
         f"Recorded as entry {entry.sequence} ({entry.id[:8]}) on {entry.time[:10]}."
         if entry.durable
@@ -132,15 +111,58 @@ def _sentences(entry: Entry, records: int | None) -> list[str]:
     return lines
 
 
-def _promise(entry: Entry, promise: Promise) -> str:
-    what = promise.unit.describe()
+def _named(entry: Entry) -> str:
+    """What was paid for: a number of runs, or of draws of one interactive run."""
+    name, label = entry.declaration.name, f'("{entry.label}")'
+    if entry.count == 1:
+        return f"{name} {label}"
+    if entry.declaration.interactive:
+        return f"{name} {label}, {entry.count:,} draws of noise"
+    return f"{entry.count:,} runs of {name} {label}"
+
+
+def _protection(entry: Entry, promise: Promise) -> str:
+    """What the entry costs at one unit of its ledger, in words."""
+    unit = promise.unit
     try:
-        epsilon = entry.epsilon(promise.unit, promise.delta)
+        epsilon = entry.epsilon(unit, promise.delta)
     except (NotCovered, NotPriced):
-        return f"It says nothing about {what}."
-    kind = "hides" if isinstance(promise.unit, Erasure) else "protects"
-    return (
-        f"It {kind} {what}, with epsilon {printed_up(epsilon)} at delta"
-        f" {printed_up(promise.delta)}"
-        f" (budget {promise.epsilon:g})."
+        declared = ", ".join(entry.declaration.cost.spoken_of())
+        return (
+            f"This entry states no cost at unit {unit}: it was declared for {declared}"
+            " only."
+        )
+    cost = (
+        f"epsilon {printed_up(epsilon)} at delta {printed_up(promise.delta)} (budget"
+        f" {printed_down(promise.epsilon)})"
     )
+    if isinstance(unit, Erasure):
+        return f"After the deletion nobody can tell {unit.describe()}, up to {cost}."
+    return f"It protects {unit.describe()}, with {cost}."
+
+
+def _conditions(declaration: Declaration) -> list[str]:
+    """What a reader has to believe: bounds that were not enforced, assumptions."""
+    lines = []
+    for source, words in (
+        (BoundSource.DECLARED, "It rests on declared bounds"),
+        (BoundSource.ESTIMATED, "CONDITIONAL on bounds estimated from the data"),
+    ):
+        bounds = [bound for bound in declaration.bounds if bound.source is source]
+        if bounds:
+            shown = ", ".join(f"{b.what} <= {printed_up(b.value)}" for b in bounds)
+            lines.append(f"{words}: {shown}.")
+    return lines + [f"It assumes that {line}." for line in declaration.assumptions]
+
+
+def _warnings(entry: Entry, records: int) -> list[str]:
+    """A warning where delta is so large that it allows publishing a record."""
+    validate.count(records=records)
+    deltas = [p.delta for p in entry.promises if not isinstance(p.unit, Erasure)]
+    largest = max(deltas, default=0.0)
+    if largest < 1.0 / records:
+        return []
+    return [
+        f"WARNING: delta {printed_up(largest)} is not below 1/n = {1 / records:g}; it"
+        " would allow publishing somebody's record outright."
+    ]

@@ -1,4 +1,7 @@
-"""Every refusal of demur, by name; each message says whether anything was spent."""
+"""Errors of the ledger and of the core; `demur.errors` lists all of them.
+
+Each message says what was wrong, what to do, and whether anything was spent.
+"""
 
 
 class DemurError(Exception):
@@ -6,31 +9,31 @@ class DemurError(Exception):
 
 
 class NotCovered(DemurError):
-    """A unit was asked about that the statement at hand says nothing about."""
+    """No cost or sensitivity is stated at the unit that was asked about."""
 
 
 class NotPriced(DemurError):
-    """An event has no price under the accountant or filter that was asked."""
+    """An event has no price under this accountant or filter."""
 
 
 class BudgetExceeded(DemurError):
-    """A charge was declined; nothing was spent and nothing may be released."""
+    """A charge was declined: nothing was spent, and nothing was drawn."""
 
 
 class NotPrivate(DemurError):
-    """A seeded noise source met a place that promises privacy."""
+    """The result would not be private, as with seeded noise in a durable ledger."""
 
 
 class NoiseReuse(DemurError):
-    """The same noise was asked for twice, or outside the process that owns it."""
+    """Noise was to be drawn a second time, or outside the process that owns it."""
 
 
 class NotPaidFor(NoiseReuse):
-    """A key was to draw for a mechanism or an input that it was not paid for."""
+    """A key was used for a mechanism or an input that it was not paid for."""
 
 
 class LedgerMismatch(DemurError):
-    """A ledger exists already with other terms than those asked for."""
+    """The ledger at this address has other terms than those asked for."""
 
 
 class LedgerDamaged(DemurError):
@@ -38,7 +41,7 @@ class LedgerDamaged(DemurError):
 
 
 class IdempotencyConflict(DemurError):
-    """An idempotency key was used again for something else; nothing was spent."""
+    """An idempotency key was used before for another charge; nothing was spent."""
 
 
 class LedgerUnreachable(DemurError):

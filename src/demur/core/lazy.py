@@ -1,7 +1,7 @@
-"""Names of a package that are loaded when they are first used.
+"""Lazy imports: the public names of a package are loaded when they are first used.
 
-A package lists its names once, in the block `if TYPE_CHECKING:` of its `__init__`. Type
-checkers read that block, and so does this module: importing the package stays quick,
+A package lists its names once, in the `if TYPE_CHECKING:` block of its `__init__`. Type
+checkers read that block, and so does this module. Importing the package stays quick,
 and an error class can be caught without loading the engine that raises it.
 """
 
@@ -32,7 +32,7 @@ def lazy(
 
 
 def _homes(source: str) -> dict[str, str]:
-    """The module that each name comes from, as the block for type checkers says."""
+    """The module that defines each name, read from the `TYPE_CHECKING` block."""
     return {
         alias.name: line.module
         for block in ast.parse(source).body

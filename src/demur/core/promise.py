@@ -1,4 +1,4 @@
-"""What is promised: a privacy loss of at most epsilon and delta at a unit."""
+"""A privacy promise: at most epsilon at delta for one unit."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""The one hook at which every mechanism can be watched: what goes in, what comes out.
+"""Recording of mechanisms for audits: what goes in, what comes out.
 
-Nobody watches in ordinary use, and a noise point then pays one look at a context
-variable. An audit (`demur.audit.replays`) lays a `Tape` there and runs an engine twice:
+In ordinary use nothing is recorded, and a noise point only looks up one context
+variable. An audit (`demur.audit.replays`) sets a `Tape` there and runs an engine twice:
 
-    first run     a noise point tells what it declares, its exact input and its output
-    second run    it tells its input and is given the *first run's output*
+    first run     a noise point records its declaration, exact input and output
+    second run    it records its input and returns the *first run's output*
 
-so that afterwards the two worlds can differ in nothing but what by-passed the
-mechanisms. Charges and selected batches are kept too. Exact inputs are kept, therefore
-a private key or source is refused: only seeded runs, stamped NOT PRIVATE, are watched.
+Afterwards the two runs can differ only in what by-passed the mechanisms. Charges and
+selected batches are recorded too. Because exact inputs are recorded, a private key or
+source is refused: only seeded runs, stamped NOT PRIVATE, can be recorded.
 
-Context variables do not flow into threads. Whoever hands work to a thread hands the
-tape on as well (`active()` there, `watching(tape)` here).
+Context variables do not reach other threads. Code that starts a thread passes the tape
+on: `active()` before, `watching(tape)` in the thread.
 """
 
 from __future__ import annotations
@@ -88,13 +88,17 @@ class Keyed(Protocol):
 
     private: bool
 
+    def shares_noise_with(self, other: object) -> bool:
+        """Whether both are one key, or parts of one."""
+        ...
 
-# -- what is kept ----------------------------------------------------------------------
+
+# -- what is recorded ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """One value on its way through a mechanism. Exact, not private."""
+    """One use of a mechanism: exact input and output. Not private."""
 
     name: str
     declared: Declared
@@ -108,7 +112,7 @@ class Passage:
 
 @dataclass(eq=False)
 class Charge:
-    """What was asked of a ledger; `paid` once a new entry is written."""
+    """A charge that was asked of a ledger; `paid` once a new entry is written."""
 
     declaration: Declaration
     count: int
@@ -125,7 +129,7 @@ class Selection:
 
 
 class WrongOrder(ValueError):
-    """The two worlds of a replay came in the wrong order."""
+    """The two datasets of a replay came in the wrong order."""
 
 
 class Tape:
@@ -142,16 +146,16 @@ class Tape:
         self.closed = False
 
     def close(self) -> None:
-        """Forget everything and watch no more.
+        """Delete everything recorded, and record no more.
 
-        Programs that were traced under this tape hold on to it. They may be run again,
-        with private data: nothing of that is kept, and nothing is replayed to it.
+        Programs that were traced under this tape keep a reference to it. They may run
+        again, with private data: that is not recorded, and nothing is replayed to it.
         """
         with self._lock:
             self.closed = True
             self._earlier = None
-            for kept in (self.passages, self.charges, self.selections):
-                kept.clear()
+            for recorded in (self.passages, self.charges, self.selections):
+                recorded.clear()
             self._keys.clear()
             self._drawn.clear()
 
@@ -164,16 +168,16 @@ class Tape:
         *,
         key: Keyed | None = None,
     ) -> T:
-        """What leaves a noise point: `draw()`, or what left it in the earlier run.
+        """The output of a noise point: `draw()`, or its output in the earlier run.
 
-        Mechanisms inside `draw` belong to this one and are not watched themselves.
+        Mechanisms inside `draw` belong to this one and are not recorded themselves.
         """
         if self.closed:
             return draw()
         if key is not None:
             _must_be_seeded(key.private)
-        kept = tuple(np.array(part) for part in value)
-        before = self._counterpart(name, declared, kept)
+        copied = tuple(np.array(part) for part in value)
+        before = self._counterpart(name, declared, copied)
         if before is None:
             with watching(None):
                 released = draw()
@@ -182,7 +186,7 @@ class Tape:
         with self._lock:
             number = None if key is None else self._number(key)
             self.passages.append(
-                Passage(name, declared, kept, _copied(released), number)
+                Passage(name, declared, copied, _copied(released), number)
             )
             self._drawn.append((released, name, declared))
         return released
@@ -190,7 +194,7 @@ class Tape:
     def _counterpart(
         self, name: str, declared: Declared, value: Arrays
     ) -> Passage | None:
-        """The earlier run's passage at this place, if it fits; an audit compares."""
+        """The earlier run's passage at this place, if its name and shapes match."""
         at = len(self.passages)
         if self._earlier is None or at >= len(self._earlier.passages):
             return None
@@ -204,7 +208,7 @@ class Tape:
 
     def _number(self, key: Keyed) -> int:
         for number, known in enumerate(self._keys):
-            if known is key:
+            if known.shares_noise_with(key):
                 return number
         self._keys.append(key)
         return len(self._keys) - 1
@@ -224,41 +228,41 @@ class Tape:
     def selected(
         self, size: int, batches: Iterator[NDArray[Any]], *, independent: bool
     ) -> Iterator[NDArray[Any]]:
-        """The batches, kept; in a world that lacks the last record, without it.
+        """The batches, recorded; in a dataset without the last record, less that one.
 
         Records that are selected independently of each other (`independent`) have the
-        same coins in the smaller world: its batches are those of the larger one less
-        that record. Where they are not, each world has its own.
+        same coins in the smaller dataset: its batches are those of the larger one less
+        that record. Where they are not, each dataset has its own.
         """
-        found = Selection(size)
+        selection = Selection(size)
         before: Selection | None = None
         at = len(self.selections)
-        self.selections.append(found)
+        self.selections.append(selection)
         if self._earlier is not None and at < len(self._earlier.selections):
             before = self._earlier.selections[at]
         if independent and before is not None and before.size < size:
             raise WrongOrder(
-                "the larger world comes first, the extra record as its last one:"
-                " batches of a smaller world say nothing about a record it lacks"
+                "the larger dataset must come first, with the extra record as its last:"
+                " the batches of the smaller one do not say when that record is drawn"
             )
 
         def coupled() -> Iterator[NDArray[Any]]:
             if before is None or before.size == size or not independent:
                 for batch in batches:
                     if not self.closed:
-                        found.batches.append(np.array(batch))
+                        selection.batches.append(np.array(batch))
                     yield batch
                 return
             for batch in before.batches:
-                kept = batch[batch < size]
-                found.batches.append(kept)
-                yield kept
+                smaller = batch[batch < size]
+                selection.batches.append(smaller)
+                yield smaller
 
         return coupled()
 
 
 def _copied(released: Any) -> Any:
-    """Engines write into what they are given; the tape keeps its own."""
+    """A copy: engines write into the arrays that they are given."""
     if isinstance(released, np.ndarray):
         return released.copy()
     if isinstance(released, tuple | list):
@@ -272,14 +276,14 @@ _ACTIVE: ContextVar[Tape | None] = ContextVar("demur tape", default=None)
 
 
 def active() -> Tape | None:
-    """The tape that watches, or None: one look-up in ordinary use."""
+    """The tape that records, or None; in ordinary use this is one look-up."""
     tape = _ACTIVE.get()
     return None if tape is None or tape.closed else tape
 
 
 @contextmanager
 def watching(tape: Tape | None) -> Iterator[None]:
-    """Lay `tape` (or none) under what runs inside, in this thread."""
+    """Record on `tape` (or not at all) what runs inside, in this thread."""
     token = _ACTIVE.set(tape)
     try:
         yield
@@ -290,7 +294,7 @@ def watching(tape: Tape | None) -> Iterator[None]:
 def asked(
     declaration: Declaration, count: int, label: str, *, private: bool
 ) -> Charge | None:
-    """Tell of a charge before it is written; the ledger marks it as paid afterwards."""
+    """Record a charge before it is written; the ledger sets `paid` afterwards."""
     tape = active()
     if tape is None:
         return None
@@ -300,7 +304,7 @@ def asked(
 
 
 def refuse_private(private: bool) -> None:
-    """Refuse to draw private noise while a tape watches."""
+    """Refuse to draw private noise while a tape records."""
     if private and active() is not None:
         _must_be_seeded(private)
 
@@ -308,7 +312,7 @@ def refuse_private(private: bool) -> None:
 def _must_be_seeded(private: bool) -> None:
     if private:
         raise NotPrivate(
-            "a recording keeps exact values, so it is for seeded runs alone: hand the"
-            " source of the audit to the engine (source=). Nothing was spent and"
+            "a recording holds exact values, so private noise is refused: give the"
+            " engine the seeded source of the audit (source=). Nothing was spent and"
             " nothing was drawn."
         )

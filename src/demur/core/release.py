@@ -1,4 +1,4 @@
-"""What leaves the library: a value, and the entry that paid for it."""
+"""A release: a private value and the ledger entry that paid for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Release(Generic[T]):
     entry: Entry
 
     def statement(self, *, records: int | None = None) -> str:
-        """One paragraph a privacy officer can read and sign.
+        """The privacy statement of the entry: one paragraph to read and sign.
 
         With the public number of `records` it warns when delta is not below 1/n.
         """

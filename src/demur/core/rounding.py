@@ -1,4 +1,4 @@
-"""Floating-point results moved to the private side, and no further than they must.
+"""Directed rounding: floating-point results moved to the private side, no further.
 
 One float64 operation is off by at most half an ulp, so its exact result lies below
 `up(x)` and above `down(x)`. Where an exact result should stay exact (8 * 0.2 fits a
@@ -7,7 +7,7 @@ Sums over a ledger are kept exact.
 """
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 
@@ -70,15 +70,27 @@ def sum_up(a: float, b: float) -> float:
 
 
 def printed_up(value: float, digits: int = 4) -> str:
-    """A short decimal that is not below `value`: what a person signs is no less.
+    """A short decimal that is not below `value`, for statements that people sign.
 
     >>> printed_up(0.42671), printed_up(1e-05), printed_up(2.0)
     ('0.4268', '1e-05', '2')
     """
-    if not math.isfinite(value):
-        return str(value)
     short = f"{value:.{digits}g}"
-    if float(short) >= value:
-        return short
-    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
-    return f"{above.normalize():g}" if abs(above) >= Decimal("1e-4") else str(above)
+    return short if float(short) >= value else _printed(value, digits, ROUND_CEILING)
+
+
+def printed_down(value: float, digits: int = 4) -> str:
+    """A short decimal that is not above `value`, for budgets.
+
+    >>> printed_down(0.42679), printed_down(1e-05), printed_down(2.0)
+    ('0.4267', '1e-05', '2')
+    """
+    short = f"{value:.{digits}g}"
+    return short if float(short) <= value else _printed(value, digits, ROUND_FLOOR)
+
+
+def _printed(value: float, digits: int, rounding: str) -> str:
+    if math.isnan(value):
+        return "nan"
+    rounded = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
+    return f"{float(rounded):.{digits}g}"  # so few digits survive a float unchanged

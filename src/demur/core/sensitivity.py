@@ -1,8 +1,8 @@
-"""How far a value can move, as a function of the unit: what a Gaussian is told.
+"""Sensitivity: how far a value can move between neighbouring datasets, by unit.
 
-A sensitivity is a table. Under a unit stands one number, the largest L2 distance
-between the values at two worlds of that unit; under the name of a space stands a curve
-over the radius of its balls.
+A sensitivity is a table. A unit has one number, the largest L2 distance between the
+values at two datasets that the unit relates; the name of a space has a curve over the
+radius of its balls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Table: TypeAlias = Mapping[Unit | str, float | PiecewiseLinear]
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A frozen table of movements by unit and by space.
+    """A frozen table of sensitivities by unit and by space.
 
     >>> from demur.core.adjacency import AddOrRemoveOne, ReplaceOne
     >>> mean = Sensitivity.of({ReplaceOne(): 0.02, "records":
@@ -60,21 +60,21 @@ class Sensitivity:
         return cls(tuple(units), tuple(spaces))
 
     def at(self, unit: Unit) -> float:
-        """The movement at `unit`, the smallest that the table implies."""
-        found = [moved for at, moved in self.units if at.covers(unit)]
+        """The sensitivity at `unit`, the smallest that the table implies."""
+        bounds = [moved for at, moved in self.units if at.covers(unit)]
         if isinstance(unit, Ball) and unit.records_per_person == 1:
-            found += [
+            bounds += [
                 curve(unit.radius)
                 for space, curve in self.spaces
                 if space == unit.space
             ]
-        if not found:
+        if not bounds:
+            stated = [str(at) for at, _ in self.units] + [s for s, _ in self.spaces]
             raise NotCovered(
-                f"no sensitivity is stated at {unit}: the table speaks of"
-                f" {[str(at) for at, _ in self.units] + [s for s, _ in self.spaces]}."
-                " Nothing was spent."
+                f"no sensitivity is stated at {unit}: the table has"
+                f" {', '.join(stated)}. Nothing was spent."
             )
-        return min(found)
+        return min(bounds)
 
     def smallest(self) -> float:
         """The smallest number of the table; a curve counts with its cap, or at 1."""

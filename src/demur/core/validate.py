@@ -1,4 +1,4 @@
-"""Checks on arguments; the keyword's name becomes the message.
+"""Checks on arguments; the name of the keyword stands in the message.
 
 Each check takes keyword arguments alone and raises before anything is spent:
 `validate.positive(epsilon=epsilon)` -> "epsilon must be positive and finite; got nan".
@@ -19,7 +19,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def shorten(value: object) -> str:
-    """A short picture of anything, however deep or long, for an error message."""
+    """A short repr of anything, however deep or long, for an error message."""
     return reprlib.repr(value)[:_LONGEST_NAME]
 
 

@@ -1,1 +1,1 @@
-"""What survives a crash: transactions, hash chain, keys, files that appear whole."""
+"""Durable storage: transactions, hash chain, keys, files that appear whole."""

@@ -1,11 +1,11 @@
 """The hash chain of a ledger: canonical text, links, tips and signatures.
 
-Row k carries hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
-ledger's terms. Whoever knows hash_k can tell any change to rows 1..k: an edited,
+Row k has hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
+ledger's terms. Anyone who knows hash_k can detect any change to rows 1..k: an edited,
 removed or reordered row changes a link, and making the links right again needs another
-hash_k (a collision). Two things a chain alone cannot show: that its *end* was cut off,
-and that the whole of it was rewritten. For those an exported tip (sequence and hash,
-kept elsewhere) or signatures are needed.
+hash_k (a collision). A chain alone cannot show that its *end* was cut off, or that the
+whole of it was rewritten. For those, an exported tip (sequence and hash, stored
+elsewhere) or signatures are needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 def canonical(data: Any) -> str:
-    """One text for one value: sorted keys, no spaces, ASCII, finite numbers alone."""
+    """The canonical JSON of a value: sorted keys, no spaces, ASCII, finite numbers."""
     return json.dumps(
         data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
@@ -42,7 +42,11 @@ def link(previous: str, body: str) -> str:
 
 @dataclass(frozen=True)
 class Tip:
-    """How far a ledger had come, and the hash that pins everything up to there."""
+    """The last row of a ledger: its number, and the hash that fixes all rows up to it.
+
+    An exported tip, stored elsewhere, shows later whether rows were cut off or
+    rewritten.
+    """
 
     sequence: int
     hash: str
@@ -63,7 +67,7 @@ class Tip:
         """The tip that `str` wrote, "sequence:hash"."""
         number, _, value = text.strip().partition(":")
         if not number.isdigit():
-            raise ValueError(f"a tip reads SEQUENCE:HASH; got {text[:80]!r}")
+            raise ValueError(f"tip must read SEQUENCE:HASH; got {text[:80]!r}")
         return cls(int(number), value)
 
 

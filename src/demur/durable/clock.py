@@ -1,4 +1,4 @@
-"""The time of a row, as it is written."""
+"""The clock: times of rows, as text."""
 
 from __future__ import annotations
 

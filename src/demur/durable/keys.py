@@ -1,13 +1,12 @@
-"""The shelf of keys: noise keys of entries not yet committed, outside the ledger.
+"""Key store: noise keys of entries not yet committed, outside the ledger.
 
 A key is made with its entry, which records the key's SHA-256: only that key can ever
-draw for that entry, on any machine. It is wiped when the entry is committed. Only an
-entry with an idempotency key *and* an input digest keeps its key on disk
-(owner-only): a retried task then draws the very same noise for the very same input. Any
-other key lives in memory, is handed out once and dies with the process; its entry stays
-spent. The shelf also holds the ledger's secret, under which digests of private inputs
-are keyed: an unkeyed digest in the ledger would let a reader test guesses about the
-data.
+draw for that entry, on any machine. It is wiped when the entry is committed. Only the
+key of an entry with an idempotency key *and* an input digest is on disk (owner-only): a
+retried task then draws the same noise for the same input. Any other key is in memory,
+is handed out once and ends with the process; its entry stays spent. The store also
+holds the ledger's secret, under which digests of private inputs are keyed: an unkeyed
+digest in the ledger would let a reader test guesses about the data.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ class KeyStore:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._process = os.getpid()
-        self._kept: dict[str, bytes] = {}
+        self._keys: dict[str, bytes] = {}
 
     @property
     def _memory(self) -> dict[str, bytes]:
         if os.getpid() != self._process:
             # A fork copied the keys: drawn here too, they would be the same noise.
-            self._process, self._kept = os.getpid(), {}
-        return self._kept
+            self._process, self._keys = os.getpid(), {}
+        return self._keys
 
     def put(self, name: str, key: bytes, *, keep: bool) -> None:
-        """Lay `key` under `name`; on disk if it is to `keep` for a retried task."""
+        """Store `key` under `name`: on disk to `keep` it for a retried task."""
         if keep and self._folder is not None:
             self._write(self._path(name), key)
         else:
             self._memory[name] = key
 
     def take(self, name: str, *, keep: bool) -> bytes | None:
-        """The key under `name`: once, or again and again if it is to `keep`."""
-        # `pop`, so that one thread alone gets it.
+        """The key under `name`: once, or any number of times with `keep`."""
+        # `pop`, so that only one thread gets it.
         key = self._memory.get(name) if keep else self._memory.pop(name, None)
         if key is not None:
             return key
@@ -96,8 +95,8 @@ class KeyStore:
         """Write aside and link: a reader sees the whole key or none, the first wins."""
         new = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for made in new:  # or a folder could vanish with its keys
-            sync_folder(made.parent)
+        for folder in new:  # or a crash could lose a folder with its keys
+            sync_folder(folder.parent)
         aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -122,7 +121,7 @@ class KeyStore:
 
 
 def keys_folder() -> Path:
-    """Where keys of a ledger on a server lie: what must survive but is no setting."""
+    """The folder for keys of ledgers on a server: DEMUR_KEYS, or the user's state."""
     chosen = os.environ.get("DEMUR_KEYS")
     if chosen:
         return Path(chosen)

@@ -1,16 +1,16 @@
-"""A ledger on a PostgreSQL server: what may be waited for, and for how long.
+"""PostgreSQL engines and their time-outs: every wait for a server has an end.
 
-A link can go dead without a word and a client can stop with the lock in its hand. So
-every wait has an end, which this module sets for each session by itself (a parameter of
-the address, or of PGOPTIONS, wins; what the server is configured with does not):
+A link can fail without notice and a client can stop while it holds the lock. So this
+module bounds every wait, for each session by itself (a parameter of the address, or of
+PGOPTIONS, wins; the server's configuration does not):
 
 - connecting: `connect_timeout`;
 - a silent link, at both ends: TCP keepalives and the TCP user time-out;
 - the lock, which others hold: `lock_timeout`;
 - a client that stopped inside its transaction: the server ends its session after
   `idle_in_transaction_session_timeout`, which rolls back and frees the lock;
-- a server that is alive and says nothing (a stalled disk): the client shuts its socket.
-  Not in the middle of a reading, which may be long: only its first answer is bounded.
+- a server that is alive and does not answer (a stalled disk): the client shuts its
+  socket. Of a reading, which may be long, only the first answer is bounded.
 
 `statement_timeout` is set to 0: the bounds above are enough, and a reading may be long.
 PostgreSQL answers a COMMIT whose wait for a synchronous standby was cancelled
@@ -62,7 +62,7 @@ _DURABLE = (
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a ledger on a server is waited for, in seconds; not for files.
+    """How long to wait for a ledger on a server, in seconds; not used for files.
 
     - `connect`: for a connection (PostgreSQL's clients know whole seconds, from 2);
     - `silence`: for any sign of life of the other end of a link;
@@ -131,8 +131,8 @@ def make_engine(url: str, timeouts: Timeouts) -> Engine:
 def _notice_lost_clients(connection: Any, timeouts: Timeouts) -> None:
     """Let the server drop a client that is gone while it still waits for the lock.
 
-    Else a lost client would come to the tip of the queue and hold the lock for as long
-    as a pause may be. Servers before 14, and on some systems, cannot.
+    Otherwise a lost client would get the lock in its turn and hold it for as long as a
+    pause may be. Servers before 14, and on some systems, cannot do this.
     """
     if connection.info.server_version < 140000:
         return
@@ -142,7 +142,7 @@ def _notice_lost_clients(connection: Any, timeouts: Timeouts) -> None:
 
 
 def _connect_arguments(address: sa.URL, timeouts: Timeouts) -> dict[str, Any]:
-    """What libpq is told, less what the address or the environment says already."""
+    """Arguments for libpq, without those of the address or the environment."""
     seconds = _keepalives(timeouts)
     arguments: dict[str, tuple[str | None, Any]] = {
         "connect_timeout": ("PGCONNECT_TIMEOUT", math.ceil(timeouts.connect)),
@@ -189,8 +189,8 @@ def _chosen_settings(address: sa.URL) -> set[str]:
     """Settings that the user gave in the address or in PGOPTIONS: those win."""
     given = address.query.get("options", os.environ.get("PGOPTIONS", ""))
     text = given if isinstance(given, str) else " ".join(given)
-    found = re.findall(r"(?:-c\s*|--)([\w.-]+?)\s*=", text)
-    return {name.replace("-", "_").lower() for name in found}
+    names = re.findall(r"(?:-c\s*|--)([\w.-]+?)\s*=", text)
+    return {name.replace("-", "_").lower() for name in names}
 
 
 @contextmanager
@@ -229,24 +229,24 @@ class Unconfirmed(Exception):
 
 @contextmanager
 def without_warning(connection: Any) -> Iterator[None]:
-    """Take a COMMIT that the server warns about for one without an answer."""
+    """Treat a COMMIT that the server warns about as one without an answer."""
     warnings: list[str] = []
 
-    def hear(said: Any) -> None:
-        if said.severity_nonlocalized == "WARNING":
-            warnings.append(str(said.message_primary))
+    def note(notice: Any) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            warnings.append(str(notice.message_primary))
 
-    connection.add_notice_handler(hear)
+    connection.add_notice_handler(note)
     try:
         yield
     finally:
-        connection.remove_notice_handler(hear)
+        connection.remove_notice_handler(note)
     if warnings:
         raise Unconfirmed(warnings[0])
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether the same may succeed in a moment: lost, restarting, locked, crowded."""
+    """Whether a repeat may succeed: lost link, restarting server, lock, crowding."""
     if isinstance(error, sa.exc.TimeoutError):
         return True
     state = _state(error)

@@ -1,6 +1,6 @@
-"""A ledger in a SQLite file, or in memory: for the processes of one host.
+"""SQLite engines, in a file or in memory: for the processes of one host.
 
-Transactions begin where we say so: BEGIN IMMEDIATE takes the write lock before anything
+Transactions are begun explicitly: BEGIN IMMEDIATE takes the write lock before anything
 is read. WAL with synchronous=FULL makes a commit durable before it returns.
 """
 

@@ -1,4 +1,4 @@
-"""Transactions that are durable when they return: SQLite or PostgreSQL.
+"""Durable transactions on SQLite or PostgreSQL, repeated safely after a lost answer.
 
 Every write is one transaction that first takes the one lock all writers share:
 
@@ -10,13 +10,13 @@ Every write is one transaction that first takes the one lock all writers share:
 
 A commit whose answer is lost may or may not have happened. `persist` then repeats the
 transaction, and this pays once. Proof: the lost attempt held the lock when it sent its
-COMMIT, and a repeat begins by taking that lock. So once the repeat has it,
-the lost session is over: committed, or rolled back (the server ended it, or restarted)
-and unable to commit later. Under READ COMMITTED the repeat's next statement sees all
-that was committed before it. It looks for what the lost attempt would have written, by
-a name chosen before the first attempt (the entry's random id, a draw's random token).
-If it is there, it was paid and is returned; if not, it never will be, and is written
-now. An attempt that never sent COMMIT needs no search. Across calls and processes the
+COMMIT, and a repeat begins by taking that lock. So once the repeat has it, the lost
+session is over: committed, or rolled back (the server ended it, or restarted) and
+unable to commit later. Under READ COMMITTED the repeat's next statement sees all that
+was committed before it. It looks for what the lost attempt would have written, by a
+name chosen before the first attempt (the entry's random id, a draw's random token). If
+it is there, it was paid and is returned; if not, it never will be, and is written now.
+An attempt that never sent COMMIT needs no search. Across calls and processes the
 idempotency key is that name: looked for under the same lock, and unique in the table.
 """
 
@@ -52,12 +52,13 @@ _LEFT_TO_PARENT: list[object] = []
 
 
 class Store:
-    """An engine, its lock, and the two kinds of transaction."""
+    """A database with its lock and two kinds of transaction, `read` and `write`."""
 
     def __init__(self, url: str | None, timeouts: Timeouts | None = None) -> None:
         """In memory (None), in a file (a path or sqlite:///) or on a server."""
         self._timeouts = timeouts or Timeouts()
         self._met = False  # whether the server has ever answered
+        self._closed = False
         self._process = os.getpid()
         self._lock = threading.RLock()
         self.durable = url is not None
@@ -81,14 +82,20 @@ class Store:
         return self._engine.dialect.name == "sqlite"
 
     def _usable(self) -> Engine:
+        if self._closed and not self.durable:
+            raise DemurError(
+                "this ledger was in memory and is closed: its entries are gone. Open a"
+                " durable ledger to go on after close(). Nothing was spent."
+            )
         if os.getpid() != self._process:
             if not self.durable:
                 raise DemurError(
-                    "what is in memory belongs to the process that opened it: a forked"
+                    "a ledger in memory belongs to the process that opened it: a forked"
                     " copy could spend the same budget twice. Open a durable ledger."
+                    " Nothing was spent."
                 )
-            # Connections must not be shared with the parent. They are kept, unused:
-            # closing the parent's SQLite files here could disturb its locks.
+            # Connections must not be shared with the parent. They are not closed
+            # either: closing the parent's SQLite files could disturb its locks.
             _LEFT_TO_PARENT.append(self._engine.pool)
             self._engine.dispose(close=False)
             self._lock = threading.RLock()
@@ -126,17 +133,33 @@ class Store:
             progress.committing = True
             transaction = connection.get_transaction()
             assert transaction is not None
-            with ExitStack() as stack:
-                if not self.is_sqlite:
-                    driver = connection.connection.driver_connection
-                    stack.enter_context(postgres.without_warning(driver))
-                transaction.commit()
+            try:
+                with ExitStack() as stack:
+                    if not self.is_sqlite:
+                        driver = connection.connection.driver_connection
+                        stack.enter_context(postgres.without_warning(driver))
+                    transaction.commit()
+            except BaseException:
+                self._end(connection)
+                raise
+
+    def _end(self, connection: Connection) -> None:
+        """End a session whose COMMIT failed.
+
+        Its transaction may still be open (a full disk): in the pool, it would keep the
+        lock that all writers share, and might be committed after a repeat has paid.
+        """
+        with suppress(DBAPIError):
+            if self.durable:
+                connection.invalidate()
+            elif (driver := connection.connection.driver_connection) is not None:
+                driver.rollback()  # the one connection is the ledger in memory
 
     def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
         """Run `work` in a transaction until it is durable, within the time of a call.
 
-        `work(connection, again)` must take the lock first. `again` says that
-        an earlier attempt's outcome is unknown: it must look for what that attempt
+        `work(connection, again)` must take the lock first. `again` says that the
+        outcome of an earlier attempt is unknown: `work` must look for what that attempt
         would have written, by a name made before the first attempt, and not write it
         twice.
         """
@@ -164,11 +187,12 @@ class Store:
     ) -> Iterator[Connection]:
         """A connection with a transaction begun, which has answered if it is remote.
 
-        It is cut off at `give_up`: while it has not answered, or until `to_the_end`.
+        It is cut off at `give_up` unless it has answered, or at any time with
+        `to_the_end`.
 
-        A pooled connection may be stale. Nothing was sent on it yet, so another is
+        A pooled connection may be stale. Nothing was sent on it yet, so another one is
         taken; only a server that has answered before is waited for, so that a wrong
-        address or password is told at once.
+        address or password is reported at once.
         """
         engine = self._usable()
         wait = _FIRST_WAIT
@@ -203,8 +227,9 @@ class Store:
         return known and postgres.is_passing(error) and time.monotonic() < latest
 
     def close(self) -> None:
-        """Close what is open; a durable store can be opened again."""
+        """Close all connections; a durable store opens new ones when it is used."""
         if os.getpid() == self._process:
+            self._closed = True
             self._engine.dispose()
 
 
@@ -229,7 +254,7 @@ def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
 
 
 class _Progress:
-    """How far a transaction came: after COMMIT was sent, its outcome may be unknown."""
+    """Whether COMMIT was sent: from then on the outcome may be unknown."""
 
     committing = False
 
@@ -240,9 +265,9 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
         yield
     except postgres.Unconfirmed as error:
         raise OutcomeUnknown(
-            "the ledger answered a commit, but no standby has confirmed it: its wait"
-            " was cancelled. Repeat the same call with the same idempotency key: it"
-            " pays once. Without a key, count it as spent."
+            "the server committed, but its wait for a standby was cancelled, so the"
+            " commit may be lost. Repeat the same call with the same idempotency key:"
+            " it pays once. Without a key, count it as spent."
         ) from error
     except (DBAPIError, PoolTimeout) as error:
         cause = _cause(error)
@@ -252,20 +277,20 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
             raise
         if progress.committing:
             raise OutcomeUnknown(
-                f"the store was lost while it answered a commit: {cause}. What was"
-                " asked may or may not have been written. Repeat the same call with the"
-                " same idempotency key: it pays once. Without a key, count it as spent."
+                f"the connection was lost during a commit ({cause}), so it may or may"
+                " not have been written. Repeat the same call with the same idempotency"
+                " key: it pays once. Without a key, count it as spent."
             ) from error
         raise LedgerUnreachable(
-            f"the ledger's store could not be reached: {cause}. Nothing was spent by"
-            " this step; what was charged before it stays spent."
+            f"the ledger's database could not be reached: {cause}. Try again later."
+            " Nothing was spent by this step; what was charged before it stays spent."
         ) from error
 
 
 def _cause(error: DBAPIError | PoolTimeout) -> str:
-    """The first line of what the driver says, or what we know better."""
-    said = str(getattr(error, "orig", error)).strip().split("\n")[0]
-    return next(iter(getattr(error, "__notes__", ())), said)
+    """Our note on the error, or the first line of the driver's message."""
+    message = str(getattr(error, "orig", error)).strip().split("\n")[0]
+    return next(iter(getattr(error, "__notes__", ())), message)
 
 
 def _is_unreachable(error: DBAPIError | PoolTimeout) -> bool:

@@ -1,8 +1,8 @@
-"""Files that appear whole: written aside, then under a name that was free.
+"""Files that appear whole: written aside, then linked to a name that was free.
 
-A rename replaces whatever has the name. A hard link does not: of two files that want
-one name the first gets it, and the other one finds out. Names are given one process at
-a time in each folder: files that belong together are never of two owners.
+A rename replaces whatever has the name. A hard link does not: of two writers of one
+name the first gets it, and the other gets an error. Names are given by one process at a
+time in each folder, so that files that belong together come from one writer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def aside_of(path: Path) -> Path:
 
 
 def written_aside(path: Path, line: str) -> Path:
-    """A line of text, durable, aside of where it is to be."""
+    """The path of a durable file with one line of text, beside its final place."""
     aside = aside_of(path)
     try:
         with aside.open("x") as file:
@@ -37,10 +37,10 @@ def written_aside(path: Path, line: str) -> Path:
 
 
 def name_all(files: Sequence[tuple[Path, Path]], *, replace: bool = False) -> None:
-    """Give what lies aside its names, in turn, all of them in one folder.
+    """Give files written aside their names, in order, all of them in one folder.
 
-    Nothing that has a name is replaced, unless `replace` asks for it. Then the names
-    that come later are free before the first is given: never new beside old.
+    No file is replaced, unless with `replace`. Then the later names are removed before
+    the first is given, so that a new file never stands beside an old one.
     """
     with _alone_in(files[0][1].parent):
         if replace:
@@ -55,8 +55,8 @@ def name_all(files: Sequence[tuple[Path, Path]], *, replace: bool = False) -> No
                 if _took_name(aside, place):
                     taken.append(place)
                 elif not _same(aside, place):
-                    found = "another file is there"
-                    raise FileExistsError(errno.EEXIST, found, str(place))
+                    message = "another file is there"
+                    raise FileExistsError(errno.EEXIST, message, str(place))
         except BaseException:
             for place in taken:
                 place.unlink(missing_ok=True)
@@ -75,8 +75,8 @@ def _took_name(aside: Path, place: Path) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links. Between the look and the move the file of another
-        # program may come and be lost: it has no way to do both at once.
+        # A file system without links. A file that another program writes between the
+        # look and the move is lost: there is no way to do both at once.
         if os.path.lexists(place):
             return False
         os.replace(aside, place)
@@ -85,10 +85,10 @@ def _took_name(aside: Path, place: Path) -> bool:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Of those who name files in a folder only one at a time.
+    """A lock on a folder: one process at a time names files in it.
 
-    Without it one who takes back a first name, as the second was taken, could take it
-    from another who found the first to be the same as its own.
+    Without it, a writer that takes back its first name because the second was taken
+    could take it from another writer, whose first file is the same.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""The ledger: budgets, filters, entries, reservations, hash chain and store."""
+"""The ledger: budgets, filters, payments, entries, reservations, readings, export."""
 
 from typing import TYPE_CHECKING
 
@@ -19,21 +19,28 @@ if TYPE_CHECKING:
     from demur.durable.chain import Tip as Tip
     from demur.durable.postgres import Timeouts as Timeouts
     from demur.ledger.budget import Budget as Budget
+    from demur.ledger.export import export_ledger as export_ledger
+    from demur.ledger.export import registry_records as registry_records
     from demur.ledger.filters import Filter as Filter
-    from demur.ledger.filters import GaussianMeter as GaussianMeter
-    from demur.ledger.filters import RenyiMeter as RenyiMeter
     from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind
     from demur.ledger.in_memory import ledger_for as ledger_for
     from demur.ledger.in_memory import ledger_or_in_memory as ledger_or_in_memory
     from demur.ledger.in_memory import left_behind as left_behind
     from demur.ledger.in_memory import whole_budget as whole_budget
     from demur.ledger.ledger import Ledger as Ledger
+    from demur.ledger.meters import GaussianMeter as GaussianMeter
+    from demur.ledger.meters import RenyiMeter as RenyiMeter
     from demur.ledger.notes import Note as Note
     from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
+    from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
     from demur.ledger.reservation import Draw as Draw
     from demur.ledger.reservation import Reservation as Reservation
+    from demur.ledger.series import Moment as Moment
+    from demur.ledger.series import groups_of as groups_of
+    from demur.ledger.series import over_time as over_time
+    from demur.ledger.series import over_units as over_units
     from demur.ledger.verification import Verification as Verification
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,7 +1,7 @@
-"""Whether a charge fits: the ways to pay for it, and the one that is taken.
+"""Admission of a charge: its prices, checked against the budgets of the ledger.
 
-A filter may know several prices for one event. A charge is admitted if every budget
-that it concerns can pay in one of them, and moves all totals or none.
+A filter may have several prices for one event. A charge is admitted if every budget
+that it concerns can pay one of them; it changes all totals or none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from demur.core.accounting.events import Repeated
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
 from demur.core.errors import BudgetExceeded, NotCovered
+from demur.core.rounding import printed_up
 from demur.ledger import filters
 from demur.ledger.filters import Amounts
 from demur.ledger.terms import Terms
@@ -27,7 +28,7 @@ def ways_to_pay(
     deletion = cost.only_erasure()
     ways: Ways = []
     for unit, budget in terms.budgets:
-        # A deletion says nothing about privacy, nor most mechanisms about deletion.
+        # A deletion has no privacy cost, and most mechanisms have none for deletion.
         if not cost.speaks_of_erasure() if isinstance(unit, Erasure) else deletion:
             ways.append(None)
             continue
@@ -37,10 +38,9 @@ def ways_to_pay(
         ways.append(filters.spends(terms.filter, budget, whole, distance, block_delta))
     if all(way is None for way in ways):
         raise NotCovered(
-            f"{declaration.name!r} speaks of {', '.join(cost.spoken_of())}; this"
-            " ledger has budgets at"
-            f" {', '.join(str(u) for u, _ in terms.budgets)}."
-            " Nothing was spent."
+            f"{declaration.name!r} states its cost at {', '.join(cost.spoken_of())},"
+            " and this ledger has budgets at"
+            f" {', '.join(str(u) for u, _ in terms.budgets)}. Nothing was spent."
         )
     return ways
 
@@ -48,10 +48,10 @@ def ways_to_pay(
 def pay(
     terms: Terms, label: str, ways: Ways, totals: list[Amounts]
 ) -> list[Amounts | None]:
-    """Move the totals, in place, or decline as a whole."""
+    """Add the charge to the totals, in place, or decline it as a whole."""
     spent: list[Amounts | None] = []
     rule = terms.filter
-    for position, (unit, budget) in enumerate(terms.budgets):
+    for position, (_, budget) in enumerate(terms.budgets):
         options = ways[position]
         if options is None:
             spent.append(None)
@@ -61,13 +61,27 @@ def pay(
             i for i, total in enumerate(after) if filters.fits(rule, budget, total)
         ]
         if not fitting:
-            reasons = " or ".join(filters.over(rule, budget, a) for a in after)
-            now = filters.spent_epsilon(rule, budget, totals[position])
-            raise BudgetExceeded(
-                f"{label!r} would {reasons} (delta {budget.delta:g}) at {unit};"
-                f" {now:.6g} is spent so far. Declined: nothing was released and"
-                " nothing was spent. Use more noise, or ask whoever set the budget."
-            )
+            raise _declined(terms, label, position, totals[position], after)
         totals[position] = after[fitting[0]]
         spent.append(options[fitting[0]])
     return spent
+
+
+def _declined(
+    terms: Terms, label: str, position: int, before: Amounts, after: list[Amounts]
+) -> BudgetExceeded:
+    """The error for a charge that would take a budget to any of the totals `after`."""
+    rule, (unit, budget) = terms.filter, terms.budgets[position]
+    no_delta = filters.too_little_for_samplers(rule, budget, after[0])
+    if no_delta is not None:
+        return BudgetExceeded(
+            f"{label!r} does not fit: the budget at {unit} {no_delta}. Declined:"
+            " nothing was released and nothing was spent."
+        )
+    reasons = " or ".join(filters.over(rule, budget, totals) for totals in after)
+    spent = printed_up(filters.spent_epsilon(rule, budget, before))
+    return BudgetExceeded(
+        f"{label!r} would {reasons} (delta {budget.delta:g}) at {unit}; {spent} is"
+        " spent so far. Use more noise, or ask whoever set the budget. Declined:"
+        " nothing was released and nothing was spent."
+    )

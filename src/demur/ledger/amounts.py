@@ -1,4 +1,4 @@
-"""Exact totals as text: what a budget row and an entry's spend look like on disk."""
+"""Exact amounts as text, as they are stored with a budget and with an entry."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def from_data(data: object) -> Amounts:
     """The amounts that `to_data` wrote; anything else is a ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"not amounts: {validate.shorten(data)}")
-    found: Amounts = {}
+    amounts: Amounts = {}
     for account, text in data.items():
         if text is not None and not (isinstance(text, str) and _AMOUNT.fullmatch(text)):
             raise ValueError(f"not an amount: {validate.shorten(text)}")
-        found[account] = None if text is None else Fraction(text)
-    return found
+        amounts[account] = None if text is None else Fraction(text)
+    return amounts
 
 
 def to_text(amounts: Amounts) -> str:

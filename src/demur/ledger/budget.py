@@ -1,4 +1,4 @@
-"""How much a ledger may spend at one unit."""
+"""Privacy budgets: how much a ledger may spend at one unit."""
 
 from __future__ import annotations
 

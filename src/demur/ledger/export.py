@@ -1,4 +1,4 @@
-"""A ledger as plain data: for programs, and for the public registry of deployments.
+"""Export of a ledger as plain data: for programs, and for the deployments registry.
 
 Nothing in an export is secret: labels, costs, times, keyed digests. No noise key, no
 exact value and no plain digest of an input is in the ledger to begin with.

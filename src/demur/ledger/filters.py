@@ -1,37 +1,27 @@
-"""Filters: when a ledger declines, and why that is a theorem.
+"""Privacy filters: when a ledger declines a charge, and the theorems behind it.
 
 Entries are chosen adaptively: the next mechanism may depend on what was released
 before. A filter is a rule, fixed when the ledger is opened, that stops the sequence
-before its promise would break, whatever the choices were.
+before its promise would break, whatever the choices were. It adds up
 
-**Meters.** Write L for the privacy loss after the entries so far and
-h(x) = max(0, 1 - e^-x), so that delta at epsilon is E[h(L - epsilon)].
-
-- `GaussianMeter`: stop before sum mu_i^2 exceeds mu*^2, where mu* is the largest mu
-  of (epsilon, delta). Given the past, each entry is dominated by a Gaussian pair, so
-  L is a drifted Brownian motion at the adapted time t = sum mu_i^2 <= mu*^2. Now
-  Z = e^-L is a martingale and z -> max(0, 1 - e^epsilon z) is convex, so
-  E[h(L - epsilon)] never falls in t: its value at the stop is at most the one at
-  mu*^2, which is delta. (Koskela, Tobaben, Honkela 2023; Smith and Thakurta 2022.)
-  A pure epsilon enters with the mu of `gdp.mu_of_pure`, which dominates it.
-- `RenyiMeter(order)`: stop before the Renyi divergences at one fixed order add up to
-  more than the conversion to (epsilon, delta) allows. (Feldman and Zrnic 2021.)
+- meters (`demur.ledger.meters`): sums of mu^2, or of Renyi divergences at one order;
 - blocks: epsilons add up and deltas add up. (Rogers, Roth, Ullman, Vadhan 2016;
   Whitehouse, Ramdas, Rogers, Wu 2023.)
 
-**Why not the best of several.** Let two rules both promise delta. A sequence that
-looks at L half-way, and then goes on under the rule that suits what it saw, collects
-E[max(., .)] of the two conditional values, which exceeds the larger expectation: delta
-is overdrawn. The same holds for a delta or an epsilon that is moved from one rule to
-another on the way. Hence:
+**Why not the best of several.** Let two rules both promise delta, and let L be the
+privacy loss so far. A sequence that looks at L half-way, and then goes on under the
+rule that suits what it saw, collects E[max(., .)] of the two conditional values, which
+exceeds the larger expectation: delta is overdrawn. The same holds for a delta or an
+epsilon that is moved from one rule to another on the way. With
+h(x) = max(0, 1 - e^-x), so that delta at epsilon is E[h(L - epsilon)]:
 
 - several meters share delta: with k of them each is opened at delta / k, and the ledger
   stops when the last one is used up. At the stop some meter j is still good, so
   E[h] <= sum_j E[h; j good] <= k * delta / k.
-- what a Gaussian or Renyi meter cannot price (a subsampled plan) enters as a block
-  (eps_i, delta_i), priced in advance, and blocks have an account of their own: a
-  share of epsilon and delta set aside when the ledger is opened. Blocks add up,
-  and with L_blocks <= eps_b outside an event of mass delta_b,
+- what no meter can price (a subsampled plan) enters as a block (eps_i, delta_i),
+  priced in advance, and blocks have an account of their own: a share of epsilon and
+  delta set aside when the ledger is opened. Blocks add up, and with
+  L_blocks <= eps_b outside an event of mass delta_b,
   E[h(L + L_blocks - eps)] <= E[h(L - (eps - eps_b))] + delta_b: the two promises add.
 - samplers are not ideal: a share of 2^-20 of delta is set aside for their statistical
   distances eta, at most sum eta <= share / (1 + e^epsilon).
@@ -47,21 +37,27 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from demur.core import accounting, validate
-from demur.core.accounting import events, gaussian, gdp, renyi
-from demur.core.accounting.events import (
-    ApproxDP,
-    Atom,
-    Event,
-    Gaussian,
-    PoissonGaussian,
-    Pure,
-)
+from demur.core.accounting import events, gaussian
+from demur.core.accounting.events import ApproxDP, Atom, Event, Pure
 from demur.core.errors import NotPriced
-from demur.core.rounding import down, float_down, float_up, up
+from demur.core.rounding import (
+    down,
+    float_down,
+    float_up,
+    printed_down,
+    printed_up,
+)
 from demur.ledger.budget import Budget
+from demur.ledger.meters import (
+    GaussianMeter,
+    Meter,
+    RenyiMeter,
+    best_order,
+    meter_named,
+)
 
-# What an account holds: an exact sum. None is a meter that met an event it cannot
-# price: used up for good.
+# What an account holds: an exact sum. None is a meter that could not price an event:
+# it is used up for good.
 Amount: TypeAlias = Fraction | None
 Amounts: TypeAlias = dict[str, Amount]
 
@@ -70,102 +66,8 @@ _DEFAULT_BLOCKS = 8  # Blocks that fit into delta when nobody says otherwise.
 
 
 @dataclass(frozen=True)
-class GaussianMeter:
-    """The sum of mu^2."""
-
-    @property
-    def account(self) -> str:
-        """The name of what it adds up."""
-        return "mu squared"
-
-    @property
-    def words(self) -> str:
-        """The meter in a few words."""
-        return "gaussian (squares of mu add up)"
-
-    def capacity(self, budget: Budget) -> Fraction:
-        """The largest sum that keeps the budget."""
-        if budget.delta <= 0.0:
-            return Fraction(0)
-        return Fraction(gaussian.gaussian_mu(budget.epsilon, budget.delta)) ** 2
-
-    def amount(self, atom: Atom) -> Fraction | None:
-        """What one event adds."""
-        match atom:
-            case Gaussian(multiplier=z):
-                return accounting.inverse_square_up(z)
-            case PoissonGaussian(probability=1.0):
-                return accounting.inverse_square_up(atom.whole_multiplier)
-            case Pure(epsilon=0.0) | PoissonGaussian(probability=0.0):
-                return Fraction(0)
-            case Pure(epsilon=epsilon):
-                return Fraction(gdp.mu_of_pure(epsilon)) ** 2
-        return None
-
-    def epsilon(self, total: Fraction, delta: float) -> float:
-        """What a sum means, as an epsilon."""
-        if not total:
-            return 0.0
-        mu = up(math.sqrt(total), 2) if total < 10**300 else math.inf
-        if delta <= 0 or math.isinf(mu):
-            return math.inf
-        return gaussian.gaussian_epsilon(mu, delta)
-
-
-@dataclass(frozen=True)
-class RenyiMeter:
-    """The sum of Renyi divergences at one order."""
-
-    order: int
-
-    def __post_init__(self) -> None:
-        validate.count(order=self.order)
-        if not 2 <= self.order <= 1024:
-            raise ValueError(f"order must be from 2 to 1024; got {self.order}")
-
-    @property
-    def account(self) -> str:
-        """The name of what it adds up."""
-        return f"renyi {self.order}"
-
-    @property
-    def words(self) -> str:
-        """The meter in a few words."""
-        return f"rdp (Renyi divergences of order {self.order} add up)"
-
-    def capacity(self, budget: Budget) -> Fraction:
-        """The largest sum that keeps the budget."""
-        if budget.delta <= 0.0:
-            return Fraction(0)
-        a, delta = self.order, budget.delta
-        found = budget.epsilon - math.log1p(-1.0 / a) + math.log(delta * a) / (a - 1)
-        return Fraction(max(0.0, down(found - 1e-12 * (1 + abs(found)))))
-
-    def amount(self, atom: Atom) -> Fraction | None:
-        """What one event adds."""
-        if atom == Pure(0.0):
-            return Fraction(0)
-        found = renyi.divergence(atom, self.order)
-        if found is None or math.isinf(found):
-            return None
-        # The square of a tiny epsilon underflows; what was spent is never nothing.
-        return Fraction(max(found, math.ulp(0.0)))
-
-    def epsilon(self, total: Fraction, delta: float) -> float:
-        """What a sum means, as an epsilon."""
-        if not total:
-            return 0.0
-        if delta <= 0 or total > 10**300:
-            return math.inf
-        return renyi.to_epsilon(up(float(total)), self.order, delta)
-
-
-Meter: TypeAlias = GaussianMeter | RenyiMeter
-
-
-@dataclass(frozen=True)
 class Filter:
-    """The rule of a ledger: meters that share delta, and a share kept for blocks.
+    """The rule of a ledger: meters that share delta, and a share for blocks.
 
     With no meters the filter is basic: the whole budget is for blocks, and a pure
     epsilon is a block without delta.
@@ -236,33 +138,15 @@ class Filter:
         """The filter that `to_json` wrote; anything else is a ValueError."""
         match data:
             case {"meters": list(names), "blocks": float(blocks) | int(blocks)}:
-                return cls(tuple(_meter(name) for name in names), float(blocks))
+                return cls(tuple(meter_named(name) for name in names), float(blocks))
         raise ValueError(f"not a filter: {validate.shorten(data)}")
 
     def __str__(self) -> str:
         if not self.meters:
             return "pure (epsilons and deltas add up)"
         names = " or ".join(meter.words for meter in self.meters)
-        kept = f", {self.blocks:.0%} kept for blocks" if self.blocks else ""
-        return f"{names}{kept}"
-
-
-def _meter(name: object) -> Meter:
-    if name == "mu squared":
-        return GaussianMeter()
-    if isinstance(name, str) and name.startswith("renyi "):
-        return RenyiMeter(int(name.removeprefix("renyi ")))
-    raise ValueError(f"not a meter: {str(name)[:40]}")
-
-
-def best_order(budget: Budget) -> int:
-    """The integer order at which a Renyi filter admits most Gaussian releases."""
-    if budget.delta <= 0:
-        raise ValueError(f"an 'rdp' filter needs a positive delta; got {budget}")
-    return max(
-        range(2, 1025),
-        key=lambda a: RenyiMeter(a).capacity(budget) / a,
-    )
+        blocks = f", {self.blocks:.0%} set aside for blocks" if self.blocks else ""
+        return f"{names}{blocks}"
 
 
 @dataclass(frozen=True)
@@ -280,11 +164,7 @@ class Shares:
 def shares(rule: Filter, budget: Budget) -> Shares:
     """How `rule` divides `budget`; every rounding is downwards."""
     ideal = gaussian.ideal_delta(budget.delta)
-    kept = Fraction(budget.delta) - Fraction(ideal)
-    for_samplers = Fraction(0)
-    if kept > 0 and budget.epsilon < 700:
-        share = down(float(kept) / (1 + math.exp(budget.epsilon)), 4)
-        for_samplers = Fraction(max(0.0, share))
+    for_samplers = _for_samplers(budget)
     blocks = Fraction(rule.blocks)
     block_epsilon = Fraction(budget.epsilon) * blocks
     block_delta = Fraction(ideal) * blocks
@@ -296,6 +176,14 @@ def shares(rule: Filter, budget: Budget) -> Shares:
     meter_budget = Budget(meter_epsilon, meter_delta)
     capacities = {m.account: m.capacity(meter_budget) for m in rule.meters}
     return Shares(meter_budget, capacities, block_epsilon, block_delta, for_samplers)
+
+
+def _for_samplers(budget: Budget) -> Fraction:
+    """The most that the samplers' distances may add up to under `budget`."""
+    aside = Fraction(budget.delta) - Fraction(gaussian.ideal_delta(budget.delta))
+    if aside <= 0 or budget.epsilon >= 700:
+        return Fraction(0)
+    return Fraction(max(0.0, down(float(aside) / (1 + math.exp(budget.epsilon)), 4)))
 
 
 def spends(
@@ -381,7 +269,7 @@ def _block(
 
 
 def add(totals: Amounts, spend: Amounts) -> Amounts:
-    """The totals after one more spend; exact, and a used-up meter stays used up."""
+    """The exact totals after one more spend; a used-up meter stays used up."""
     after = dict(totals)
     for account, amount in spend.items():
         before = after.get(account, Fraction(0))
@@ -412,48 +300,77 @@ def spent_epsilon(rule: Filter, budget: Budget, totals: Amounts) -> float:
     """What the totals mean as one epsilon at the budget's delta (for messages)."""
     share = shares(rule, budget)
     blocks = totals.get(BLOCK_EPSILON) or Fraction(0)
-    found = [0.0]
+    by_meter = [0.0]
     if rule.meters and share.meter_budget is not None:
         delta = share.meter_budget.delta
-        found = [
+        by_meter = [
             math.inf if total is None else meter.epsilon(total, delta)
             for meter in rule.meters
             for total in [totals.get(meter.account, Fraction(0))]
         ]
-    return min(found) + float_up(blocks)
+    return min(by_meter) + float_up(blocks)
+
+
+def too_little_for_samplers(
+    rule: Filter, budget: Budget, totals: Amounts
+) -> str | None:
+    """Why the samplers' distances overdraw their account, in words; None if not.
+
+    A sampler at distance eta adds (1 + e^epsilon) * eta to delta, so a large epsilon
+    leaves no delta for any sampler.
+    """
+    needed = totals.get(SAMPLERS) or Fraction(0)
+    if needed <= shares(rule, budget).samplers:
+        return None
+    largest = _largest_epsilon(needed, budget.delta)
+    if largest is None:
+        return (
+            f"leaves too little of delta {budget.delta:g} for rounding in the noise"
+            " sampler. Open the ledger with a larger delta"
+        )
+    return (
+        f"is too large to enforce: at epsilon {printed_down(budget.epsilon)} too little"
+        f" of delta {budget.delta:g} is left for rounding in the noise sampler. Open"
+        f" the ledger with epsilon at most {largest}"
+    )
+
+
+def _largest_epsilon(needed: Fraction, delta: float) -> str | None:
+    """The largest epsilon, in 3 digits, whose share for samplers holds `needed`."""
+    low, high = 0.0, 700.0
+    while high - low > 1e-6:  # the share falls in epsilon
+        middle = (low + high) / 2
+        if _for_samplers(Budget(middle, delta)) >= needed:
+            low = middle
+        else:
+            high = middle
+    return printed_down(low, 3) if low > 0.01 else None
 
 
 def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
-    """Which account these totals overdraw, in words."""
+    """Which account of blocks or meters these totals overdraw, in words."""
     share = shares(rule, budget)
     zero = Fraction(0)
-    samplers = totals.get(SAMPLERS) or zero
-    if samplers > share.samplers:
-        return (
-            f"bring the samplers' statistical distances to {float(samplers):.3g} of"
-            f" {float(share.samplers):.3g}, which delta alone can pay for"
-        )
     delta = totals.get(BLOCK_DELTA) or zero
     if delta > share.block_delta:
         return f"bring delta to {_show(delta, share.block_delta)}"
     blocks = totals.get(BLOCK_EPSILON) or zero
     if blocks > share.block_epsilon:
-        kept = " set aside for blocks" if rule.meters else ""
-        return f"bring epsilon to {_show(blocks, share.block_epsilon)}{kept}"
+        aside = " set aside for blocks" if rule.meters else ""
+        return f"bring epsilon to {_show(blocks, share.block_epsilon)}{aside}"
     assert share.meter_budget is not None
     without = totals | {BLOCK_EPSILON: zero}
     epsilon = spent_epsilon(rule, budget, without)
     room = share.meter_budget.epsilon
-    kept = f" ({budget.epsilon:g} less what is kept for blocks)" if rule.blocks else ""
-    return f"bring epsilon to {_show(epsilon, room)}{kept}"
+    aside = (
+        f" ({printed_down(budget.epsilon)} less the share for blocks)"
+        if rule.blocks
+        else ""
+    )
+    return f"bring epsilon to {_show(epsilon, room)}{aside}"
 
 
 def _show(spent: float | Fraction, room: float | Fraction) -> str:
-    """ "spent of room", with enough digits that the two do not look equal."""
-    spent, room = float_up(Fraction(spent)) if spent < math.inf else spent, float(room)
-    if not math.isfinite(spent):
-        return f"infinity of {room:.6g}"
-    for digits in (4, 6, 10):
-        if f"{spent:.{digits}g}" != f"{room:.{digits}g}":
-            return f"{spent:.{digits}g} of {room:.6g}"
-    return f"{spent!r} of {room!r}"
+    """ "spent of room", rounded up and down, so that the two never look equal."""
+    spent = float_up(Fraction(spent)) if spent < math.inf else math.inf
+    return f"{printed_up(spent)} of {printed_down(float_down(Fraction(room)))}"

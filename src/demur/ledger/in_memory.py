@@ -1,4 +1,4 @@
-"""The ledger of a release that was given none: in memory, and filled to the brim."""
+"""Default ledgers: in memory, for a release that was given no ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demur.core import accounting
 from demur.core.accounting.events import Pure
 from demur.core.accounting.gaussian import ideal_delta
 from demur.core.adjacency import Ball, Unit
-from demur.core.cost import Cost, Fixed
+from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.declaration import Declaration
 from demur.core.errors import NotPriced, NotPrivate
 from demur.core.rounding import up
@@ -17,19 +17,19 @@ from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
 from demur.ledger.ledger import Ledger
 
-DELTA = 1e-6  # at which a release without a ledger is read, if nothing else says
-_SMALLEST = 2.0**-1022  # the least budget there is
+DELTA = 1e-6  # the delta of a release without a ledger, unless the engine has one
+_SMALLEST = 2.0**-1022  # the smallest budget
 
 
 @dataclass(frozen=True)
 class LedgerLeftBehind:
-    """Stands where a ledger was, in a pickle: a fit must not go on without it."""
+    """Takes the place of a ledger in a pickle, so that no release goes uncharged."""
 
     dataset: str
 
 
 def left_behind(ledger: object) -> object:
-    """What a pickle holds in place of a ledger."""
+    """What a pickle holds in place of a ledger; anything else is unchanged."""
     if isinstance(ledger, Ledger):
         return LedgerLeftBehind(ledger.terms.dataset)
     return ledger
@@ -48,9 +48,8 @@ def ledger_or_in_memory(
     if isinstance(ledger, LedgerLeftBehind):
         raise NotPrivate(
             "this object was copied to another process or loaded from a file, and its"
-            f" ledger {ledger.dataset!r} stayed behind: a release here would not be"
-            " charged to it. Set ledger= to the opened ledger (or to None, for a"
-            " release that is not recorded). Nothing was spent."
+            f" ledger {ledger.dataset!r} stayed behind. Set ledger= to the opened"
+            " ledger, or to None for a release that is not recorded. Nothing was spent."
         )
     if not isinstance(ledger, Ledger):
         raise TypeError(
@@ -63,9 +62,9 @@ def ledger_or_in_memory(
 def ledger_for(
     ledger: object, declaration: Declaration, unit: Unit | None = None
 ) -> Ledger:
-    """The ledger given, or one in memory that this one declaration fills.
+    """The ledger given, or one in memory whose budget this one declaration uses up.
 
-    It is read at `unit`, by default the first that the declaration speaks of.
+    Its unit is `unit`, by default the first that the declaration is stated at.
     """
     if ledger is not None:
         return ledger_or_in_memory(ledger, Budget(1.0), unit=_first(declaration.cost))
@@ -90,9 +89,11 @@ def whole_budget(declaration: Declaration, unit: Unit) -> Budget:
 
 
 def _first(cost: Cost) -> Unit:
+    """The first unit of a cost; of a curve the ball where it saturates, or of 1."""
     term = cost.terms[0]
     if isinstance(term, Fixed):
         return term.unit
-    curve = getattr(term, "sensitivity", None) or getattr(term, "distance", None)
-    radius = curve.knots[-1][0] if curve is not None else 0.0
+    curve = term.distance if isinstance(term, PureOverBalls) else term.sensitivity
+    last = curve.knots[-1][0]
+    radius = last if curve.saturates else min(1.0, last)
     return Ball(radius or 1.0, space=term.space)

@@ -1,14 +1,13 @@
-"""The ledger: one durable ledger that every engine charges before noise is drawn.
+"""The ledger that every engine charges before noise is drawn: opening and closing it.
 
-The order is always: check, price, write the entry, and only then draw. `charge`
-returns after the entry is durable; a crash later leaves it spent. Nothing is ever
-refunded and there is no reset.
+`demur.ledger.writer` has what is written to it, `demur.ledger.reader` what is read.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
 from demur.core.digest import digest_of_text
-from demur.core.entropy import OsEntropy
-from demur.core.errors import (
-    LedgerMismatch,
-)
+from demur.core.errors import LedgerMismatch
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
@@ -34,22 +30,16 @@ from demur.ledger.filters import Filter
 from demur.ledger.terms import Terms
 from demur.ledger.writer import LedgerWriter
 
-_OS = OsEntropy()
-_LARGEST_RESERVATION = 2**40
-
 
 class Ledger(LedgerWriter):
     """A ledger of charges with a budget for each unit.
 
     In memory, for one process:
 
-    >>> from demur.core.adjacency import AddOrRemoveOne
-    >>> from demur.core.cost import Cost, Fixed
-    >>> from demur.core.accounting.events import Gaussian
+    >>> from demur import AddOrRemoveOne
+    >>> from demur.mechanisms import Gaussian
     >>> ledger = Ledger(Budget(epsilon=2.0, delta=1e-6), unit=AddOrRemoveOne())
-    >>> count = Declaration(
-    ...     "a noisy count", Cost((Fixed(AddOrRemoveOne(), Gaussian(4.0)),))
-    ... )
+    >>> count = Gaussian(4.0, {AddOrRemoveOne(): 1.0})
     >>> entry = ledger.charge(count, label="visitors")
     >>> round(ledger.epsilon(), 3)
     1.061
@@ -66,7 +56,7 @@ class Ledger(LedgerWriter):
         dataset: str = "in memory",
         maps: Iterable[LipschitzMap] = (),
     ) -> None:
-        """A ledger in memory; see `open` for one that lasts."""
+        """A ledger in memory, for this process; see `open` for a durable one."""
         if isinstance(budget, Budget):
             if unit is None:
                 raise TypeError(
@@ -116,9 +106,9 @@ class Ledger(LedgerWriter):
             if not place.exists():
                 if tip is not None or budgets is None:
                     raise LedgerMismatch(
-                        f"there is no ledger at {shown_address(url)}. Nothing was"
-                        " created. The first opening makes one: Ledger.open(place,"
-                        " dataset=..., budgets={unit: Budget(...)}), without tip="
+                        f"there is no ledger at {shown_address(url)}. To create one,"
+                        " call Ledger.open(place, dataset=..., budgets={unit:"
+                        " Budget(...)}) without tip=. Nothing was created."
                     )
                 first = Terms.make(
                     dataset="" if dataset is None else dataset,
@@ -154,11 +144,12 @@ class Ledger(LedgerWriter):
             row = connection.execute(sa.select(tables.ledger)).one()
         self.terms = Terms.from_text(row.terms)
         self.id: str = row.ledger_id
-        folder = keys or place.keys_folder
-        if folder is None and place.durable:
-            folder = keys_folder() / self.id
-        self._keys = KeyStore(folder if place.durable else None)
-        self._handed_out = {}
+        folder: Path | None = None
+        if place.durable:
+            chosen = keys or place.keys_folder or keys_folder() / self.id
+            folder = chosen.expanduser().absolute()  # wherever the process goes later
+        self._keys = KeyStore(folder)
+        self._keys_in_use, self._keys_lock = {}, threading.Lock()
 
     def _check_asked(
         self,
@@ -169,27 +160,27 @@ class Ledger(LedgerWriter):
         testing: bool | None,
         signer: str | None,
     ) -> None:
-        """Refuse what was asked for and is not so; what was left out is as it is."""
-        kept = self.terms
-        known: Mapping[Any, Budget] = dict(kept.budgets)
-        kept.must_equal(
+        """Refuse terms that are not the ledger's; those left out are not compared."""
+        own = self.terms
+        known: Mapping[Any, Budget] = dict(own.budgets)
+        own.must_equal(
             Terms.make(
-                dataset=kept.dataset if dataset is None else dataset,
+                dataset=own.dataset if dataset is None else dataset,
                 budgets=known if budgets is None else budgets,
-                filter=kept.filter if filter is None else filter,
-                maps=kept.maps if maps is None else maps,
-                signer=kept.signer,
-                testing=kept.testing if testing is None else testing,
+                filter=own.filter if filter is None else filter,
+                maps=own.maps if maps is None else maps,
+                signer=own.signer,
+                testing=own.testing if testing is None else testing,
             )
         )
-        if signer is not None and kept.signer != signer:
+        if signer is not None and own.signer != signer:
             raise LedgerMismatch(
-                f"this ledger is signed by {kept.signer or 'nobody'}; the key given"
+                f"this ledger is signed by {own.signer or 'nobody'}; signing_key"
                 f" belongs to {signer}. Nothing was spent."
             )
 
     def close(self) -> None:
-        """Close the ledger's connections."""
+        """Close the ledger's connections; one in memory is gone with its entries."""
         self._store.close()
 
     def __enter__(self) -> Ledger:

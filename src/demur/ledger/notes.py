@@ -1,8 +1,8 @@
-"""What is known about an entry beyond its cost: an audit, a utility, a deletion.
+"""Notes: facts about an entry beyond its cost, such as an audit or a deletion.
 
 A note is a row of the chain like any other (durable, linked, signed) and costs nothing.
-The ledger cannot tell whether a fact is safe to publish: it must be computed from
-releases and public data alone. A training accuracy, for one, is not.
+The ledger cannot check whether a fact is safe to publish: it must be computed from
+releases and public data alone. A training accuracy, for example, is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST = 65_536
 
 @dataclass(frozen=True)
 class Note:
-    """One fact about one entry: what it is about, the facts, and when it was noted."""
+    """Facts about one entry: their subject, the facts, and when they were noted."""
 
     sequence: int
     entry_id: str

@@ -1,4 +1,4 @@
-"""What a ledger says: entries, notes, readings, budgets and their state, the chain.
+"""The reading half of a ledger: entries, notes, readings, budget status, the chain.
 
 Everything here follows from the rows and the terms; nothing is written.
 """
@@ -6,7 +6,7 @@ Everything here follows from the rows and the terms; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,6 +18,7 @@ from demur.core.digest import digest_of_text
 from demur.core.entry import Entry
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.core.promise import Promise
+from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
 from demur.ledger import amounts, filters, rows, tables
 from demur.ledger.budget import Budget
@@ -29,7 +30,7 @@ from demur.ledger.verification import Verification, verify_rows
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """One budget of a ledger and what is left of it."""
+    """One budget of a ledger and what is spent of it, as the filter counts it."""
 
     unit: Unit
     budget: Budget
@@ -52,7 +53,8 @@ class LedgerReader:
         body = rows.body_of(connection, entry.id, "charge")
         if body is None:
             raise DemurError(
-                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this ledger"
+                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this ledger: use"
+                " the ledger that it was charged to. Nothing was spent."
             )
         return body
 
@@ -77,18 +79,18 @@ class LedgerReader:
     def entries(self) -> list[Entry]:
         """Every charge of the ledger, in order."""
         with self._store.read() as connection:
-            found = rows.charges(connection)
-        return [self._entry(*row) for row in found]
+            charged = rows.charges(connection)
+        return [self._entry(*row) for row in charged]
 
     def notes(
         self, entry: Entry | None = None, about: str | None = None
     ) -> tuple[Note, ...]:
-        """The notes of the ledger in order: of one entry, about one thing, or all."""
+        """The notes of the ledger in order: of one entry, about one subject, or all."""
         with self._store.read() as connection:
-            found = rows.notes(connection, entry.id if entry else None)
+            noted = rows.notes(connection, entry.id if entry else None)
         return tuple(
             Note(sequence, body["id"], body["about"], body["facts"], body["time"])
-            for sequence, body in found
+            for sequence, body in noted
             if about in (None, body["about"])
         )
 
@@ -96,18 +98,18 @@ class LedgerReader:
         """The charge that was made with this idempotency key, if there is one.
 
         `settled` takes the ledger's lock first: a charge whose answer was lost is there
-        by then, or never will be. A plain look may come before its commit is over.
+        by then, or never will be. Without it, the look may come before the commit.
         """
 
         def look(connection: Connection, again: bool = False) -> Entry | None:
             if settled:
                 tables.lock_ledger(connection)
-            found = rows.charge_by_key(connection, idempotency_key)
-            if found is None:
+            charged = rows.charge_by_key(connection, idempotency_key)
+            if charged is None:
                 return None
-            sequence, body = found
-            declared = rows.declaration(connection, body["declaration"])
-            return self._entry(sequence, body, declared)
+            sequence, body = charged
+            declaration = rows.declaration(connection, body["declaration"])
+            return self._entry(sequence, body, declaration)
 
         if settled:
             return self._store.persist(look)
@@ -127,30 +129,32 @@ class LedgerReader:
     def reading(
         self, unit: Unit | None = None, *, delta: float | None = None
     ) -> Reading:
-        """The whole ledger at `unit` (default: its one budget's), tight.
+        """The tight cost of the whole ledger at `unit` (default: its one budget's).
 
-        An entry that says nothing about the unit makes the reading fail by name.
-        Deletions are never added to a privacy cost, nor the other way round.
+        If an entry states no cost at the unit, `NotCovered` names that entry. Deletions
+        are never added to a privacy cost, nor the other way round.
         """
         unit = self._default_unit(unit)
         budget = dict(self.terms.budgets).get(unit)
         if delta is None:
             deltas = {b.delta for _, b in self.terms.budgets}
             if budget is None and len(deltas) > 1:
-                raise TypeError(f"delta must be given: {unit} has no budget here")
+                raise TypeError(
+                    f"delta must be given: {unit} has no budget in this ledger"
+                )
             delta = budget.delta if budget else deltas.pop()
         validate.probability(delta=delta)
         with self._store.read() as connection:
             groups = rows.groups(connection)
-            kept = rows.profiles(connection)
-        found = read(groups, unit, delta, self.terms.maps, kept)
+            profiles = rows.profiles(connection)
+        reading = read(groups, unit, delta, self.terms.maps, profiles)
         if budget is None:
-            return found
+            return reading
         (status,) = [s for s in self.status() if s.unit == unit]
-        return Reading(**(vars(found) | {"enforced_epsilon": status.spent_epsilon}))
+        return replace(reading, enforced_epsilon=status.spent_epsilon)
 
     def epsilon(self, delta: float | None = None, unit: Unit | None = None) -> float:
-        """The epsilon of the whole ledger at `unit` and `delta`, tight."""
+        """The tight epsilon of the whole ledger at `unit` and `delta`."""
         return self.reading(unit, delta=delta).epsilon
 
     def status(self) -> tuple[BudgetStatus, ...]:
@@ -176,8 +180,9 @@ class LedgerReader:
         lines = [f"Ledger {self.terms.dataset!r}, filter {self.terms.filter}"]
         for status in self.status():
             lines.append(
-                f"  {status.unit}: {status.spent_epsilon:.4g} of"
-                f" {status.budget.epsilon:g} at delta {status.budget.delta:g}"
+                f"  {status.unit}: {printed_up(status.spent_epsilon)} of"
+                f" {printed_down(status.budget.epsilon)} at delta"
+                f" {status.budget.delta:g}"
             )
         lines += [f"  {e.sequence}. {e.label}" for e in self.entries()]
         return "\n".join(lines)
@@ -185,7 +190,7 @@ class LedgerReader:
     # -- trust -----------------------------------------------------------------
 
     def tip(self) -> Tip:
-        """The tip of the chain; keep it elsewhere to find a cut or a rewrite."""
+        """The tip of the chain; stored elsewhere, it shows a cut or a rewrite."""
         with self._store.read() as connection:
             row = connection.execute(
                 sa.select(tables.ledger.c.sequence, tables.ledger.c.hash)
@@ -194,12 +199,12 @@ class LedgerReader:
 
     def _contains(self, tip: Tip) -> None:
         with self._store.read() as connection:
-            found = (
+            stored = (
                 rows.hash_at(connection, tip.sequence)
                 if tip.sequence
                 else digest_of_text(self.terms.to_text())
             )
-        if found != tip.hash:
+        if stored != tip.hash:
             raise LedgerDamaged(
                 f"the ledger does not contain the exported tip {tip}: it was restored"
                 " from an older copy, cut off or rewritten. What was spent since then"
@@ -209,10 +214,10 @@ class LedgerReader:
     def verify(
         self, tip: Tip | str | None = None, *, signer: str | None = None
     ) -> Verification:
-        """Check every row, link, signature, total and stored curve of the ledger.
+        """The result of checking every row, link, signature, total and stored profile.
 
-        `tip` is an exported tip; `signer` the public key (hexadecimal) that must
-        have signed every row. Without them the answer says what it cannot know.
+        `tip` is an exported tip; `signer` is the public key (hexadecimal) that must
+        have signed every row. Without them the result lists what cannot be known.
         """
         wanted = Tip.parse(tip) if isinstance(tip, str) else tip
         with self._store.read() as connection:

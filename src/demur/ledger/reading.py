@@ -1,8 +1,8 @@
-"""Reading a ledger at a unit: each entry is asked what it costs there.
+"""Readings: the cost of a whole ledger at one unit.
 
 A reading is tight: it prices the whole multiset of entries at once (closed forms,
-Renyi, privacy loss distributions). It is exact about entries fixed in advance; for
-entries chosen adaptively the enforced figure is the filter's, given beside it.
+Renyi, privacy loss distributions). It holds for entries fixed in advance; for entries
+chosen adaptively the filter's figure holds, which is given beside it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.entry import epsilon_with_slack
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.rounding import up
+from demur.core.rounding import printed_up, up
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a ledger costs at one unit.
+    """The cost of a ledger at one unit.
 
-    - `enforced_epsilon`: the filter's figure, good whatever choices were adaptive;
-      None at a unit without a budget.
+    - `enforced_epsilon`: the filter's figure, which holds whatever choices were
+      adaptive; None at a unit without a budget.
     - `left_out`: entries that are deletions in a privacy reading, or the reverse.
     """
 
@@ -44,8 +44,8 @@ class Reading:
     def __str__(self) -> str:
         stamp = "" if self.private else "NOT PRIVATE (seeded noise): "
         return (
-            f"{stamp}epsilon {self.epsilon:.4g} at delta {self.delta:g} for {self.unit}"
-            f" over {self.entries} entries"
+            f"{stamp}epsilon {printed_up(self.epsilon)} at delta {self.delta:g} for"
+            f" {self.unit} over {self.entries} entries"
         )
 
 
@@ -80,8 +80,8 @@ def read(
             event = cost.at(unit, maps)
         except (NotCovered, NotPriced) as error:
             raise type(error)(
-                f"the ledger cannot be read at {unit}: the entry {group.example!r}"
-                f" says nothing there. {error}"
+                f"the ledger cannot be read at {unit}, because of the entry"
+                f" {group.example!r}: {error}"
             ) from error
         entries += group.entries
         private = private and group.private
@@ -110,5 +110,5 @@ def declaration_from_text(text: str) -> Declaration:
 
 
 def event_digest(event: Event) -> str:
-    """The name under which an event's profile is kept."""
+    """The name under which an event's profile is stored."""
     return digest_of_text(repr(event))

@@ -1,4 +1,4 @@
-"""Many runs of one mechanism, paid for at once and handed out one by one."""
+"""Reservations: many runs of a mechanism, paid for at once and drawn one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demur.core.entry import Entry
 
 @dataclass(frozen=True)
 class Draw:
-    """One use of a reservation: the entry that paid, and which use this is."""
+    """One run of a reservation: the entry that paid, and the number of the run."""
 
     entry: Entry
     index: int
@@ -52,9 +52,9 @@ class Reservation:
     def draw_many(self, count: int) -> tuple[Draw, ...]:
         """The next `count` draws in one durable row, or none if fewer are left.
 
-        One transaction for all of them: so a busy client takes a thousand and uses them
-        by itself, one by one. They are its own from now on. Those it has not used when
-        it ends are lost: paid, and never handed out again.
+        They take one transaction, so a busy client can take a thousand and use them one
+        by one. Those it has not used when it ends are lost: paid, and never handed out
+        again.
         """
         validate.count(count=count)
         return self._draw_many(self.entry, int(count))

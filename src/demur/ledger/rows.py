@@ -1,4 +1,4 @@
-"""The rows of a ledger: how they are written, found and counted. SQL, no decisions."""
+"""SQL of a ledger: how its rows are written, found and counted."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _DECLARATION = sa.select(tables.declarations.c.body).where(
 )
 
 
-class KeptProfile(NamedTuple):
-    """A curve of a subsampled event, as it is stored."""
+class StoredProfile(NamedTuple):
+    """The privacy profile of a subsampled event, as it is stored."""
 
     event: Event
     digest: str
@@ -107,9 +107,7 @@ def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | No
 def draws(connection: Connection, entry_id: str) -> int:
     """How many draws of a reservation were handed out."""
     rows = tables.rows
-    # A row without a count is one draw, as a ledger of schema 1 wrote it.
-    handed_out = sa.func.sum(sa.func.coalesce(rows.c.count, 1))
-    statement = sa.select(sa.func.coalesce(handed_out, 0)).where(
+    statement = sa.select(sa.func.coalesce(sa.func.sum(rows.c.count), 0)).where(
         rows.c.entry_id == entry_id, rows.c.kind == "draw"
     )
     return int(connection.execute(statement).scalar_one())
@@ -134,99 +132,108 @@ def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]
     statement = sa.select(rows.c.sequence, rows.c.body).where(rows.c.kind == "note")
     if entry_id is not None:
         statement = statement.where(rows.c.entry_id == entry_id)
-    found = connection.execute(statement.order_by(rows.c.sequence))
-    return [(int(row.sequence), json.loads(row.body)) for row in found]
+    result = connection.execute(statement.order_by(rows.c.sequence))
+    return [(int(row.sequence), json.loads(row.body)) for row in result]
 
 
 def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
-    """Every charge, in order, with what it declared."""
+    """Every charge, in order, with its declaration."""
     rows = tables.rows
-    said = {
+    declared = {
         row.digest: row.body
         for row in connection.execute(sa.select(tables.declarations))
+        if digest_of_text(row.body) == row.digest
     }
     statement = (
         sa.select(rows.c.sequence, rows.c.body)
         .where(rows.c.kind == "charge")
         .order_by(rows.c.sequence)
     )
-    found = []
+    charged = []
     for row in connection.execute(statement):
         body = json.loads(row.body)
         name = body["declaration"]
-        if name not in said:
-            raise LedgerDamaged(f"row {row.sequence}: its declaration is missing")
-        found.append((row.sequence, body, declaration_from_text(said[name])))
-    return found
+        if name not in declared:
+            raise LedgerDamaged(
+                f"row {row.sequence}: its declaration is missing or was edited. Verify"
+                " the ledger, and go back to an intact copy."
+            )
+        charged.append((row.sequence, body, declaration_from_text(declared[name])))
+    return charged
 
 
 def declaration(connection: Connection, name: str) -> Declaration:
     """A declaration by its digest."""
     text = connection.execute(_DECLARATION, {"name": name}).scalar_one_or_none()
-    if text is None:
-        raise LedgerDamaged(f"the declaration {name[:12]}... is missing")
+    if text is None or digest_of_text(text) != name:
+        raise LedgerDamaged(
+            f"the declaration {name[:12]}... is missing or was edited. Verify the"
+            " ledger, and go back to an intact copy."
+        )
     return declaration_from_text(text)
 
 
-def profiles_of(declared: Declaration, count: int = 1) -> dict[str, KeptProfile]:
-    """Curves of the subsampled events of a declaration, by the event's digest.
+def profiles_of(declaration: Declaration, count: int = 1) -> dict[str, StoredProfile]:
+    """Profiles of the subsampled events of a declaration, by the event's digest.
 
-    Of all `count` runs at once: composing a stored curve of one run a thousand times
-    would cost a reading a percent of its epsilon.
+    They are of all `count` runs at once: composing a stored profile of one run a
+    thousand times would add a percent to the epsilon of a reading.
     """
-    kept: dict[str, KeptProfile] = {}
-    for term in declared.cost.terms:
+    stored: dict[str, StoredProfile] = {}
+    for term in declaration.cost.terms:
         if not isinstance(term, Fixed):
             continue
         event = events.Repeated(term.event, count) if count > 1 else term.event
         profile = accounting.profile_of(event)
         if profile is not None:
             data = profile.to_bytes()
-            kept[event_digest(event)] = KeptProfile(event, digest_of_text(data), data)
-    return kept
+            digest = digest_of_text(data)
+            stored[event_digest(event)] = StoredProfile(event, digest, data)
+    return stored
 
 
-def keep(
-    connection: Connection, text: str, curves: dict[str, KeptProfile]
+def store_shared(
+    connection: Connection, text: str, curves: dict[str, StoredProfile]
 ) -> dict[str, str]:
-    """Store what equal entries share, once; the digests of the curves that count.
+    """Store a declaration and its profiles once for all equal entries.
 
-    A curve that is there already stays, whatever machine computed it: two machines may
-    differ in the last bit, and both are upper bounds.
+    Returns the digests of the stored profiles. One that is there already stays, on
+    whatever machine it was computed: two machines may differ in the last bit, and both
+    profiles are upper bounds.
     """
-    name, said, kept = digest_of_text(text), tables.declarations, tables.profiles
+    name, stored = digest_of_text(text), tables.profiles
     if connection.execute(_DECLARATION, {"name": name}).first() is None:
-        connection.execute(said.insert().values(digest=name, body=text))
-    counted = {}
+        connection.execute(tables.declarations.insert().values(digest=name, body=text))
+    digests = {}
     for key, curve in sorted(curves.items()):
         before = connection.execute(
-            sa.select(kept.c.digest).where(kept.c.event == key)
+            sa.select(stored.c.digest).where(stored.c.event == key)
         ).scalar_one_or_none()
-        counted[key] = before or curve.digest
+        digests[key] = before or curve.digest
         if before is None:
             connection.execute(
-                kept.insert().values(
+                stored.insert().values(
                     event=key,
                     digest=curve.digest,
                     event_body=canonical(events.to_json(curve.event)),
                     body=curve.data,
                 )
             )
-    return counted
+    return digests
 
 
 def profiles(connection: Connection) -> dict[Event, Profile]:
-    """Every stored curve that is whole, by its event."""
-    kept: dict[Event, Profile] = {}
+    """Every stored profile that is intact, by its event."""
+    intact: dict[Event, Profile] = {}
     for row in connection.execute(sa.select(tables.profiles)):
         if is_whole(row):  # If not, a reading builds it anew and `verify` reports it.
             event = events.from_json(json.loads(row.event_body))
-            kept[event] = Profile.from_bytes(row.body)
-    return kept
+            intact[event] = Profile.from_bytes(row.body)
+    return intact
 
 
 def is_whole(row: Any) -> bool:
-    """Whether a stored curve is the one its digest names, for the event it names."""
+    """Whether a stored profile has the digest and the event of its row."""
     try:
         event = events.from_json(json.loads(row.event_body))
     except (ValueError, RecursionError):
@@ -236,7 +243,7 @@ def is_whole(row: Any) -> bool:
 
 def groups(connection: Connection) -> list[Group]:
     """Equal declarations, counted by the database: a reading parses each once."""
-    rows, said = tables.rows, tables.declarations
+    rows, declarations = tables.rows, tables.declarations
     # By count as well: the product is taken here, where no sum can overflow.
     grouped = (
         sa.select(
@@ -253,7 +260,7 @@ def groups(connection: Connection) -> list[Group]:
     example = rows.alias()
     statement = (
         sa.select(
-            said.c.body.label("said"),
+            declarations.c.body.label("declared"),
             grouped.c.declaration,
             grouped.c.noise,
             grouped.c.entries,
@@ -262,27 +269,27 @@ def groups(connection: Connection) -> list[Group]:
         )
         .select_from(grouped)
         .join(example, example.c.sequence == grouped.c.first)
-        .outerjoin(said, grouped.c.declaration == said.c.digest)
+        .outerjoin(declarations, grouped.c.declaration == declarations.c.digest)
         .order_by(grouped.c.first)
     )
-    found = []
+    equal = []
     for row in connection.execute(statement):
         label = str(json.loads(row.example)["label"])
-        if row.said is None or digest_of_text(row.said) != row.declaration:
+        if row.declared is None or digest_of_text(row.declared) != row.declaration:
             raise LedgerDamaged(
-                f"what {label!r} declared is missing or was edited: the ledger cannot"
-                " be read. Verify it, and go back to a whole copy."
+                f"the declaration of {label!r} is missing or was edited: the ledger"
+                " cannot be read. Verify it, and go back to an intact copy."
             )
-        found.append(
+        equal.append(
             Group(
-                declaration_from_text(row.said),
+                declaration_from_text(row.declared),
                 int(row.entries),
                 int(row.entries) * int(row.runs),
                 label,
                 row.noise == "os",
             )
         )
-    return found
+    return equal
 
 
 def hash_at(connection: Connection, sequence: int) -> str | None:

@@ -1,7 +1,7 @@
 """Series for charts: what a ledger spent over time, and its cost at many units.
 
-Both are what the ledger itself says (`status`, `reading`), for many points at once: the
-rows are read once and not once for each point.
+They equal `Ledger.status` and `Ledger.reading` at each point, but the rows are read
+once for all points.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Moment:
 
 
 def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
-    """The state after each charge; of a long ledger `most` moments with the last one.
+    """What was spent after each charge, at `most` moments that include the last one.
 
     The last moment is `ledger.status()`.
     """
@@ -45,7 +45,7 @@ def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
     terms = ledger.terms
     totals: list[Amounts] = [{} for _ in terms.budgets]
     step = max(1, -(-len(rows) // most))
-    found = []
+    moments = []
     for i, (sequence, text) in enumerate(rows):
         body = json.loads(text)
         for position, spent in enumerate(body["spent"]):
@@ -57,8 +57,8 @@ def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
                 filters.spent_epsilon(terms.filter, budget, total)
                 for (_, budget), total in zip(terms.budgets, totals, strict=True)
             )
-            found.append(Moment(sequence, body["time"], spent_now))
-    return tuple(found)
+            moments.append(Moment(sequence, body["time"], spent_now))
+    return tuple(moments)
 
 
 def groups_of(ledger: Ledger) -> list[Group]:
@@ -73,19 +73,19 @@ def over_units(
     delta: float,
     groups: Sequence[Group] | None = None,
 ) -> list[float | None]:
-    """The tight epsilon at each unit; None where an entry says nothing about it.
+    """The tight epsilon at each unit; None where an entry states no cost.
 
     With `groups` only those entries of the ledger are read.
     """
     with ledger._store.read() as connection:
         chosen = journal.groups(connection) if groups is None else list(groups)
-        kept = journal.profiles(connection)
-    found: list[float | None] = []
+        profiles = journal.profiles(connection)
+    epsilons: list[float | None] = []
     for unit in units:
         try:
-            reading = read(chosen, unit, delta, ledger.terms.maps, kept)
+            reading = read(chosen, unit, delta, ledger.terms.maps, profiles)
         except (NotCovered, NotPriced):
-            found.append(None)
+            epsilons.append(None)
         else:
-            found.append(reading.epsilon)
-    return found
+            epsilons.append(reading.epsilon)
+    return epsilons

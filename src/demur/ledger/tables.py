@@ -1,9 +1,9 @@
-"""The tables of a ledger, and the one lock that its writers share.
+"""The database tables of a ledger, and the one lock that its writers share.
 
 Every write first takes that lock, then reads the totals, then writes the row, the
-totals and the tip together (`durable.store` has the argument why a lost answer is paid
-once). In SQLite it is the write lock, taken by BEGIN IMMEDIATE before anything is read;
-in PostgreSQL the tip row and the budget rows, SELECT ... FOR UPDATE.
+totals and the tip together (`durable.store` proves that a lost answer is paid once). In
+SQLite it is the write lock, taken by BEGIN IMMEDIATE before anything is read; in
+PostgreSQL it is the tip row and the budget rows, by SELECT ... FOR UPDATE.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LedgerStore(Store):
     def prepare(
         self, terms: str, ledger_id: str, genesis: str, budget_count: int
     ) -> None:
-        """Create the tables and the ledger, unless they are there; migrate old ones."""
+        """Create the tables and the ledger, unless they are there."""
         with self.write() as connection:
             if not self.is_sqlite:
                 # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
@@ -111,26 +111,24 @@ class LedgerStore(Store):
         if self.path is not None and not self.path.exists():
             return False
         with self.read() as connection:
-            tables = set(sa.inspect(connection).get_table_names())
-            if ledger.name in tables:
+            names = set(sa.inspect(connection).get_table_names())
+            if ledger.name in names:
                 return connection.execute(sa.select(ledger.c.id)).first() is not None
         # A file holds one ledger and nothing else; a database may hold a service too.
-        foreign = tables if self.path is not None else tables & {_OLD_NAME}
+        foreign = names if self.path is not None else names & {_OLD_NAME}
         if foreign:
-            what = (
-                "a ledger of an earlier demur" if _OLD_NAME in tables else "no ledger"
-            )
+            what = "of an earlier demur" if _OLD_NAME in names else "of no ledger"
             raise LedgerMismatch(
-                f"there is {what} at this address: {', '.join(sorted(foreign))[:200]}"
-                " are its tables. Give the ledger a place of its own. Nothing was"
-                " changed."
+                f"there are tables {what} at this address:"
+                f" {', '.join(sorted(foreign))[:200]}. Give the ledger an address of"
+                " its own. Nothing was changed."
             )
         return False
 
     def migrate(self) -> None:
         """Bring an older ledger to this version's schema; refuse a newer one.
 
-        A ledger that is up to date is only read: by those who may not write, too.
+        A ledger that is up to date is only read, so that read-only users can open it.
         """
         with self.read() as connection:
             version = connection.execute(
@@ -162,7 +160,7 @@ _TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 
 
 def lock_ledger(connection: Connection) -> tuple[int, str, list[str]]:
-    """Take the lock all writers share; the tip and the totals as they stand."""
+    """Take the lock that all writers share; returns sequence, hash and totals."""
     tip = connection.execute(_locked(_TIP, connection)).one()
     totals = connection.execute(_locked(_TOTALS, connection)).scalars()
     return int(tip.sequence), str(tip.hash), list(totals)

@@ -1,4 +1,4 @@
-"""The terms of a ledger: everything that is fixed when it is opened for the first time.
+"""The terms of a ledger: what is fixed when it is opened for the first time.
 
 They are the genesis of its hash chain, so none of them can change later.
 """
@@ -61,9 +61,9 @@ class Terms:
         signer: str | None = None,
         testing: bool = False,
     ) -> Terms:
-        """Terms from what a caller says; the default filter follows from delta.
+        """Terms from a caller's arguments; the default filter follows from delta.
 
-        Pure epsilons where every delta is 0, Gaussian releases otherwise.
+        It is the pure one where some delta is 0, the Gaussian one otherwise.
         """
         if not isinstance(budgets, Mapping) or not budgets:
             raise ValueError(
@@ -123,16 +123,16 @@ class Terms:
 
     def must_equal(self, asked: Terms) -> None:
         """Refuse to open a ledger under other terms than its own; show both."""
-        for name, kept, wanted in (
+        for name, own, wanted in (
             ("dataset", self.dataset, asked.dataset),
             ("budgets", dict(self.budgets), dict(asked.budgets)),
             ("filter", self.filter, asked.filter),
             ("maps", set(self.maps), set(asked.maps)),
             ("testing", self.testing, asked.testing),
         ):
-            if kept != wanted:
+            if own != wanted:
                 raise LedgerMismatch(
-                    f"this ledger was opened with {name} {_show(kept)}; asked for now:"
+                    f"this ledger was opened with {name} {_show(own)}; asked for now:"
                     f" {_show(wanted)}. The terms of a ledger never change: open"
                     " another ledger, or ask for these terms. Nothing was spent."
                 )

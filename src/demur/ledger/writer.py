@@ -1,13 +1,14 @@
-"""What is written into a ledger: charges, draws, commits and notes.
+"""The writing half of a ledger: charges, draws, commits and notes.
 
 The order is always: check, price, write the entry, and only then draw. A charge returns
 after its entry is durable; a crash later leaves it spent. Nothing is ever refunded and
-there is no reset. Engines use `paid` alone (`payment` says why).
+there is no reset. Engines use `paid` alone (see `demur.ledger.payment`).
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
 from demur.core import recording, validate
-from demur.core.declaration import Declaration, Mechanism
+from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.digest import digest_of_text
 from demur.core.entropy import Binding, NoiseKey, OsEntropy, Source, source_name
 from demur.core.entry import Entry
@@ -25,7 +26,6 @@ from demur.core.errors import (
     DemurError,
     IdempotencyConflict,
     LedgerMismatch,
-    LedgerUnreachable,
     NoiseReuse,
     NotPrivate,
     OutcomeUnknown,
@@ -48,7 +48,10 @@ class LedgerWriter(LedgerReader):
 
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
-    _handed_out: dict[str, WeakSet[NoiseKey]]
+    # Keys in use, by entry: a commit wipes them. The lock makes "take and note" one
+    # step, so that no key is taken while a commit wipes the others.
+    _keys_in_use: dict[str, WeakSet[NoiseKey]]
+    _keys_lock: threading.Lock
 
     def paid(
         self,
@@ -61,25 +64,27 @@ class LedgerWriter(LedgerReader):
         source: Source | None = None,
         block_delta: float | None = None,
     ) -> Payment:
-        """Charge, durably, or decline; the payment hands out the key of the noise.
+        """The payment for a mechanism, charged durably, with the key of its noise.
 
         Use it as a context: the end of the block commits the entry, an exception leaves
-        it spent (`demur.ledger.payment`).
+        it spent (`demur.ledger.payment`). A charge that does not fit is declined with
+        `BudgetExceeded`.
 
-        - `digest` binds the entry to the data it is for, as `mechanism.digest(value)`
-          gives it. It is kept under a secret key, so that nobody can test guesses
-          against the ledger.
+        - `digest` binds the entry to its input, as `mechanism.digest(value)` gives it.
+          It is stored under a secret key, so that nobody can test guesses against the
+          ledger.
         - `count` pays for that many runs at once (`payment.reservation`).
-        - the same `idempotency_key` with the same mechanism and input is the same
+        - The same `idempotency_key` with the same mechanism and input is the same
           entry, charged once: a restarted job finds it again.
-        - `source` is where the noise comes from: the operating system, or, in tests, a
+        - `source` is the entropy of the noise: the operating system, or, in tests, a
           `Seeded` source.
-        - `block_delta` is the delta a block is priced at, where the filter knows no
+        - `block_delta` is the delta that a block is priced at, where the filter has no
           better price for the event.
 
-        A server that is lost is asked again within `Timeouts.call`, and pays once. Then
-        `LedgerUnreachable` says that nothing was spent; `OutcomeUnknown` that it may
-        have been: repeat the call with the same idempotency key.
+        If the server is lost, the charge is repeated within `Timeouts.call`, and pays
+        once. After that, `LedgerUnreachable` means that nothing was spent and
+        `OutcomeUnknown` that it may have been: repeat the call with the same
+        idempotency key.
 
         >>> from demur import AddOrRemoveOne, Budget, Ledger
         >>> from demur.mechanisms import Gaussian
@@ -114,10 +119,9 @@ class LedgerWriter(LedgerReader):
         source: Source | None = None,
         block_delta: float | None = None,
     ) -> Entry:
-        """Enter the cost of a release whose noise another program draws.
+        """The entry of a release whose noise another program draws.
 
-        It is `paid` without the key: for what another library released. The arguments
-        are those of `paid`.
+        It is `paid` without the key, with the same arguments.
         """
         return self.paid(
             mechanism,
@@ -139,11 +143,11 @@ class LedgerWriter(LedgerReader):
         source: Source | None = None,
         block_delta: float | None = None,
     ) -> Reservation:
-        """Pay for `count` runs at once; `draw()` hands them out and stops at `count`.
+        """A reservation of `count` runs; `draw()` hands them out and stops at `count`.
 
-        With an idempotency key a restarted job finds its reservation again, with the
-        draws already made still counted. The noise of the runs is drawn elsewhere, as
-        with `charge`; `paid(..., count=...)` hands out a key as well.
+        With an idempotency key a restarted job finds its reservation again, and the
+        draws already made still count. The noise of the runs is drawn by another
+        program, as with `charge`; `paid(..., count=...)` has a key as well.
         """
         return self.paid(
             mechanism,
@@ -159,8 +163,8 @@ class LedgerWriter(LedgerReader):
         """The payment of an earlier call with this key, to commit what it released.
 
         For a process that died after its release was durable elsewhere and before the
-        commit. None: there is no such entry, and there will not be one by a call that
-        is under way.
+        commit. None means that there is no such entry, and that no call under way will
+        write one.
         """
         entry = self.find(idempotency_key, settled=True)
         return None if entry is None else Payment(self, entry, None)
@@ -182,17 +186,17 @@ class LedgerWriter(LedgerReader):
             validate.name(idempotency_key=idempotency_key)
         if digest is not None:
             validate.name(digest=digest)
+        if not callable(getattr(source, "new_key", None)):
+            raise TypeError(
+                "source must be None, OsEntropy() or Seeded(seed); got"
+                f" {validate.shorten(source)}. Nothing was spent."
+            )
         if not source.private and self.durable and not self.terms.testing:
             raise NotPrivate(
                 "a seeded noise source is for tests, and this ledger is durable: use OS"
                 " entropy, or open a ledger with testing=True. Nothing was spent."
             )
-        declaration = mechanism.declaration()
-        if not isinstance(declaration, Declaration):
-            raise TypeError(
-                "mechanism must return a Declaration; got"
-                f" {type(declaration).__name__}. Nothing was spent."
-            )
+        declaration = declaration_of(mechanism)
         asked = recording.asked(declaration, count, label, private=source.private)
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
@@ -200,8 +204,7 @@ class LedgerWriter(LedgerReader):
         curves = rows.profiles_of(declaration, count)
         key, entry_id = source.new_key(), secrets.token_hex(16)
         salt = _salt(entry_id, idempotency_key)
-        bound = None if digest is None else self._keys.keyed_digest(digest, salt)
-        keep = bound is not None and idempotency_key is not None
+        keyed = None if digest is None else self._keys.keyed_digest(digest, salt)
         body: rows.Body = {
             "kind": "charge",
             "id": entry_id,
@@ -210,26 +213,22 @@ class LedgerWriter(LedgerReader):
             "declaration": digest_of_text(text),
             "count": count,
             "noise": source_name(source),
-            "input": bound,
+            "input": keyed,
             "idempotency_key": idempotency_key,
         }
         # The key is stored before the entry is durable: a task killed right after its
         # charge can still be repeated.
-        self._keys.put(entry_id, key, keep=keep)
+        self._keys.put(entry_id, key, keep=_repeatable(body))
         try:
             entry = self._write_charge(label, body, text, declaration, ways, curves)
-        except (
-            BudgetExceeded,
-            IdempotencyConflict,
-            LedgerMismatch,
-            LedgerUnreachable,
-        ):
-            self._keys.wipe(entry_id)
-            raise
-        except OutcomeUnknown:
-            # A repeat may find this entry, and draws with its key. Without an
-            # idempotency key nobody can ask for it: it is spent and never drawn.
-            if idempotency_key is None:
+        except BaseException as error:
+            # After a lost answer or an interrupt the entry may be there. A repeat finds
+            # it by its idempotency key and draws with its noise key; without one it is
+            # never drawn for.
+            in_doubt = isinstance(error, OutcomeUnknown) or not isinstance(
+                error, Exception
+            )
+            if not in_doubt or idempotency_key is None:
                 self._keys.wipe(entry_id)
             raise
         if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
@@ -245,21 +244,21 @@ class LedgerWriter(LedgerReader):
         text: str,
         declaration: Declaration,
         ways: Ways,
-        curves: dict[str, rows.KeptProfile],
+        curves: dict[str, rows.StoredProfile],
     ) -> Entry:
         """The transaction: find a repeat, or pay and append; durable on return."""
 
         def work(connection: Connection, again: bool) -> Entry:
-            sequence, last, stored = tables.lock_ledger(connection)
+            sequence, last, stored_totals = tables.lock_ledger(connection)
             earlier = self._same_charge(connection, body, again)
             if earlier is not None:
                 return earlier
-            totals = [amounts.from_text(text) for text in stored]
+            totals = [amounts.from_text(stored) for stored in stored_totals]
             spent = pay(self.terms, label, ways, totals)
             row = body | {
                 "time": clock.now(),
                 "spent": [None if s is None else amounts.to_data(s) for s in spent],
-                "profiles": rows.keep(connection, text, curves),
+                "profiles": rows.store_shared(connection, text, curves),
             }
             self._append(connection, sequence, last, row)
             for position, total in enumerate(totals):
@@ -289,8 +288,8 @@ class LedgerWriter(LedgerReader):
                     f" another {'mechanism' if name == 'declaration' else name}: use"
                     " a new key for a new charge. Nothing was spent."
                 )
-        declared = rows.declaration(connection, before["declaration"])
-        return self._entry(sequence, before, declared)
+        declaration = rows.declaration(connection, before["declaration"])
+        return self._entry(sequence, before, declaration)
 
     def _append(
         self, connection: Connection, sequence: int, last: str, body: rows.Body
@@ -303,10 +302,14 @@ class LedgerWriter(LedgerReader):
         rows.append(connection, sequence, last, body, self._signer)
 
     def _key(self, entry: Entry, digest: str | None) -> NoiseKey:
-        """The noise key of an entry: once, or again for the identical input alone."""
+        """The noise key of an entry: once, or again for the identical input alone.
+
+        What it is bound to comes from the ledger's rows, not from `entry`.
+        """
         with self._store.read() as connection:
             body = self._charge_row(connection, entry)
             committed = rows.body_of(connection, entry.id, "commit") is not None
+            declaration = rows.declaration(connection, body["declaration"])
         if committed:
             # The process died, or lost the answer, between its commit and the wipe.
             self._keys.wipe(entry.id)
@@ -314,29 +317,29 @@ class LedgerWriter(LedgerReader):
                 f"{entry.label!r} is committed and its key is wiped: its noise"
                 " cannot be drawn again. Charge a new entry."
             )
-        bound = body["input"] is not None
         salt = _salt(entry.id, body["idempotency_key"])
-        if bound and (
+        if body["input"] is not None and (
             digest is None or self._keys.keyed_digest(digest, salt) != body["input"]
         ):
+            given = "no digest" if digest is None else "the digest of another input"
             raise NoiseReuse(
-                f"{entry.label!r} is bound to another input: the same noise on two"
-                " inputs would reveal their difference. Charge a new entry."
+                f"{entry.label!r} was charged for one input, and {given} was given: the"
+                " same noise on another input would reveal their difference. Repeat the"
+                " same call, or charge a new entry. Nothing was drawn."
             )
-        keep = bound and body["idempotency_key"] is not None
-        key = self._keys.take(entry.id, keep=keep)
-        if key is None or digest_of_text(key) != body["key"]:
-            raise NoiseReuse(
-                f"the key of {entry.label!r} is not here: it was handed out already, or"
-                " made by another process or machine. Another key would be a second"
-                " draw for one charge. Charge a new entry; to be able to retry, charge"
-                " with an idempotency_key and a digest."
-            )
-        declared = entry.declaration
-        draws = None if declared.interactive else entry.count
-        binding = Binding(declared.fingerprint, digest, draws)
-        noise = NoiseKey(key, private=entry.private, binding=binding)
-        self._handed_out.setdefault(entry.id, WeakSet()).add(noise)
+        draws = None if declaration.interactive else body["count"]
+        binding = Binding(declaration.fingerprint, digest, draws)
+        with self._keys_lock:
+            key = self._keys.take(entry.id, keep=_repeatable(body))
+            if key is None or digest_of_text(key) != body["key"]:
+                raise NoiseReuse(
+                    f"the key of {entry.label!r} is not here: it was handed out"
+                    " already, or made by another process or machine. Charge a new"
+                    " entry; to be able to retry, charge with an idempotency_key and a"
+                    " digest."
+                )
+            noise = NoiseKey(key, private=body["noise"] == "os", binding=binding)
+            self._keys_in_use.setdefault(entry.id, WeakSet()).add(noise)
         return noise
 
     def _commit(self, entry: Entry, artefact: str | None) -> None:
@@ -359,14 +362,15 @@ class LedgerWriter(LedgerReader):
             elif before["artefact"] != artefact:
                 raise DemurError(
                     f"{entry.label!r} was committed with another artefact"
-                    f" ({str(before['artefact'])[:12]}...): one entry pays for one"
-                    " release."
+                    f" ({str(before['artefact'])[:12]}...), and one entry pays for one"
+                    " release: pay for the other one. Nothing more was spent."
                 )
 
         self._store.persist(work)
-        self._keys.wipe(entry.id)
-        for noise in self._handed_out.pop(entry.id, ()):
-            noise.wipe()
+        with self._keys_lock:
+            self._keys.wipe(entry.id)
+            for noise in self._keys_in_use.pop(entry.id, ()):
+                noise.wipe()
 
     def _drawn(self, entry: Entry) -> int:
         with self._store.read() as connection:
@@ -386,8 +390,9 @@ class LedgerWriter(LedgerReader):
             if index + count > paid:
                 left = "all are used" if index == paid else f"{paid - index} are left"
                 raise BudgetExceeded(
-                    f"{entry.label!r} reserved {paid} draws and {left}."
-                    " Declined: nothing was released. Reserve more in a new entry."
+                    f"{entry.label!r} reserved {paid} draws and {left}; asked for"
+                    f" {count}. Reserve more in a new entry. Declined: nothing was"
+                    " released and nothing was spent."
                 )
             body = {
                 "kind": "draw",
@@ -406,10 +411,10 @@ class LedgerWriter(LedgerReader):
     # -- notes -------------------------------------------------------------------
 
     def annotate(self, entry: Entry, about: str, facts: Mapping[str, Any]) -> None:
-        """Note facts about an entry, such as an audit or a utility; free of charge.
+        """Add facts about an entry to the chain, such as an audit or a utility.
 
-        The facts become part of the chain and are never removed. They must be safe to
-        publish: computed from releases and public data alone.
+        They cost nothing and are never removed. They must be safe to publish: computed
+        from releases and public data alone.
         """
         about, plain = checked(about, facts)
         token = secrets.token_hex(16)
@@ -432,6 +437,11 @@ class LedgerWriter(LedgerReader):
         self._store.persist(work)
 
 
+def _repeatable(body: rows.Body) -> bool:
+    """Whether a repeat may draw again: it has a name, and its input is compared."""
+    return body["input"] is not None and body["idempotency_key"] is not None
+
+
 def _salt(entry_id: str, idempotency_key: str | None) -> str:
-    """What tells one entry's input digest from another's: the same for its repeats."""
+    """The salt of an entry's input digest, the same for its repeats."""
     return f"entry {entry_id}" if idempotency_key is None else f"key {idempotency_key}"

@@ -8,8 +8,8 @@ two probabilities is at most e^epsilon, exactly. Scores are cut at S (which keep
 1-sensitive), so that a^s 2^(b (S - s)) are integers, and a uniform integer below their
 sum is drawn by rejection from the entry's stream: no rounding, statistical distance 0.
 
-`GridQuantile` chooses a quantile so: the score of a candidate is how many values it is
-away from the quantile, which one value changes by at most 1.
+`GridQuantile` chooses a quantile in this way: the score of a candidate is the number of
+values between it and the quantile, which one value changes by at most 1.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from demur.core.adjacency import Unit
 from demur.core.bounds import Bound
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.digest import digest_of_array
 from demur.core.entropy import NoiseKey, Stream
 
 _BITS = 32
@@ -55,7 +56,16 @@ class GridQuantile:
     def __post_init__(self) -> None:
         validate.positive(epsilon=self.epsilon)
         validate.open_probability(quantile=self.quantile)
-        check_size(len(self.grid), self.epsilon)
+        # A copy: a grid that changes after the charge would be other parameters.
+        grid = np.array(self.grid, dtype=np.float64)
+        if grid.ndim != 1 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():
+            raise ValueError(
+                "grid must be a list of finite numbers in increasing order."
+                " Nothing was spent."
+            )
+        check_size(len(grid), self.epsilon)
+        grid.flags.writeable = False
+        object.__setattr__(self, "grid", grid)
 
     def declaration(self) -> Declaration:
         """Cost and fine print, for the ledger."""
@@ -75,11 +85,22 @@ class GridQuantile:
             "quantile", self.quantile, self.epsilon, self.grid, self.unit.to_json()
         )
 
+    def digest(self, values: NDArray[np.float64]) -> str:
+        """What an entry that pays for a quantile of these values is bound to."""
+        return digest_of_array(np.asarray(values, dtype=np.float64))
+
     def apply(
-        self, values: NDArray[np.float64], entropy: NoiseKey, digest: str
+        self,
+        values: NDArray[np.float64],
+        entropy: NoiseKey,
+        digest: str | None = None,
     ) -> float:
-        """The candidate that was drawn; `digest` is that of the entry's input."""
-        entropy.pays_for(self.fingerprint, digest)
+        """The candidate that was drawn.
+
+        `digest` is that of the entry's input, where the values follow from it and from
+        the key; by default it is that of the values.
+        """
+        entropy.pays_for(self.fingerprint, digest or self.digest(values))
         aim = round(self.quantile * values.size)
         ranks = np.searchsorted(np.sort(values), self.grid, side="right")
         stream = entropy.stream("exponential mechanism")
@@ -90,7 +111,7 @@ class GridQuantile:
 
 
 def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:
-    """An index, likelier the smaller its score: pure `epsilon`-DP, exactly.
+    """A random index, likelier the smaller its score: pure `epsilon`-DP, exactly.
 
     `scores` are whole numbers from 0 that one record changes by at most 1 each.
     """
@@ -130,7 +151,7 @@ def integer_weights(scores: Sequence[int], epsilon: float) -> list[int]:
 
 
 def _cut(count: int, epsilon: float) -> int:
-    """Where scores are cut: public numbers alone, epsilon and the list's length."""
+    """The score S at which scores are cut, from epsilon and the list's length alone."""
     return math.ceil(2.0 * (_FURTHEST + math.log(count)) / epsilon)
 
 

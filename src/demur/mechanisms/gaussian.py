@@ -1,8 +1,8 @@
-"""Gaussian noise that does not leak through its bits.
+"""The Gaussian mechanism, with noise on a grid, so that its bits leak nothing.
 
-Added in floating point, Gaussian noise betrays the value under it: near x only some
+Added in floating point, Gaussian noise reveals the value under it: near x only some
 floats are of the form fl(x + n), and an observer who knows two candidates rules the
-wrong one out almost always. Here the value is put on a grid and integers are added:
+wrong one out almost always. Here the value is rounded to a grid and integers are added:
 
     x -> k = round(x / g),  R = round(sigma N / g),  release g (k + R),
 
@@ -113,8 +113,10 @@ class Gaussian:
                 raise ValueError("sigma must be positive and finite everywhere")
             relative = _grid(1.0, table.smallest(), self.dimension)
             # Powers of two, each at most relative * sigma.
-            grid: float | Values = relative * _power_of_two_below(sigma)
-            sigma.flags.writeable = False
+            grids = relative * _power_of_two_below(sigma)
+            for array in (sigma, grids):
+                array.flags.writeable = False
+            grid: float | Values = grids
             object.__setattr__(self, "sigma", sigma)
         else:
             validate.positive(sigma=self.sigma)
@@ -227,7 +229,7 @@ class Gaussian:
         return vector
 
     def apply(self, value: ArrayLike, entropy: NoiseKey, *, draw: int = 0) -> Values:
-        """`value` on the grid plus integer noise, exact in float64.
+        """The noisy value: `value` on the grid plus integer noise, exact in float64.
 
         `entropy` is the key of the payment (`ledger.paid(...)`); one that was paid for
         another mechanism, other parameters or another value is refused. `draw` is the
@@ -247,13 +249,11 @@ class Gaussian:
     def noise(self, entropy: NoiseKey, *, draw: int = 0) -> Values:
         """The noise alone, for an engine that has paid for a family of mechanisms.
 
-        The engine has asked `entropy.pays_for` about the family; without that the key
+        The engine has called `entropy.pays_for` for the family; without that the key
         gives no stream.
         """
-        silence = np.zeros(self.dimension)
-        return self._watched(
-            silence, entropy, lambda: self._noisy(silence, entropy, draw)
-        )
+        zeros = np.zeros(self.dimension)
+        return self._watched(zeros, entropy, lambda: self._noisy(zeros, entropy, draw))
 
     def _watched(
         self, value: ArrayLike, entropy: NoiseKey, drawn: Callable[[], Values]
@@ -288,8 +288,8 @@ class Gaussian:
         """
         if entropy.private:
             raise NotPrivate(
-                "floating-point noise leaks the value under it; it exists for tests"
-                " with a Seeded source alone. Use apply. Nothing was released."
+                "floating-point noise reveals the value under it and is for tests with"
+                " a Seeded source alone. Use apply. Nothing was released."
             )
         vector = self.check(value)
         seed = int.from_bytes(entropy.stream("gaussian").read(16), "little")
@@ -306,7 +306,7 @@ class Gaussian:
         idempotency_key: str | None = None,
         source: Source | None = None,
     ) -> Release[Values]:
-        """Check, charge, draw, commit: the noisy value and the entry that paid.
+        """The noisy value and the entry that paid: check, charge, draw, commit.
 
         A declined charge draws nothing. With an `idempotency_key` a task that died
         before its commit is repeated with the very same noise, and pays once. Without

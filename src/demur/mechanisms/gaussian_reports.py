@@ -1,4 +1,4 @@
-"""Gaussian noise on every point: a baseline with a delta for whole-vector reports.
+"""Gaussian noise on each point: a baseline, with a delta, for local reports.
 
 A row moves by r when its record does, and by sqrt(d) at most inside the cube: the
 report of one record is a Gaussian mechanism of sensitivity min(r, sqrt d), and that
@@ -9,12 +9,12 @@ Gaussian grows faster than its mu: the comparison is fair at a replacement and l
 the baseline some privacy unspent below it.
 
 **One row, one Gaussian.** Rows are rounded to the grid and get noise independently.
-In two worlds that differ in one record all other reports have the same law, whatever
-the sampler's error, so both the grid's cost (grid sqrt(d)) and the statistical distance
-of the sampler count the d coordinates of one row, not all n of them. That distance is
-multiplied by e^epsilon in delta: from an epsilon of about 200 for any replacement on
-(25 for each unit of distance in 64 dimensions) no delta pays for it, and ledgers
-decline.
+In neighbouring datasets, which differ in one record, all other reports have the same
+law, whatever the sampler's error, so both the grid's cost (grid sqrt(d)) and the
+statistical distance of the sampler count the d coordinates of one row, not all n of
+them. That distance is multiplied by e^epsilon in delta: from an epsilon of about 200
+for any replacement on (25 for each unit of distance in 64 dimensions) no delta is
+large enough for it, and ledgers decline.
 """
 
 from __future__ import annotations
@@ -30,29 +30,32 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne
-from demur.core.bounds import Bound, BoundSource
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, fingerprint_of
-from demur.core.entropy import NoiseKey, Source
-from demur.core.release import Release
+from demur.core.entropy import NoiseKey
 from demur.core.rounding import down
 from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm.mechanism import root_up
 from demur.mechanisms.gaussian import Gaussian
 from demur.mechanisms.reports import (
-    Reports,
+    ASSUMPTIONS,
+    BOUNDS,
+    UNPROTECTED,
+    Digest,
     RowIds,
     Values,
+    apply_rows,
+    check_points,
     coordinates,
-    points_in_cube,
-    release_rows,
-    rows_digest,
+    digest_of_points,
+    paid_row_key,
+    privatize_rows,
 )
 from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 DELTA = 1e-6
-_ROWS = 1 << 16  # at a time: the words of more would take more memory than the rows
+_ROWS_AT_ONCE = 1 << 16  # the words of more would take more memory than the rows
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,9 @@ class GaussianReports:
                 f" for each record ({self.total:.4g}, {self.delta:g} for any"
                 " replacement)"
             ),
-            bounds=(Bound(1.0, BoundSource.ENFORCED, "coordinate in [0, 1]"),),
-            unprotected=("the number of records", "row ids"),
-            assumptions=(
-                "each record is one row (records_per_person says how many a person"
-                " may own)",
-            ),
+            bounds=BOUNDS,
+            unprotected=UNPROTECTED,
+            assumptions=ASSUMPTIONS,
         )
 
     def log_density(self, v: ArrayLike, x: ArrayLike) -> Values:
@@ -131,31 +131,32 @@ class GaussianReports:
         validate.name(space=space)
         return replace(self._row(space).declaration(), fingerprint=self.fingerprint)
 
-    def check(self, points: ArrayLike) -> Values:
-        """The points as a float64 matrix in the unit cube, or a clear error."""
-        return points_in_cube(points, self.dimension)
-
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
         return fingerprint_of("gaussian rows", self.sigma, self.dimension)
 
-    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
-        """What an entry that pays for these rows is bound to."""
-        return rows_digest(self, points, row_ids)
+    check = check_points
+    """The points as a float64 matrix in the unit cube, or a clear error."""
+    digest = digest_of_points
+    """What an entry that pays for these rows is bound to, whatever their order."""
+    apply = apply_rows
+    """One report for each row under a key that was paid for: as `BPM.apply`."""
+    privatize = privatize_rows
+    """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
 
-    def row_key(self, entropy: NoiseKey) -> bytes:
-        """The key of the rows' streams: what a worker gets in place of the entry's."""
-        return entropy.subkey("gaussian rows")
+    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+        """The key of the rows' streams, which a worker gets, not the entry's key."""
+        return paid_row_key(self, entropy, digest, "gaussian rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""
         row = self._row("cube")
         assert isinstance(row.grid, float)
         grid, scale = row.grid, self.sigma / row.grid
-        found = np.empty_like(matrix)
-        for start in range(0, len(matrix), _ROWS):
-            here = slice(start, start + _ROWS)
+        reports = np.empty_like(matrix)
+        for start in range(0, len(matrix), _ROWS_AT_ONCE):
+            here = slice(start, start + _ROWS_AT_ONCE)
             words = streams.words(ids[here], 0, self.dimension)
             noise = rounded_gaussian(
                 words.size,
@@ -164,8 +165,9 @@ class GaussianReports:
                 _further(streams, ids[here], self.dimension),
             )
             index = np.rint(matrix[here] / grid).astype(np.int64)
-            found[here] = (index + noise.reshape(index.shape)).astype(np.float64) * grid
-        return found
+            index += noise.reshape(index.shape)
+            reports[here] = index.astype(np.float64) * grid
+        return reports
 
     def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills."""
@@ -173,29 +175,6 @@ class GaussianReports:
         self._row("cube").check(np.ones(self.dimension))
         return ledger_or_in_memory(
             ledger, Budget(self.total, self.delta), unit=ReplaceOne()
-        )
-
-    def privatize(
-        self,
-        points: ArrayLike,
-        *,
-        ledger: Ledger | None = None,
-        row_ids: ArrayLike | None = None,
-        label: str = "Gaussian reports",
-        space: str = "cube",
-        idempotency_key: str | None = None,
-        source: Source | None = None,
-    ) -> Release[Reports]:
-        """Check, charge, draw, commit: as `BPM.privatize`."""
-        return release_rows(
-            self,
-            points,
-            ledger=ledger,
-            row_ids=row_ids,
-            label=label,
-            space=space,
-            idempotency_key=idempotency_key,
-            source=source,
         )
 
 

@@ -1,14 +1,14 @@
-"""Laplace noise on every coordinate by itself: a baseline for whole-vector reports.
+"""Laplace noise on each coordinate: a baseline for local reports of whole vectors.
 
 Each coordinate gets Laplace noise of rate epsilon / sqrt(d), so that
 
     log ratio <= epsilon / sqrt(d) * |v - v'|_1 <= epsilon |v - v'|_2
 
-by Cauchy-Schwarz: the same epsilon-d_E promise as BPM and multivariate Laplace at the
+by Cauchy-Schwarz: the same epsilon-d_E guarantee as BPM and multivariate Laplace at the
 same epsilon, and pure epsilon sqrt(d) for any replacement, as |v - v'|_1 <= d. The BPM
 paper compares with rate epsilon / d instead. That is epsilon-local privacy of the whole
-vector, a promise that does not shrink with the distance: a different thing, available
-here as `LaplacePerDimension(epsilon / sqrt(d), d)`.
+vector, which does not shrink with the distance. It is another guarantee, available here
+as `LaplacePerDimension(epsilon / sqrt(d), d)`.
 
 A coordinate's noise is BPM with L = infinity in one dimension, whose sampler is exact.
 """
@@ -25,24 +25,27 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne
-from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, fingerprint_of
-from demur.core.entropy import NoiseKey, Source
-from demur.core.release import Release
+from demur.core.entropy import NoiseKey
 from demur.core.rounding import product_up, quotient_down
 from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.bpm.mechanism import BPM, root_up
 from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.reports import (
-    Reports,
+    ASSUMPTIONS,
+    BOUNDS,
+    UNPROTECTED,
+    Digest,
     RowIds,
     Values,
+    apply_rows,
+    check_points,
     coordinates,
-    points_in_cube,
-    release_rows,
-    rows_digest,
+    digest_of_points,
+    paid_row_key,
+    privatize_rows,
 )
 from demur.mechanisms.sampling.row_streams import RowStreams
 
@@ -66,16 +69,16 @@ class LaplacePerDimension:
 
     @property
     def rate(self) -> float:
-        """epsilon / sqrt(d), rounded down: the promise is kept to the last bit."""
+        """epsilon / sqrt(d), rounded down, so that the guarantee is exact."""
         return quotient_down(self.epsilon, root_up(self.dimension))
 
     @property
     def reach(self) -> float:
         """How far outside [0, 1] a coordinate of a report can lie."""
-        return self._one.reach
+        return self._of_coordinate.reach
 
     @property
-    def _one(self) -> BPM:
+    def _of_coordinate(self) -> BPM:
         return BPM(self.rate, math.inf, 1)
 
     def log_density(self, v: ArrayLike, x: ArrayLike) -> Values:
@@ -91,8 +94,8 @@ class LaplacePerDimension:
         total = product_up(self.epsilon, root_up(self.dimension))
         if not math.isfinite(total):
             raise ValueError(
-                "epsilon is too large to be a promise: epsilon times sqrt(d) is"
-                " infinite. Nothing was spent."
+                f"epsilon must be smaller: {self.epsilon:g} times sqrt(d) is infinite,"
+                " and no guarantee. Nothing was spent."
             )
         return Declaration(
             name=(
@@ -107,65 +110,40 @@ class LaplacePerDimension:
                     Fixed(ReplaceOne(), Pure(total)),
                 )
             ),
-            bounds=(Bound(1.0, BoundSource.ENFORCED, "coordinate in [0, 1]"),),
-            unprotected=("the number of records", "row ids"),
-            assumptions=(
-                "each record is one row (records_per_person says how many a person"
-                " may own)",
-            ),
+            bounds=BOUNDS,
+            unprotected=UNPROTECTED,
+            assumptions=ASSUMPTIONS,
             fingerprint=self.fingerprint,
         )
-
-    def check(self, points: ArrayLike) -> Values:
-        """The points as a float64 matrix in the unit cube, or a clear error."""
-        return points_in_cube(points, self.dimension)
 
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
         return fingerprint_of("laplace rows", self.epsilon, self.dimension)
 
-    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
-        """What an entry that pays for these rows is bound to."""
-        return rows_digest(self, points, row_ids)
+    check = check_points
+    """The points as a float64 matrix in the unit cube, or a clear error."""
+    digest = digest_of_points
+    """What an entry that pays for these rows is bound to, whatever their order."""
+    apply = apply_rows
+    """One report for each row under a key that was paid for: as `BPM.apply`."""
+    privatize = privatize_rows
+    """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
 
-    def row_key(self, entropy: NoiseKey) -> bytes:
-        """The key of the rows' streams: what a worker gets in place of the entry's."""
-        return entropy.subkey("laplace rows")
+    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+        """The key of the rows' streams, which a worker gets, not the entry's key."""
+        return paid_row_key(self, entropy, digest, "laplace rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""
-        one, columns = self._one, []
+        bpm, columns = self._of_coordinate, []
         for i in range(self.dimension):
             # A key for each coordinate: its rows keep their own addresses.
             column = matrix[:, i : i + 1].copy()
-            columns.append(one.draw_rows(column, ids, streams.child(i)))
+            columns.append(bpm.draw_rows(column, ids, streams.child(i)))
         return np.ascontiguousarray(np.hstack(columns))
 
     def ledger_for(self, ledger: Ledger | None, space: str = "cube") -> Ledger:
         """The ledger given, or one in memory that this release fills."""
         make_table(self.rate, math.inf, 1)
         return ledger_for(ledger, self.declaration(space), unit=ReplaceOne())
-
-    def privatize(
-        self,
-        points: ArrayLike,
-        *,
-        ledger: Ledger | None = None,
-        row_ids: ArrayLike | None = None,
-        label: str = "per-dimension Laplace reports",
-        space: str = "cube",
-        idempotency_key: str | None = None,
-        source: Source | None = None,
-    ) -> Release[Reports]:
-        """Check, charge, draw, commit: as `BPM.privatize`."""
-        return release_rows(
-            self,
-            points,
-            ledger=ledger,
-            row_ids=row_ids,
-            label=label,
-            space=space,
-            idempotency_key=idempotency_key,
-            source=source,
-        )

@@ -1,37 +1,50 @@
-"""Reports of rows, whichever mechanism drew them, and how they are released.
+"""Local reports: what every mechanism of them can do, and how they are released.
 
-Every row has a noise of its own, addressed by (entry key, row id): order and batches
-change nothing, and two worlds that differ in one record differ in one report.
+Every row has noise of its own, addressed by (entry key, row id): order and batches
+change nothing, and neighbouring datasets, which differ in one record, differ in one
+report.
+
+A mechanism takes its `check`, `digest`, `apply` and `privatize` from here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import recording
-from demur.core.bounds import finite_matrix, real_array
+from demur.core.bounds import Bound, BoundSource, finite_matrix, real_array
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_rows, increasing
 from demur.core.entropy import NoiseKey, Source
+from demur.core.errors import NotPaidFor
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 Values = NDArray[np.float64]
 RowIds = NDArray[np.uint64]
+Digest: TypeAlias = Callable[[], str] | str | None  # of an input, or how to take it
+
+# What every mechanism of local reports declares beside its cost.
+BOUNDS = (Bound(1.0, BoundSource.ENFORCED, "coordinate in [0, 1]"),)
+UNPROTECTED = ("the number of records", "row ids")
+ASSUMPTIONS = (
+    "each record is one row (records_per_person says how many a person may own)",
+)
 
 
 @runtime_checkable
 class ReportMechanism(Protocol):
-    """Perturbs points of the unit cube one by one."""
+    """A mechanism that perturbs points of the unit cube one by one."""
 
     @property
     def epsilon(self) -> float:
-        """The price of a move by one unit of distance."""
+        """The epsilon of a move by one unit of distance."""
         ...
 
     @property
@@ -62,7 +75,7 @@ class ReportMechanism(Protocol):
         *,
         ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
-        label: str = ...,
+        label: str = "local reports",
         space: str = "cube",
         idempotency_key: str | None = None,
         source: Source | None = None,
@@ -73,9 +86,9 @@ class ReportMechanism(Protocol):
 
 @runtime_checkable
 class RowMechanism(ReportMechanism, Protocol):
-    """One whose rows can be drawn elsewhere: by a worker that holds a key for rows.
+    """A mechanism whose rows can be drawn elsewhere, by a worker with a key for rows.
 
-    `draw_rows(matrix, ids, RowStreams(row_key(key)))` is what `privatize` draws.
+    `privatize` draws `draw_rows(matrix, ids, RowStreams(row_key(key, digest)))`.
     """
 
     @property
@@ -87,8 +100,11 @@ class RowMechanism(ReportMechanism, Protocol):
         """What an entry that pays for these rows is bound to."""
         ...
 
-    def row_key(self, entropy: NoiseKey) -> bytes:
-        """The key of the rows' streams: all a worker is given, never the entry's."""
+    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+        """The key of the rows' streams, for a worker; it never gets the entry's key.
+
+        `entropy` must have been paid for this mechanism on the rows of this digest.
+        """
         ...
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
@@ -105,10 +121,10 @@ class RowMechanism(ReportMechanism, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Reports:
-    """What the server gets: one report for each row, and the public mechanism.
+    """Local reports as the server gets them: one for each row, and their mechanism.
 
-    Row i of `values` is the report of the row named `row_ids[i]`. Whatever is computed
-    from reports is post-processing, and free.
+    Row i of `values` is the report of the row with the id `row_ids[i]`. Everything
+    computed from reports is post-processing and costs nothing.
     """
 
     values: Values
@@ -126,13 +142,13 @@ class Reports:
             )
         inside = (values >= -bound) & (values <= 1.0 + bound) & np.isfinite(values)
         if not inside.all():
-            # A client may send anything: whoever runs the server has to find the row.
+            # A client may send anything, and the server's operator must find the row.
             outside = np.flatnonzero(~inside.all(axis=1))
             raise ValueError(
                 f"reports of {self.mechanism} are finite and lie in [{-bound:g},"
-                f" {1.0 + bound:g}]; {outside.size} of {len(values)} are not, the first"
+                f" {1.0 + bound:g}]; {outside.size} of {len(values)} do not, the first"
                 f" at position {outside[0]} (row id {ids[outside[0]]}): these are not"
-                " this mechanism's. Leave them out"
+                " this mechanism's. Leave them out."
             )
         for name, array in (("values", values), ("row_ids", ids)):
             array.flags.writeable = False
@@ -145,20 +161,23 @@ class Reports:
         return np.array(self.values, dtype=dtype, copy=copy)
 
 
-def points_in_cube(points: ArrayLike, dimension: int) -> Values:
-    """The points as a float64 matrix in the unit cube, or a clear error."""
+def check_points(mechanism: ReportMechanism, points: ArrayLike) -> Values:
+    """The points as a float64 matrix in the unit cube, or a clear error.
+
+    Nothing has been charged or drawn when it raises.
+    """
     matrix = finite_matrix("points", points)
-    if matrix.shape[1] != dimension:
+    if matrix.shape[1] != mechanism.dimension:
         raise ValueError(
-            f"points must have {dimension} columns, as declared; got"
+            f"points must have {mechanism.dimension} columns, as declared; got"
             f" {matrix.shape[1]}. Nothing was spent."
         )
     outside = ((matrix < 0.0) | (matrix > 1.0)).any(axis=1)
     if outside.any():
         raise ValueError(
-            f"points must lie in the unit cube: {int(outside.sum())} rows do not."
-            " Scale them by public bounds (demur.to_unit_cube); nothing is"
-            " clipped in silence. Nothing was spent."
+            f"points must lie in the unit cube; {int(outside.sum())} rows do not, and"
+            " none are clipped in silence. Scale them by public bounds"
+            " (demur.to_unit_cube). Nothing was spent."
         )
     return matrix
 
@@ -174,21 +193,24 @@ def coordinates(name: str, values: ArrayLike, dimension: int) -> Values:
     return array
 
 
-def release_rows(
+def privatize_rows(
     mechanism: RowMechanism,
     points: ArrayLike,
     *,
-    ledger: Ledger | None,
-    row_ids: ArrayLike | None,
-    label: str,
-    space: str,
-    idempotency_key: str | None,
-    source: Source | None,
+    ledger: Ledger | None = None,
+    row_ids: ArrayLike | None = None,
+    label: str = "local reports",
+    space: str = "cube",
+    idempotency_key: str | None = None,
+    source: Source | None = None,
 ) -> Release[Reports]:
-    """Check, charge, draw, commit; whatever can refuse is asked before the charge."""
+    """Check, charge, draw, commit; whatever can be refused is, before the charge.
+
+    The arguments are those of `BPM.privatize`.
+    """
     matrix = mechanism.check(points)
     ids = checked_row_ids(row_ids, len(matrix))
-    must_last(ledger, idempotency_key)
+    check_idempotency_key(ledger, idempotency_key)
     digest = digest_of_rows("points", matrix, ids)
     declared = mechanism.declaration(space)
     with mechanism.ledger_for(ledger, space).paid(
@@ -207,8 +229,9 @@ def apply_rows(
     mechanism: RowMechanism,
     points: ArrayLike,
     entropy: NoiseKey,
-    row_ids: ArrayLike | None,
-    space: str,
+    row_ids: ArrayLike | None = None,
+    *,
+    space: str = "cube",
 ) -> Values:
     """One report for each row, if the key was paid for this mechanism and these rows.
 
@@ -216,15 +239,39 @@ def apply_rows(
     """
     matrix = mechanism.check(points)
     ids = checked_row_ids(row_ids, len(matrix))
-    return _drawn(mechanism, mechanism.declaration(space), matrix, ids, entropy, None)
+    declared = mechanism.declaration(space)
+
+    def digest() -> str:
+        return digest_of_rows("points", matrix, ids)
+
+    return _drawn(mechanism, declared, matrix, ids, entropy, digest)
 
 
-def rows_digest(
-    mechanism: ReportMechanism, points: ArrayLike, row_ids: ArrayLike | None
+def digest_of_points(
+    mechanism: ReportMechanism, points: ArrayLike, row_ids: ArrayLike | None = None
 ) -> str:
     """What an entry that pays for these rows is bound to, whatever their order."""
     matrix = mechanism.check(points)
     return digest_of_rows("points", matrix, checked_row_ids(row_ids, len(matrix)))
+
+
+def paid_row_key(
+    mechanism: RowMechanism, entropy: NoiseKey, digest: Digest, purpose: str
+) -> bytes:
+    """The key of the rows' streams, if `entropy` was paid for these rows, once.
+
+    Draws of one entry would all take the same streams, and one noise on two sets of
+    rows shows their difference. So an entry pays for one draw.
+    """
+    binding = entropy.binding
+    if binding is not None and binding.draws != 1:
+        raise NotPaidFor(
+            f"this key was paid for {binding.draws} draws, and local reports are drawn"
+            " once for each entry, from one noise for each row id. Pay for every set of"
+            " reports with an entry of its own (count=1). Nothing was drawn."
+        )
+    entropy.pays_for(mechanism.fingerprint, digest)
+    return entropy.subkey(purpose)
 
 
 def _drawn(
@@ -233,16 +280,13 @@ def _drawn(
     matrix: Values,
     ids: RowIds,
     entropy: NoiseKey,
-    digest: str | None,
+    digest: Digest,
 ) -> Values:
-    """The point at which rows get their noise, and can be watched."""
+    """The reports, drawn at the one point that an audit can watch."""
 
     def draw() -> Values:
-        entropy.pays_for(
-            declaration.fingerprint,
-            digest or (lambda: digest_of_rows("points", matrix, ids)),
-        )
-        return mechanism.draw_rows(matrix, ids, RowStreams(mechanism.row_key(entropy)))
+        streams = RowStreams(mechanism.row_key(entropy, digest))
+        return mechanism.draw_rows(matrix, ids, streams)
 
     tape = recording.active()
     if tape is None:
@@ -251,8 +295,8 @@ def _drawn(
     return tape.passed(declaration.name, declared, (ids, matrix), draw, key=entropy)
 
 
-def must_last(ledger: Ledger | None, idempotency_key: str | None) -> None:
-    """Refuse a promise that nobody would keep: a repeat that draws other noise."""
+def check_idempotency_key(ledger: Ledger | None, idempotency_key: str | None) -> None:
+    """Refuse an idempotency key without a ledger: a repeat would draw other noise."""
     if ledger is None and idempotency_key is not None:
         raise ValueError(
             "an idempotency key needs a ledger: without one a second run cannot know"
@@ -261,7 +305,7 @@ def must_last(ledger: Ledger | None, idempotency_key: str | None) -> None:
 
 
 def checked_row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
-    """The rows' names as uint64, all different."""
+    """The row ids as uint64, all different; by default the rows' positions."""
     if row_ids is None:
         return np.arange(count, dtype=np.uint64)
     given = np.asarray(row_ids)

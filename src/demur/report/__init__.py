@@ -1,7 +1,14 @@
-"""The report: one self-contained page about a ledger, and its charts as files."""
+"""The report: one self-contained HTML page about a ledger, and its charts."""
 
-from demur.report.facts import LedgerFacts as LedgerFacts
-from demur.report.facts import gather as gather
-from demur.report.page import render as render
-from demur.report.page import write_charts as write_charts
-from demur.report.page import write_report as write_report
+from typing import TYPE_CHECKING
+
+from demur.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from demur.report.facts import LedgerFacts as LedgerFacts
+    from demur.report.facts import gather as gather
+    from demur.report.page import render as render
+    from demur.report.page import write_charts as write_charts
+    from demur.report.page import write_report as write_report
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,8 +1,8 @@
-"""The cost of a ledger as a function of the distance between two records.
+"""The cost of a ledger as a function of distance, and at units without a distance.
 
-For every space that some entry or budget speaks of: the tight epsilon of the whole
-ledger, and of its costliest entries alone, at balls of growing radius. Beside it the
-units that have no distance: replacement, presence, and (alone, never added) erasure.
+For every space that an entry or a budget covers: the tight epsilon of the whole ledger,
+and of its costliest entries alone, at balls of growing radius. Besides them the units
+that have no distance: replacement, presence, and (separate, never added) erasure.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from demur.core.adjacency import (
 )
 from demur.core.cost import Fixed, GaussianOverBalls
 from demur.core.entry import Entry
-from demur.ledger import Ledger
-from demur.ledger.reading import Group
-from demur.ledger.series import groups_of, over_units
+from demur.ledger import Group, Ledger, groups_of, over_units
 
 _POINTS = 16
-_ALONE = 5  # entries drawn beside the total; more cannot be told apart
-_FAR = 1e6  # a knot out there says "any distance", and is no place to draw
+_ALONE = 5  # entries drawn besides the total; more lines could not be read
+_FAR = 1e6  # a knot at such a distance means "any", and is not drawn
 
 
 @dataclass(frozen=True)
 class UnitCost:
-    """The ledger at a unit without a distance; None: it cannot be read there."""
+    """The ledger at a unit without a distance; None where it cannot be read."""
 
     name: str
     unit: str
@@ -43,7 +41,7 @@ class UnitCost:
 
 
 @dataclass(frozen=True)
-class Alone:
+class GroupCost:
     """Equal entries of the ledger, read without the others."""
 
     label: str
@@ -53,7 +51,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class BallBudget:
-    """Where a budget stands on the picture."""
+    """A budget at a ball of the space."""
 
     radius: float
     epsilon: float
@@ -62,14 +60,14 @@ class BallBudget:
 
 
 @dataclass(frozen=True)
-class World:
-    """A space, and epsilon over the radii of its balls."""
+class SpaceCost:
+    """Epsilon over the radii of the balls of one space."""
 
     space: str
     delta: float
     radii: tuple[float, ...]
     epsilon: tuple[float | None, ...]
-    alone: tuple[Alone, ...]
+    costliest: tuple[GroupCost, ...]
     groups: int
     budgets: tuple[BallBudget, ...]
 
@@ -96,20 +94,20 @@ def unit_name(unit: Unit) -> str:
 
 
 def unit_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[UnitCost, ...]:
-    """Units without a distance that some entry or budget speaks of."""
-    spoken = _spoken(ledger, entries)
-    asked: list[Unit] = []
+    """The ledger at each unit without a distance that an entry or budget covers."""
+    covered = _covered(ledger, entries)
+    units: list[Unit] = []
     for unit in _WITHOUT_DISTANCE:
         same = [u for u, _ in ledger.terms.budgets if type(u) is type(unit)]
-        if not same and type(unit) in {type(u) for u in spoken}:
+        if not same and type(unit) in {type(u) for u in covered}:
             same = [unit]
-        asked += same
-    found = []
-    for unit in asked:
+        units += same
+    costs = []
+    for unit in units:
         budget = dict(ledger.terms.budgets).get(unit)
         delta = budget.delta if budget else _delta(ledger, isinstance(unit, Erasure))
         (epsilon,) = over_units(ledger, [unit], delta)
-        found.append(
+        costs.append(
             UnitCost(
                 unit_name(unit),
                 str(unit),
@@ -118,65 +116,65 @@ def unit_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[UnitCost, ...]
                 None if budget is None else budget.epsilon,
             )
         )
-    return tuple(found)
+    return tuple(costs)
 
 
-def worlds(ledger: Ledger, entries: Sequence[Entry]) -> tuple[World, ...]:
-    """A curve for each space that is spoken of, those with a budget first."""
-    spaces = {u.space for u in _spoken(ledger, entries) if isinstance(u, Ball)}
-    held = {u.space for u, _ in ledger.terms.budgets if isinstance(u, Ball)}
+def space_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[SpaceCost, ...]:
+    """The cost over distance in each space, those with a budget first."""
+    spaces = {u.space for u in _covered(ledger, entries) if isinstance(u, Ball)}
+    budgeted = {u.space for u, _ in ledger.terms.budgets if isinstance(u, Ball)}
     groups = groups_of(ledger) if spaces else []
-    order = sorted(spaces, key=lambda space: (space not in held, space))
-    return tuple(_world(ledger, entries, groups, space) for space in order)
+    order = sorted(spaces, key=lambda space: (space not in budgeted, space))
+    return tuple(_space_cost(ledger, entries, groups, space) for space in order)
 
 
-def _spoken(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
-    """Units of budgets and of what entries declare; a curve counts as a ball."""
-    found: list[Unit] = [unit for unit, _ in ledger.terms.budgets]
+def _covered(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
+    """Units of budgets and of declarations; a curve counts as a ball."""
+    units: list[Unit] = [unit for unit, _ in ledger.terms.budgets]
     for declaration in {entry.declaration for entry in entries}:
         for term in declaration.cost.terms:
             if isinstance(term, Fixed):
-                found.append(term.unit)
+                units.append(term.unit)
             else:
-                found.append(Ball(1.0, space=term.space))
-    return found
+                units.append(Ball(1.0, space=term.space))
+    return units
 
 
 def _delta(ledger: Ledger, erasure: bool = False) -> float:
-    """The loosest delta that the ledger promises for the kind of unit."""
+    """The largest delta of the ledger's budgets for this kind of unit."""
     budgets = ledger.terms.budgets
     same = [b.delta for u, b in budgets if isinstance(u, Erasure) == erasure]
     return max(same or [b.delta for _, b in budgets])
 
 
-def _world(
+def _space_cost(
     ledger: Ledger, entries: Sequence[Entry], groups: list[Group], space: str
-) -> World:
-    held = [
+) -> SpaceCost:
+    budgets = [
         (u.radius, b)
         for u, b in ledger.terms.budgets
         if isinstance(u, Ball) and u.space == space
     ]
-    delta = max((b.delta for _, b in held), default=_delta(ledger))
+    delta = max((b.delta for _, b in budgets), default=_delta(ledger))
     knots = _knots(entries, space)
-    for known in ledger.terms.maps:
-        # A corner of a space that this one maps into, as far away as it is from here.
-        if known.source == space:
-            knots += [r / known.constant for r in _knots(entries, known.target)]
-    radii = _radii([r for r, _ in held] + knots)
+    for map_ in ledger.terms.maps:
+        # Corners of a space that this one maps into, at their distance in this one.
+        if map_.source == space:
+            knots += [r / map_.constant for r in _knots(entries, map_.target)]
+    radii = _radii([r for r, _ in budgets] + knots)
     balls = [Ball(r, space=space) for r in radii]
     priced = [g for g in groups if not g.declaration.cost.only_erasure()]
     total = over_units(ledger, balls, delta)
-    alone = [
-        Alone(g.example, g.entries, tuple(over_units(ledger, balls, delta, [g])))
+    costliest = [
+        GroupCost(g.example, g.entries, tuple(over_units(ledger, balls, delta, [g])))
         for g in _costliest(ledger, priced, balls[-1], delta)
     ]
-    return World(
+    return SpaceCost(
         space=space,
         delta=delta,
         radii=tuple(radii),
         epsilon=tuple(total),
-        alone=tuple(alone) if len(priced) > 1 else (),
+        costliest=tuple(costliest) if len(priced) > 1 else (),
         groups=len(priced),
         budgets=tuple(
             BallBudget(
@@ -185,19 +183,19 @@ def _world(
                 b.delta,
                 over_units(ledger, [Ball(r, space=space)], b.delta)[0],
             )
-            for r, b in held
+            for r, b in budgets
         ),
     )
 
 
 def _knots(entries: Sequence[Entry], space: str) -> list[float]:
-    """Radii where some entry's curve has a corner, or stands fixed."""
-    found = []
+    """Radii where the curve of an entry has a corner, or that it declares."""
+    knots = []
     for declaration in {entry.declaration for entry in entries}:
         for term in declaration.cost.terms:
             if isinstance(term, Fixed):
                 if isinstance(term.unit, Ball) and term.unit.space == space:
-                    found.append(term.unit.radius)
+                    knots.append(term.unit.radius)
                 continue
             if term.space != space:
                 continue
@@ -206,27 +204,27 @@ def _knots(entries: Sequence[Entry], space: str) -> list[float]:
                 if isinstance(term, GaussianOverBalls)
                 else term.distance
             )
-            found += [r for r, _ in curve.knots if 0.0 < r < _FAR]
-    return found
+            knots += [r for r, _ in curve.knots if 0.0 < r < _FAR]
+    return knots
 
 
 def _radii(marked: list[float]) -> list[float]:
-    """Evenly up to a little beyond the last mark, with the marks themselves."""
+    """Evenly spaced radii up to a little beyond the largest mark, with the marks."""
     far = 1.15 * max(marked, default=1.0)
-    kept = sorted(set(marked))
-    if len(kept) > 12:  # a finely sampled curve needs no corner of its own
-        kept = kept[:: len(kept) // 12]
+    marks = sorted(set(marked))
+    if len(marks) > 12:  # a finely sampled curve: not every corner is needed
+        marks = marks[:: len(marks) // 12]
     even = np.linspace(far / _POINTS, far, _POINTS).tolist()
-    return sorted({far / 1000, *even, *kept})
+    return sorted({far / 1000, *even, *marks})
 
 
 def _costliest(
     ledger: Ledger, groups: list[Group], ball: Ball, delta: float
 ) -> list[Group]:
-    """The groups that cost most at `ball`, or (not known there) come first."""
+    """The groups that cost most at `ball`; those without a cost there come last."""
     if len(groups) <= _ALONE:
         return groups
-    # One by one a long ledger would take long; a group's size is what it has most of.
+    # Reading every group would take long: the largest ones are candidates.
     some = sorted(groups, key=lambda g: -g.count)[: 4 * _ALONE]
     costs = [over_units(ledger, [ball], delta, [g])[0] for g in some]
     ranked = sorted(

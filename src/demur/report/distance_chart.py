@@ -1,4 +1,4 @@
-"""The picture of the one idea: epsilon over the distance of two worlds."""
+"""Chart of cost by distance: epsilon over the radii of one space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from demur.report.distance import UnitCost, World
+from demur.report.distance import SpaceCost, UnitCost
 from demur.report.figure import (
     GRID,
     INK,
@@ -21,7 +21,7 @@ from demur.report.figure import (
     plain_ticks,
     short,
 )
-from demur.report.text import number
+from demur.report.text import number_down, number_up
 
 _TOTAL = SERIES[0]
 _ALONE = (SERIES[1], SERIES[2], SERIES[3], SERIES[4], SERIES[5])
@@ -29,32 +29,39 @@ _LEGEND: dict[str, Any] = {"frameon": False, "handlelength": 2.8, "reverse": Tru
 _DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), "-")
 
 
-def distance_chart(world: World, units: tuple[UnitCost, ...], name: str) -> Chart:
-    """Epsilon over the radii of one space, and beside it the units without distance."""
+def distance_chart(
+    space_cost: SpaceCost, units: tuple[UnitCost, ...], name: str
+) -> Chart:
+    """Epsilon over the radii of one space, next to the units without a distance."""
     known = [
         (r, e)
-        for r, e in zip(world.radii, world.epsilon, strict=True)
+        for r, e in zip(space_cost.radii, space_cost.epsilon, strict=True)
         if e is not None and math.isfinite(e)
     ]
-    alt = f"Epsilon of the whole ledger over the distance in the space {world.space}."
+    alt = f"Epsilon of the whole ledger over distance in the space {space_cost.space}."
     if known:
         (first, low), (last, high) = known[0], known[-1]
         alt += (
-            f" It rises from {number(low)} at distance {first:.3g} to {number(high)} at"
-            f" distance {last:.3g}, delta {world.delta:g}."
+            f" It rises from {number_up(low)} at distance {first:.3g} to"
+            f" {number_up(high)} at distance {last:.3g}, delta"
+            f" {number_up(space_cost.delta)}."
         )
-    alt += "".join(f" At {u.name}: {number(u.epsilon)}." for u in units)
+    alt += "".join(f" At {u.name}: {number_up(u.epsilon)}." for u in units)
     return Chart(
         name=name,
-        title=f"Epsilon over distance in {short(world.space, 40)}",
+        title=f"Epsilon over distance in {short(space_cost.space, 40)}",
         alt=alt,
-        draw=lambda frame: _draw(world, units, frame),
+        draw=lambda frame: _draw(space_cost, units, frame),
     )
 
 
-def _draw(world: World, units: tuple[UnitCost, ...], frame: Frame) -> Figure:
+def _draw(space_cost: SpaceCost, units: tuple[UnitCost, ...], frame: Frame) -> Figure:
     columns = 1 if frame.narrow else 2
-    rows = 0.2 * -(-(1 + len(world.alone)) // columns) if world.alone else 0.0
+    rows = (
+        0.2 * -(-(1 + len(space_cost.costliest)) // columns)
+        if space_cost.costliest
+        else 0.0
+    )
     bars = 0.75 + 0.36 * len(units) if frame.narrow and units else 0.0
     figure = Figure(figsize=(frame.width, 3.2 + rows + bars), layout="constrained")
     if not units:
@@ -63,49 +70,55 @@ def _draw(world: World, units: tuple[UnitCost, ...], frame: Frame) -> Figure:
         left, right = figure.subplots(2, 1, gridspec_kw={"height_ratios": [3.2, bars]})
     else:
         left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [2.5, 1]})
-    _curves(left, world)
+    _curves(left, space_cost)
     if right is not None:
         unit_bars(right, units, rows=len(units) if frame.narrow else 3)
-    if world.alone and frame.narrow:
+    if space_cost.costliest and frame.narrow:
         left.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.2), **_LEGEND)
-    elif world.alone:
+    elif space_cost.costliest:
         lines = left.get_legend_handles_labels()
         figure.legend(*lines, loc="outside lower left", ncols=columns, **_LEGEND)
     return figure
 
 
-def _curves(axes: Axes, world: World) -> None:
-    total = [math.nan if e is None else e for e in world.epsilon]
+def _curves(axes: Axes, space_cost: SpaceCost) -> None:
+    total = [math.nan if e is None else e for e in space_cost.epsilon]
     heights = [e for e in total if math.isfinite(e)]
-    axes.set_xlim(0.0, world.radii[-1])
-    # Room for the words above a budget's mark.
-    axes.set_ylim(0.0, ceiling([*heights, *(1.2 * b.epsilon for b in world.budgets)]))
-    for budget in world.budgets:
+    axes.set_xlim(0.0, space_cost.radii[-1])
+    # Space for the text above the mark of a budget.
+    axes.set_ylim(
+        0.0, ceiling([*heights, *(1.2 * b.epsilon for b in space_cost.budgets)])
+    )
+    for budget in space_cost.budgets:
         inside = (0.0, budget.radius, budget.radius, 0.0)
         edge = (0.0, 0.0, budget.epsilon, budget.epsilon)
         axes.fill(inside, edge, color=QUIET, alpha=0.10, linewidth=0)
-    for one, colour, dash in zip(world.alone, _ALONE, _DASHES, strict=False):
-        more = f" (and {one.entries - 1} like it)" if one.entries > 1 else ""
+    for group, colour, dash in zip(space_cost.costliest, _ALONE, _DASHES, strict=False):
+        more = f" (and {group.entries - 1} like it)" if group.entries > 1 else ""
         axes.plot(
-            world.radii,
-            [math.nan if e is None else e for e in one.epsilon],
+            space_cost.radii,
+            [math.nan if e is None else e for e in group.epsilon],
             color=colour,
             linestyle=dash,
             linewidth=1.2,
-            label=short(one.label, 30) + more,
+            label=short(group.label, 30) + more,
         )
-    axes.plot(world.radii, total, color=_TOTAL, linewidth=2.4, label="the whole ledger")
-    axes.fill_between(world.radii, total, color=_TOTAL, alpha=0.10, linewidth=0)
-    for budget in world.budgets:
-        _mark_budget(axes, budget.radius, budget.epsilon, world.radii[-1])
+    axes.plot(
+        space_cost.radii, total, color=_TOTAL, linewidth=2.4, label="the whole ledger"
+    )
+    axes.fill_between(space_cost.radii, total, color=_TOTAL, alpha=0.10, linewidth=0)
+    for budget in space_cost.budgets:
+        _mark_budget(axes, budget.radius, budget.epsilon, space_cost.radii[-1])
     if not heights:
         axes.text(
-            0.5, 0.5, "an entry says nothing about balls here", ha="center",
+            0.5, 0.5, "an entry has no cost at these balls", ha="center",
             transform=axes.transAxes, color=QUIET,
         )  # fmt: skip
-    axes.set_xlabel(f"distance r between two worlds, in {short(world.space, 24)!r}")
+    axes.set_xlabel(f"distance r of one record, in {short(space_cost.space, 24)!r}")
     axes.set_ylabel("epsilon")
-    axes.set_title(f"cost at distance r (delta {world.delta:g})", loc="left")
+    axes.set_title(
+        f"cost at distance r (delta {number_up(space_cost.delta)})", loc="left"
+    )
     plain_ticks(axes)
 
 
@@ -116,7 +129,7 @@ def _mark_budget(axes: Axes, radius: float, epsilon: float, far: float) -> None:
     )  # fmt: skip
     right = radius > 0.6 * far
     axes.annotate(
-        f"budget {number(epsilon)}\nup to r = {radius:g}",
+        f"budget {number_down(epsilon)}\nup to r = {radius:g}",
         (radius, epsilon),
         xytext=(-8 if right else 8, 7),
         textcoords="offset points",
@@ -144,14 +157,14 @@ def unit_bars(axes: Axes, units: tuple[UnitCost, ...], rows: int) -> None:
         axes.plot([0, 1.18 * top], [row, row], color=GRID, linewidth=0.7, zorder=0)
         if shown is not None and math.isfinite(shown):
             axes.barh([row], [shown], height=0.34, color=colour)
-        said = number(shown) if shown is not None else "an entry says nothing here"
+        text = number_up(shown) if shown is not None else "an entry has no cost here"
         if unit.budget is not None:
             axes.plot(
                 [unit.budget], [row], marker="D", markersize=6, color=INK,
                 markerfacecolor=PAPER, linestyle="none", zorder=5,
             )  # fmt: skip
-            said += f" of {number(unit.budget)}"
-        axes.text(0.0, row - 0.27, f"{unit.name}: {said}", va="bottom", color=INK)
+            text += f" of {number_down(unit.budget)}"
+        axes.text(0.0, row - 0.27, f"{unit.name}: {text}", va="bottom", color=INK)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("epsilon")
@@ -160,7 +173,7 @@ def unit_bars(axes: Axes, units: tuple[UnitCost, ...], rows: int) -> None:
 
 
 def units_chart(units: tuple[UnitCost, ...]) -> Chart:
-    """The units alone, for a ledger in which no entry speaks of a distance."""
+    """The units alone, for a ledger in which no entry has a cost by distance."""
 
     def draw(frame: Frame) -> Figure:
         height = 0.9 + 0.42 * len(units)
@@ -169,5 +182,5 @@ def units_chart(units: tuple[UnitCost, ...]) -> Chart:
         return figure
 
     alt = "Epsilon of the whole ledger at each unit:"
-    alt += "".join(f" {u.name}: {number(u.epsilon)}." for u in units)
+    alt += "".join(f" {u.name}: {number_up(u.epsilon)}." for u in units)
     return Chart("units", "Epsilon at each unit", alt, draw)

@@ -1,37 +1,41 @@
-"""Everything the report says about a ledger, as plain frozen data.
+"""The contents of the report as plain frozen data.
 
 The page, the charts and the JSON inside the page are all made from one `LedgerFacts`,
-so they cannot disagree; the numbers are the ledger's own, not rounded.
+so they cannot disagree. Its numbers are the ledger's own, not rounded.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import Ledger, Note, Tip
-from demur.ledger.series import Moment, over_time
-from demur.report.distance import UnitCost, World, unit_costs, unit_name, worlds
-from demur.report.noted import (
-    Audit,
-    Deletion,
-    Utility,
+from demur.ledger import Ledger, Moment, Note, Tip, over_time
+from demur.report.distance import (
+    SpaceCost,
+    UnitCost,
+    space_costs,
+    unit_costs,
+    unit_name,
+)
+from demur.report.notes import (
+    AuditFacts,
+    DeletionFacts,
+    UtilityFacts,
     audits,
     deletions,
     utilities,
 )
+from demur.report.text import json_data
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class BudgetFacts:
-    """One budget: what the filter has counted, and what a tight reading says."""
+    """One budget: what the filter counts as spent, and the tight reading."""
 
     name: str
     unit: str
@@ -45,7 +49,7 @@ class BudgetFacts:
 
 @dataclass(frozen=True)
 class EntryFacts:
-    """One charge; `epsilon` is its own cost at each budget, None where it has none."""
+    """One entry; `epsilon` is its own cost at each budget, None where it has none."""
 
     sequence: int
     id: str
@@ -61,7 +65,7 @@ class EntryFacts:
 
 @dataclass(frozen=True)
 class ChainFacts:
-    """What checking every row came to."""
+    """The result of verifying the chain."""
 
     ok: bool
     rows: int
@@ -73,7 +77,7 @@ class ChainFacts:
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """The whole report, before it is drawn."""
+    """The contents of the whole report."""
 
     format: int
     dataset: str
@@ -83,18 +87,18 @@ class LedgerFacts:
     durable: bool
     budgets: tuple[BudgetFacts, ...]
     units: tuple[UnitCost, ...]
-    worlds: tuple[World, ...]
+    spaces: tuple[SpaceCost, ...]
     moments: tuple[Moment, ...]
-    utilities: tuple[Utility, ...]
-    deletions: tuple[Deletion, ...]
-    audits: tuple[Audit, ...]
+    utilities: tuple[UtilityFacts, ...]
+    deletions: tuple[DeletionFacts, ...]
+    audits: tuple[AuditFacts, ...]
     unread_notes: int
     entries: tuple[EntryFacts, ...]
     chain: ChainFacts
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON; an infinite number is the word "inf"."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = json_data(asdict(self))
         return plain
 
 
@@ -102,12 +106,12 @@ def gather(
     ledger: Ledger, *, tip: Tip | str | None = None, signer: str | None = None
 ) -> LedgerFacts:
     """Read the ledger once; `tip` and `signer` go to the check of the chain."""
-    found = ledger.verify(tip, signer=signer)
+    check = ledger.verify(tip, signer=signer)
     entries = ledger.entries()
     notes = ledger.notes()
     by_id = {entry.id: entry for entry in entries}
-    audited, strange = audits(notes, by_id)
-    useful, odd = utilities(notes, by_id)
+    audited, unread_audits = audits(notes, by_id)
+    useful, unread_utilities = utilities(notes, by_id)
     return LedgerFacts(
         format=FORMAT,
         dataset=ledger.terms.dataset,
@@ -117,32 +121,32 @@ def gather(
         durable=ledger.durable,
         budgets=_budgets(ledger),
         units=unit_costs(ledger, entries),
-        worlds=worlds(ledger, entries),
+        spaces=space_costs(ledger, entries),
         moments=over_time(ledger),
         utilities=useful,
         deletions=deletions(_deletion_entries(entries), _about(notes, "deletion")),
         audits=audited,
-        unread_notes=strange + odd,
+        unread_notes=unread_audits + unread_utilities,
         entries=tuple(_entry(entry) for entry in entries),
         chain=ChainFacts(
-            found.ok,
-            found.rows,
-            str(found.tip),
+            check.ok,
+            check.rows,
+            str(check.tip),
             None if tip is None else str(tip).strip(),
-            found.problems,
-            found.unknown,
+            check.problems,
+            check.unknown,
         ),
     )
 
 
 def _budgets(ledger: Ledger) -> tuple[BudgetFacts, ...]:
-    found = []
+    budgets = []
     for status in ledger.status():
         try:
             tight = ledger.epsilon(unit=status.unit)
         except (NotCovered, NotPriced):
             tight = None
-        found.append(
+        budgets.append(
             BudgetFacts(
                 name=unit_name(status.unit),
                 unit=str(status.unit),
@@ -154,16 +158,16 @@ def _budgets(ledger: Ledger) -> tuple[BudgetFacts, ...]:
                 tight_epsilon=tight,
             )
         )
-    return tuple(found)
+    return tuple(budgets)
 
 
 def _entry(entry: Entry) -> EntryFacts:
-    own: list[float | None] = []
+    costs: list[float | None] = []
     for promise in entry.promises:
         try:
-            own.append(entry.epsilon(promise.unit, promise.delta))
+            costs.append(entry.epsilon(promise.unit, promise.delta))
         except (NotCovered, NotPriced):
-            own.append(None)
+            costs.append(None)
     return EntryFacts(
         sequence=entry.sequence,
         id=entry.id,
@@ -173,7 +177,7 @@ def _entry(entry: Entry) -> EntryFacts:
         count=entry.count,
         private=entry.private,
         deletion=entry.declaration.cost.only_erasure(),
-        epsilon=tuple(own),
+        epsilon=tuple(costs),
         statement=entry.statement(),
     )
 
@@ -184,13 +188,3 @@ def _deletion_entries(entries: list[Entry]) -> list[Entry]:
 
 def _about(notes: tuple[Note, ...], subject: str) -> list[Note]:
     return [note for note in notes if note.about == subject]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value

@@ -1,8 +1,8 @@
-"""How a chart becomes part of the page, and a file.
+"""Charts as SVG inside the page, and as files.
 
 A chart is drawn twice, for a wide and for a narrow screen, because a picture that is
 only scaled down cannot be read. In the page its colours are the page's variables, so
-that it follows the light or dark scheme, and its letters stay letters.
+that it follows the light or dark scheme, and its text remains text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NARROW = Frame("narrow", 358 / _PIXELS, 8.4)
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of a ledger: a name for its files, a title, what it shows in words."""
+    """A chart: a name for its files, a title, and a description in words."""
 
     name: str
     title: str
@@ -68,10 +68,10 @@ class Chart:
 
 
 @contextmanager
-def drawing(frame: Frame, *, letters_stay: bool = True) -> Iterator[None]:
-    """The settings under which figures are made and written."""
+def drawing(frame: Frame, *, text_as_text: bool = True) -> Iterator[None]:
+    """Matplotlib settings for drawing and writing figures."""
     settings: dict[Any, Any] = {
-        "svg.fonttype": "none" if letters_stay else "path",
+        "svg.fonttype": "none" if text_as_text else "path",
         "svg.hashsalt": "demur",
         "text.parse_math": False,  # a label may hold dollar signs
         "font.family": "DejaVu Sans",
@@ -99,14 +99,14 @@ def drawing(frame: Frame, *, letters_stay: bool = True) -> Iterator[None]:
         "axes.unicode_minus": False,
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # A label in a script that the font lacks: the browser has it.
+        # The font may lack the script of a label; browsers have others.
         warnings.filterwarnings("ignore", message="Glyph")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not")
         yield
 
 
 def inline(chart: Chart) -> str:
-    """Both drawings as SVG for the page; the style sheet shows one of them."""
+    """Both drawings as SVG; the style sheet of the page shows one of them."""
     return "\n".join(_inline_svg(chart, frame) for frame in (WIDE, NARROW))
 
 
@@ -121,7 +121,7 @@ def _inline_svg(chart: Chart, frame: Frame) -> str:
     box = re.search(r'viewBox="([^"]+)"', opening)
     assert box is not None
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, count=1, flags=re.DOTALL)
-    # Several drawings share one page: names inside each must be its own.
+    # Several drawings share one page, so that ids must not repeat.
     mark = f"{chart.name}-{frame.name}-"
     rest = re.sub(r'\bid="', f'id="{mark}', rest)
     rest = rest.replace("url(#", f"url(#{mark}")
@@ -138,28 +138,28 @@ def _inline_svg(chart: Chart, frame: Frame) -> str:
 
 def save(chart: Chart, folder: Path) -> list[Path]:
     """Write the wide drawing as NAME.svg and NAME.png, on white."""
-    with drawing(WIDE, letters_stay=False):
+    with drawing(WIDE, text_as_text=False):
         figure = chart.draw(WIDE)
-        made = [folder / f"{chart.name}.svg", folder / f"{chart.name}.png"]
-        figure.savefig(made[0], facecolor="white", metadata={"Date": None})
-        figure.savefig(made[1], facecolor="white", dpi=2 * _PIXELS)
-    return made
+        paths = [folder / f"{chart.name}.svg", folder / f"{chart.name}.png"]
+        figure.savefig(paths[0], facecolor="white", metadata={"Date": None})
+        figure.savefig(paths[1], facecolor="white", dpi=2 * _PIXELS)
+    return paths
 
 
 def short(text: str, most: int) -> str:
-    """A label that fits: its beginning and three dots."""
+    """The text, cut to `most` characters with three dots."""
     text = one_line(text)
     return text if len(text) <= most else text[: most - 3].rstrip() + "..."
 
 
 def plain_ticks(axes: Axes) -> None:
-    """Numbers as people write them, on both axes."""
+    """Plain decimal numbers on both axes."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def ceiling(values: list[float]) -> float:
-    """The top of an axis from zero, with room above the highest value."""
+    """The upper end of an axis from zero, with space above the highest value."""
     finite = [v for v in values if math.isfinite(v)]
     top = max(finite, default=1.0)
     return 1.14 * top if top > 0 else 1.0

@@ -1,4 +1,4 @@
-"""One HTML page about a ledger: it fetches nothing and runs nothing."""
+"""The HTML page of the report, which fetches nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from demur.ledger import Ledger, Tip
 from demur.report import sections
-from demur.report.distance import World
+from demur.report.distance import SpaceCost
 from demur.report.distance_chart import distance_chart, units_chart
 from demur.report.facts import LedgerFacts, gather
 from demur.report.figure import Chart, inline, save
-from demur.report.noted_charts import audit_chart, utility_chart
-from demur.report.text import safe
+from demur.report.note_charts import audit_chart, utility_chart
+from demur.report.text import number_up, safe
 from demur.report.time_chart import MOST_PANELS, time_chart
 
-_UNFOLD = 60  # a printed page shows statements of ledgers up to this long
-# Nothing may be fetched and nothing may run, even if some text slipped through.
+_UNFOLD = 60  # entries up to which a printed page shows all statements
+# Nothing may be fetched or run, even if the escaping of a text failed.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 )
@@ -33,15 +33,15 @@ def write_report(
     tip: Tip | str | None = None,
     signer: str | None = None,
 ) -> LedgerFacts:
-    """Write the page about `ledger` to `path`, and its charts as files into `charts`.
+    """Write the report of `ledger` to `path`, and its charts as files into `charts`.
 
-    `tip` and `signer` go to the check of the chain. The page is whole or not there:
-    it is moved to its place when it is finished.
+    `tip` and `signer` go to the check of the chain. The page is moved into place when
+    it is complete, so that no partial page is ever at `path`.
     """
     facts = gather(ledger, tip=tip, signer=signer)
     target = Path(path)
     if not target.parent.is_dir():
-        raise ValueError(f"there is no folder {target.parent}")
+        raise ValueError(f"path is in the folder {target.parent}, which does not exist")
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         part.write_text(render(facts), encoding="utf-8")
@@ -54,25 +54,25 @@ def write_report(
 
 
 def write_charts(facts: LedgerFacts, folder: str | os.PathLike[str]) -> list[Path]:
-    """Every chart of the page as NAME.svg and NAME.png in `folder`."""
+    """Write every chart of the page as NAME.svg and NAME.png into `folder`."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    return [made for chart in all_charts(facts) for made in save(chart, place)]
+    return [path for chart in all_charts(facts) for path in save(chart, place)]
 
 
 def all_charts(facts: LedgerFacts) -> list[Chart]:
-    """The charts of the page in its order."""
-    found = _distance_charts(facts)
+    """The charts of the page, in order."""
+    charts = _distance_charts(facts)
     if facts.moments:
-        found.append(time_chart(facts))
+        charts.append(time_chart(facts))
     if facts.utilities:
-        found.append(utility_chart(facts.utilities))
+        charts.append(utility_chart(facts.utilities))
     audits = audit_chart(facts.audits)
-    return found if audits is None else [*found, audits]
+    return charts if audits is None else [*charts, audits]
 
 
 def render(facts: LedgerFacts) -> str:
-    """The page as text."""
+    """The page as HTML text."""
     parts = {
         "budgets": sections.budgets(facts),
         "distance": _distance(facts),
@@ -89,13 +89,13 @@ def render(facts: LedgerFacts) -> str:
     )
     title = f"Ledger of {safe(facts.dataset)}"
     style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
-    # "<" must not end the script element; JSON has another way to write it.
+    # "<" must not end the script element, so it is written as an escape.
     data = json.dumps(facts.to_json(), allow_nan=False).replace("<", "\\u003c")
     css = "unfold" if len(facts.entries) <= _UNFOLD else ""
     unread = ""
     if facts.unread_notes:
         unread = (
-            '<p class="quiet small">Notes left out, because they do not have the form'
+            '<p class="quiet small">Notes left out, because they are not in the form'
             f" of an audit or a utility: {facts.unread_notes}.</p>"
         )
     return (
@@ -107,8 +107,8 @@ def render(facts: LedgerFacts) -> str:
         f'<body class="{css}">\n<header>{sections.top(facts)}'
         f'<nav aria-label="sections"><ul>{links}</ul></nav></header>\n<main>\n'
         + "\n".join(part for part in parts.values() if part)
-        + f"\n{unread}</main>\n<footer class='small quiet'>This page is one file. The"
-        " numbers behind it are inside it, as JSON, in the element"
+        + f"\n{unread}</main>\n<footer class='small quiet'>This page is one file. Its"
+        " numbers are inside it as JSON, in the element"
         " <code>ledger</code>.</footer>\n"
         f'<script type="application/json" id="ledger">{data}</script>\n</body></html>\n'
     )
@@ -121,16 +121,16 @@ def _figure(chart: Chart, caption: str, numbers: str = "") -> str:
 
 
 def _distance_charts(facts: LedgerFacts) -> list[Chart]:
-    several = len(facts.worlds) > 1
-    found = [
+    several = len(facts.spaces) > 1
+    charts = [
         distance_chart(
-            world, facts.units, f"distance-{i + 1}" if several else "distance"
+            space_cost, facts.units, f"distance-{i + 1}" if several else "distance"
         )
-        for i, world in enumerate(facts.worlds)
+        for i, space_cost in enumerate(facts.spaces)
     ]
-    if not found and facts.units and facts.entries:
-        found.append(units_chart(facts.units))
-    return found
+    if not charts and facts.units and facts.entries:
+        charts.append(units_chart(facts.units))
+    return charts
 
 
 def _distance(facts: LedgerFacts) -> str:
@@ -138,45 +138,45 @@ def _distance(facts: LedgerFacts) -> str:
     if not drawn:
         return ""
     parts = [
-        '<h2 id="distance">A cost is a function of distance</h2><p>The same noise hides'
-        " a small change to a record better than a large one. So the ledger keeps, for"
-        " every entry, what it costs at each distance between two worlds, and can be"
-        " read at any of them.</p>"
+        '<h2 id="distance">Cost by distance</h2><p>The same noise protects a small'
+        " change of a record better than a large one. The ledger stores the cost of"
+        " every entry at each distance by which a record may change, and can be read at"
+        " any of them.</p>"
     ]
     for i, chart in enumerate(drawn):
-        if facts.worlds:
-            world = facts.worlds[i]
-            caption = _caption(world, facts)
-            parts.append(_figure(chart, caption, _radius_table(i, world)))
+        if facts.spaces:
+            space_cost = facts.spaces[i]
+            caption = _caption(space_cost, facts)
+            parts.append(_figure(chart, caption, _radius_table(i, space_cost)))
         else:
-            caption = "No entry of this ledger speaks of a distance: units alone."
+            caption = "No entry of this ledger has a cost by distance."
             parts.append(_figure(chart, caption))
     return "".join(parts)
 
 
-def _caption(world: World, facts: LedgerFacts) -> str:
-    said = (
+def _caption(space_cost: SpaceCost, facts: LedgerFacts) -> str:
+    text = (
         f"Tight epsilon of the whole ledger when one record moves by r in the space"
-        f" {safe(repr(world.space))}, at delta {world.delta:g}."
+        f" {safe(repr(space_cost.space))}, at delta {number_up(space_cost.delta)}."
     )
-    if world.alone:
-        drawn = len(world.alone)
-        said += f" Thin lines: {drawn} of {world.groups} kinds of entries, alone."
-    if world.budgets:
-        said += " Diamonds are budgets; the grey field is what they allow."
-    if any(e is None for e in world.epsilon):
-        said += " Where the line ends, some entry says nothing about larger balls."
+    if space_cost.costliest:
+        drawn = len(space_cost.costliest)
+        text += f" Thin lines: {drawn} of {space_cost.groups} kinds of entries, alone."
+    if space_cost.budgets:
+        text += " Diamonds are budgets; the grey area is what they allow."
+    if any(e is None for e in space_cost.epsilon):
+        text += " Where the line ends, an entry has no cost at larger balls."
     if any(u.name.startswith("erasure") for u in facts.units):
-        said += " Erasure stands on its own: it is never added to a privacy cost."
-    return said
+        text += " Erasure is separate: it is never added to a privacy cost."
+    return text
 
 
-def _radius_table(i: int, world: World) -> str:
-    step = max(1, len(world.radii) // 12)
+def _radius_table(i: int, space_cost: SpaceCost) -> str:
+    step = max(1, len(space_cost.radii) // 12)
     rows = "".join(
-        f'<tr><th scope="row" class="n">{world.radii[k]:.4g}</th><td class="n">'
-        f"{sections.shown(f'worlds.{i}.epsilon.{k}', world.epsilon[k])}</td></tr>"
-        for k in range(0, len(world.radii), step)
+        f'<tr><th scope="row" class="n">{space_cost.radii[k]:.4g}</th><td class="n">'
+        f"{sections.shown(f'spaces.{i}.epsilon.{k}', space_cost.epsilon[k])}</td></tr>"
+        for k in range(0, len(space_cost.radii), step)
     )
     return (
         '<details class="numbers"><summary>the numbers</summary><table><thead><tr>'
@@ -188,9 +188,7 @@ def _radius_table(i: int, world: World) -> str:
 def _time(facts: LedgerFacts) -> str:
     if not facts.moments:
         return ""
-    caption = (
-        "What each budget's filter had counted after each entry. Grey: what is left."
-    )
+    caption = "Epsilon that each filter counted after each entry. Grey: what is left."
     more = len(facts.budgets) - MOST_PANELS
     if more > 0:
         caption += f" {more} more budgets are not drawn."
@@ -215,8 +213,8 @@ def _utility(facts: LedgerFacts) -> str:
         f"<tbody>{rows}</tbody></table></details>"
     )
     caption = (
-        "What each run was good for, as noted in the ledger by whoever ran it, against"
-        " what that run alone cost. Bands are as noted; dashed: the same without noise."
+        "The utility of each run, as noted in the ledger by whoever ran it, against the"
+        " epsilon of that run alone. Bands are as noted; dashed: without noise."
     )
     chart = _figure(utility_chart(facts.utilities), caption, numbers)
     return f'<h2 id="utility">Utility against epsilon</h2>{chart}'
@@ -227,8 +225,8 @@ def _audits(facts: LedgerFacts) -> str:
         return ""
     chart = audit_chart(facts.audits)
     caption = (
-        "An audit attacks a claim. A lower bound above the claim refutes it; one below"
-        " shows only that this attack, with this many runs, did not succeed."
+        "An audit cannot prove a claim. A lower bound above the claim refutes it; one"
+        " below it means that this test, with this many runs, did not refute it."
     )
     drawn = f"<p>{caption}</p>" if chart is None else _figure(chart, caption)
     return f'<h2 id="audits">Audits</h2>{drawn}{sections.audit_table(facts)}'

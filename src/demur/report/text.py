@@ -1,16 +1,18 @@
-"""Text from a ledger, made safe for a page: nothing in it is markup or turns a line."""
+"""Text, numbers and JSON of the report: escaped, and rounded in the safe direction."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 from unicodedata import category
 
-from demur.core.rounding import printed_up
+from demur.core.rounding import printed_down, printed_up
 
 
 def one_line(text: str) -> str:
-    """The text without characters that control how other text is shown."""
+    """The text without line breaks and control characters."""
     return "".join(
         " " if c in "\n\t" else "\ufffd" if category(c) in ("Cc", "Cf", "Cs") else c
         for c in text
@@ -18,24 +20,40 @@ def one_line(text: str) -> str:
 
 
 def safe(text: object) -> str:
-    """For the body of the page."""
+    """Text escaped for the body of the page."""
     return escape(one_line(str(text)), quote=True)
 
 
 def attribute(text: object) -> str:
-    """For a quoted attribute."""
+    """Text escaped for a quoted attribute."""
     return safe(text)
 
 
-def number(value: float | None) -> str:
-    """Four digits, never less than the value: what is read is what may be signed."""
+def number_up(value: float | None) -> str:
+    """A cost with four digits, rounded up."""
     if value is None:
         return "not known"
-    if math.isinf(value):
-        return "unbounded"
-    return "0" if value == 0 else printed_up(value)
+    return "unbounded" if math.isinf(value) else printed_up(value)
+
+
+def number_down(value: float | None) -> str:
+    """A budget, or the lower bound of an audit, with four digits, rounded down."""
+    if value is None:
+        return "no bound"
+    return "unbounded" if math.isinf(value) else printed_down(value)
 
 
 def day(time: str) -> str:
     """The date and minute of a row's time."""
     return safe(time[:16].replace("T", " "))
+
+
+def json_data(value: Any) -> Any:
+    """Plain data for JSON; an infinite number is the word "inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_data(item) for item in value]
+    return value

@@ -1,4 +1,4 @@
-"""Epsilon over time: what each budget's filter had counted after each entry."""
+"""Chart of epsilon over time: what each filter counted after each entry."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from demur.ledger.series import Moment
+from demur.ledger import Moment
 from demur.report.facts import BudgetFacts, LedgerFacts
 from demur.report.figure import INK, QUIET, SERIES, Chart, Frame, ceiling, short
-from demur.report.text import number
+from demur.report.text import number_down, number_up
 
 MOST_PANELS = 6
-_MARGIN = 0.2 / 86_400  # days: room beside a ledger that was charged in one moment
+_MARGIN = 0.2 / 86_400  # days: space beside a ledger with a single moment
 
 
 def time_chart(facts: LedgerFacts) -> Chart:
-    """One panel for each budget: they have scales of their own."""
+    """One panel for each budget, with its own scale."""
     shown = facts.budgets[:MOST_PANELS]
     first, last = facts.moments[0].time, facts.moments[-1].time
     alt = f"Epsilon spent from {first[:16]} to {last[:16]} UTC."
     alt += "".join(
-        f" {b.name}: {number(b.spent_epsilon)} of {number(b.epsilon)}." for b in shown
+        f" {b.name}: {number_up(b.spent_epsilon)} of {number_down(b.epsilon)}."
+        for b in shown
     )
 
     def draw(frame: Frame) -> Figure:
@@ -62,7 +63,7 @@ def _panel(
         axes.plot(times, spent, "o", color=colour, markersize=3.5)
     axes.axhline(budget.epsilon, color=INK, linewidth=1.1, linestyle=(0, (5, 3)))
     axes.text(
-        0.01, budget.epsilon, f" budget {number(budget.epsilon)}", va="bottom",
+        0.01, budget.epsilon, f" budget {number_down(budget.epsilon)}", va="bottom",
         transform=axes.get_yaxis_transform(), color=INK,
     )  # fmt: skip
     axes.set_ylim(0.0, ceiling([budget.epsilon, *spent]))
@@ -78,5 +79,5 @@ def _panel(
 
 
 def _days(time: str) -> float:
-    """A row's time as the axis counts it: days."""
+    """The time of a row in days, as on the axis."""
     return datetime.fromisoformat(time).timestamp() / 86_400

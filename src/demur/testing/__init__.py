@@ -1,7 +1,4 @@
-"""Contracts that everything which spends must keep; run them on your own as well.
-
-Names are loaded when they are first used.
-"""
+"""Contract checks for mechanisms, estimators and plans: demur's own, and yours."""
 
 from typing import TYPE_CHECKING
 

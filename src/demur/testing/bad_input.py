@@ -1,11 +1,11 @@
-"""Bad input gets a clear error and costs nothing.
+"""Contracts of bad input: a clear error, and nothing is spent.
 
-Clear: a ValueError or TypeError (or a refusal of demur's own) that names the argument,
-is short, and quotes nobody's record. Nothing: the ledger and the object are as before.
+A clear error is a ValueError, TypeError or DemurError that names the argument, is
+short, and quotes no record. Ledger and object stay unchanged.
 
-Some input may be taken: booleans and very large numbers mean something to a mechanism
-that clips. Then it must be taken whole: charged, with finite values released. Each kind
-of data below says whether it may.
+Some unusual input may be accepted: booleans and very large numbers have a meaning for a
+mechanism that clips. Then the release must be charged, and its values finite. Each kind
+of data below states whether it may be accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from demur.core.errors import DemurError
 from demur.testing.declining import state
 from demur.testing.errors import ContractBroken
-from demur.testing.ledgers import trace
+from demur.testing.ledgers import ledger_state
 from demur.testing.result import require
 from demur.testing.secrets import Secret
 from demur.testing.subject import Subject
@@ -33,20 +33,20 @@ _LONGEST_MESSAGE = 1500
 
 
 @dataclass(frozen=True)
-class Spoiler:
-    """A way to spoil an array; None where it does not apply to this one."""
+class Corruption:
+    """A way to make an array bad input; None where it does not apply."""
 
-    spoil: Callable[[Array], Any]
-    may_be_taken: bool = False
+    corrupt: Callable[[Array], Any]
+    may_be_accepted: bool = False
 
 
 def _with(value: float) -> Callable[[Array], Any]:
-    def spoil(good: Array) -> Any:
+    def corrupt(good: Array) -> Any:
         bad = np.array(good, dtype=np.float64)
         bad.reshape(-1)[-1] = value
         return bad
 
-    return spoil
+    return corrupt
 
 
 def _masked(good: Array) -> Any:
@@ -63,37 +63,43 @@ def _ragged(good: Array) -> Any:
     return rows
 
 
-SPOILERS: Mapping[str, Spoiler] = {
-    "NaN": Spoiler(_with(np.nan)),
-    "infinity": Spoiler(_with(np.inf)),
-    "minus infinity": Spoiler(_with(-np.inf)),
-    "no rows": Spoiler(lambda good: good[:0]),
-    "no columns": Spoiler(lambda good: good[:, :0] if good.ndim == 2 else None),
-    "a vector": Spoiler(lambda good: good[:, 0] if good.ndim == 2 else None),
-    "a cube": Spoiler(lambda good: good[None] if good.ndim == 2 else None),
-    "twice as long": Spoiler(lambda good: np.tile(good, 2) if good.ndim == 1 else None),
-    "nothing": Spoiler(lambda good: None if good.ndim == 1 else np.array(None)),
-    "ragged rows": Spoiler(_ragged),
-    "words": Spoiler(lambda good: np.full(good.shape, "word")),
-    "objects": Spoiler(lambda good: np.full(good.shape, object())),
-    "complex numbers": Spoiler(lambda good: good.astype(np.complex128) + 1e-3j),
-    "masked": Spoiler(_masked),
-    "dates": Spoiler(lambda good: np.full(good.shape, np.datetime64("2020-01-01"))),
-    "beyond float64": Spoiler(lambda good: np.full(good.shape, 10**400, dtype=object)),
-    "very large": Spoiler(_with(1e308), may_be_taken=True),
-    "booleans": Spoiler(lambda good: good > np.median(good), may_be_taken=True),
-    "plain lists": Spoiler(lambda good: good.tolist(), may_be_taken=True),
-    "numbers as objects": Spoiler(lambda good: good.astype(object), may_be_taken=True),
+CORRUPTIONS: Mapping[str, Corruption] = {
+    "NaN": Corruption(_with(np.nan)),
+    "infinity": Corruption(_with(np.inf)),
+    "minus infinity": Corruption(_with(-np.inf)),
+    "no rows": Corruption(lambda good: good[:0]),
+    "no columns": Corruption(lambda good: good[:, :0] if good.ndim == 2 else None),
+    "a vector": Corruption(lambda good: good[:, 0] if good.ndim == 2 else None),
+    "a cube": Corruption(lambda good: good[None] if good.ndim == 2 else None),
+    "twice as long": Corruption(
+        lambda good: np.tile(good, 2) if good.ndim == 1 else None
+    ),
+    "nothing": Corruption(lambda good: None if good.ndim == 1 else np.array(None)),
+    "ragged rows": Corruption(_ragged),
+    "words": Corruption(lambda good: np.full(good.shape, "word")),
+    "objects": Corruption(lambda good: np.full(good.shape, object())),
+    "complex numbers": Corruption(lambda good: good.astype(np.complex128) + 1e-3j),
+    "masked": Corruption(_masked),
+    "dates": Corruption(lambda good: np.full(good.shape, np.datetime64("2020-01-01"))),
+    "beyond float64": Corruption(
+        lambda good: np.full(good.shape, 10**400, dtype=object)
+    ),
+    "very large": Corruption(_with(1e308), may_be_accepted=True),
+    "booleans": Corruption(lambda good: good > np.median(good), may_be_accepted=True),
+    "plain lists": Corruption(lambda good: good.tolist(), may_be_accepted=True),
+    "numbers as objects": Corruption(
+        lambda good: good.astype(object), may_be_accepted=True
+    ),
 }
-# Labels may be words, dates or booleans: what they must be is one for each row.
-LABEL_SPOILERS: Mapping[str, Spoiler] = {
-    "no rows": Spoiler(lambda good: good[:0]),
-    "too short": Spoiler(lambda good: good[:-1]),
-    "NaN": Spoiler(_with(np.nan)),
-    "infinity": Spoiler(_with(np.inf)),
-    "complex numbers": Spoiler(lambda good: good.astype(np.complex128) + 1j),
-    "masked": Spoiler(_masked),
-    "a cube": Spoiler(lambda good: good[None, None]),
+# Labels may be words, dates or booleans, and there must be one for each row.
+LABEL_CORRUPTIONS: Mapping[str, Corruption] = {
+    "no rows": Corruption(lambda good: good[:0]),
+    "too short": Corruption(lambda good: good[:-1]),
+    "NaN": Corruption(_with(np.nan)),
+    "infinity": Corruption(_with(np.inf)),
+    "complex numbers": Corruption(lambda good: good.astype(np.complex128) + 1j),
+    "masked": Corruption(_masked),
+    "a cube": Corruption(lambda good: good[None, None]),
 }
 BAD_PARAMETERS: tuple[Any, ...] = (
     float("nan"),
@@ -108,28 +114,28 @@ BAD_PARAMETERS: tuple[Any, ...] = (
 
 
 def bad_data_costs_nothing(subject: Subject) -> None:
-    """Every argument spoiled in every way, one at a time."""
+    """Every argument is corrupted in every way, one at a time."""
     if subject.trusts_data:
         return
     problems: list[str] = []
     for argument, good in subject.inputs.items():
         array = np.asarray(good)
-        table = LABEL_SPOILERS if array.dtype.kind in "iuUSO" else SPOILERS
-        for kind, spoiler in table.items():
-            bad = spoiler.spoil(array)
+        table = LABEL_CORRUPTIONS if array.dtype.kind in "iuUSO" else CORRUPTIONS
+        for kind, corruption in table.items():
+            bad = corruption.corrupt(array)
             if bad is None:
                 continue
             inputs = {**subject.inputs, argument: bad}
-            taken = spoiler.may_be_taken or kind in subject.lenient
+            accepted = corruption.may_be_accepted or kind in subject.lenient
             try:
-                _refused(subject, argument, inputs, taken)
+                _refused(subject, argument, inputs, accepted)
             except ContractBroken as broken:
                 problems.append(f"{argument} with {kind}: {broken}")
     require(not problems, " | ".join(problems))
 
 
 def bad_parameters_cost_nothing(subject: Subject) -> None:
-    """NaN, words and arrays are refused for every number; others may make sense."""
+    """NaN, words and arrays are refused for every numeric parameter."""
     problems: list[str] = []
     for name, bad in product(subject.parameters, BAD_PARAMETERS):
         meaningless = not isinstance(bad, int | float) or bad != bad
@@ -144,13 +150,16 @@ def _refused_parameter(
     subject: Subject, name: str, bad: Any, meaningless: bool
 ) -> None:
     ledger = subject.ledger()
-    before = trace(ledger)
-    error = _caught(lambda: subject.run(ledger, made=subject.make(**{name: bad})))
+    before = ledger_state(ledger)
+    error = _caught(lambda: subject.run(ledger, spender=subject.make(**{name: bad})))
     if error is None:
-        require(not meaningless, "it was taken")
+        require(not meaningless, "it was accepted")
         return
-    require(trace(ledger) == before, f"refused ({_shown(error)}) after it was charged")
-    # A number that is merely out of range may be refused by what it leads to.
+    require(
+        ledger_state(ledger) == before,
+        f"refused ({_shown(error)}) after it was charged",
+    )
+    # A number that is only out of range may be refused by a later check.
     names = subject.names_for(name) if meaningless else ()
     why = _unclear(error, names, ())
     require(not why, why)
@@ -160,23 +169,26 @@ CONTRACTS = (bad_data_costs_nothing, bad_parameters_cost_nothing)
 
 
 def _refused(
-    subject: Subject, argument: str, inputs: Mapping[str, Any], may_be_taken: bool
+    subject: Subject, argument: str, inputs: Mapping[str, Any], may_be_accepted: bool
 ) -> None:
-    ledger, made = subject.ledger(), subject.make()
-    before, held = trace(ledger), state(made)
+    ledger, spender = subject.ledger(), subject.make()
+    before, attributes = ledger_state(ledger), state(spender)
     result: list[Any] = []
     error = _caught(
-        lambda: result.append(subject.run(ledger, made=made, inputs=inputs))
+        lambda: result.append(subject.run(ledger, spender=spender, inputs=inputs))
     )
     if error is None:
-        require(may_be_taken, "it was taken")
-        require(ledger.entries(), "it was taken, and nothing was charged")
+        require(may_be_accepted, "it was accepted")
+        require(ledger.entries(), "it was accepted, and nothing was charged")
         if not subject.keeps_data:
             _require_finite(subject, result[0])
         return
-    require(trace(ledger) == before, f"refused ({_shown(error)}) after it was charged")
-    changed = [n for n in state(made) if n not in held and n.endswith("_")]
-    require(not changed, f"refused, and yet it has {', '.join(changed)}")
+    require(
+        ledger_state(ledger) == before,
+        f"refused ({_shown(error)}) after it was charged",
+    )
+    changed = [n for n in state(spender) if n not in attributes and n.endswith("_")]
+    require(not changed, f"refused, but it has {', '.join(changed)}")
     secrets = [s for s in map(_secret, subject.inputs.items()) if s is not None]
     why = _unclear(error, subject.names_for(argument), secrets)
     require(not why, why)
@@ -185,7 +197,7 @@ def _refused(
 def _caught(act: Callable[[], object]) -> BaseException | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's, about the bad values themselves
+            warnings.simplefilter("ignore")  # of numpy, about the bad values
             act()
     except Exception as error:
         return error
@@ -195,7 +207,7 @@ def _caught(act: Callable[[], object]) -> BaseException | None:
 def _unclear(
     error: BaseException, names: tuple[str, ...], secrets: list[Secret] | tuple[()]
 ) -> str:
-    """What is wrong with an error; empty if it is a clear one."""
+    """Why an error is not clear; empty if it is."""
     if not isinstance(error, ValueError | TypeError | DemurError):
         return f"not a clear error: {_shown(error)}"
     text = str(error)
@@ -222,7 +234,7 @@ def _require_finite(subject: Subject, result: Any) -> None:
     for name, value in subject.released(result).items():
         require(
             np.isfinite(np.asarray(value, dtype=np.float64)).all(),
-            f"it was taken, and {name} was released with NaN or infinity",
+            f"it was accepted, and {name} was released with NaN or infinity",
         )
 
 

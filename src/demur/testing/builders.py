@@ -1,10 +1,9 @@
-"""Subjects made from a mechanism, an estimator or a config that somebody hands in."""
+"""Builders of subjects from a mechanism, an estimator or a plan's config."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from demur import training
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration, Mechanism
+from demur.core.digest import digest_of_array, digest_of_text
 from demur.core.entropy import Source
 from demur.core.errors import DemurError
 from demur.core.release import Release
@@ -42,20 +42,20 @@ def of_mechanism(
     name: str | None = None,
     **more: Any,
 ) -> Subject:
-    """The subject of a mechanism, or of a function that makes one.
+    """The subject of a mechanism, or of a function that returns one.
 
-    Data, unit and the parameter that means noise are guessed from its `dimension`, its
-    declaration and its fields, where they are not given.
+    Data, unit and the parameter that sets the noise are inferred from its `dimension`,
+    declaration and fields, where they are not given.
     """
     make = _maker(given)
-    one = make()
-    declared = one.declaration()
-    argument, spend = _way_to_spend(one)
+    mechanism = make()
+    declared = mechanism.declaration()
+    argument, spend = _way_to_spend(mechanism)
     if value is None and argument:
-        value = _data_for(one, argument)
-    parameters = numbers_of(one)
+        value = _data_for(mechanism, argument)
+    parameters = numbers_of(mechanism)
     return Subject(
-        name=name or type(one).__name__,
+        name=name or type(mechanism).__name__,
         make=make,
         spend=spend,
         inputs={argument: value} if argument else {},
@@ -68,22 +68,24 @@ def of_mechanism(
 
 
 def first_unit(declared: Declaration) -> Unit:
-    """A unit that the declaration speaks of."""
+    """A unit that the declaration covers."""
     term = declared.cost.terms[0]
     return term.unit if isinstance(term, Fixed) else Ball(RADIUS, space=term.space)
 
 
-def numbers_of(one: Any) -> dict[str, Any]:
-    """The numbers that an object was made from, by the name of the parameter."""
-    if dataclasses.is_dataclass(one):
+def numbers_of(spender: Any) -> dict[str, Any]:
+    """The numeric parameters of an object, by name."""
+    if dataclasses.is_dataclass(spender):
         named = {
-            f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.init
+            f.name: getattr(spender, f.name)
+            for f in dataclasses.fields(spender)
+            if f.init
         }
-    elif callable(getattr(one, "get_params", None)):
-        named = one.get_params(deep=False)
+    elif callable(getattr(spender, "get_params", None)):
+        named = spender.get_params(deep=False)
     else:
-        names = list(inspect.signature(type(one)).parameters)
-        named = {name: getattr(one, name, None) for name in names}
+        names = list(inspect.signature(type(spender)).parameters)
+        named = {name: getattr(spender, name, None) for name in names}
     return {
         name: value
         for name, value in named.items()
@@ -97,13 +99,13 @@ def _maker(given: Any) -> Callable[..., Any]:
     return given
 
 
-def _changed(one: Any, **changes: Any) -> Any:
-    """A fresh copy of an object, with some parameters changed."""
-    if dataclasses.is_dataclass(one) and not isinstance(one, type):
-        return dataclasses.replace(one, **changes)
+def _changed(spender: Any, **changes: Any) -> Any:
+    """A new copy of an object, with some parameters changed."""
+    if dataclasses.is_dataclass(spender) and not isinstance(spender, type):
+        return dataclasses.replace(spender, **changes)
     if not changes:
-        return copy.copy(one)
-    return type(one)(**(numbers_of(one) | changes))
+        return copy.copy(spender)
+    return type(spender)(**(numbers_of(spender) | changes))
 
 
 def _noisier(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,54 +115,57 @@ def _noisier(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _way_to_spend(one: Any) -> tuple[str, Callable[..., Any]]:
-    """The name of its data, and how it is made to release."""
-    if callable(getattr(one, "privatize", None)):
+def _way_to_spend(spender: Any) -> tuple[str, Callable[..., Any]]:
+    """The name of its data argument, and the function that makes it release."""
+    if callable(getattr(spender, "privatize", None)):
         return "points", _privatize
-    if callable(getattr(one, "release", None)):
+    if callable(getattr(spender, "release", None)):
         return "value", _release
-    if callable(getattr(one, "apply", None)):
+    if callable(getattr(spender, "apply", None)):
         return "value", _apply
     return "", _charge
 
 
 def _privatize(
-    made: ReportMechanism, inputs: Inputs, ledger: Any, source: Source | None
+    spender: ReportMechanism, inputs: Inputs, ledger: Any, source: Source | None
 ) -> Any:
-    return made.privatize(inputs["points"], ledger=ledger, label=LABEL, source=source)
+    return spender.privatize(
+        inputs["points"], ledger=ledger, label=LABEL, source=source
+    )
 
 
-def _release(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
-    return made.release(inputs["value"], ledger=ledger, label=LABEL, source=source)
+def _release(spender: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    return spender.release(inputs["value"], ledger=ledger, label=LABEL, source=source)
 
 
-def _apply(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
-    """For a mechanism that has no `release` of its own: check, charge, draw, commit."""
+def _apply(spender: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    """For a mechanism without a `release` method: check, charge, draw, commit."""
     value = inputs["value"]
-    check = getattr(made, "check", None)
+    check = getattr(spender, "check", None)
     if callable(check):
         value = check(value)
-    with ledger.paid(made, label=LABEL, source=source) as payment:
-        released = made.apply(value, payment.key)
+    with ledger.paid(spender, label=LABEL, source=source) as payment:
+        released = spender.apply(value, payment.key)
         payment.released(_digest(released))
     return Release(released, payment.entry)
 
 
-def _charge(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+def _charge(spender: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
     del inputs
-    with ledger.paid(made, label=LABEL, source=source) as payment:
+    with ledger.paid(spender, label=LABEL, source=source) as payment:
         _ = payment.key
         payment.released(_digest(payment.entry.id))
     return Release(None, payment.entry)
 
 
 def _digest(value: object) -> str:
-    data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-    return hashlib.sha256(data).hexdigest()
+    if isinstance(value, np.ndarray):
+        return digest_of_array(value)
+    return digest_of_text(repr(value))
 
 
-def _data_for(one: Any, argument: str) -> Any:
-    dimension = int(getattr(one, "dimension", 3))
+def _data_for(spender: Any, argument: str) -> Any:
+    dimension = int(getattr(spender, "dimension", 3))
     rng = np.random.default_rng(1)
     shape = (ROWS, dimension) if argument == "points" else (dimension,)
     return rng.uniform(0.05, 0.95, size=shape)
@@ -183,22 +188,22 @@ def of_estimator(
 ) -> Subject:
     """The subject of an unfitted estimator with a `ledger` parameter.
 
-    Unit and delta are those of a first fit without a ledger, if they are not given.
-    `unused` names parameters that play no part in this configuration.
+    Unit and delta default to those of a first fit without a ledger. `unused` names
+    parameters that have no effect in this configuration.
     """
     if X is None:
         X, y = two_classes()
     known = estimator.get_params(deep=False)
     act = fit or _fit
     if unit is None:
-        tried = act(clone(estimator), {"X": X, "y": y})
-        held = entries_of(tried)
-        if not held:
+        fitted = act(clone(estimator), {"X": X, "y": y})
+        entries = entries_of(fitted)
+        if not entries:
             raise DemurError(
-                "unit must be given: a fit without a ledger does not say which entry"
-                " paid for it"
+                "unit must be given: the estimator, fitted without a ledger, carries no"
+                " entry that names one"
             )
-        promise = held[0].promises[0]
+        promise = entries[0].promises[0]
         unit, delta = promise.unit, promise.delta if delta is None else delta
     takes_source = "source" in known
 
@@ -206,12 +211,12 @@ def of_estimator(
         return clone(estimator).set_params(**changes)
 
     def spend(
-        made: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
+        spender: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
     ) -> Any:
-        made.set_params(ledger=ledger)
+        spender.set_params(ledger=ledger)
         if takes_source:
-            made.set_params(source=source)
-        return act(made, inputs)
+            spender.set_params(source=source)
+        return act(spender, inputs)
 
     parameters = {n: v for n, v in numbers_of(estimator).items() if n not in unused}
     return Subject(
@@ -228,14 +233,16 @@ def of_estimator(
     )
 
 
-def _fit(made: Any, inputs: Inputs) -> Any:
+def _fit(spender: Any, inputs: Inputs) -> Any:
     return (
-        made.fit(inputs["X"], inputs["y"]) if "y" in inputs else made.fit(inputs["X"])
+        spender.fit(inputs["X"], inputs["y"])
+        if "y" in inputs
+        else spender.fit(inputs["X"])
     )
 
 
 def two_classes(rows: int = 60, columns: int = 3) -> tuple[Any, Any]:
-    """Made-up points in the unit cube, in two classes."""
+    """Synthetic points in the unit cube, in two classes."""
     rng = np.random.default_rng(7)
     y = np.arange(rows) % 2
     X = 0.3 + 0.4 * y[:, None] + rng.uniform(-0.2, 0.2, size=(rows, columns))
@@ -252,10 +259,12 @@ class Descent(NamedTuple):
     update: Callable[..., Any]
 
 
-# No run looks at every row before it starts (data may lie on a disk): a contribution
-# that is not finite counts as nothing, and no rows at all give noise alone. Rows may
-# have any shape that the loss takes.
-_TRAINING_TAKES = frozenset({"NaN", "infinity", "minus infinity", "no rows", "a cube"})
+# No run reads every row before it starts (data may be on disk): a contribution that is
+# not finite counts as zero, and an empty dataset gives noise alone. Rows may have any
+# shape that the loss accepts.
+_TRAINING_ACCEPTS = frozenset(
+    {"NaN", "infinity", "minus infinity", "no rows", "a cube"}
+)
 
 DESCENT = Descent(lambda params: (), lambda sums, state, params=None: (-sums, state))
 
@@ -276,7 +285,7 @@ def of_plan(
     name: str | None = None,
     **more: Any,
 ) -> Subject:
-    """The subject of a plan's config: every release is a whole training run."""
+    """The subject of a plan's config; every release is a whole training run."""
     if data is None:
         data = two_classes()[0].astype(np.float32)
     if params is None:
@@ -286,10 +295,10 @@ def of_plan(
         return dataclasses.replace(config, **changes)
 
     def spend(
-        made: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
+        spender: Any, inputs: Inputs, ledger: Ledger | None, source: Source | None
     ) -> Any:
         return training.fit(
-            made.make(),
+            spender.make(),
             loss,
             params,
             inputs["data"],
@@ -298,7 +307,7 @@ def of_plan(
             label=LABEL,
             delta=delta,
             source=source,
-            progress=False,
+            reporting=training.Reporting(progress=False),
         )
 
     parameters = numbers_of(config)
@@ -308,15 +317,15 @@ def of_plan(
         spend=spend,
         inputs={"data": data},
         unit=config.make().unit,
-        # A run takes all of its own delta: there is room for ten.
+        # A run uses all of its own delta: this is enough for ten.
         delta=10.0 * delta,
         room=20.0,
         # A subsampled run has no price under the Gaussian filter: it enters as a block.
         filter=more.pop("filter", Filter.pure()),
         parameters=parameters,
         noisier=_noisier(parameters),
-        # The loss says what a row must be, and its error is the one that is raised.
+        # The loss decides what a row must be, and its error is raised.
         aliases={"data": ("loss", "shape", "shapes")},
-        lenient=_TRAINING_TAKES,
+        lenient=_TRAINING_ACCEPTS,
         **more,
     )

@@ -1,8 +1,8 @@
-"""A cost grows with the radius and with the count, and falls with noise.
+"""Contracts of costs: they grow with radius and count, and fall with more noise.
 
-All of it is read off what the subject declares. Prices are compared at one delta; where
-a mechanism also answers `event(unit)` by itself, it must say what its declaration says,
-because users read the one and the ledger charges the other.
+Costs are taken from the subject's declaration, and prices are compared at one delta. A
+mechanism that also has a method `event(unit)` must agree with its declaration: users
+read the one and the ledger charges the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from demur.testing.subject import Subject
 
 RADII = (1e-6, 1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 1e3)
 COUNTS = (1, 2, 3, 10)
-# Prices of one event by two roads differ in their last bits.
+# Prices of one event computed in two ways differ in their last bits.
 _ROUNDING = 1e-9
 
 
@@ -32,7 +32,7 @@ def cost_grows_with_the_radius(subject: Subject) -> None:
     declared = subject.entry.declaration
     for space in spaces(declared.cost):
         prices = _prices_by_radius(subject, space)
-        require(prices, f"nothing is said about any ball of {space!r}")
+        require(prices, f"no ball of {space!r} has a cost")
         for (r, less), (further, more) in pairwise(zip(RADII, prices, strict=False)):
             require(
                 less <= more * (1 + _ROUNDING),
@@ -58,7 +58,7 @@ def cost_grows_with_the_count(subject: Subject) -> None:
 
 
 def a_person_of_several_records_costs_more(subject: Subject) -> None:
-    """The unit of a person with k records is refused, or dearer than that of one."""
+    """A unit of k records per person has no cost, or a larger one than k = 1."""
     for unit in units(subject):
         prices = []
         for k in COUNTS:
@@ -66,18 +66,18 @@ def a_person_of_several_records_costs_more(subject: Subject) -> None:
             try:
                 prices.append(_price(subject, _event(subject, type(unit)(**arguments))))
             except (NotCovered, NotPriced):
-                require(k > 1, f"nothing is said about {unit} itself")
+                require(k > 1, f"{unit} itself has no cost")
                 break
         _require_growing(prices, f"persons of {COUNTS[: len(prices)]} records")
 
 
 def cost_falls_with_noise(subject: Subject) -> None:
-    """More noise is cheaper, at every unit that the cost speaks of."""
+    """More noise costs less, at every unit that the cost covers."""
     if not subject.noisier:
         return
     before = subject.entry.declaration
     ledger = subject.ledger()
-    subject.run(ledger, made=subject.make(**subject.noisier))
+    subject.run(ledger, spender=subject.make(**subject.noisier))
     after = ledger.written[-1].declaration
     for unit in units(subject):
         less = _price(subject, after.cost.at(unit))
@@ -90,11 +90,11 @@ def cost_falls_with_noise(subject: Subject) -> None:
 
 
 def prices_are_numbers(subject: Subject) -> None:
-    """Every price is finite and from 0; a sampler's distance is small."""
+    """Every price is finite and at least 0; a sampler's distance is small."""
     declared = subject.entry.declaration
     for unit in units(subject):
-        found = _price(subject, _event(subject, unit))
-        require(0.0 <= found < math.inf, f"the price at {unit} is {found}")
+        epsilon = _price(subject, _event(subject, unit))
+        require(0.0 <= epsilon < math.inf, f"the price at {unit} is {epsilon}")
     require(
         0.0 <= declared.sampler_distance < subject.delta or not subject.delta,
         f"sampler_distance is {declared.sampler_distance:g}",
@@ -102,27 +102,26 @@ def prices_are_numbers(subject: Subject) -> None:
 
 
 def event_agrees_with_the_declaration(subject: Subject) -> None:
-    """What a subject says at a unit by itself is what the ledger is told."""
+    """`event(unit)` of a subject is the event that the ledger charges."""
     ask = getattr(subject.make(), "event", None)
     if not callable(ask):
         return
     cost = subject.entry.declaration.cost
     count = subject.entry.count
     for unit in units(subject):
-        said = ask(unit)
-        recorded = cost.at(unit)
-        whole = Repeated(recorded, count) if count > 1 else recorded
-        mine, its = _price(subject, said), _price(subject, whole)
+        event, declared = ask(unit), cost.at(unit)
+        whole = Repeated(declared, count) if count > 1 else declared
+        price_of_event, charged = _price(subject, event), _price(subject, whole)
         require(
-            math.isclose(mine, its, rel_tol=1e-6, abs_tol=1e-12),
-            f"event({unit}) is {said!r:.80}, the declaration says {whole!r:.80}",
+            math.isclose(price_of_event, charged, rel_tol=1e-6, abs_tol=1e-12),
+            f"event({unit}) is {event!r:.80}, the declaration has {whole!r:.80}",
         )
 
 
-def silent_about_what_it_does_not_know(subject: Subject) -> None:
-    """A ball of another space is not covered, unless any replacement is."""
+def units_outside_the_declaration_have_no_cost(subject: Subject) -> None:
+    """A ball of another space has no cost, unless any replacement has one."""
     cost = subject.entry.declaration.cost
-    speaks_of_all = any(
+    covers_all = any(
         isinstance(term, Fixed) and isinstance(term.unit, ReplaceOne)
         for term in cost.terms
     )
@@ -130,9 +129,12 @@ def silent_about_what_it_does_not_know(subject: Subject) -> None:
     try:
         _event(subject, other)
     except NotCovered as error:
-        require("othing was spent" in str(error), f"it does not say so: {error}")
+        require(
+            "othing was spent" in str(error),
+            f"the error does not say that nothing was spent: {error}",
+        )
     else:
-        require(speaks_of_all, f"it claims to know the price of {other}")
+        require(covers_all, f"it has a cost at {other}")
 
 
 CONTRACTS = (
@@ -142,23 +144,23 @@ CONTRACTS = (
     cost_falls_with_noise,
     prices_are_numbers,
     event_agrees_with_the_declaration,
-    silent_about_what_it_does_not_know,
+    units_outside_the_declaration_have_no_cost,
 )
 
 
 def spaces(cost: Cost) -> list[str]:
-    """The spaces in which a cost speaks of balls."""
-    found: dict[str, None] = {}
+    """The spaces whose balls a cost covers."""
+    names: dict[str, None] = {}
     for term in cost.terms:
         if not isinstance(term, Fixed):
-            found[term.space] = None
+            names[term.space] = None
         elif isinstance(term.unit, Ball):
-            found[term.unit.space] = None
-    return list(found)
+            names[term.unit.space] = None
+    return list(names)
 
 
 def units(subject: Subject) -> Iterator[Unit]:
-    """Units to ask at: those of the terms, and a ball in every space."""
+    """The units to test: those of the terms, and a ball in every space."""
     yield subject.unit
     for term in subject.entry.declaration.cost.terms:
         if isinstance(term, Fixed):
@@ -169,19 +171,19 @@ def units(subject: Subject) -> Iterator[Unit]:
 
 
 def _prices_by_radius(subject: Subject, space: str) -> list[float]:
-    """Prices at RADII, up to the first that is too far for the cost."""
-    found: list[float] = []
+    """Prices at RADII, up to the first radius that the cost does not cover."""
+    prices: list[float] = []
     for radius in RADII:
         try:
             event = _event(subject, Ball(radius, space=space))
         except NotCovered:
             break
-        found.append(_price(subject, event))
-    return found
+        prices.append(_price(subject, event))
+    return prices
 
 
 def _event(subject: Subject, unit: Unit) -> Event:
-    """The event at a unit: from the subject itself, where it answers, or declared."""
+    """The event at a unit: from the subject's `event`, if it has one, or declared."""
     ask: Any = getattr(subject.make(), "event", None)
     entry = subject.entry
     if callable(ask) and entry.count == 1:

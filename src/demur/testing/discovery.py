@@ -1,8 +1,8 @@
-"""What a package offers that spends: found by looking, not listed.
+"""Discovery of everything in a package that spends.
 
-Every public module is loaded and every public class and function it defines is asked
-what it can do. A new mechanism, estimator, plan or batch strategy is found on its first
-day, and so is any other function or class that takes a ledger.
+Every public module is loaded, and every public class and function it defines is
+inspected. A new mechanism, estimator, plan or batch strategy is discovered without
+being listed, and so is any other function or class that takes a ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONAL = frozenset({"jax", "jaxlib", "optax", "equinox", "torch", "psycopg"})
 
 
 class Kind(StrEnum):
-    """What a discovered thing can do."""
+    """The kind of a discovered class or function."""
 
     MECHANISM = "mechanism"
     ESTIMATOR = "estimator"
@@ -30,12 +30,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Found:
-    """A public class or function, what it is, and where it is defined."""
+class Candidate:
+    """A public class or function, its kind, and where it is defined."""
 
     kind: Kind
     name: str
-    what: Any
+    definition: Any
 
     def __str__(self) -> str:
         return self.name
@@ -43,9 +43,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, and which modules could not be loaded for want of a framework."""
+    """The candidates, and the modules left out because a framework is missing."""
 
-    found: tuple[Found, ...]
+    candidates: tuple[Candidate, ...]
     left_out: dict[str, str]
 
 
@@ -53,10 +53,10 @@ def discover(package: str = "demur") -> Discovery:
     """Everything in `package` that the contracts are about.
 
     >>> from demur.testing import discover
-    >>> [found.name for found in discover("demur.mechanisms").found][:2]
+    >>> [each.name for each in discover("demur.mechanisms").candidates][:2]
     ['demur.mechanisms.bpm.mechanism:BPM', 'demur.mechanisms.gaussian:Gaussian']
     """
-    found: list[Found] = []
+    candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     for name in _modules(package):
         try:
@@ -67,31 +67,31 @@ def discover(package: str = "demur") -> Discovery:
                 raise
             left_out[name] = f"{missing} is not installed"
             continue
-        found += _in_module(module)
-    return Discovery(tuple(found), left_out)
+        candidates += _in_module(module)
+    return Discovery(tuple(candidates), left_out)
 
 
-def kind_of(what: Any) -> Kind | None:
-    """What a class or function is to the contracts; None if it does not concern them.
+def kind_of(definition: Any) -> Kind | None:
+    """The kind of a class or function; None if the contracts do not apply to it.
 
     >>> from demur import Ledger
     >>> from demur.mechanisms import Gaussian
     >>> kind_of(Gaussian), kind_of(Ledger)
     (<Kind.MECHANISM: 'mechanism'>, None)
     """
-    if inspect.isclass(what):
-        if _is_interface(what):
+    if inspect.isclass(definition):
+        if _is_interface(definition):
             return None
-        if _can(what, "batch_iterator"):
+        if _can(definition, "batch_iterator"):
             return Kind.SELECTION
-        if _can(what, "make") and _can(what, "calibrate"):
+        if _can(definition, "make") and _can(definition, "calibrate"):
             return Kind.PLAN
-        if _can(what, "get_params") and "ledger" in _parameters(what):
+        if _can(definition, "get_params") and "ledger" in _parameters(definition):
             return Kind.ESTIMATOR
-        if _can(what, "declaration"):
+        if _can(definition, "declaration"):
             return Kind.MECHANISM
-        return Kind.SPENDER if "ledger" in _parameters(what) else None
-    if inspect.isfunction(what) and "ledger" in _parameters(what):
+        return Kind.SPENDER if "ledger" in _parameters(definition) else None
+    if inspect.isfunction(definition) and "ledger" in _parameters(definition):
         return Kind.SPENDER
     return None
 
@@ -100,7 +100,7 @@ def _modules(package: str) -> list[str]:
     root = importlib.import_module(package)
     names = [package]
     if hasattr(root, "__path__"):
-        # walk_packages would import (and swallow errors of) every package on its way.
+        # walk_packages would import every package, and hide its errors.
         for info in pkgutil.iter_modules(root.__path__, f"{package}."):
             if info.name.rsplit(".", 1)[1].startswith("_"):
                 continue
@@ -108,17 +108,20 @@ def _modules(package: str) -> list[str]:
     return names
 
 
-def _in_module(module: ModuleType) -> list[Found]:
-    found = []
-    for name, what in sorted(vars(module).items()):
-        if name.startswith("_") or getattr(what, "__module__", "") != module.__name__:
+def _in_module(module: ModuleType) -> list[Candidate]:
+    candidates = []
+    for name, definition in sorted(vars(module).items()):
+        if (
+            name.startswith("_")
+            or getattr(definition, "__module__", "") != module.__name__
+        ):
             continue
-        if getattr(what, "__name__", name) != name:
-            continue  # another name for something that is found under its own
-        kind = kind_of(what)
+        if getattr(definition, "__name__", name) != name:
+            continue  # an alias
+        kind = kind_of(definition)
         if kind is not None:
-            found.append(Found(kind, f"{module.__name__}:{name}", what))
-    return found
+            candidates.append(Candidate(kind, f"{module.__name__}:{name}", definition))
+    return candidates
 
 
 def _is_interface(cls: type) -> bool:
@@ -129,8 +132,8 @@ def _can(cls: type, method: str) -> bool:
     return callable(getattr(cls, method, None))
 
 
-def _parameters(what: Any) -> frozenset[str]:
+def _parameters(definition: Any) -> frozenset[str]:
     try:
-        return frozenset(inspect.signature(what).parameters)
-    except (TypeError, ValueError):  # builtins do not tell
+        return frozenset(inspect.signature(definition).parameters)
+    except (TypeError, ValueError):  # builtins may have no signature
         return frozenset()

@@ -1,11 +1,11 @@
-"""What the contract checks raise."""
+"""Errors of the contract checks."""
 
 from __future__ import annotations
 
 
 class ContractBroken(AssertionError):
-    """A contract does not hold; the message says what was seen."""
+    """A contract does not hold; the message says what was observed."""
 
 
 class NoExample(LookupError):
-    """Something was discovered that the contracts cannot build."""
+    """A discovered class or function has no example to run the contracts on."""

@@ -1,9 +1,8 @@
-"""Everything that can be reached from an object.
+"""The objects that can be reached from an object.
 
 Attributes, slots, containers, closures, defaults, bound methods, partials, the frames
-of generators, weak references, and whatever else Python's own collector can follow. Not
-followed: modules, classes, code, and a function's globals: they are the program, not
-what the object holds.
+of generators, weak references, and whatever else Python's garbage collector follows.
+Modules, classes, code and a function's globals are not followed: they are the program.
 """
 
 from __future__ import annotations
@@ -33,61 +32,61 @@ _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 
 def reachable(root: object, *, skip: Iterable[object] = ()) -> Iterator[object]:
     """Every object that `root` leads to, once each; `skip` is not entered."""
-    seen = {id(one) for one in skip}
-    # Objects made on the way (a frame's locals) must live as long as their ids do.
-    kept: list[object] = []
+    seen = {id(skipped) for skipped in skip}
+    # Objects created on the way (a frame's locals) must live as long as their ids.
+    visited: list[object] = []
     waiting = [root]
     while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, _PROGRAM):
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, _PROGRAM):
             continue
-        seen.add(id(one))
-        kept.append(one)
-        if len(kept) > _MOST_OBJECTS:
+        seen.add(id(item))
+        visited.append(item)
+        if len(visited) > _MOST_OBJECTS:
             raise RecursionError(
-                f"more than {_MOST_OBJECTS} objects hang together with this one: they"
-                " cannot all be searched"
+                f"more than {_MOST_OBJECTS} objects can be reached from this one, too"
+                " many to search"
             )
-        yield one
-        if not isinstance(one, _ATOMS):
-            waiting.extend(_next(one))
+        yield item
+        if not isinstance(item, _ATOMS):
+            waiting.extend(_next(item))
 
 
 def instances(root: object, kind: type[T]) -> list[T]:
     """All objects of one kind that `root` leads to."""
-    return [one for one in reachable(root) if isinstance(one, kind)]
+    return [item for item in reachable(root) if isinstance(item, kind)]
 
 
-def _next(one: Any) -> Iterator[object]:
-    if isinstance(one, types.FunctionType):
-        yield from one.__closure__ or ()
-        yield from one.__defaults__ or ()
-        yield one.__kwdefaults__
-        yield one.__dict__
+def _next(item: Any) -> Iterator[object]:
+    if isinstance(item, types.FunctionType):
+        yield from item.__closure__ or ()
+        yield from item.__defaults__ or ()
+        yield item.__kwdefaults__
+        yield item.__dict__
         return
-    if isinstance(one, types.FrameType):
-        yield dict(one.f_locals)
+    if isinstance(item, types.FrameType):
+        yield dict(item.f_locals)
         return
-    if isinstance(one, types.GeneratorType):
-        yield one.gi_frame
-        yield one.gi_yieldfrom
-    if isinstance(one, types.CoroutineType):
-        yield one.cr_frame
-    if isinstance(one, types.TracebackType):
-        yield one.tb_frame
-        yield one.tb_next
+    if isinstance(item, types.GeneratorType):
+        yield item.gi_frame
+        yield item.gi_yieldfrom
+    if isinstance(item, types.CoroutineType):
+        yield item.cr_frame
+    if isinstance(item, types.TracebackType):
+        yield item.tb_frame
+        yield item.tb_next
         return
-    if isinstance(one, BaseException):
-        yield from (one.args, one.__cause__, one.__context__, one.__traceback__)
-    if isinstance(one, weakref.ref):
-        yield one()
-    yield from gc.get_referents(one)
+    if isinstance(item, BaseException):
+        yield from (item.args, item.__cause__, item.__context__, item.__traceback__)
+    if isinstance(item, weakref.ref):
+        yield item()
+    yield from gc.get_referents(item)
     # The collector does not see slots of classes it does not track, nor instance
     # dictionaries that are still inlined into their object.
     with contextlib.suppress(AttributeError):
-        yield object.__getattribute__(one, "__dict__")
-    for cls in type(one).__mro__:
+        yield object.__getattribute__(item, "__dict__")
+    for cls in type(item).__mro__:
         for slot in vars(cls).values():
             if isinstance(slot, types.MemberDescriptorType):
                 with contextlib.suppress(AttributeError):  # never set
-                    yield slot.__get__(one)
+                    yield slot.__get__(item)

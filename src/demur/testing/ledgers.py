@@ -1,4 +1,4 @@
-"""Ledgers that log what is done to them, and what a ledger looked like before."""
+"""Ledgers that log every call, and snapshots of a ledger's state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from demur.core.errors import DemurError
 from demur.ledger import Budget, Filter, Ledger, Tip
 from demur.testing.result import require
 
-# Room for some releases of an example, and too little for any. Much more room would
-# ask for better samplers: their distance to the ideal law counts e^epsilon times.
+# Enough epsilon for several releases of an example, and too little for any. A much
+# larger epsilon would need better samplers: their distance counts e^epsilon times.
 ROOMY, TIGHT = 60.0, 1e-7
 
 
-class WatchedLedger(Ledger):
-    """A ledger in memory that remembers the order of what it was asked for.
+class LoggingLedger(Ledger):
+    """A ledger in memory that logs the order of charges, keys and commits.
 
-    `log` holds (what, entry id); a key handed out is "key", and so on. The order is
-    what a promise rests on: the charge first, one key for an entry, then the commit.
+    `log` holds ("charge" | "key" | "commit", entry id). The guarantee depends on the
+    order: the charge first, one key for an entry, then the commit.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class WatchedLedger(Ledger):
     ) -> None:
         """A ledger with one budget."""
         self.log: list[tuple[str, str]] = []
-        self.written: list[Entry] = []  # as they were made, not as they were read back
+        self.written: list[Entry] = []  # as returned, not as read back
         super().__init__(
-            Budget(epsilon, delta), unit=unit, filter=filter, dataset="checks"
+            Budget(epsilon, delta), unit=unit, filter=filter, dataset="contract checks"
         )
 
     def _charge(self, *arguments: Any, **named: Any) -> Entry:
@@ -53,8 +53,8 @@ class WatchedLedger(Ledger):
 
 
 @dataclass(frozen=True)
-class KeptKeys:
-    """A seeded source that remembers its keys, so that they can be searched for."""
+class RecordedKeys:
+    """A seeded source that records its keys, so that they can be searched for."""
 
     seeded: Seeded
     keys: list[bytes]
@@ -62,14 +62,14 @@ class KeptKeys:
 
     def new_key(self) -> bytes:
         """The next key of the sequence."""
-        found = self.seeded.new_key()
-        self.keys.append(found)
-        return found
+        key = self.seeded.new_key()
+        self.keys.append(key)
+        return key
 
 
 @dataclass(frozen=True)
-class Trace:
-    """All of a ledger that a refusal must leave as it was."""
+class LedgerState:
+    """Everything in a ledger that a refusal must not change."""
 
     tip: Tip
     entries: tuple[str, ...]
@@ -77,9 +77,9 @@ class Trace:
     log: tuple[tuple[str, str], ...]
 
 
-def trace(ledger: WatchedLedger) -> Trace:
-    """The ledger as it is now."""
-    return Trace(
+def ledger_state(ledger: LoggingLedger) -> LedgerState:
+    """A snapshot of the ledger."""
+    return LedgerState(
         ledger.tip(),
         tuple(entry.id for entry in ledger.entries()),
         tuple(tuple(sorted(s.accounts.items())) for s in ledger.status()),
@@ -88,13 +88,13 @@ def trace(ledger: WatchedLedger) -> Trace:
 
 
 @contextmanager
-def untouched(ledger: WatchedLedger, doing: str) -> Iterator[None]:
-    """What happens inside must leave no trace in the ledger, even if it raises."""
-    before = trace(ledger)
+def unchanged(ledger: LoggingLedger, doing: str) -> Iterator[None]:
+    """Require that the block leaves the ledger unchanged, even if it raises."""
+    before = ledger_state(ledger)
     try:
         yield
     finally:
-        after = trace(ledger)
+        after = ledger_state(ledger)
         require(
             after.entries == before.entries,
             f"{doing} wrote {len(after.entries) - len(before.entries)} entries",
@@ -104,10 +104,10 @@ def untouched(ledger: WatchedLedger, doing: str) -> Iterator[None]:
         require(after.log == before.log, f"{doing} used the ledger: {after.log[-1:]}")
 
 
-def check_order(ledger: WatchedLedger) -> None:
+def check_order(ledger: LoggingLedger) -> None:
     """Charge, then one key, then the commit, for every entry of the log."""
     for entry in {entry for _, entry in ledger.log}:
-        done = [what for what, whose in ledger.log if whose == entry]
+        done = [step for step, whose in ledger.log if whose == entry]
         require(done[0] == "charge", f"noise before the charge: {done}")
         require(done.count("key") <= 1, f"one entry's key was taken twice: {done}")
         if "key" in done and "commit" in done:

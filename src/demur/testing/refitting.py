@@ -1,4 +1,4 @@
-"""A second release is a second charge, with noise of its own; reading is free."""
+"""Contracts of repeated releases: each is charged, with new noise; reading is free."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from demur.core.entry import Entry
 from demur.ledger import Ledger
-from demur.testing.ledgers import untouched
+from demur.testing.ledgers import unchanged
 from demur.testing.result import require
 from demur.testing.subject import Subject
 
 
 def refitting_charges_again(subject: Subject) -> None:
     """The same object on the same data: another entry, and a larger total."""
-    ledger, made = subject.ledger(), subject.make()
-    subject.run(ledger, made=made)
+    ledger, spender = subject.ledger(), subject.make()
+    subject.run(ledger, spender=spender)
     once, spent = len(ledger.entries()), ledger.status()[0].spent_epsilon
     require(once, "the first release wrote no entry")
-    subject.run(ledger, made=made)
+    subject.run(ledger, spender=spender)
     require(len(ledger.entries()) == 2 * once, "the second release wrote no entry")
     again = ledger.status()[0].spent_epsilon
     require(
@@ -30,44 +30,44 @@ def refitting_charges_again(subject: Subject) -> None:
 
 
 def two_releases_have_two_noises(subject: Subject) -> None:
-    """The same object and data give other values, from other keys."""
+    """Two releases of the same object and data have different noise and keys."""
     if subject.keeps_data:
         return
-    ledger, made = subject.ledger(), subject.make()
-    first = _copied(subject.released(subject.run(ledger, made=made)))
-    second = _copied(subject.released(subject.run(ledger, made=made)))
+    ledger, spender = subject.ledger(), subject.make()
+    first = _copied(subject.released(subject.run(ledger, spender=spender)))
+    second = _copied(subject.released(subject.run(ledger, spender=spender)))
     third = _copied(subject.released(subject.sample.result))
     for name, value in first.items():
         for other in (second[name], third[name]):
             if other.shape != value.shape:
                 continue
-            same = (value == other)[value != 0.0]  # zeros may be there by shape
+            same = (value == other)[value != 0.0]  # zeros may be structural
             require(
                 same.mean() < 0.5 if same.size else True,
                 f"{same.sum()} of {same.size} numbers of {name} have the same noise",
             )
-    keys = [entry for what, entry in ledger.log if what == "key"]
+    keys = [entry for step, entry in ledger.log if step == "key"]
     require(len(keys) == len(set(keys)), "one entry's key was used for two releases")
 
 
 def reading_changes_nothing(subject: Subject) -> None:
     """Status, epsilon, statements, repr and predictions change nothing."""
-    ledger, made, result = (
+    ledger, spender, result = (
         subject.sample.ledger,
-        subject.sample.made,
+        subject.sample.spender,
         subject.sample.result,
     )
-    before = _copied_state(made)
-    with untouched(ledger, "reading"):
+    before = _copied_state(spender)
+    with unchanged(ledger, "reading"):
         ledger.status(), ledger.epsilon(), ledger.reading(), ledger.report()
         ledger.verify(ledger.tip())
         for entry in ledger.entries():
             entry.statement(), entry.epsilon(subject.unit, subject.delta)
-        for one in (result, made):
-            repr(one), str(one)
-            _speak(one)
-            _predict(one, subject)
-    after = _copied_state(made)
+        for item in (result, spender):
+            repr(item), str(item)
+            _call_reports(item)
+            _predict(item, subject)
+    after = _copied_state(spender)
     changed = [name for name in before if not _same(before[name], after.get(name))]
     require(not changed, f"reading changed {', '.join(changed)}")
 
@@ -83,10 +83,10 @@ def _copied(values: Any) -> dict[str, Any]:
     return {name: np.array(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _copied_state(made: Any) -> dict[str, Any]:
+def _copied_state(spender: Any) -> dict[str, Any]:
     return {
         name: np.array(value)
-        for name, value in getattr(made, "__dict__", {}).items()
+        for name, value in getattr(spender, "__dict__", {}).items()
         if isinstance(value, np.ndarray | float | int | str)
     }
 
@@ -97,9 +97,9 @@ def _same(before: Any, after: Any) -> bool:
     )
 
 
-def _speak(one: Any) -> None:
-    """Ask every part for its report; parts may need arguments, and then say nothing."""
-    for part in [one, *getattr(one, "__dict__", {}).values()]:
+def _call_reports(item: Any) -> None:
+    """Call the reporting methods of an object and its parts."""
+    for part in [item, *getattr(item, "__dict__", {}).values()]:
         if isinstance(part, Ledger | Entry | type):
             continue
         for name in ("statement", "summary", "to_json", "get_params"):
@@ -108,9 +108,9 @@ def _speak(one: Any) -> None:
                 ask()
 
 
-def _predict(one: Any, subject: Subject) -> None:
+def _predict(item: Any, subject: Subject) -> None:
     for name in ("predict", "predict_proba", "decision_function", "score_samples"):
-        ask = getattr(one, name, None)
+        ask = getattr(item, name, None)
         if callable(ask) and "X" in subject.inputs:
-            with contextlib.suppress(AttributeError):  # a method of the other loss
+            with contextlib.suppress(AttributeError):  # not for every loss
                 ask(subject.inputs["X"])

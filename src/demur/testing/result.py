@@ -1,4 +1,4 @@
-"""A contract, what it is asked of, and what came out."""
+"""Checks and their results: one contract on one subject."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require(holds: object, why: str) -> None:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One contract on one subject: whether it holds, and if not, what was seen."""
+    """One contract on one subject: whether it holds, and if not, why."""
 
     name: str
     subject: str
@@ -28,20 +28,20 @@ class CheckResult:
     why: str = ""
 
     def __str__(self) -> str:
-        said = "ok" if self.ok else f"BROKEN: {self.why}"
-        return f"{self.subject}: {self.name}: {said}"
+        outcome = "ok" if self.ok else f"BROKEN: {self.why}"
+        return f"{self.subject}: {self.name}: {outcome}"
 
 
 @dataclass(frozen=True)
 class Check:
-    """A contract waiting to be run; calling it raises where it is broken."""
+    """A contract that is not yet run; calling it raises if the contract is broken."""
 
     name: str
     subject: str
     run: Callable[[], None]
 
     def __call__(self) -> None:
-        """Run the contract; nothing happens where it holds."""
+        """Run the contract, and raise `ContractBroken` if it does not hold."""
         self.run()
 
     def result(self) -> CheckResult:
@@ -50,7 +50,7 @@ class Check:
             self.run()
         except ContractBroken as broken:
             return CheckResult(self.name, self.subject, False, _short(str(broken)))
-        except Exception as error:  # a subject may fail in any way at all
+        except Exception as error:  # a subject may fail in any way
             why = f"{type(error).__name__}: {error}"
             return CheckResult(self.name, self.subject, False, _short(why))
         return CheckResult(self.name, self.subject, True)
@@ -60,19 +60,19 @@ class Check:
 
 
 def checks_of(
-    subject: str, contracts: Iterable[Callable[[Any], None]], asked: Any
+    name: str, contracts: Iterable[Callable[[Any], None]], subject: Any
 ) -> list[Check]:
-    """Each contract, named after its function, with `asked` as its argument."""
+    """A check for each contract, named after its function."""
     return [
-        Check(_words(one.__name__), subject, functools.partial(one, asked))
-        for one in contracts
+        Check(_words(contract.__name__), name, functools.partial(contract, subject))
+        for contract in contracts
     ]
 
 
 def run_checks(
     checks: Iterable[Check], *, raise_on_failure: bool = False
 ) -> tuple[CheckResult, ...]:
-    """The results, in order; with `raise_on_failure` all that broke in one error."""
+    """The results in order; `raise_on_failure` raises all broken contracts at once."""
     results = tuple(check.result() for check in checks)
     if raise_on_failure:
         raise_broken(results)
@@ -80,7 +80,7 @@ def run_checks(
 
 
 def raise_broken(results: Iterable[CheckResult]) -> None:
-    """Raise all that broke as one `ContractBroken`, if anything did."""
+    """Raise one `ContractBroken` that lists every broken contract, if any."""
     broken = [str(result) for result in results if not result.ok]
     if broken:
         raise ContractBroken("\n".join(broken))

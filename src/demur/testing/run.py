@@ -1,4 +1,4 @@
-"""Run the contracts: on one's own mechanism, estimator or plan, or on everything."""
+"""Runs the contracts on a mechanism, an estimator, a plan, or a whole package."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from demur.testing import (
     selection,
     statements,
 )
-from demur.testing.discovery import Found, discover
-from demur.testing.examples import NoExample, subjects_of
+from demur.testing.discovery import Candidate, discover
+from demur.testing.errors import NoExample
+from demur.testing.examples import subjects_of
 from demur.testing.result import Check, CheckResult, checks_of, raise_broken, run_checks
 from demur.testing.selection import Selection
 from demur.testing.subject import Subject
@@ -38,9 +39,9 @@ def check_mechanism(
     raise_on_failure: bool = False,
     **about: Any,
 ) -> tuple[CheckResult, ...]:
-    """Every contract on a mechanism, or on what a function makes.
+    """Results of every contract on a mechanism, or on what a function returns.
 
-    `about` says what cannot be guessed: `value` (data it takes), `unit`, `delta`,
+    `about` gives what cannot be inferred: `value` (data it takes), `unit`, `delta`,
     `noisier` (the changed parameters that mean more noise), `filter`, `name`.
 
     >>> from demur.core.adjacency import ReplaceOne
@@ -61,10 +62,10 @@ def check_estimator(
     raise_on_failure: bool = False,
     **about: Any,
 ) -> tuple[CheckResult, ...]:
-    """Every contract on an unfitted estimator that has a `ledger` parameter.
+    """Results of every contract on an unfitted estimator with a `ledger` parameter.
 
     It is fitted many times to (X, y), by default sixty points of two classes.
-    `about` may say `unit` and `delta` (default: those of a fit without a ledger),
+    `about` may give `unit` and `delta` (default: those of a fit without a ledger),
     `fit` (default: `estimator.fit`), `unused` parameters, `filter`, `name`.
     """
     subject = builders.of_estimator(estimator, X, y, **about)
@@ -74,9 +75,9 @@ def check_estimator(
 def check_plan(
     config: Any, *, raise_on_failure: bool = False, **about: Any
 ) -> tuple[CheckResult, ...]:
-    """Every contract on a plan's config; each is a few short training runs.
+    """Results of every contract on a plan's config; each runs a few short trainings.
 
-    `about` may say `loss`, `params`, `data`, `optimizer`, `delta`, `filter`, `name`.
+    `about` may give `loss`, `params`, `data`, `optimizer`, `delta`, `filter`, `name`.
     """
     subject = builders.of_plan(config, **about)
     return run_checks(checks_on(subject), raise_on_failure=raise_on_failure)
@@ -85,34 +86,34 @@ def check_plan(
 def check_selection(
     strategy: Any, examples: Any = selection.EXAMPLES, *, raise_on_failure: bool = False
 ) -> tuple[CheckResult, ...]:
-    """Every contract on a batch selection strategy."""
+    """Results of every contract on a batch selection strategy."""
     case = Selection(type(strategy).__name__, strategy, examples)
     return run_checks(checks_on(case), raise_on_failure=raise_on_failure)
 
 
 def checks_on(subject: Subject | Selection) -> list[Check]:
-    """The contracts that concern a subject, not yet run."""
+    """The contracts for a subject, not yet run."""
     if isinstance(subject, Selection):
         return checks_of(subject.name, selection.CONTRACTS, subject)
     return checks_of(subject.name, CONTRACTS, subject)
 
 
 def generate_checks(package: str = "demur") -> Iterator[Check]:
-    """Every contract on everything that is discovered, not yet run.
+    """Every contract on everything in `package` that spends, not yet run.
 
     For pytest: `@pytest.mark.parametrize("check", generate_checks("mine"), ids=str)`,
     and `check()` in the test.
     """
-    for found in discover(package).found:
-        yield from checks_on_found(found)
+    for candidate in discover(package).candidates:
+        yield from checks_on_candidate(candidate)
 
 
-def checks_on_found(found: Found) -> list[Check]:
-    """The contracts on something discovered; what nobody can build fails by name."""
+def checks_on_candidate(candidate: Candidate) -> list[Check]:
+    """The contracts on a discovered class or function; without an example they fail."""
     try:
-        subjects = subjects_of(found)
+        subjects = subjects_of(candidate)
     except NoExample as error:
-        return [Check("has an example", found.name, _raising(error))]
+        return [Check("has an example", candidate.name, _raising(error))]
     return [check for subject in subjects for check in checks_on(subject)]
 
 
@@ -129,18 +130,18 @@ def run_all(
     raise_on_failure: bool = False,
     progress: Callable[[CheckResult], None] | None = None,
 ) -> tuple[CheckResult, ...]:
-    """Discover what `package` offers and run every contract on it.
+    """Results of every contract on everything in `package` that spends.
 
     Modules whose framework is not installed are named in a result of their own.
-    `progress` is called with each result as it comes.
+    `progress` is called with each result.
     """
-    found = discover(package)
+    discovery = discover(package)
     results = [
         CheckResult("can be loaded", module, True, f"left out: {why}")
-        for module, why in found.left_out.items()
+        for module, why in discovery.left_out.items()
     ]
-    for one in found.found:
-        for check in checks_on_found(one):
+    for candidate in discovery.candidates:
+        for check in checks_on_candidate(candidate):
             results.append(check.result())
             if progress is not None:
                 progress(results[-1])

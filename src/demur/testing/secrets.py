@@ -1,17 +1,16 @@
-"""No noiseless value in what is handed out: searched for by value, not by name.
+"""Contracts of secrets: no exact value in results or ledger, searched for by value.
 
 A secret is an array that existed before noise was added: the data, an exact statistic,
-the noise itself (subtracted from the release it gives the rest away), a key. It is
-looked for
+the noise itself (which subtracted from the release gives the exact value), a key. It is
+searched for
 
-- as numbers, in every array, list and float that the object leads to (`graph`),
+- as numbers, in every array, list and float that the object refers to (`graph`),
 - as bytes, in every buffer and in the object's pickle, in float64 and float32,
 - as text, in repr, str and every string: a printed number of six or more digits that
   a secret rounds to.
 
-A value counts only if it is distinctive: small whole numbers and short fractions are
-everywhere, and a match says nothing. A secret without any such value cannot be searched
-for, and asking is an error, not a pass.
+A value counts only if it is distinctive: small whole numbers and short fractions occur
+by chance. Searching for a secret without any distinctive value is an error, not a pass.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from demur.testing.subject import Run, Subject
 Array = NDArray[np.float64]
 
 # A distinctive number needs more than this many bits of its mantissa. One that fits
-# float32 (24 bits) turns up by chance once in millions: of those two are asked for.
+# float32 (24 bits) occurs by chance once in millions: of those two are required.
 _LEAST_BITS, _SINGLE_BITS = 18, 24
 # Numbers this close are the same one, computed in another order.
 _SAME = 1e-11
@@ -43,7 +42,7 @@ _SAME = 1e-11
 _SAME_ARRAY = 1e-6
 _MANY = 4
 _MOST_VALUES = 2000
-# A number that stands by itself: not part of a name, a digest or a time.
+# A number that is not part of a name, a digest or a time.
 _NUMBER = re.compile(
     r"(?<![\w.:])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.:])"
 )
@@ -53,7 +52,7 @@ _LONGEST_TEXT = 200_000
 
 @dataclass(frozen=True)
 class Secret:
-    """A value that must not leave, ready to be compared with many others."""
+    """A value that must not be released, prepared for comparison with many others."""
 
     name: str
     whole: Array
@@ -68,14 +67,14 @@ class Secret:
         rich = distinctive(values, _SINGLE_BITS).any()
         if not values.size:
             raise ValueError(
-                f"{name} holds no distinctive number: a search for it would prove"
-                " nothing. Use data with more digits."
+                f"{name} holds no distinctive number, so that a search for it would"
+                " show nothing: give data with more digits"
             )
         return cls(name, whole, values, 1 if rich else min(2, len(values)))
 
-    def in_numbers(self, found: Array) -> bool:
-        """Whether one of the secret's numbers, or all of it, is among `found`."""
-        flat = found.reshape(-1)
+    def in_numbers(self, numbers: Array) -> bool:
+        """Whether one of the secret's numbers, or all of it, is among `numbers`."""
+        flat = numbers.reshape(-1)
         flat = flat[np.isfinite(flat)]
         if not flat.size:
             return False
@@ -91,22 +90,22 @@ class Secret:
         size = float(np.abs(self.whole).max())
         return bool(np.allclose(flat, self.whole, rtol=_SAME_ARRAY, atol=1e-9 * size))
 
-    def in_bytes(self, found: bytes) -> bool:
-        """Whether one of the secret's numbers is written in `found`."""
+    def in_bytes(self, data: bytes) -> bool:
+        """Whether one of the secret's numbers is stored in `data`."""
         rich = self.values[distinctive(self.values, _SINGLE_BITS)][:_MOST_VALUES]
-        if any(_written(value, found) for value in rich):
+        if any(_stored(value, data) for value in rich):
             return True
         single = self.whole.astype(np.float32)
-        return single.size >= _MANY and single.tobytes() in found
+        return single.size >= _MANY and single.tobytes() in data
 
-    def in_text(self, found: str) -> bool:
-        """Whether a number printed in `found` is one of the secret's, rounded."""
-        exact, rough = _printed(found, self.values)
+    def in_text(self, text: str) -> bool:
+        """Whether a number printed in `text` is one of the secret's, rounded."""
+        exact, rough = _printed(text, self.values)
         return bool(exact) or len(rough) >= _MANY
 
 
 def distinctive(values: Array, least: int = _LEAST_BITS) -> NDArray[np.bool_]:
-    """Which numbers cannot turn up by chance: finite, with many bits in use."""
+    """Which numbers cannot occur by chance: finite, with many bits in use."""
     mantissa, _ = np.frexp(np.where(np.isfinite(values), values, 0.0))
     bits = np.ldexp(mantissa, least)
     return np.isfinite(values) & (bits != np.rint(bits))
@@ -115,52 +114,52 @@ def distinctive(values: Array, least: int = _LEAST_BITS) -> NDArray[np.bool_]:
 def search(
     root: object, secrets: Iterable[Secret], *, skip: Iterable[object] = ()
 ) -> list[str]:
-    """What was found of the secrets, in words; empty if nothing was."""
+    """Where the secrets are, as phrases; empty if they are nowhere."""
     wanted = list(secrets)
-    found: list[str] = []
-    for one in reachable(root, skip=skip):
+    places: list[str] = []
+    for item in reachable(root, skip=skip):
         for secret in wanted:
-            where = _holds(one, secret)
+            where = _holds(item, secret)
             if where:
-                found.append(f"{secret.name} in {where}")
-        if len(found) > _MANY:
+                places.append(f"{secret.name} in {where}")
+        if len(places) > _MANY:
             break
     for kind, text in _texts(root):
-        found += [f"{s.name} in its {kind}" for s in wanted if s.in_text(text)]
+        places += [f"{s.name} in its {kind}" for s in wanted if s.in_text(text)]
     packed = _pickled(root)
     if packed:
-        found += [f"{s.name} in its pickle" for s in wanted if s.in_bytes(packed)]
-    return list(dict.fromkeys(found))
+        places += [f"{s.name} in its pickle" for s in wanted if s.in_bytes(packed)]
+    return list(dict.fromkeys(places))
 
 
 def search_bytes(
     root: object, secrets: Mapping[str, bytes], *, skip: Iterable[object] = ()
 ) -> list[str]:
-    """Names of the byte strings that were found in the graph or the pickle."""
+    """Names of the byte strings that are in the graph or the pickle."""
     packed = _pickled(root)
-    found = {name for name, secret in secrets.items() if secret in packed}
-    for one in reachable(root, skip=skip):
-        held = _buffer(one)
-        text = one if isinstance(one, str) else ""
-        found |= {
+    present = {name for name, secret in secrets.items() if secret in packed}
+    for item in reachable(root, skip=skip):
+        data = _buffer(item)
+        text = item if isinstance(item, str) else ""
+        present |= {
             name
             for name, secret in secrets.items()
-            if (held and secret in held) or (text and secret.hex() in text)
+            if (data and secret in data) or (text and secret.hex() in text)
         }
-    return sorted(found)
+    return sorted(present)
 
 
 # -- the contracts -------------------------------------------------------------------
 
 
-def what_is_handed_out_holds_no_exact_value(subject: Subject) -> None:
+def results_hold_no_exact_value(subject: Subject) -> None:
     """No data, exact statistic or noise in the result, its pickle, repr or parts."""
     if subject.keeps_data or not subject.inputs:
         return
     run = _known(subject)
     skip = [value for value in subject.inputs.values() if value is not None]
-    found = search([run.result, run.made], secrets_of(subject, run), skip=skip)
-    require(not found, f"exact values were found: {'; '.join(found[:_MANY])}")
+    places = search([run.result, run.spender], secrets_of(subject, run), skip=skip)
+    require(not places, f"exact values were found: {'; '.join(places[:_MANY])}")
 
 
 def the_ledger_holds_no_exact_value(subject: Subject) -> None:
@@ -168,27 +167,27 @@ def the_ledger_holds_no_exact_value(subject: Subject) -> None:
     if not subject.inputs:
         return
     run = _known(subject)
-    kept = [run.ledger.entries(), run.ledger.report(), _rows(run.ledger)]
-    found = search(kept, secrets_of(subject, run))
-    require(not found, f"exact values were found: {'; '.join(found[:_MANY])}")
+    stored = [run.ledger.entries(), run.ledger.report(), _rows(run.ledger)]
+    places = search(stored, secrets_of(subject, run))
+    require(not places, f"exact values were found: {'; '.join(places[:_MANY])}")
 
 
 def no_noise_key_is_left_behind(subject: Subject) -> None:
-    """After a release its key is nowhere: not in the result, not in the ledger."""
+    """After a release its key is neither in the result nor in the ledger."""
     if not subject.takes_source:
         return
     run = subject.seeded
     assert run.keys is not None
-    require(run.keys.keys, "source was not asked for a key: it is ignored")
+    require(run.keys.keys, "source was not used: no key was taken from it")
     if subject.keeps_data:
         return
     keys = {f"key {i}": key for i, key in enumerate(run.keys.keys)}
-    found = search_bytes([run.result, run.made, run.ledger], keys, skip=[run.keys])
-    require(not found, f"the noise key was found: {', '.join(found)}")
+    present = search_bytes([run.result, run.spender, run.ledger], keys, skip=[run.keys])
+    require(not present, f"the noise key was found: {', '.join(present)}")
 
 
 CONTRACTS = (
-    what_is_handed_out_holds_no_exact_value,
+    results_hold_no_exact_value,
     the_ledger_holds_no_exact_value,
     no_noise_key_is_left_behind,
 )
@@ -211,57 +210,57 @@ def secrets_of(subject: Subject, run: Run) -> list[Secret]:
             if passage.released.shape == exact[0].shape:
                 noise = np.asarray(passage.released, dtype=np.float64) - exact[0]
                 named[f"the noise {i} of {passage.name}"] = noise
-    found: list[Secret] = []
+    secrets: list[Secret] = []
     for name, value in named.items():
         for where, array in _numbers(value):
             with contextlib.suppress(ValueError):  # labels and other small numbers
-                found.append(Secret.of(f"{name}{where}", array))
-    if not found:
-        raise ContractBroken("there is nothing to search for: give data with digits")
-    return found
+                secrets.append(Secret.of(f"{name}{where}", array))
+    if not secrets:
+        raise ContractBroken("nothing to search for: give data with more digits")
+    return secrets
 
 
 # -- one object ----------------------------------------------------------------------
 
 
-def _holds(one: object, secret: Secret) -> str:
+def _holds(item: object, secret: Secret) -> str:
     """Where the secret is in this object alone; empty if it is not."""
-    if isinstance(one, str):
-        return "a string" if secret.in_text(one[:_LONGEST_TEXT]) else ""
-    if isinstance(one, bool | np.bool_) or one is None:
+    if isinstance(item, str):
+        return "a string" if secret.in_text(item[:_LONGEST_TEXT]) else ""
+    if isinstance(item, bool | np.bool_) or item is None:
         return ""
-    held = _buffer(one)
-    if held:
-        return f"a {type(one).__name__}" if secret.in_bytes(held) else ""
-    for part, array in _numbers(one):
+    data = _buffer(item)
+    if data:
+        return f"a {type(item).__name__}" if secret.in_bytes(data) else ""
+    for part, array in _numbers(item):
         if secret.in_numbers(array):
-            return f"a {type(one).__name__}{part} of shape {array.shape}"
+            return f"a {type(item).__name__}{part} of shape {array.shape}"
     return ""
 
 
-def _numbers(one: Any) -> Iterator[tuple[str, Array]]:
+def _numbers(item: Any) -> Iterator[tuple[str, Array]]:
     """The numbers of one object: a scalar, an array, a flat list, a dict of arrays."""
-    if isinstance(one, dict):
-        for key, value in one.items():
+    if isinstance(item, dict):
+        for key, value in item.items():
             for part, array in _numbers(value):
                 yield f"[{key!r:.40}]{part}", array
         return
-    if isinstance(one, bool | str | bytes) or one is None:
+    if isinstance(item, bool | str | bytes) or item is None:
         return
-    if isinstance(one, list | tuple):
-        plain = [x for x in one if isinstance(x, int | float)]
-        if plain and len(plain) == len(one):
+    if isinstance(item, list | tuple):
+        plain = [x for x in item if isinstance(x, int | float)]
+        if plain and len(plain) == len(item):
             yield "", np.asarray([float(x) for x in plain if abs(x) < 2**62])
-        elif one and all(isinstance(x, list | tuple) for x in one):
+        elif item and all(isinstance(x, list | tuple) for x in item):
             try:
-                yield "", np.asarray(one, dtype=np.float64)
+                yield "", np.asarray(item, dtype=np.float64)
             except (TypeError, ValueError, OverflowError):
                 return
         return
-    if not (isinstance(one, float | np.number) or hasattr(one, "__array__")):
+    if not (isinstance(item, float | np.number) or hasattr(item, "__array__")):
         return
     try:
-        array = np.asarray(np.ma.getdata(one))
+        array = np.asarray(np.ma.getdata(item))
     except Exception:  # a deleted device buffer, a lazy array that cannot be read
         return
     if array.dtype.kind in "fc":
@@ -269,40 +268,40 @@ def _numbers(one: Any) -> Iterator[tuple[str, Array]]:
         yield "", np.ascontiguousarray(array).view(np.float64)
 
 
-def _buffer(one: object) -> bytes:
-    if isinstance(one, bytes | bytearray):
-        return bytes(one)
-    if isinstance(one, memoryview):
-        return one.tobytes() if one.contiguous else b""
-    getvalue = getattr(one, "getvalue", None)  # io.BytesIO, io.StringIO
-    if callable(getvalue) and type(one).__module__ == "_io":
+def _buffer(item: object) -> bytes:
+    if isinstance(item, bytes | bytearray):
+        return bytes(item)
+    if isinstance(item, memoryview):
+        return item.tobytes() if item.contiguous else b""
+    getvalue = getattr(item, "getvalue", None)  # io.BytesIO, io.StringIO
+    if callable(getvalue) and type(item).__module__ == "_io":
         value = getvalue()
         return value if isinstance(value, bytes) else str(value).encode()
     return b""
 
 
-def _written(value: float, found: bytes) -> bool:
+def _stored(value: float, packed: bytes) -> bool:
     number = np.float64(value)
     for signed in (number, -number):
         data = signed.tobytes()
-        if data in found or data[::-1] in found:
+        if data in packed or data[::-1] in packed:
             return True
     return False
 
 
 def _texts(root: object) -> Iterator[tuple[str, str]]:
-    for one in root if isinstance(root, list) else [root]:
+    for item in root if isinstance(root, list) else [root]:
         for kind, show in (("repr", repr), ("str", str)):
-            yield kind, show(one)[:_LONGEST_TEXT]
+            yield kind, show(item)[:_LONGEST_TEXT]
 
 
 def _pickled(root: object) -> bytes:
-    """The pickles of what can be pickled; a refusal keeps every secret."""
+    """The pickles of what can be pickled; the rest reveals nothing that way."""
     packed = []
-    for one in root if isinstance(root, list) else [root]:
+    for item in root if isinstance(root, list) else [root]:
         try:
-            packed.append(pickle.dumps(one))
-        except Exception:  # any reason not to be pickled is a good one here
+            packed.append(pickle.dumps(item))
+        except Exception:  # whatever cannot be pickled reveals nothing
             continue
     return b"".join(packed)
 
@@ -310,7 +309,7 @@ def _pickled(root: object) -> bytes:
 def _printed(text: str, values: Array) -> tuple[set[float], set[float]]:
     """Which of `values` the text prints, to many digits and to a few.
 
-    A few digits agree by chance now and then: several such numbers are asked for.
+    A few digits may agree by chance, so that several such numbers are required.
     """
     exact: set[float] = set()
     rough: set[float] = set()

@@ -1,4 +1,4 @@
-"""Batch selection: public choices, fresh randomness, batches of valid indices."""
+"""Contracts of batch selection: valid indices, fresh randomness, public parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demur.core.entropy import NoiseKey, OsEntropy
+from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import NoiseReuse
 from demur.testing.errors import ContractBroken
 from demur.testing.result import require
@@ -46,14 +46,13 @@ def batches_hold_valid_indices(case: Selection) -> None:
 
 def batches_follow_from_the_key_alone(case: Selection) -> None:
     """The same key repeats a run and resumes it; another key, or none, does not."""
-    secret = OsEntropy().new_key()
-    run = _batches(case, NoiseKey(secret, private=True))
-    again = _batches(case, NoiseKey(secret, private=True))
+    run = _batches(case, _repeated_key())
+    again = _batches(case, _repeated_key())
     require(_equal(run, again), "the same key gave other batches: no run can resume")
-    late = _batches(case, NoiseKey(secret, private=True), start=2)
+    late = _batches(case, _repeated_key(), start=2)
     require(_equal(run[2:], late), "a resumed run has other batches")
     for other in (_batches(case, _key()), _batches(case, None)):
-        require(not _equal(run, other), "another key gave the very same batches")
+        require(not _equal(run, other), "another key gave the same batches")
     require(
         not _equal(_batches(case, None), _batches(case, None)),
         "two runs without a key have the same batches: the randomness is fixed",
@@ -61,7 +60,7 @@ def batches_follow_from_the_key_alone(case: Selection) -> None:
 
 
 def a_key_selects_once(case: Selection) -> None:
-    """A key whose streams were taken cannot select a second run."""
+    """A key that has selected one run cannot select a second one."""
     key = _key()
     _batches(case, key)
     try:
@@ -71,8 +70,8 @@ def a_key_selects_once(case: Selection) -> None:
     raise ContractBroken("one key selected two runs: their batches are the same")
 
 
-def a_strategy_holds_public_facts_alone(case: Selection) -> None:
-    """Frozen, picklable, and the same after a run as before; batches print nothing."""
+def a_strategy_holds_only_public_parameters(case: Selection) -> None:
+    """Frozen, picklable and unchanged by a run; batches do not print their indices."""
     before = repr(case.strategy)
     batches = case.strategy.batch_iterator(case.examples, _key())
     require("secret" in repr(batches), f"batches print themselves: {batches!r:.80}")
@@ -87,7 +86,7 @@ def a_strategy_holds_public_facts_alone(case: Selection) -> None:
         setattr(case.strategy, name, None)
     except (AttributeError, TypeError):
         return
-    raise ContractBroken(f"{name} can be changed after the price was stated")
+    raise ContractBroken(f"{name} can be changed after the plan was priced")
 
 
 def bad_parameters_are_refused(case: Selection) -> None:
@@ -104,13 +103,13 @@ def bad_parameters_are_refused(case: Selection) -> None:
                 if field.name not in str(error):
                     problems.append(f"{field.name}={bad!r}: {error} (no name)")
                 continue
-            problems.append(f"{field.name}={bad!r} was taken")
+            problems.append(f"{field.name}={bad!r} was accepted")
     for count in (-1, 2.5, "many", float("nan"), None):
         try:
             list(case.strategy.batch_iterator(count, _key()))
         except (ValueError, TypeError):
             continue
-        problems.append(f"{count!r} examples were taken")
+        problems.append(f"{count!r} examples were accepted")
     require(not problems, " | ".join(problems))
 
 
@@ -118,13 +117,17 @@ CONTRACTS = (
     batches_hold_valid_indices,
     batches_follow_from_the_key_alone,
     a_key_selects_once,
-    a_strategy_holds_public_facts_alone,
+    a_strategy_holds_only_public_parameters,
     bad_parameters_are_refused,
 )
 
 
 def _key() -> NoiseKey:
-    return NoiseKey(OsEntropy().new_key(), private=True)
+    return NoiseKey.free(OsEntropy())
+
+
+def _repeated_key() -> NoiseKey:
+    return NoiseKey.free(Seeded(17))
 
 
 def _batches(

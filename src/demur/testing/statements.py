@@ -1,4 +1,4 @@
-"""What is said about a release: it names the unit, and survives being written down."""
+"""Contracts of statements and records: they name the unit, and survive storage."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from demur.testing.graph import reachable
 from demur.testing.result import require
 from demur.testing.subject import Subject, entries_of
 
-_SPEAKERS = ("statement", "summary")
+_STATEMENTS = ("statement", "summary")
 
 
 def statements_name_the_unit(subject: Subject) -> None:
-    """Whoever reads a statement learns what is protected, at which epsilon."""
+    """Every statement names the unit that is protected, and epsilon."""
     ledger, result = subject.sample.ledger, subject.sample.result
     wanted = (subject.unit.describe(), *subject.unit_phrases)
-    said = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
-    said += list(_statements(result))
-    require(said, "nothing says a word about privacy")
-    for who, text in said:
+    texts = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
+    texts += list(_statements(result))
+    require(texts, "there is no statement about privacy")
+    for who, text in texts:
         require(
             any(phrase in text for phrase in wanted),
             f"{who} does not name the unit ({wanted[0]}): {text:.200}",
@@ -34,23 +34,28 @@ def statements_name_the_unit(subject: Subject) -> None:
 
 
 def seeded_noise_is_stamped(subject: Subject) -> None:
-    """Noise that anyone can repeat is called NOT PRIVATE wherever it is spoken of."""
+    """Every statement about a seeded release says NOT PRIVATE."""
     if not subject.takes_source:
         return
     ledger, result = subject.seeded.ledger, subject.seeded.result
-    said = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
-    for who, text in [*said, *_statements(result)]:
+    texts = [(f"entry {e.label!r}", e.statement()) for e in ledger.entries()]
+    for who, text in [*texts, *_statements(result)]:
         require("NOT PRIVATE" in text, f"{who} does not say NOT PRIVATE: {text:.200}")
 
 
 def results_carry_their_entry(subject: Subject) -> None:
-    """What is handed out leads to the entry that paid for it, if to any."""
+    """`entry` of a result, `entry_` of an estimator, is the entry that paid for it."""
     ledger, result = subject.sample.ledger, subject.sample.result
-    held = {entry.id for entry in entries_of(result)}
+    name = "entry_" if hasattr(result, "get_params") else "entry"
+    require(
+        isinstance(getattr(result, name, None), Entry),
+        f"the result has no attribute {name!r} with the entry that paid for it",
+    )
     known = {entry.id for entry in ledger.entries()}
-    require(held <= known, "the result carries an entry of another ledger")
-    if not subject.keeps_data:
-        require(held, "the result does not say which entry paid for it")
+    require(
+        all(entry.id in known for entry in entries_of(result)),
+        "the result carries an entry of another ledger",
+    )
 
 
 def declarations_survive_json(subject: Subject) -> None:
@@ -72,7 +77,7 @@ def entries_survive_a_file(subject: Subject) -> None:
         place = Path(folder) / "ledger.db"
         budgets = {subject.unit: Budget(subject.room, subject.delta)}
         with Ledger.open(
-            place, dataset="checks", budgets=budgets, filter=subject.filter
+            place, dataset="contract checks", budgets=budgets, filter=subject.filter
         ) as ledger:
             written = _recorded_again(ledger, entry)
         with Ledger.open(place) as ledger:
@@ -80,22 +85,22 @@ def entries_survive_a_file(subject: Subject) -> None:
             require(ledger.verify().ok, "the ledger does not verify")
     require(read == written, "the entry comes back from the file as another one")
     require(read.declaration == entry.declaration, "the declaration changed on disk")
-    require(read.statement() == written.statement(), "the statement changed on the way")
+    require(read.statement() == written.statement(), "the statement changed on disk")
 
 
 def results_survive_json(subject: Subject) -> None:
-    """Whatever claims to have a JSON form keeps all of it there and back."""
-    for one in _claim_json(subject.sample.result):
-        name = type(one).__name__
-        text = _through_json(one.to_json())
-        read = getattr(type(one), "from_json", None)
+    """Whatever has `to_json` and `from_json` survives the round trip."""
+    for item in _with_json(subject.sample.result):
+        name = type(item).__name__
+        text = _through_json(item.to_json())
+        read = getattr(type(item), "from_json", None)
         if callable(read):
             back = read(text)
             require(
                 _through_json(back.to_json()) == text,
                 f"the JSON of a {name} changes when it is read and written again",
             )
-            require(_equal(back, one), f"a {name} comes back from JSON as another one")
+            require(_equal(back, item), f"a {name} comes back from JSON as another one")
 
 
 CONTRACTS = (
@@ -109,31 +114,31 @@ CONTRACTS = (
 
 
 def _statements(result: Any) -> Iterator[tuple[str, str]]:
-    """What a result and its parts say, where they say something."""
+    """The statements of a result and its parts."""
     parts = [result, *getattr(result, "__dict__", {}).values()]
     for part in parts:
         if isinstance(part, Ledger | type | Entry):
             continue
-        for name in _SPEAKERS:
-            speak = getattr(part, name, None)
-            if callable(speak):
-                yield f"{type(part).__name__}.{name}()", str(speak())
+        for name in _STATEMENTS:
+            statement = getattr(part, name, None)
+            if callable(statement):
+                yield f"{type(part).__name__}.{name}()", str(statement())
 
 
-def _claim_json(result: Any) -> Iterator[Any]:
+def _with_json(result: Any) -> Iterator[Any]:
     seen: set[type] = set()
-    for one in reachable(result):
-        if isinstance(one, Ledger) or type(one) in seen:
+    for item in reachable(result):
+        if isinstance(item, Ledger) or type(item) in seen:
             continue
-        if callable(getattr(one, "to_json", None)):
-            seen.add(type(one))
-            yield one
+        if callable(getattr(item, "to_json", None)):
+            seen.add(type(item))
+            yield item
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(item: Any, other: Any) -> bool:
     try:
-        return bool(one == other)
-    except ValueError:  # arrays do not say; their JSON does
+        return bool(item == other)
+    except ValueError:  # arrays are compared by their JSON
         return True
 
 

@@ -1,10 +1,10 @@
-"""Gradients chosen beforehand, through the real parts of a plan: batches, clip, noise.
+"""Canary gradients through the real parts of a plan: batches, clipping, noise.
 
 The loss <parameters, row> has the row itself as its gradient, wherever the parameters
 are. So a dataset of chosen rows (the canaries of `demur.audit.canaries`) drives the
-plan's own batch selection, clipped gradient and noise, and what comes out step by step
-is what a training run would have handed to its optimiser. The rows are the auditor's:
-nothing private is read and nothing is charged.
+plan's own batch selection, clipped gradient and noise, and the result of each step is
+what a training run would have passed to its optimiser. The rows are the auditor's: no
+private data is read and nothing is charged.
 
 **Weights.** The releases of a run are G + stddev C^-1 Z, so C times them (public) is
 C G + stddev Z with independent noise. A canary that takes part in every step, or in
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import recording
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.noise.privatizer import step_keys
+from demur.training.noise.threefry import step_keys
 from demur.training.plans.plan import DPExecutionPlan
 
 Values = NDArray[np.float64]
@@ -34,7 +34,7 @@ Run = Callable[..., Values]
 
 
 def step_weights(plan: DPExecutionPlan) -> Values:
-    """How the releases of a run are weighted in a canary's score: C^T C 1."""
+    """The weights of a run's releases in a canary's score: C^T C 1."""
     strategy = plan.noise_addition_transform.spec.strategy
     matrix = np.asarray(strategy.matrix())
     return matrix.T @ matrix.sum(axis=1)
@@ -64,8 +64,8 @@ def gradient_run(plan: DPExecutionPlan, params: PyTree) -> Run:
     hardened = privatizer.spec.hardened
 
     def total_of(batch: Any, real: Any) -> Any:
-        found = clipped(shapes, batch, num_real=real)
-        return found[0] if clipped.has_aux else found
+        result = clipped(shapes, batch, num_real=real)
+        return result[0] if clipped.has_aux else result
 
     def whole(state: Any, batch: Any, real: Any, key: Any) -> Any:
         return privatizer.update(total_of(batch, real), state, key=key)
@@ -81,7 +81,7 @@ def gradient_run(plan: DPExecutionPlan, params: PyTree) -> Run:
 
     def run(rows: ArrayLike, source: Source | None = None) -> Values:
         matrix = _rows(rows, int(cuts[-1]))
-        # A program that was traced under one tape would tell that one for ever.
+        # A program that was traced under one tape would record to that one for ever.
         watched = recording.active() is not None
         add, noisy_sum = programs() if watched else unwatched
         key = NoiseKey.free(source or OsEntropy())
@@ -116,9 +116,11 @@ def _clipped(plan: DPExecutionPlan, leaves: list[Any], treedef: Any) -> ClippedG
             total += jnp.sum(leaf.reshape(-1) * part)
         return total
 
-    made = plan.clipped_grad
-    if isinstance(made, ClippedGrad):
-        return made.with_(fun=loss, batch_argnums=1, has_aux=False, prng_argnum=None)
+    gradient = plan.clipped_grad
+    if isinstance(gradient, ClippedGrad):
+        return gradient.with_(
+            fun=loss, batch_argnums=1, has_aux=False, prng_argnum=None
+        )
     return plan.gradient(loss)
 
 

@@ -1,4 +1,4 @@
-"""A run described by a file: tables of plain values in, parameters and a statement out.
+"""Training runs from a config file: tables of plain values, a model and a statement.
 
 `demur train CONFIG.toml` is a thin shell around `read_config` and `run`.
 """
@@ -31,10 +31,11 @@ from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.charges import tree_digest
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.trainer import fit
+from demur.training.sizes.resources import Resources
 
 Tables = dict[str, dict[str, Any]]
-# What each table of the file may say. Anything else is a spelling mistake, and a
-# spelling mistake in a privacy parameter must not be passed over.
+# The names of each table. Anything else is a spelling mistake, and a spelling mistake
+# in a privacy parameter must not be ignored.
 _KNOWN = {
     "data": {"train", "test", "features", "label", "examples", "classes", "divide_by"},
     "model": {
@@ -80,27 +81,29 @@ _NEEDED = {
 def read_config(path: Path) -> Tables:
     """The tables of the file, every name checked."""
     with open(path, "rb") as file:
-        said = tomllib.load(file)
-    for table, names in said.items():
+        config = tomllib.load(file)
+    for table, names in config.items():
         known = _KNOWN.get(table)
         if known is None or not isinstance(names, dict):
             raise ValueError(f"[{table}] is not a table of {sorted(_KNOWN)}")
         unknown = set(names) - known
         if unknown:
             raise ValueError(
-                f"[{table}] does not know {sorted(unknown)}; it knows {sorted(known)}."
+                f"[{table}] has no settings {sorted(unknown)}; it has {sorted(known)}."
                 " Nothing was spent."
             )
     for table, needed in _NEEDED.items():
-        missing = needed - set(said.get(table, {}))
+        missing = needed - set(config.get(table, {}))
         if missing:
-            raise ValueError(f"[{table}] must say {sorted(missing)}")
-    return {table: said.get(table, {}) for table in _KNOWN}
+            raise ValueError(
+                f"[{table}] needs the settings {sorted(missing)}. Nothing was spent."
+            )
+    return {table: config.get(table, {}) for table in _KNOWN}
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a run from a file ends with; the accuracy is that on the test file."""
+class CommandResult:
+    """The result of a run from a file; the accuracy is that on the test file."""
 
     statement: str
     model: Path
@@ -108,26 +111,26 @@ class Done:
     test_accuracy: float | None
 
 
-def run(said: Tables, home: Path) -> Done:
+def run(config: Tables, home: Path) -> CommandResult:
     """Load, plan, train, write; paths are relative to `home`."""
-    data, output, training = said["data"], said["output"], said["training"]
+    data, output, training = config["data"], config["output"], config["training"]
     rows = _rows(home / data["train"], data)
-    held = _rows(home / data["test"], data) if "test" in data else None
-    model = _model(said["model"], data, rows["x"].shape[1:])
-    plan = _plan(said)
-    params = model.init(jax.random.key(int(said["model"].get("seed", 0))))
+    test = _rows(home / data["test"], data) if "test" in data else None
+    model = _model(config["model"], data, rows["x"].shape[1:])
+    plan = _plan(config)
+    params = model.init(jax.random.key(int(config["model"].get("seed", 0))))
     optimizer = named_optimizer(
         training.get("optimizer", "sgd"),
         float(training["learning_rate"]),
         momentum=float(training.get("momentum", 0.0)),
     )
-    kept = None
+    checkpoint = None
     if "checkpoint" in output:
         every = int(output.get("checkpoint_every", 100))
-        kept = Checkpoint(home / output["checkpoint"], every=every)
-    ledger = _ledger(said, home, plan)
+        checkpoint = Checkpoint(home / output["checkpoint"], every=every)
+    ledger = _ledger(config, home, plan)
     try:
-        done = fit(
+        trained = fit(
             plan,
             cross_entropy(model),
             params,
@@ -135,32 +138,40 @@ def run(said: Tables, home: Path) -> Done:
             optimizer=optimizer,
             ledger=ledger,
             label=output.get("label", f"training of {Path(output['model']).stem}"),
-            minibatch_size=training.get("minibatch_size"),
-            microbatch_size=training.get("microbatch_size"),
             average=training.get("average"),
-            checkpoint=kept,
+            checkpoint=checkpoint,
+            resources=Resources(
+                training.get("minibatch_size"), training.get("microbatch_size")
+            ),
         )
     finally:
         if ledger is not None:
             ledger.close()
-    released = done.value if done.average is None else done.average
+    released = trained.value if trained.average is None else trained.average
     leaves = jax.tree_util.tree_flatten_with_path(released)[0]
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
     with open(home / output["model"], "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-    found = None
-    if held is not None:
-        found = accuracy(model, released, held["x"], held["y"])
-    return Done(done.statement(), home / output["model"], tree_digest(released), found)
+    test_accuracy = None
+    if test is not None:
+        test_accuracy = accuracy(model, released, test["x"], test["y"])
+    return CommandResult(
+        trained.statement(),
+        home / output["model"],
+        tree_digest(released),
+        test_accuracy,
+    )
 
 
 def _rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}. Nothing was spent.")
-    found = as_data(path, columns=[data["features"], data["label"]]).columns
-    x, y = found[data["features"]], np.asarray(found[data["label"]]).reshape(-1)
+    columns = as_data(path, columns=[data["features"], data["label"]]).columns
+    x, y = columns[data["features"]], np.asarray(columns[data["label"]]).reshape(-1)
     if y.dtype.kind not in "iu":
-        raise ValueError(f"the label must be whole numbers from 0; got {y.dtype}")
+        raise ValueError(
+            f"the label must be whole numbers from 0; got {y.dtype}. Nothing was spent."
+        )
     # By a rule that does not look at other rows: unknown classes are class 0.
     y = np.where((y >= 0) & (y < data["classes"]), y, 0).astype(np.int32)
     if "divide_by" in data:
@@ -168,34 +179,40 @@ def _rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     return {"x": x, "y": y}
 
 
-def _model(said: dict[str, Any], data: dict[str, Any], shape: tuple[int, ...]) -> Model:
+def _model(
+    options: dict[str, Any], data: dict[str, Any], shape: tuple[int, ...]
+) -> Model:
     classes = int(data["classes"])
-    match said["kind"]:
+    match options["kind"]:
         case "mlp":
-            hidden = tuple(said.get("hidden", (256,)))
+            hidden = tuple(options.get("hidden", (256,)))
             return MLP(math.prod(shape), hidden, classes)
         case "cnn":
-            height, width, *rest = said.get("shape", shape)
+            height, width, *rest = options.get("shape", shape)
             return CNN(height, width, rest[0] if rest else 1, classes)
         case "transformer":
-            if "vocabulary" not in said:
-                raise ValueError("[model] must say vocabulary for a transformer")
-            chosen = {k: said[k] for k in ("width", "heads", "layers") if k in said}
-            return Transformer(said["vocabulary"], shape[0], classes, **chosen)
+            if "vocabulary" not in options:
+                raise ValueError(
+                    "[model] must have vocabulary for a transformer. Nothing was spent."
+                )
+            names = [k for k in ("width", "heads", "layers") if k in options]
+            sizes = {name: options[name] for name in names}
+            return Transformer(options["vocabulary"], shape[0], classes, **sizes)
     raise ValueError(
-        f"[model] kind must be mlp, cnn or transformer; got {said['kind']!r}"
+        f"[model] kind must be mlp, cnn or transformer; got {options['kind']!r}."
+        " Nothing was spent."
     )
 
 
-def _plan(said: Tables) -> DPExecutionPlan:
-    privacy, training = said["privacy"], said["training"]
+def _plan(config: Tables) -> DPExecutionPlan:
+    privacy, training = config["privacy"], config["training"]
     bands = int(privacy.get("bands", 1))
-    examples, batch = int(said["data"]["examples"]), int(training["batch_size"])
+    examples, batch = int(config["data"]["examples"]), int(training["batch_size"])
     rate = bands * batch / examples
     if not 0 < rate <= 1:
         raise ValueError(
             f"batch_size times bands must be at most examples={examples}; got"
-            f" {batch} times {bands}"
+            f" {batch} times {bands}. Nothing was spent."
         )
     alone = privacy["unit"] == "add_or_remove_one"
     return BandMFExecutionPlanConfig(
@@ -213,19 +230,18 @@ def _plan(said: Tables) -> DPExecutionPlan:
     ).make()
 
 
-def _ledger(said: Tables, home: Path, plan: DPExecutionPlan) -> Ledger | None:
-    output, privacy = said["output"], said["privacy"]
+def _ledger(config: Tables, home: Path, plan: DPExecutionPlan) -> Ledger | None:
+    output, privacy = config["output"], config["privacy"]
     if "ledger" not in output:
         return None
-    place = (
-        home / output["ledger"] if "://" not in output["ledger"] else output["ledger"]
-    )
+    named = output["ledger"]
+    path = named if "://" in named else home / named
     try:
-        return Ledger.open(place)
+        return Ledger.open(path)
     except LedgerMismatch:
         return Ledger.open(
-            place,
-            dataset=output.get("dataset", Path(said["data"]["train"]).stem),
+            path,
+            dataset=output.get("dataset", Path(config["data"]["train"]).stem),
             budgets={plan.unit: Budget(privacy["epsilon"], privacy["delta"])},
             filter=Filter.pure(),
         )

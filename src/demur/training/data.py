@@ -1,4 +1,4 @@
-"""Examples for training: arrays, memory maps, and Arrow or Parquet tables, by row.
+"""Training data by row: arrays, memory maps, Arrow and Parquet tables, users.
 
 Rows are gathered by index. An index of -1 is padding and gives a public row of zeros:
 to NumPy it would be the last example.
@@ -16,8 +16,9 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as arrow_dataset
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from demur.core import validate
 from demur.core.validate import shorten
 
 _CHUNK = 2**24  # bytes hashed at a time, so that a memory map stays on disk
@@ -64,25 +65,76 @@ class Data:
             self.columns,
         )
 
-    def told(self) -> str:
-        """Structure, dtypes and shapes: what can be known without reading a row."""
+    def structure(self) -> str:
+        """Structure, dtypes and shapes, as text: no row is read."""
         leaves, treedef = jax.tree.flatten(self.columns)
         return f"{treedef} {[(str(a.dtype), a.shape) for a in leaves]}"
 
     def digest(self) -> str:
         """SHA-256 of structure, shapes and every byte."""
         leaves, treedef = jax.tree.flatten(self.columns)
-        found = hashlib.sha256(str(treedef).encode())
+        whole = hashlib.sha256(str(treedef).encode())
         for column in leaves:
-            found.update(f"{column.dtype} {column.shape}".encode())
+            whole.update(f"{column.dtype} {column.shape}".encode())
             rows = max(1, _CHUNK // max(1, column[:1].nbytes))
             for start in range(0, len(column), rows):
-                found.update(np.ascontiguousarray(column[start : start + rows]).data)
-        return found.hexdigest()
+                whole.update(np.ascontiguousarray(column[start : start + rows]).data)
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UserData:
+    """Data grouped by user, for batches of users: `ids[i]` owns example i.
+
+    A selected user brings `examples` of their examples to a batch, and the plan then
+    protects one user. `data` is anything that `as_data` takes.
+
+    >>> UserData(np.eye(3), ids=["ann", "bob", "ann"]).count
+    2
+    """
+
+    data: Any
+    ids: ArrayLike
+    examples: int = 1
+
+    def __post_init__(self) -> None:
+        validate.count(examples=self.examples)
+        object.__setattr__(self, "data", as_data(self.data))
+        object.__setattr__(self, "ids", _owners(self.ids))
+        if np.shape(self.ids) != (len(self.data),):
+            raise ValueError(
+                f"ids must name the owner of each of {len(self.data)} examples; got"
+                f" shape {np.shape(self.ids)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"UserData({self.data!r}, examples={self.examples})"
+
+    @property
+    def count(self) -> int:
+        """How many users there are."""
+        return len(np.unique(self.ids))
+
+
+def _owners(ids: ArrayLike) -> NDArray[Any]:
+    """Names as an array. A missing one (None, NaN) would be taken for a user."""
+    # Through objects: an array of strings would have made "nan" of a missing one.
+    given = ids if isinstance(ids, np.ndarray) else np.array(ids, dtype=object)
+    if given.dtype.kind == "O":
+        kinds = (str, bytes, int, np.integer)
+        wrong = [name for name in given.ravel() if not isinstance(name, kinds)]
+        names = np.array(given.tolist())
+    else:
+        names = given
+        wrong = [] if given.dtype.kind in "iuSUT" or not given.size else [given.flat[0]]
+    if wrong:
+        kind = type(wrong[0]).__name__
+        raise TypeError(f"ids must be whole numbers or strings; got {kind}")
+    return names
 
 
 def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
-    """`data` by row: a pytree of arrays, an Arrow table, or the path of a file.
+    """Data by row, of a pytree of arrays, an Arrow table, or the path of a file.
 
     A table becomes a dict of its columns (`columns` picks some); a file is `.parquet`,
     `.arrow`, `.feather`, `.npz` (a dict of its arrays) or `.npy` (memory-mapped).
@@ -139,8 +191,8 @@ def _read(path: Path, columns: Iterable[str] | None) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     if path.suffix in _TABLES:
         kind = "parquet" if path.suffix == ".parquet" else "ipc"
-        source = arrow_dataset.dataset(path, format=kind)
-        return source.to_table(columns=list(columns) if columns is not None else None)
+        table = arrow_dataset.dataset(path, format=kind)
+        return table.to_table(columns=list(columns) if columns is not None else None)
     raise ValueError(
         f"data must be a {', '.join(_TABLES)}, .npz or .npy file; got {path.name!r}"
     )

@@ -1,4 +1,4 @@
-"""Starting JAX on several processes, so that one that dies does not hang the others."""
+"""Start of JAX on several processes, with time-outs so that none waits for ever."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def start(
     shutdown_s: int = 60,
     bind: str | None = None,
 ) -> Mesh:
-    """Join `processes` processes at `coordinator` ("host:port"), and span a mesh.
+    """A mesh over all devices of `processes` processes, joined at "host:port".
 
-    Called once in every process, before anything else of JAX. `process` counts from 0,
-    and process 0 is the one that listens, at `bind` (default: the coordinator's own
-    address), and that holds the ledger. A process that is not heard of for
-    `heartbeat_s` is given up, and JAX ends all others: their exit code is not 0.
-    `shutdown_s` is how long the first to finish waits for the last.
+    Called once in every process, before anything else of JAX. `process` counts from 0;
+    process 0 listens at `bind` (default: the coordinator's own address) and holds the
+    ledger. After `heartbeat_s` without a sign of a process JAX ends all others: their
+    exit code is not 0. `shutdown_s` is how long the first to finish waits for the last.
 
     The mesh has all devices along one axis, "data". `jax.distributed.initialize` and a
-    mesh of your own serve `fit` as well. The processes speak in the clear, the entry's
-    key and exact sums among the rest: the network between them must be theirs alone.
+    mesh of your own work with `fit` as well. Traffic between the processes is not
+    encrypted, and the entry's key and exact sums are part of it: use a network that no
+    one else can read.
     """
     validate.count(processes=processes, heartbeat_s=heartbeat_s, shutdown_s=shutdown_s)
     if isinstance(process, bool) or not isinstance(process, int):

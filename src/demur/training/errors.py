@@ -1,4 +1,4 @@
-"""Refusals of the training engine, importable without JAX."""
+"""Errors of the training engine, importable without JAX."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ class CheckpointRefused(DemurError):
     """A checkpoint does not belong to the run at hand; nothing was drawn."""
 
 
-class ExamplesMix(ValueError):
-    """The loss of a batch is not made of the losses of its examples."""
+class LossNotSeparable(ValueError):
+    """The loss of a batch is neither the mean nor the sum of its examples' losses."""
 
 
 class ProcessLost(DemurError):
-    """Another process of the run died; ledger and checkpoint are as they were."""
+    """Another process of the run died; ledger and checkpoint are unchanged."""
 
 
 class ProcessesDisagree(DemurError):
-    """The processes of a run were called with different things; nothing was spent."""
+    """The processes of a run have different arguments; nothing was spent."""
 
 
 class ProcessFailed(DemurError):
-    """Another process of the run failed, with an error that has no name here."""
+    """Another process of the run failed, with an error that cannot be raised here."""

@@ -1,9 +1,8 @@
-"""Three plain models for the command line, the examples and the benchmarks.
+"""Models for the command line, examples and benchmarks: MLP, CNN, transformer.
 
 A model is a frozen description with two functions: `init(key)` gives parameters (a
 pytree of arrays), `logits(params, x)` the scores of a batch. No layer looks across
-examples: there is nothing like batch normalisation, which per-example clipping has no
-use for.
+examples: there is nothing like batch normalisation, whose loss is not separable.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from demur.training.clipping.types import PyTree
 
 
 class Model(Protocol):
-    """What can be trained here."""
+    """A model: how its parameters begin, and what it computes."""
 
     def init(self, key: Any) -> PyTree:
         """Fresh parameters."""
@@ -222,8 +221,8 @@ class Transformer:
             part.reshape(split) for part in jnp.split(_apply(block["qkv"], h), 3, -1)
         )
         scores = jnp.einsum("btnd,bsnd->bnts", q, k) / math.sqrt(split[-1])
-        mixed = jnp.einsum("bnts,bsnd->btnd", jax.nn.softmax(scores), v)
-        return _apply(block["proj"], mixed.reshape(h.shape))
+        attended = jnp.einsum("bnts,bsnd->btnd", jax.nn.softmax(scores), v)
+        return _apply(block["proj"], attended.reshape(h.shape))
 
 
 def _scaled(scale: Any, x: Any) -> Any:
@@ -246,11 +245,11 @@ def cross_entropy(model: Model) -> Callable[[PyTree, Any], Any]:
 def accuracy(model: Model, params: PyTree, x: Any, y: Any, rows: int = 2000) -> float:
     """The share of rows whose largest score is right, `rows` at a time.
 
-    Exact: on the training data it is not private; on public test data it is nobody's.
+    Exact: not private on the training data, harmless on public test data.
     """
     score = jax.jit(lambda p, part: model.logits(p, part).argmax(-1))
     right = 0
     for start in range(0, len(y), rows):
-        found = score(params, jnp.asarray(x[start : start + rows]))
-        right += int((found == jnp.asarray(y[start : start + rows])).sum())
+        classes = score(params, jnp.asarray(x[start : start + rows]))
+        right += int((classes == jnp.asarray(y[start : start + rows])).sum())
     return right / max(len(y), 1)

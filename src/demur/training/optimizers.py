@@ -1,4 +1,4 @@
-"""Optimisers by name, for places that cannot hold an object."""
+"""Optimisers by name, for config files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demur.core import validate
 def named_optimizer(
     name: str, learning_rate: float, *, momentum: float = 0.0
 ) -> optax.GradientTransformation:
-    """ "sgd" (with momentum, if it is not 0) or "adam".
+    """The optimiser called "sgd" (with momentum, if it is not 0) or "adam".
 
     >>> isinstance(named_optimizer("sgd", 0.1), optax.GradientTransformation)
     True

@@ -1,4 +1,4 @@
-"""A live model that learns, forgets on request, and says what that is worth."""
+"""Machine unlearning: models that delete records on request, and certify it."""
 
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,19 @@ if TYPE_CHECKING:
     from demur.unlearning.pricing.calibrator import Calibrator as Calibrator
     from demur.unlearning.pricing.calibrator import CalibStats as CalibStats
     from demur.unlearning.records.certificate import Certificate as Certificate
+    from demur.unlearning.records.queue import QueuedRequest as QueuedRequest
     from demur.unlearning.retrain.comparison import RetrainReport as RetrainReport
     from demur.unlearning.retrain.comparison import (
         verify_against_retrain as verify_against_retrain,
     )
+    from demur.unlearning.service.certificate_verification import (
+        verify_certificate as verify_certificate,
+    )
     from demur.unlearning.service.service import UnlearningService as UnlearningService
+    from demur.unlearning.service.status import ServiceStatus as ServiceStatus
+    from demur.unlearning.service.verification import (
+        ServiceVerification as ServiceVerification,
+    )
     from demur.unlearning.stream.drift import DriftDetector as DriftDetector
     from demur.unlearning.stream.estimators import (
         UnlearnableClassifier as UnlearnableClassifier,
@@ -33,12 +41,12 @@ if TYPE_CHECKING:
     from demur.unlearning.stream.estimators import (
         UnlearnableRegressor as UnlearnableRegressor,
     )
-    from demur.unlearning.stream.hooks import Happened as Happened
     from demur.unlearning.stream.hooks import Hooks as Hooks
-    from demur.unlearning.stream.machine import EarlyPrediction as EarlyPrediction
+    from demur.unlearning.stream.hooks import StreamEvent as StreamEvent
     from demur.unlearning.stream.memory_pair import MemoryPair as MemoryPair
     from demur.unlearning.stream.metrics import Metrics as Metrics
     from demur.unlearning.stream.odometer import PrivacyOdometer as PrivacyOdometer
     from demur.unlearning.stream.phase import Phase as Phase
+    from demur.unlearning.stream.state_machine import EarlyPrediction as EarlyPrediction
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

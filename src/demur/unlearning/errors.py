@@ -1,4 +1,4 @@
-"""Refusals of the unlearning engine; each message says what was spent."""
+"""Errors of the unlearning engine; each message says whether anything was spent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class RecordNeeded(DemurError):
 
 
 class RecordExists(DemurError):
-    """A record of this id is live already (or buried); nothing has changed."""
+    """A record of this id is live, or the id is blocked; nothing has changed."""
 
 
 class CapacityExhausted(DemurError):
-    """No deletion can be certified any more, and why; nothing was spent."""
+    """No further deletion can be certified, for `reason`; nothing was spent."""
 
     def __init__(self, message: str, reason: Reason, retrain_required: bool) -> None:
         super().__init__(message)
@@ -59,4 +59,4 @@ class CalibrationRecord(DemurError):
 
 
 class IllegalTransition(DemurError, RuntimeError):
-    """An act that the current phase does not allow; nothing has changed."""
+    """A call that the current phase does not allow; nothing has changed."""

@@ -14,8 +14,8 @@ from demur.adapters.spark import assign, clustering, fit_reports
 from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
 from demur.cluster.decoding import posterior, search
 from demur.cluster.estimators import gmm
-from demur.cluster.sources import exact_sums
-from demur.cluster.sources.report_source import LAST_RANK, HeldRows, ReportSource
+from demur.cluster.rows import exact_sums
+from demur.cluster.rows.ranked_rows import LAST_RANK, RemoteReports, RowsInMemory
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
@@ -180,12 +180,12 @@ def test_few_reports_are_those_of_one_machine_too(spark, name, monkeypatch):
 def test_blocks_are_a_source_and_are_forgotten(spark):
     mechanism = BPM(20.0, "auto", 2)
     reports = made_by(mechanism, 5000)
-    held = HeldRows(reports.values, reports.row_ids)
+    held = RowsInMemory(reports.values, reports.row_ids)
     df = spark.createDataFrame(table_of(reports)).repartition(2)
     cached = spark.sparkContext._jsc.getPersistentRDDs
     before = len(cached())
     with clustering.ReportBlocks(df, mechanism, COLUMNS, "id") as blocks:
-        assert isinstance(blocks, ReportSource) and blocks.shape == (5000, 2)
+        assert isinstance(blocks, RemoteReports) and blocks.shape == (5000, 2)
         assert len(cached()) == before + 1
         for last in (LAST_RANK, LAST_RANK // 10, 0):
             found = blocks.ranked_up_to(bytes(32), last)
@@ -205,7 +205,7 @@ def test_a_fit_leaves_what_needs_every_report_where_it_is(spark):
     for name in ("labels_", "reports_"):
         with pytest.raises(AttributeError, match=r"spark\.assign"):
             getattr(model, name)
-    assert model.release_ is None and "nothing was charged" in model.summary()
+    assert model.entry_ is None and "nothing was charged" in model.summary()
     assert model.predict(GRID).shape == (12,) and model.n_reports_ == 300
 
 
@@ -218,7 +218,7 @@ def test_rows_that_change_while_they_are_read_are_noticed(spark):
             blocks.over(lambda rows: nothing)
 
 
-nothing = exact_sums.Partial(np.zeros(1), np.zeros(1), np.zeros(1))
+nothing = exact_sums.PartialSums(np.zeros(1), np.zeros(1), np.zeros(1))
 
 
 # -- bad input -------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_arguments_that_do_not_fit_are_refused(spark):
         ((model, df, GOOD, COLUMNS, "a.colour"), ValueError, "got string"),
         ((model, df, GOOD, COLUMNS, None), (TypeError, ValueError), "column"),
         ((model, df.toPandas(), GOOD, COLUMNS, "id"), TypeError, "Spark DataFrame"),
-        ((model, df, "bpm", COLUMNS, "id"), TypeError, "what made the reports"),
+        ((model, df, "bpm", COLUMNS, "id"), TypeError, "the one that drew"),
         ((GOOD, df, GOOD, COLUMNS, "id"), TypeError, "estimator must be"),
         ((PrivateKMeans(251), df, GOOD, COLUMNS, "id"), ValueError, "250 rows"),
     ):

@@ -159,7 +159,7 @@ def disturbed(spark, reports, path, gate, harm):
 def test_noise_of_a_task_of_its_own_would_be_found(table):
     expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(9))
     twin = FreshNoise(8.0, "auto", 2)
-    reports = privatize(table, twin, NAMES, "id", None, source=Seeded(9))
+    reports = privatize(table, twin, NAMES, "id", source=Seeded(9))
     one, two = by_id(reports.dataframe), by_id(reports.dataframe)
     reports.close()
     assert not same_rows(one, expected).any() and not same_rows(one, two).any()
@@ -186,7 +186,7 @@ class Race:
 def test_a_speculative_copy_gives_the_same_reports(rows, tmp_path):
     expected = plain_reports(MECHANISM, POINTS, IDS, Seeded(4))
     race = rows.mapInArrow(Race(tmp_path), rows.schema)
-    reports = privatize(race, MECHANISM, NAMES, "id", None, source=Seeded(4))
+    reports = privatize(race, MECHANISM, NAMES, "id", source=Seeded(4))
     (tmp_path / "armed").touch()
     assert same(by_id(reports.dataframe), expected)
     assert (tmp_path / "copied").exists()  # two attempts ran side by side
@@ -195,10 +195,10 @@ def test_a_speculative_copy_gives_the_same_reports(rows, tmp_path):
 
 def test_executors_keep_no_share_after_the_commit(table, spark_files):
     key = Seeded(8).new_key()
-    with privatize(table, MECHANISM, NAMES, "id", None, source=Seeded(8)) as reports:
+    with privatize(table, MECHANISM, NAMES, "id", source=Seeded(8)) as reports:
         assert reports.dataframe.count() == len(IDS)
-        lent = reports._loan.borrowed
-        secrets = lent.share, lent.broadcast.value
+        key_in_task = reports._shares.task_key
+        secrets = key_in_task.share, key_in_task.broadcast.value
         at = holding(spark_files, secrets[1])
         assert len(at) >= 2  # beside the driver, and at an executor
         assert not holding(spark_files, key)
@@ -218,7 +218,9 @@ def test_killed_processes_change_no_report(cluster, table, gate, tmp_path):
         until(lambda: killed[-1] not in find(gate), "its end")
 
     written = []
-    with privatize(table, MECHANISM, NAMES, "id", ledger, source=Seeded(9)) as reports:
+    with privatize(
+        table, MECHANISM, NAMES, "id", ledger=ledger, source=Seeded(9)
+    ) as reports:
         quiet = by_id(reports.dataframe)
         for find in (busy_workers, busy_executors):
             path = str(tmp_path / find.__name__)

@@ -1,14 +1,22 @@
 """Reports on Spark: those of one machine, paid once, and a key that leaves no trace."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from demur.adapters.spark import SparkReports, privatize, reports_digest, shares, survey
+from demur.adapters.spark import (
+    SparkReports,
+    checked_rows,
+    privatize,
+    reports_digest,
+    shares,
+)
 from demur.adapters.spark import reports as adapter
+from demur.adapters.spark.drawing import ReportTask, probe
 from demur.cluster.errors import InputChanged
 from demur.core import recording
 from demur.core.adjacency import Ball, ReplaceOne
@@ -61,7 +69,7 @@ def open_ledger(tmp_path):
     return opened
 
 
-def lent(spark):
+def shared(spark):
     return [name for name, _ in spark.conf.getAll.items() if name.startswith(SHARE)]
 
 
@@ -71,7 +79,7 @@ def lent(spark):
 @pytest.mark.parametrize("mechanism", EVERY, ids=lambda m: type(m).__name__)
 def test_reports_are_those_of_one_machine(df, mechanism):
     expected = plain_reports(mechanism, POINTS, IDS, Seeded(3))
-    with privatize(df, mechanism, NAMES, "id", None, source=Seeded(3)) as reports:
+    with privatize(df, mechanism, NAMES, "id", source=Seeded(3)) as reports:
         assert same(by_id(reports.dataframe), expected)
         assert reports.mechanism == mechanism and len(reports) == len(IDS)
     assert "NOT PRIVATE" in reports.entry.statement()
@@ -82,12 +90,12 @@ def test_neither_partitions_nor_repetition_change_a_report(df):
     other = plain_reports(EVERY[0], POINTS, IDS, Seeded(6))
     assert not same_rows(expected, other).any()  # another key: no report alike
     narrow = df.coalesce(1)
-    reports = privatize(narrow, EVERY[0], NAMES, "id", None, source=Seeded(5))
+    reports = privatize(narrow, EVERY[0], NAMES, "id", source=Seeded(5))
     one = reports.dataframe
     assert one.rdd.getNumPartitions() == 1
     assert same(by_id(one), expected)
     reports.close()
-    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5)) as reports:
+    with privatize(df, EVERY[0], NAMES, "id", source=Seeded(5)) as reports:
         many = reports.dataframe
         assert many.rdd.getNumPartitions() == 2
         assert same(by_id(many), expected) and same(by_id(many), expected)
@@ -107,7 +115,7 @@ def test_any_thread_may_act(df):
         except Exception as error:
             seen[name] = str(error)
 
-    reports = privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(5))
+    reports = privatize(df, EVERY[0], NAMES, "id", source=Seeded(5))
     reads = {
         "sql": lambda: by_id(reports.dataframe),
         "rdd": lambda: reports.dataframe.rdd.count(),
@@ -134,7 +142,7 @@ def test_types_and_names_come_through(spark):
     df = df.withColumn("id", F.col("id").cast("int"))
     mechanism = BPM(8.0, 1.0, 3)
     named = iter(names)  # read once: what is checked is what is drawn
-    with privatize(df, mechanism, named, "id", None, source=Seeded(1)) as reports:
+    with privatize(df, mechanism, named, "id", source=Seeded(1)) as reports:
         found = reports.dataframe
         assert found.dtypes == [("id", "int"), *((name, "double") for name in names)]
         expected = plain_reports(mechanism, points, np.arange(50), Seeded(1))
@@ -147,7 +155,7 @@ def test_types_and_names_come_through(spark):
 def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, open_ledger, tmp_path):
     def run(idempotency_key="monday", table=df):
         return privatize(
-            table, EVERY[0], NAMES, "id", ledger, idempotency_key=idempotency_key
+            table, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key=idempotency_key
         )
 
     with open_ledger() as ledger:
@@ -161,7 +169,7 @@ def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, open_ledger, tmp
             reports.close()  # no commit: it is taken up below
     assert (
         "closed" in repr(reports)
-        and not lent(spark)
+        and not shared(spark)
         and list((tmp_path / "keys").glob("*.key"))
     )
     with open_ledger() as ledger:
@@ -185,33 +193,33 @@ def test_a_run_that_failed_is_repeated_and_pays_once(spark, df, open_ledger, tmp
 
 def test_a_declined_charge_draws_nothing(spark, df, monkeypatch):
     def draw(*_):
-        raise AssertionError("a key was lent for nothing")
+        raise AssertionError("a key was shared for nothing")
 
-    monkeypatch.setattr(shares.Loan, "__init__", draw)
+    monkeypatch.setattr(shares.KeyShares, "__init__", draw)
     ledger = Ledger(Budget(1.0), unit=Ball(0.2, space="cube"), filter="pure")
     with pytest.raises(BudgetExceeded, match="nothing was spent"):
-        privatize(df, EVERY[0], NAMES, "id", ledger)
-    assert ledger.epsilon() == 0.0 and not ledger.entries() and not lent(spark)
+        privatize(df, EVERY[0], NAMES, "id", ledger=ledger)
+    assert ledger.epsilon() == 0.0 and not ledger.entries() and not shared(spark)
 
 
 def test_after_commit_there_is_no_noise(spark, df, monkeypatch):
-    reports = privatize(df, EVERY[0], NAMES, "id", None)
+    reports = privatize(df, EVERY[0], NAMES, "id")
     kept = reports.dataframe
-    assert kept.count() == len(IDS) and lent(spark)
+    assert kept.count() == len(IDS) and shared(spark)
     looked = []
 
     def look(rows):
         # Rows that change after the last look would get the noise unseen.
         with pytest.raises(NoiseReuse, match="are being committed"):
             _ = reports.dataframe
-        looked.append(lent(spark))
-        return survey.survey(rows)
+        looked.append(shared(spark))
+        return checked_rows.check_points(rows)
 
-    monkeypatch.setattr(adapter, "survey", look)
+    monkeypatch.setattr(adapter, "check_points", look)
     reports.commit()
     assert looked == [[]]
     reports.commit()  # the exit of a `with` may follow
-    assert not lent(spark)
+    assert not shared(spark)
     with pytest.raises(NoiseReuse, match="are committed and their key is gone"):
         _ = reports.dataframe
     with pytest.raises(Exception, match="after it was destroyed"):
@@ -222,16 +230,16 @@ def test_after_commit_there_is_no_noise(spark, df, monkeypatch):
 def test_the_commit_can_name_the_reports_as_written(
     spark, df, open_ledger, tmp_path, monkeypatch
 ):
-    bound, commit = [], Ledger.commit
+    bound, commit = [], Ledger._commit
 
     def noted(ledger, entry, artefact):
         bound.append(artefact)
         commit(ledger, entry, artefact)
 
-    monkeypatch.setattr(Ledger, "commit", noted)
+    monkeypatch.setattr(Ledger, "_commit", noted)
     path = str(tmp_path / "out")
     with open_ledger() as ledger:
-        reports = privatize(df, EVERY[0], NAMES, "id", ledger)
+        reports = privatize(df, EVERY[0], NAMES, "id", ledger=ledger)
         reports.dataframe.write.parquet(path)
         written = spark.read.parquet(path)
         low, high = int(IDS.min()), int(IDS.max())
@@ -275,7 +283,7 @@ def test_bad_rows_cost_nothing_and_are_not_shown(spark, cells, message):
     df = spark.createDataFrame(spoiled(**cells)).repartition(2, "id")
     ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
     with pytest.raises(ValueError, match=message) as refused:
-        privatize(df, EVERY[0], NAMES, "id", ledger)
+        privatize(df, EVERY[0], NAMES, "id", ledger=ledger)
     assert "Nothing was spent" in str(refused.value)
     assert "7654321" not in str(refused.value) and not ledger.entries()
 
@@ -286,7 +294,7 @@ def test_ids_that_meet_in_two_partitions_are_found(spark):
     again = np.r_[IDS[half:-1], IDS[3]]
     right = spark.createDataFrame(table_of(POINTS[half:], again)).coalesce(1)
     with pytest.raises(ValueError, match="1 of them occur more than once"):
-        privatize(left.union(right), EVERY[0], NAMES, "id", None)
+        privatize(left.union(right), EVERY[0], NAMES, "id")
 
 
 def test_missing_values_cost_nothing(spark):
@@ -294,7 +302,7 @@ def test_missing_values_cost_nothing(spark):
         "id", *NAMES
     )
     with pytest.raises(ValueError, match="2 rows have no value"):
-        privatize(df, EVERY[0], NAMES, "id", None)
+        privatize(df, EVERY[0], NAMES, "id")
 
 
 def test_arguments_are_looked_at_before_any_job(spark, df):
@@ -304,11 +312,11 @@ def test_arguments_are_looked_at_before_any_job(spark, df):
         error, match, *, table=df, mechanism=bpm, columns=NAMES, name="id", **k
     ):
         with pytest.raises(error, match=match) as caught:
-            privatize(table, mechanism, columns, name, k.pop("ledger", None), **k)
+            privatize(table, mechanism, columns, name, **k)
         assert "Nothing was spent" in str(caught.value)
 
     refused(TypeError, "must be a Spark DataFrame", table=[1])
-    refused(TypeError, "mechanism of reports", mechanism="bpm")
+    refused(TypeError, "mechanism of local reports", mechanism="bpm")
     refused(TypeError, "list of names", columns="xy")
     refused(ValueError, "2 different columns", columns=["x"])
     refused(ValueError, "2 different columns", columns=["x", "x"])
@@ -328,7 +336,7 @@ def test_arguments_are_looked_at_before_any_job(spark, df):
     numbered = df.withColumn("id", F.monotonically_increasing_id())
     refused(ValueError, "non-deterministic", table=numbered)
     with pytest.raises(ValueError, match="no rows"):
-        privatize(df.where("x > 2"), bpm, NAMES, "id", None)
+        privatize(df.where("x > 2"), bpm, NAMES, "id")
     with recording.watching(recording.Tape()):
         refused(NoiseReuse, "cannot watch executors", source=Seeded(1))
 
@@ -354,21 +362,21 @@ def test_a_mechanism_that_cannot_travel_costs_nothing(spark, df):
         (Locked, TypeError, "can be pickled"),
     ):
         with pytest.raises(error, match=f"{match}.*Nothing was spent"):
-            privatize(df, kind(8.0, "auto", 2), NAMES, "id", ledger)
-    assert not ledger.entries() and not lent(spark)
+            privatize(df, kind(8.0, "auto", 2), NAMES, "id", ledger=ledger)
+    assert not ledger.entries() and not shared(spark)
 
 
 def test_a_heavy_closure_would_lie_beside_another_share(
     df, spark, spark_files, monkeypatch
 ):
-    monkeypatch.setattr(adapter, "must_travel", lambda *_: None)
-    reports = privatize(df, Heavy(8.0, "auto", 2), NAMES, "id", None)
-    found = holding(spark_files, reports._loan.borrowed.share)
+    monkeypatch.setattr(adapter, "check_closure", lambda *_: None)
+    reports = privatize(df, Heavy(8.0, "auto", 2), NAMES, "id")
+    found = holding(spark_files, reports._shares.task_key.share)
     reports.close()
     assert found and all("local" in path.parts for path in found)
     with pytest.raises(Exception, match="pickle"):
-        privatize(df, Locked(8.0, "auto", 2), NAMES, "id", None)
-    assert not lent(spark)  # what fails after the charge keeps no key either
+        privatize(df, Locked(8.0, "auto", 2), NAMES, "id")
+    assert not shared(spark)  # what fails after the charge keeps no key either
 
 
 def test_input_that_changes_is_refused_at_commit(spark, open_ledger, tmp_path):
@@ -379,7 +387,9 @@ def test_input_that_changes_is_refused_at_commit(spark, open_ledger, tmp_path):
     with open_ledger() as ledger:
 
         def run():
-            return privatize(df, EVERY[0], NAMES, "id", ledger, idempotency_key="k")
+            return privatize(
+                df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key="k"
+            )
 
         reports = run()
         first = by_id(reports.dataframe)
@@ -401,7 +411,7 @@ def test_input_that_changes_is_refused_at_commit(spark, open_ledger, tmp_path):
 def test_the_draw_refuses_rows_that_no_survey_passed(spark, tmp_path):
     folder = tmp_path / "in"
     df = spark.read.parquet(written_table(folder, POINTS, IDS))
-    reports = privatize(df, EVERY[0], NAMES, "id", None)
+    reports = privatize(df, EVERY[0], NAMES, "id")
     outside = POINTS.copy()
     outside[5] = 7.654321
     written_table(folder, outside, IDS)
@@ -422,6 +432,31 @@ def keys_of(seed):
     return key, EVERY[0].row_key(NoiseKey(key, private=False))
 
 
+def test_a_task_draws_only_with_the_mechanism_that_was_paid_for(df):
+    """A sharper mechanism in the closure would give the raw points at the old price."""
+    sharp = BPM(1e6, "auto", 2)
+    with privatize(df, EVERY[0], NAMES, "id", source=Seeded(5)) as reports:
+        task = ReportTask(
+            EVERY[0],
+            ("id", *NAMES),
+            reports._shares.task_key,
+            probe(EVERY[0]),
+            reports.entry.declaration.fingerprint,
+        )
+        other = replace(task, mechanism=sharp, expected=probe(sharp))
+
+        def drawn(function):
+            rows = df.select("id", *NAMES)
+            return by_id(rows.mapInArrow(function, reports.dataframe.schema))
+
+        assert same(drawn(task), by_id(reports.dataframe))
+        with pytest.raises(Exception, match="another mechanism or other parameters"):
+            drawn(other)
+        # The twin: a task that believes what it is given.
+        _, values = drawn(replace(other, paid_for=sharp.fingerprint))
+        assert np.median(np.abs(values - POINTS[np.argsort(IDS)])) < 1e-4
+
+
 def traces(reports, secrets, folder):
     """Where a secret is found while its job runs: files, plans, settings, closure."""
     df = reports.dataframe
@@ -440,14 +475,14 @@ def traces(reports, secrets, folder):
 
 def test_no_file_plan_or_log_holds_the_key(spark, df, spark_files):
     secrets = keys_of(21)
-    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(21)) as reports:
+    with privatize(df, EVERY[0], NAMES, "id", source=Seeded(21)) as reports:
         assert same(
             by_id(reports.dataframe), plain_reports(EVERY[0], POINTS, IDS, Seeded(21))
         )
         assert not traces(reports, secrets, spark_files)
-        lent = reports._loan.borrowed
-        closure, broadcast = lent.share, lent.broadcast.value
-        logged = bytes.fromhex(spark.conf.get(lent.property))
+        key = reports._shares.task_key
+        closure, broadcast = key.share, key.broadcast.value
+        logged = bytes.fromhex(spark.conf.get(key.property))
         assert shares._xor(closure, shares._xor(broadcast, logged)) == secrets[1]
         # One share in each place, and no place with two.
         assert traces(reports, [closure], spark_files) == {"closure"}
@@ -469,7 +504,7 @@ def test_a_key_that_travels_whole_would_be_found(df, spark_files, monkeypatch, p
     }[place]
     broken = SimpleNamespace(token_bytes=lambda n: random.pop(0), token_hex=str)
     monkeypatch.setattr(shares, "secrets", broken)
-    with privatize(df, EVERY[0], NAMES, "id", None, source=Seeded(22)) as reports:
+    with privatize(df, EVERY[0], NAMES, "id", source=Seeded(22)) as reports:
         found = traces(reports, secrets, spark_files)
     where = {"closure": "closure", "broadcast": "local/", "property": "events/"}[place]
     assert found and all(name.startswith(where) for name in found)
@@ -477,18 +512,18 @@ def test_a_key_that_travels_whole_would_be_found(df, spark_files, monkeypatch, p
 
 def test_shares_say_nothing_by_themselves(spark):
     key = bytes(range(32))
-    loans = [shares.Loan(spark, key) for _ in range(2)]
+    splits = [shares.KeyShares(spark, key) for _ in range(2)]
     for place in (
         lambda b: b.share,
         lambda b: b.broadcast.value,
         lambda b: bytes.fromhex(spark.conf.get(b.property)),
     ):
-        one, other = (place(loan.borrowed) for loan in loans)
+        one, other = (place(split.task_key) for split in splits)
         assert one != other and key not in (one, other)
-    for loan in loans:
-        loan.take_back()
-        loan.take_back()  # the exit of a `with` may follow a commit
-    assert "secret" in repr(loans[0]) and not lent(spark)
+    for split in splits:
+        split.destroy()
+        split.destroy()  # the exit of a `with` may follow a commit
+    assert "secret" in repr(splits[0]) and not shared(spark)
 
 
 def test_the_handle_is_what_is_exported():

@@ -99,7 +99,7 @@ def test_a_ledger_is_charged_and_declines():
     ledger = Ledger(Budget(10.0), unit=ReplaceOne(), filter="pure")
     model = PrivateKMeans(**ARGUMENTS, ledger=ledger).fit(blobs())
     assert ledger.epsilon() == pytest.approx(8.0 * 1.2)
-    assert model.release_.id == ledger.entries()[0].id
+    assert model.entry_.id == ledger.entries()[0].id
     with pytest.raises(BudgetExceeded):
         model.fit(blobs())
 

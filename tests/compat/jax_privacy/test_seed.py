@@ -14,7 +14,7 @@ from jax_privacy.experimental import execution_plan as peer
 
 from demur.compat.jax_privacy import batch_selection, clipping, noise_addition
 from demur.compat.jax_privacy.experimental import compilation_utils, execution_plan
-from demur.training.clipping.types import ClippedSum
+from demur.training import ClippedSum
 
 SNIPPET = """
 import jax.numpy as jnp

@@ -12,7 +12,7 @@ from demur.compat import memory_pair
 from demur.compat.memory_pair.src.calibrator import Calibrator
 from demur.compat.memory_pair.src.memory_pair import MemoryPair, Phase
 from demur.compat.memory_pair.src.odometer import PrivacyOdometer
-from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning import CapacityExhausted
 
 D = 5
 
@@ -129,7 +129,7 @@ def test_metrics_of_section_eight():
 def test_the_mode_says_that_it_promises_nothing():
     model, odometer, stats, *_ = calibrated()
     odometer.finalize_with(stats, T_estimate=20_000)
-    assert "nobody has proved" in odometer._reservation.entry.statement()
+    assert "nobody has proved" in odometer.entry.statement()
     assert model._inner.mode.theorem.scopes == ()
 
 

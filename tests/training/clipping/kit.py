@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training import clipped_grad
 
 # These programs run once: most of a test's time would go into optimising them.
 QUICK_TO_COMPILE = {
@@ -70,7 +70,7 @@ def ways(network: Network, **options: Any) -> dict[str, str]:
         network.loss, l2_clip_norm=1.0, batch_argnums=numbers, **options
     )
     found = grad.explain(network.params, *network.batch)
-    return {leaf.name.strip("[]'"): leaf.way for leaf in found.leaves}
+    return {leaf.name.strip("[]'"): leaf.method for leaf in found.leaves}
 
 
 class Draw:

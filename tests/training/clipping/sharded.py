@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax_privacy import clipping as peer
 
-from demur.training.clipping.clipped_grad import clipped_grad
+from demur.training import clipped_grad
 from tests.training.clipping.kit import EVERY_NETWORK, Draw, distance
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -11,8 +11,7 @@ from jax_privacy import clipping as peer
 
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
 from demur.core.errors import NotCovered
-from demur.training.clipping.clipped_grad import clipped_grad
-from demur.training.clipping.types import Aux, ClippedSum
+from demur.training import Aux, ClippedSum, clipped_grad
 from tests.training.clipping.kit import (
     EVERY_NETWORK,
     QUICK_TO_COMPILE,
@@ -457,7 +456,7 @@ def test_bad_options_are_refused(options, error, message):
 def test_bad_calls_are_refused(method):
     grad, (x, y) = mine(method), NETWORK.batch
     params = NETWORK.params
-    with pytest.raises(ValueError, match="disagree about the batch size"):
+    with pytest.raises(ValueError, match="one batch size"):
         grad(params, x, y[:3])
     with pytest.raises(ValueError, match="no batch axis"):
         grad(params, x, jnp.int32(3))
@@ -502,4 +501,4 @@ def test_arguments_can_be_changed_and_are_explained():
     text = str(grad.explain(structs[0], *structs[1]))
     assert "one position" in text and "product: T=1, 7 x 9" in text
     plain = grad.with_(method="vmap").explain(NETWORK.params, *NETWORK.batch)
-    assert {leaf.way for leaf in plain.leaves} == {"per example"}
+    assert {leaf.method for leaf in plain.leaves} == {"per example"}

@@ -1,4 +1,4 @@
-"""book-keeping gives what differentiating example by example gives, everywhere."""
+"""Ghost clipping gives what differentiating example by example gives, everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demur.training.clipping import norms
-from demur.training.clipping.ghost import places, routes, rows
+from demur.training.clipping.ghost import layers, lookups, routes
 from tests.training.clipping.kit import (
     EVERY_NETWORK,
     Draw,
@@ -22,6 +22,7 @@ from tests.training.clipping.kit import (
 )
 
 SINGLE, DOUBLE = 1e-6, 1e-12
+NEARLY_DOUBLE = 1e-10  # where saturation takes some digits
 
 
 def assert_equal(network, tolerance=SINGLE, **options):
@@ -175,8 +176,8 @@ def scaled(draw):
     ("where", "name", "broken", "make"),
     [
         (norms, "_gram", _diagonal_only, gram),
-        (rows, "_paired_lookup", _rows_apart, look_up),
-        (places, "swaps", lambda found: [False] * len(found), mirrored),
+        (lookups, "_paired_lookup", _rows_apart, look_up),
+        (layers, "swaps", lambda uses: [False] * len(uses), mirrored),
         (routes, "keeps_norms", lambda eqn: len(eqn.invars) == 1, scaled),
     ],
 )
@@ -191,7 +192,7 @@ def test_broken_rules_are_noticed(monkeypatch, where, name, broken, make):
 
 @pytest.mark.slow
 def test_many_look_ups_are_sorted(monkeypatch):
-    monkeypatch.setattr(rows, "_MOST_PAIRS", 2)
+    monkeypatch.setattr(lookups, "_MOST_PAIRS", 2)
     assert_equal(look_up(Draw(9)))
 
 
@@ -265,12 +266,12 @@ LAYERS = st.lists(
 )
 
 
-def random_network(seed, layers, width, tokens):
+def random_network(seed, kinds, width, tokens):
     """A stack of layers over [1, tokens, width] rows, each with its parameters."""
     draw = Draw(seed)
     params = {"rows": draw.array(9, width)}
     shared = draw.array(width, width, fan_in=width)
-    for number, kind in enumerate(layers):
+    for number, kind in enumerate(kinds):
         square = draw.array(width, width, fan_in=width)
         params[f"{number}"] = {
             "dense": {"w": square},
@@ -283,7 +284,7 @@ def random_network(seed, layers, width, tokens):
             "again": {},
             "low": {"a": draw.array(width, 2), "b": draw.array(2, width)},
         }[kind]
-    if "again" in layers:
+    if "again" in kinds:
         params["shared"] = shared
 
     def layer(kind, p, shared, x):
@@ -309,7 +310,7 @@ def random_network(seed, layers, width, tokens):
 
     def loss(params, ids):
         x = params["rows"][ids]
-        for number, kind in enumerate(layers):
+        for number, kind in enumerate(kinds):
             x = layer(kind, params[f"{number}"], params.get("shared"), x)
         return jnp.mean(x**2)
 
@@ -321,21 +322,46 @@ quietly = settings(
 )
 any_network = given(
     seed=st.integers(0, 2**16),
-    layers=LAYERS,
+    kinds=LAYERS,
     width=st.sampled_from([2, 5, 16]),
     tokens=st.sampled_from([1, 3, 8]),
 )
 
 
+def in_double(network):
+    return network._replace(
+        params=jax.tree.map(lambda leaf: leaf.astype(jnp.float64), network.params)
+    )
+
+
+def assert_as_exact(network):
+    """Equal in double precision, and in single as near to that as `vmap` is.
+
+    A layer in saturation has a derivative 1 - tanh^2 near 0, which loses most of its
+    digits in float32 before either method sees it. Two programs round it differently,
+    and the more the smaller it is, whatever the size of the network: no fixed distance
+    between them fits every loss. The error of the plain method, against double
+    precision, is how many digits the loss itself leaves.
+    """
+    with jax.enable_x64(True):
+        (auto, auto_aux), (plain, plain_aux) = both_methods(in_double(network))
+        exact = jax.device_get((plain.value, plain_aux.grad_norms))
+        assert distance(auto.value, exact[0]) < NEARLY_DOUBLE
+        assert distance(auto_aux.grad_norms, exact[1]) < NEARLY_DOUBLE
+    singles = [(total.value, aux.grad_norms) for total, aux in both_methods(network)]
+    for ours, theirs, true in zip(*singles, exact, strict=True):
+        assert distance(ours, true) < 3e-6 + 3 * distance(theirs, true)
+
+
 @pytest.mark.slow
 @settings(quietly, max_examples=4)
 @any_network
-def test_random_networks_agree(seed, layers, width, tokens):
-    assert_equal(random_network(seed, layers, width, tokens), 3e-6)
+def test_random_networks_agree(seed, kinds, width, tokens):
+    assert_as_exact(random_network(seed, kinds, width, tokens))
 
 
 @pytest.mark.deep
 @settings(quietly, max_examples=150)
 @any_network
-def test_many_random_networks_agree(seed, layers, width, tokens):
-    assert_equal(random_network(seed, layers, width, tokens), 3e-6)
+def test_many_random_networks_agree(seed, kinds, width, tokens):
+    assert_as_exact(random_network(seed, kinds, width, tokens))

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from demur.training import clipped_grad
 from demur.training.clipping import norms
 from demur.training.clipping.clip_factors import Clip
-from demur.training.clipping.clipped_grad import clipped_grad
-from demur.training.clipping.factors import Factors
-from demur.training.clipping.norms import measure, way_of
+from demur.training.clipping.factored_gradients import FactoredGradients
+from demur.training.clipping.norms import measure, norm_method
 from demur.training.clipping.rounding import sum_of_squares, total
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -34,15 +34,15 @@ def exact_contribution(factors, weight, dtype):
     return float(np.linalg.norm(gradient))
 
 
-def contribution(rng, monkeypatch, dtype, wobble=True):
+def contribution(rng, monkeypatch, dtype, sum_error=True):
     """The length of one clipped contribution, for a clip norm of one."""
     monkeypatch.setattr(norms, "_has_half_products", lambda: True)
     monkeypatch.setattr(norms, "_table_dtype", lambda _: jnp.dtype("float64"))
     parts = [np.asarray(part).astype(dtype) for part in cancelling(rng, 4, 32)]
-    assert way_of(4, 32, 32) == "Gram"
-    found = measure(Factors(*(jnp.asarray(part) for part in parts)))
-    if not wobble:
-        found = norms.Measured(
+    assert norm_method(4, 32, 32) == "Gram"
+    found = measure(FactoredGradients(*(jnp.asarray(part) for part in parts)))
+    if not sum_error:
+        found = norms.MeasuredLeaf(
             found.square, found.upper, None, found.dtype, found.add_up
         )
     clip = Clip(0.01, False, 1.0)
@@ -65,7 +65,7 @@ def test_without_the_slack_they_do_not(monkeypatch):
     """The same check, with the rounding of the scaled factor left out of account."""
     rng = np.random.default_rng(1)
     found = [
-        contribution(rng, monkeypatch, ml_dtypes.bfloat16, wobble=False)
+        contribution(rng, monkeypatch, ml_dtypes.bfloat16, sum_error=False)
         for _ in range(20)
     ]
     assert max(found) > 1.01
@@ -80,8 +80,8 @@ def test_upper_bounds_are_above_and_close(way):
         rng.normal(size=(6, 2, positions, width)).astype(np.float32)
         for width in (30, 20)
     )
-    assert way_of(positions, 30, 20) == way
-    found = measure(Factors(jnp.asarray(left), jnp.asarray(right)))
+    assert norm_method(positions, 30, 20) == way
+    found = measure(FactoredGradients(jnp.asarray(left), jnp.asarray(right)))
     gradients = np.einsum(
         "bsti,bsto->bsio", left.astype(np.float64), right.astype(np.float64)
     )
@@ -169,7 +169,9 @@ def test_a_narrower_result_stays_within_the_norm():
 
 @pytest.mark.slow
 def test_a_factor_too_small_for_its_dtype_is_zero():
-    found = measure(Factors(jnp.full((1, 1, 1, 2), 3e19), jnp.full((1, 1, 1, 2), 3e19)))
+    found = measure(
+        FactoredGradients(jnp.full((1, 1, 1, 2), 3e19), jnp.full((1, 1, 1, 2), 3e19))
+    )
     (weight,), fine = Clip(1.0, False, 1.0).factors([found], [0], None)
     assert bool(fine[0])
     assert float(weight[0]) == 0.0

@@ -11,13 +11,18 @@ from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
-from demur.training.data import as_data
+from demur.training import (
+    Checkpoint,
+    ProcessesDisagree,
+    ProcessFailed,
+    ProcessLost,
+    as_data,
+)
 from demur.training.devices import processes
-from demur.training.devices.placement import Placement, Share
-from demur.training.errors import ProcessesDisagree, ProcessFailed, ProcessLost
-from demur.training.noise.streams import flat_normal, standard_normal
-from demur.training.run.checkpoint import Checkpoint, Keeper
-from demur.training.run.custody import Custody
+from demur.training.devices.placement import Placement, ShardedData
+from demur.training.noise.threefry import flat_normal, standard_normal
+from demur.training.run.checkpoint import CheckpointFolder
+from demur.training.run.paid_run import PaidRun, PaymentTerms
 from demur.training.run.steps import TrainState
 from tests.training.kit import make_params, make_plan
 
@@ -31,10 +36,10 @@ class WantsMore(DemurError):
 
 def told_again(error):
     """The error that another process raises for `error` of process 2."""
-    word = processes._word(error, False)
-    assert word[0] == 1 and len(word) == len(processes._word(None, True))
+    message = processes._message(error, False)
+    assert message[0] == 1 and len(message) == len(processes._message(None, True))
     with pytest.raises(BaseException) as caught:
-        processes._raise_again(2, bytes(word[2:]))
+        processes._raise_again(2, bytes(message[2:]))
     return caught.value
 
 
@@ -64,25 +69,25 @@ def test_a_long_message_is_cut_and_still_told():
     "error, lost",
     [
         (ValueError("UNKNOWN: Gloo AllReduce failed: Connection reset by peer"), True),
-        (ValueError("batch arguments disagree about the batch size"), False),
+        (ValueError("batch arguments must have one batch size"), False),
         (TypeError("gloo"), False),
         (jax.errors.JaxRuntimeError("UNAVAILABLE: task 1 heartbeat timeout"), True),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), False),
     ],
 )
 def test_a_broken_connection_has_a_name(error, lost):
-    found = processes.lost(error)
+    found = processes.as_process_lost(error)
     assert isinstance(found, ProcessLost) if lost else found is error
 
 
 def test_one_process_alone_agrees_with_itself():
     group = processes.Processes(None)
     assert group.count == 1 and group.first
-    group.same({"data": 1})
+    group.check_same({"data": 1})
     assert group.from_first(lambda: 7) == 7
-    with group.stage() as meeting:
-        meeting.stop = True
-    assert meeting.stop
+    with group.stage() as stage:
+        stage.stop = True
+    assert stage.stop
     with pytest.raises(KeyError, match="mine"), group.stage():
         raise KeyError("mine")
 
@@ -92,10 +97,10 @@ class Pair(processes.Processes):
 
     def __init__(self):
         super().__init__(None)
-        self.count, self.words = 2, []
+        self.count, self.messages = 2, []
 
-    def _gathered(self, array):
-        self.words.append(array)
+    def _all_gather(self, array):
+        self.messages.append(array)
         return np.stack([array, np.zeros_like(array)])
 
     def _broadcast(self, array):
@@ -107,7 +112,7 @@ def test_what_cannot_be_sent_is_told_before_the_others_wait_for_it():
     assert group.from_first(lambda: {"step": 7}) == {"step": 7}
     with pytest.raises(Exception, match="pickle"):
         group.from_first(lambda: lambda: 7)
-    assert [int(word[0]) for word in group.words] == [0, 1]
+    assert [int(message[0]) for message in group.messages] == [0, 1]
 
 
 class LaterInterrupted(processes.Processes):
@@ -119,7 +124,7 @@ class LaterInterrupted(processes.Processes):
 
 
 def test_a_run_that_fails_when_it_is_paid_lets_go_of_its_folder(tmp_path):
-    kept = Checkpoint(tmp_path / "run")
+    checkpoint = Checkpoint(tmp_path / "run")
     plan, params = make_plan(), make_params()
     with Ledger.open(
         tmp_path / "ledger.db",
@@ -129,18 +134,15 @@ def test_a_run_that_fails_when_it_is_paid_lets_go_of_its_folder(tmp_path):
         testing=True,
     ) as ledger:
         with pytest.raises(KeyboardInterrupt) as held:
-            Custody(
+            PaidRun(
                 LaterInterrupted(None),
                 plan,
-                (ledger, 1e-5),
-                label="run",
-                state=TrainState(params, None, None, 0, None),
-                checkpoint=kept,
-                digest="of the input",
-                source=Seeded(1),
+                PaymentTerms(ledger, 1e-5, "run", "of the input", Seeded(1)),
+                TrainState(params, None, None, 0, None),
+                checkpoint,
             )
         assert len(ledger.entries()) == 1
-        Keeper(kept).close()  # as a notebook does, which holds the error
+        CheckpointFolder(checkpoint).close()  # as a notebook, which holds the error
         del held
 
 
@@ -171,14 +173,14 @@ def test_a_share_has_the_rows_of_the_batch():
     rows = as_data({"x": np.arange(12.0, dtype=np.float32).reshape(6, 2)})
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     indices = np.array([4, 0, -1, 5])
-    found = Share(rows, Placement(mesh).rows).take(indices)
+    found = ShardedData(rows, Placement(mesh).row_sharding).take(indices)
     np.testing.assert_array_equal(found["x"], rows.take(indices)["x"])
     people = np.array([[4, 0], [-1, 5]])
-    found = Share(rows, Placement(mesh).rows).take(people)
+    found = ShardedData(rows, Placement(mesh).row_sharding).take(people)
     np.testing.assert_array_equal(found["x"], rows.take(people)["x"])
 
 
-def test_a_layout_is_told_by_axes_and_owners():
+def test_a_layout_is_named_by_axes_and_owners():
     devices = np.array(jax.devices()[:1])
-    told = {Placement(Mesh(devices, (name,))).told() for name in "ab"}
-    assert len(told | {Placement(None).told()}) == 3
+    digests = {Placement(Mesh(devices, (name,))).digest() for name in "ab"}
+    assert len(digests | {Placement(None).digest()}) == 3

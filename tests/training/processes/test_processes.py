@@ -226,7 +226,12 @@ def test_the_first_process_decides_when_to_stop(two):
         ("other loss", "ProcessesDisagree: .* program", None, 0),
         ("bad loss", "RuntimeError: process 1: no such", "RuntimeError: no such", 0),
         ("other plan", "ProcessesDisagree: .* differ in plan", None, 0),
-        ("ledger in the second", "TypeError: process 1: only", "TypeError: only", 0),
+        (
+            "ledger in the second",
+            "TypeError: process 1: ledger must be None",
+            "TypeError: ledger must be None",
+            0,
+        ),
         ("declined", "BudgetExceeded: 'DP", "BudgetExceeded: process 0: 'DP", 0),
         ("callback", "ProcessFailed: process 1: KeyError", "KeyError", 1),
         ("interrupt", "KeyboardInterrupt: process 1", "KeyboardInterrupt", 1),
@@ -262,7 +267,7 @@ def test_a_process_can_be_told_to_end(again):
 
 def test_the_lost_process_is_named_where_the_others_get_to_speak(killed):
     first = killed["killed_second"][0].output
-    assert "ProcessLost" in first and "taken up where it was" in first
+    assert "ProcessLost" in first and "resumed where it was" in first
 
 
 @pytest.mark.parametrize("name", KILLED)

@@ -20,18 +20,21 @@ from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
 from demur.mechanisms.correlated import BandedToeplitz, Buffered, optimize_dense
-from demur.training.clipping.clipped_grad import clipped_grad
-from demur.training.clipping.types import ClippedSum
-from demur.training.data import Data, as_data
-from demur.training.devices.placement import Placement, Share, spread_out
+from demur.training import (
+    Checkpoint,
+    ClippedSum,
+    Data,
+    UserData,
+    as_data,
+    clipped_grad,
+    privatizer,
+)
+from demur.training.devices.placement import Placement, ShardedData, shard
 from demur.training.devices.processes import Processes
 from demur.training.distributed import is_first, start
-from demur.training.noise.privatizer import privatizer
-from demur.training.noise.sharded import Spread
-from demur.training.noise.streams import normals
-from demur.training.run.checkpoint import Checkpoint
+from demur.training.noise.layouts import ShardedLayout
+from demur.training.noise.threefry import normals
 from demur.training.run.steps import Steps
-from demur.training.run.trainer import Users
 from tests.training.kit import SGD, N, loss, make_data, make_params, make_plan, train
 from tests.training.processes.launch import HEARTBEAT_S
 
@@ -111,8 +114,10 @@ def drawn(mesh, folder):
     shapes = [(), (5,), (7, 3), (33, 9)]
     leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     keys = np.arange(8, dtype=np.uint32).reshape(4, 2)
-    kinds = leaves if mesh is None else [Spread(mesh).kind(leaf) for leaf in leaves]
-    whole = Placement(mesh).everywhere
+    kinds = (
+        leaves if mesh is None else [ShardedLayout(mesh).kind(leaf) for leaf in leaves]
+    )
+    whole = Placement(mesh).replicated
     found = jax.jit(lambda keys: normals(keys, kinds), out_shardings=whole)(keys)
     pairs = zip(found, leaves, strict=True)
     return {str(b.shape): np.asarray(a).ravel()[: b.size].tolist() for a, b in pairs}
@@ -149,9 +154,9 @@ def in_parts(mesh, folder):
 
 
 def people(mesh, folder):
-    users = Users(np.arange(N) // 4, examples=2)
+    data = UserData(make_data(), np.arange(N) // 4, examples=2)
     plan = make_plan(sampling_prob=0.2)
-    return {"params": lists(run(mesh, plan, users=users).value)}
+    return {"params": lists(run(mesh, plan, data).value)}
 
 
 def lattice(mesh, folder):
@@ -199,7 +204,7 @@ def microbatches(mesh, folder):
     options = {"average": None, "exact": False, "placement": placement}
     steps = Steps(clipped, noise, SGD, **options)
     params = steps.init(make_params()).params
-    batch, real = rows.structs((64,), placement.rows), np.int32(64)
+    batch, real = rows.structs((64,), placement.row_sharding), np.int32(64)
 
     def twin(params, batch, real):
         return clipped(params, batch, num_real=real)
@@ -229,7 +234,7 @@ def distinct_shards(mesh, folder):
         out_specs=devices,
         check_vma=False,
     )
-    replicate = jax.jit(lambda x: x, out_shardings=Placement(mesh).everywhere)
+    replicate = jax.jit(lambda x: x, out_shardings=Placement(mesh).replicated)
     whole = replicate(jax.jit(twin)(Placement(mesh).replicate(key)))
     return {
         "ours": np.asarray(noisy).reshape(mesh.size, -1).tolist(),
@@ -248,7 +253,7 @@ def clipping(mesh, folder):
     if mesh is None:
         return {"sum": lists(one)}
     placement = Placement(mesh)
-    batch = Share(rows, placement.rows).take(indices)
+    batch = ShardedData(rows, placement.row_sharding).take(indices)
     axis, spec = mesh.axis_names[0], PartitionSpec(mesh.axis_names)
 
     def ours(params, batch):
@@ -292,8 +297,8 @@ def handed_round(mesh, folder):
     got = group.arrays_from_first(mine, given)
     wide = {name: got[name] for name in ("empty", "long")}
     spec = PartitionSpec(None, mesh.axis_names)
-    spread = spread_out(wide, NamedSharding(mesh, spec))
-    whole = group.whole(spread)
+    spread = shard(wide, NamedSharding(mesh, spec))
+    whole = group.gather(spread)
     whole = whole if group.first else wide  # the others get nothing
     same = jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), got, given)
     again = jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), whole, wide)

@@ -1,7 +1,7 @@
 """Convex heads in Equinox and their objectives.
 
-The objective is mean loss + lam/2 (|w|^2 + |b|^2), the bias penalised like everything
-else. A trained head is exact, not private: hand it to `release_equinox`.
+The objective is mean loss + lam/2 (|w|^2 + |b|^2), the bias penalised like the weights.
+A trained head is exact, not private: pass it to `release_equinox`.
 """
 
 from __future__ import annotations
@@ -147,5 +147,5 @@ def fit_ridge_prototypes_eqx(
     means, counts = ridge_prototypes(
         np.asarray(X), np.asarray(y), num_classes=num_classes, lam=lam
     )
-    kept = jnp.asarray(means, dtype=jnp.result_type(float))
-    return RidgePrototypesEqx(kept), jnp.asarray(counts.astype(np.int32))
+    stored = jnp.asarray(means, dtype=jnp.result_type(float))
+    return RidgePrototypesEqx(stored), jnp.asarray(counts.astype(np.int32))

@@ -1,7 +1,8 @@
-"""Release a linear head that was trained in Equinox.
+"""Releasing a linear head that was trained in Equinox.
 
-    private = release_equinox(model, X, y, loss="logistic", lam=1e-2, radius=0.4,
-                              norm_bound=1.0, epsilon=1.0, delta=1e-6)
+    form = HeadForm("logistic", lam=1e-2, norm_bound=1.0)
+    promise = Promise(Ball(0.4, space="records"), epsilon=1.0, delta=1e-6)
+    private = release_equinox(model, X, y, form, promise)
     private.value          # a new module with noisy parameters; `model` is untouched
 
 The adapter recognises `eqx.nn.Linear`, an `eqx.nn.Sequential` around one of the heads,
@@ -25,13 +26,14 @@ from demur.adapters.equinox.heads import (
 )
 from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TAU, LinearHead, release_linear
-from demur.convex.sensitivity.curves import TAU as SOLVER_TAU
-from demur.convex.sensitivity.losses import HUBER_WIDTH
+from demur.adapters.linear import TAU, LinearHead, form_of, release_linear
+from demur.convex.sensitivity.form import TAU as SOLVER_TAU
+from demur.convex.sensitivity.form import HeadForm
 from demur.convex.solving.objective import objective
 from demur.convex.solving.solver import minimise
 from demur.core.bounds import clip_rows, finite_matrix
 from demur.core.entropy import Source
+from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.ledger import Ledger
 
@@ -68,51 +70,38 @@ def release_equinox(
     model: Model,
     X: ArrayLike,
     y: ArrayLike,
+    form: HeadForm,
+    promise: Promise,
     *,
-    loss: str,
-    lam: float,
-    radius: float,
-    norm_bound: float,
-    epsilon: float,
-    delta: float,
-    ledger: Ledger | None = None,
-    space: str = "records",
     tau: float = TAU,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
+    ledger: Ledger | None = None,
     label: str = "a head trained in Equinox",
     idempotency_key: str | None = None,
     source: Source | None = None,
 ) -> Release[Model]:
-    """A new module with noisy parameters, (epsilon, delta)-private at Ball(radius).
+    """A new module with noisy parameters that meet the promise, and its entry.
 
-    `X`, `y` are the data the model was trained on; rows are clipped to `norm_bound`
-    here, as they must have been there. The gradient of
+    `X`, `y` are the data the model was trained on; rows are clipped to the norm bound
+    of `form` here, as they must have been there. The gradient of
 
         mean loss + lam/2 (|W|^2 + |b|^2 / bias_scale^2)
 
     is measured on them in float64; above `tau` the model is not the minimiser, and is
     refused with nothing charged. `tau` is fixed in advance, and 2 tau / lam is part of
     the sensitivity: a float32 model reaches the default, a float64 one far less, which
-    pays where there are many records.
+    is worth it where there are many records.
 
-    Labels are 0 .. K-1 for "softmax", 0/1 or -1/+1 for the other losses.
+    Labels are 0 .. K-1 for "softmax", 0/1 or -1/+1 for the other losses. The number of
+    classes, and whether there is a bias, are the model's own.
     """
     released = release_linear(
         linear_head(model),
         np.asarray(X),
         np.asarray(y),
-        loss=loss,
-        lam=lam,
-        radius=radius,
-        norm_bound=norm_bound,
-        epsilon=epsilon,
-        delta=delta,
-        ledger=ledger,
-        space=space,
+        form,
+        promise,
         tau=tau,
-        bias_scale=bias_scale,
-        huber_width=huber_width,
+        ledger=ledger,
         label=label,
         idempotency_key=idempotency_key,
         source=source,
@@ -124,34 +113,21 @@ def train_head_eqx(
     model: Model,
     X: ArrayLike,
     y: ArrayLike,
+    form: HeadForm,
     *,
-    loss: str,
-    lam: float,
-    norm_bound: float,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
     tau: float = SOLVER_TAU,
 ) -> Model:
-    """`model` at the minimiser of the stated objective; exact, **not private**.
+    """`model` at the minimiser of the form's objective; exact, **not private**.
 
-    Solved in float64 to a gradient norm of `tau`, rows clipped to `norm_bound`, and
+    Solved in float64 to a gradient norm of `tau`, rows clipped to the norm bound, and
     stored in the dtype of the model: float32 unless jax runs with 64 bits, which
     leaves a gradient of about 1e-7, within the default of `release_equinox`.
     """
     head = linear_head(model)
-    rows = clip_rows(np.asarray(X), norm_bound).data
-    scale = bias_scale if head.bias is not None else 0.0
-    stated = objective(
-        loss,
-        rows,
-        np.asarray(y),
-        lam,
-        scale,
-        head.outputs if loss == "softmax" else 2,
-        huber_width=huber_width,
-    )
-    found = minimise(stated, tau=tau, norm_bound=norm_bound)
-    return rebuild(model, head.with_theta(found.theta, bias_scale))
+    form = form_of(head, form)
+    rows = clip_rows(np.asarray(X), form.norm_bound).data
+    minimiser = minimise(objective(form, rows, np.asarray(y)), tau=tau)
+    return rebuild(model, head.with_theta(minimiser.theta, form.bias_scale))
 
 
 def predict_eqx_svm(model: eqx.Module, X: ArrayLike) -> NDArray[np.int64]:
@@ -185,17 +161,18 @@ def linear_head(model: Any) -> LinearHead:
 def rebuild(model: Model, head: LinearHead) -> Model:
     """A new module like `model` with the parameters of `head`, in the model's dtype."""
     layer: Any = _layer(model)
-    fresh = layer
-    new = (head.weight, head.bias)
-    for name, values in zip(_FIELDS[type(layer)], new, strict=True):
+    rebuilt = layer
+    parameters = (head.weight, head.bias)
+    for name, values in zip(_FIELDS[type(layer)], parameters, strict=True):
         old = getattr(layer, name)
         if old is not None:
             array = np.asarray(values).reshape(old.shape)
-            fresh = eqx.tree_at(_field(name), fresh, jnp.asarray(array, old.dtype))
+            rebuilt = eqx.tree_at(_field(name), rebuilt, jnp.asarray(array, old.dtype))
     if layer is not model:
-        around: Any = model
-        fresh = eqx.nn.Sequential([fresh if m is layer else m for m in around.layers])
-    copy: Model = fresh
+        sequence: Any = model
+        layers = [rebuilt if m is layer else m for m in sequence.layers]
+        rebuilt = eqx.nn.Sequential(layers)
+    copy: Model = rebuilt
     return copy
 
 

@@ -1,7 +1,9 @@
-"""Spark: the same kernels over Arrow batches, for tables that outgrow one machine.
+"""Spark adapters: local reports, clustering and convex heads of Spark DataFrames.
 
-Each name is loaded when it is first used, so that `import demur.adapters.spark` needs
-no Spark. A missing one is an ImportError that says which extra to install.
+They run the same kernels over Arrow batches, for tables that are too large for one
+machine. Names are loaded when they are first used, so that `import
+demur.adapters.spark` needs no Spark; without it an ImportError names the extra to
+install.
 """
 
 from typing import TYPE_CHECKING

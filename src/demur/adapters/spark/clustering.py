@@ -1,11 +1,11 @@
-"""Clusters of reports that lie in a Spark DataFrame, as one machine would find them.
+"""Clustering of local reports in a Spark DataFrame, with the results of one machine.
 
-The search is that of `demur.cluster`: it asks where the reports are for sums over all
-of them and for a random part to look at closely (`cluster.sources.report_source`). Sums
-are exact and the part is a function of the row ids, so partitions, their order, retried
-or speculative tasks change nothing, and the clusters are those of the same reports on
-one machine, to the last digit. This takes equal processors and libraries everywhere:
-`exp` may differ in its last bit between kinds of machines.
+The search is that of `demur.cluster`: it needs sums over all reports and a random
+sample of them (`cluster.rows.ranked_rows`). Sums are exact and the sample is a function
+of the row ids, so partitions, their order, retried or speculative tasks change nothing,
+and the clusters are those of the same reports on one machine, to the last digit. This
+takes equal processors and libraries everywhere: `exp` may differ in its last bit
+between kinds of machines.
 
 What comes to the driver: at most 40,000 reports (those of a GMM 100,000; all of them
 where the posterior is averaged, up to 1,000,000 / clusters), and k (d + 1) + 2 sums
@@ -36,8 +36,8 @@ from demur.adapters.spark.columns import (
 from demur.adapters.spark.session import classic_dataframe
 from demur.cluster.decoding.labelling import Label
 from demur.cluster.estimators.base import PrivateClusterer
-from demur.cluster.sources.exact_sums import Partial
-from demur.cluster.sources.report_source import ranks
+from demur.cluster.rows.exact_sums import PartialSums
+from demur.cluster.rows.ranked_rows import ranks
 from demur.core import validate
 from demur.mechanisms.reports import ReportMechanism, RowIds
 
@@ -85,8 +85,8 @@ def fit_reports(
         )
     if not isinstance(mechanism, ReportMechanism):
         raise TypeError(
-            "mechanism must be what made the reports, as BPM(epsilon, L, dimension);"
-            f" got {type(mechanism).__name__}"
+            "mechanism must be the one that drew the reports, such as"
+            f" BPM(epsilon, L, dimension); got {type(mechanism).__name__}"
         )
     with ReportBlocks(df, mechanism, columns, id_column) as blocks:
         return estimator.fit_reports(blocks)
@@ -98,10 +98,10 @@ def assign(
     columns: Sequence[str],
     name: str = "cluster",
 ) -> DataFrame:
-    """`df` with a column more: the cluster of each report, as `labels_` would have it.
+    """`df` with one more column: the cluster of each report, as in `labels_`.
 
-    Lazy, like everything that gives a DataFrame. A row that is no report of the
-    mechanism that was fitted stops the job that asks for it.
+    It is lazy, as DataFrames are. A row that is no report of the mechanism that was
+    fitted stops the job that reads it.
     """
     df = classic_dataframe(df)
     from pyspark.sql import types as T
@@ -112,7 +112,7 @@ def assign(
     check_columns(df, mechanism.dimension, columns)
     if name in df.columns:
         raise ValueError(f"df already has a column {name!r}")
-    places = tuple(df.columns.index(one) for one in columns)
+    places = tuple(df.columns.index(column) for column in columns)
     schema = T.StructType([*df.schema.fields, T.StructField(name, T.IntegerType())])
     # Renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
     plain = df.toDF(*map(str, range(len(df.columns))))
@@ -121,7 +121,7 @@ def assign(
 
 
 class ReportBlocks:
-    """Reports of a DataFrame, checked and packed; a `ReportSource` until it is closed.
+    """`RemoteReports` of a DataFrame, checked and packed, until it is closed.
 
     Use it as a context manager: the blocks are cached in Spark.
     """
@@ -143,11 +143,11 @@ class ReportBlocks:
         self._blocks = chosen.mapInArrow(_Pack(mechanism), _BLOCK_DDL)
         self._blocks.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            wanted = [F.sum(one).alias(one) for one in ("rows", *_FAULTS)]
-            found = self._blocks.agg(*wanted).collect()[0]
-            if not found.rows:
+            sums = [F.sum(name).alias(name) for name in ("rows", *_FAULTS)]
+            counts = self._blocks.agg(*sums).collect()[0]
+            if not counts.rows:
                 raise ValueError("df holds no reports")
-            _complain(mechanism, *(found[one] for one in _FAULTS))
+            _refuse(mechanism, *(counts[name] for name in _FAULTS))
             ids = self._blocks.select("ids").mapInArrow(_unpacked, "id long")
             if twice := repeated(ids):
                 raise ValueError(
@@ -157,7 +157,7 @@ class ReportBlocks:
         except BaseException:
             self.close()
             raise
-        self.shape = int(found.rows), mechanism.dimension
+        self.shape = int(counts.rows), mechanism.dimension
 
     def __enter__(self) -> Self:
         return self
@@ -171,10 +171,10 @@ class ReportBlocks:
         self.close()
 
     def close(self) -> None:
-        """Let Spark forget the blocks."""
+        """Remove the blocks from Spark's cache."""
         self._blocks.unpersist()
 
-    def over(self, work: Callable[[Array], Partial]) -> Partial:
+    def over(self, work: Callable[[Array], PartialSums]) -> PartialSums:
         """The sum of `work` over all blocks: one job."""
         task = _Sum(work, self.shape[1])
         parts = self._blocks.select("reports").mapInArrow(task, _SUMS_DDL).collect()
@@ -208,7 +208,7 @@ class ReportBlocks:
 class _Pack:
     """Ids and reports of each Arrow batch as one block, with the number of its faults.
 
-    Errors are the driver's: here nobody would read them.
+    The driver raises errors; here nobody would read them.
     """
 
     mechanism: ReportMechanism
@@ -238,7 +238,7 @@ def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class _Sum:
     """One row of sums for each partition."""
 
-    work: Callable[[Array], Partial]
+    work: Callable[[Array], PartialSums]
     columns: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -246,8 +246,8 @@ class _Sum:
         for batch in batches:
             for block in batch.column(0):
                 reports = _reports(block, self.columns)
-                found = self.work(reports)
-                total = found if total is None else total + found
+                sums = self.work(reports)
+                total = sums if total is None else total + sums
                 rows += len(reports)
         if total is not None:
             yield _row([rows, _to_bytes(total)], _SUMS)
@@ -282,7 +282,7 @@ class _Assign:
         for batch in batches:
             missing, values = _matrix([batch.column(place) for place in self.places])
             outside = ~missing & ~_inside(values, self.mechanism)
-            _complain(self.mechanism, int(missing.sum()), int(outside.sum()), 0)
+            _refuse(self.mechanism, int(missing.sum()), int(outside.sum()), 0)
             labels = pa.array(self.label(values).astype(np.int32))
             columns = [*batch.columns, labels]
             yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
@@ -299,8 +299,8 @@ def _matrix(columns: Sequence[pa.Array]) -> tuple[NDArray[np.bool_], Array]:
 
 
 def _nulls(column: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 def _inside(values: Array, mechanism: ReportMechanism) -> NDArray[np.bool_]:
@@ -315,29 +315,30 @@ def _reports(block: pa.Scalar, columns: int) -> Array:
 
 
 def _row(values: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    named = {name: [one] for name, one in zip(schema.names, values, strict=True)}
+    named = {name: [value] for name, value in zip(schema.names, values, strict=True)}
     return pa.RecordBatch.from_pydict(named, schema=schema)
 
 
-def _to_bytes(sums: Partial) -> bytes:
+def _to_bytes(sums: PartialSums) -> bytes:
     return np.concatenate([sums.high, sums.low, sums.largest]).tobytes() + len(
         sums.high
     ).to_bytes(8, "little")
 
 
-def _from_bytes(data: bytes) -> Partial:
+def _from_bytes(data: bytes) -> PartialSums:
     size = int.from_bytes(data[-8:], "little")
     numbers = np.frombuffer(data[:-8])
-    return Partial(numbers[:size], numbers[size : 2 * size], numbers[2 * size :])
+    return PartialSums(numbers[:size], numbers[size : 2 * size], numbers[2 * size :])
 
 
-# -- what is asked of a DataFrame ------------------------------------------------------
+# -- what a DataFrame must hold --------------------------------------------------------
 
 
-def _complain(
+def _refuse(
     mechanism: ReportMechanism, missing: int, outside: int, negative: int
 ) -> None:
-    said = [
+    """Refuse rows that are no reports of the mechanism."""
+    faults = [
         f"{count} rows {what}"
         for count, what in (
             (missing, "have no value (null) somewhere"),
@@ -346,9 +347,9 @@ def _complain(
         )
         if count
     ]
-    if said:
+    if faults:
         raise ValueError(
             f"reports of {mechanism} are finite and lie in [{-mechanism.reach:g},"
-            f" {1.0 + mechanism.reach:g}], with ids from 0: {'; '.join(said)}. These"
+            f" {1.0 + mechanism.reach:g}], with ids from 0: {'; '.join(faults)}. These"
             " are not this mechanism's reports"
         )

@@ -1,7 +1,6 @@
-"""The columns of points or reports in a DataFrame: which there must be, and their rows.
+"""Columns of points or reports in a DataFrame: checked, and selected.
 
-Names are replaced on the way: Spark's mapInArrow takes one with a dot for a field of a
-struct.
+They are renamed: Spark's mapInArrow takes a name with a dot for a field of a struct.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ _REAL = ("float", "double", *_WHOLE)
 
 
 def listed(columns: Iterable[str]) -> list[str]:
-    """Names as a list; one name alone would be taken letter by letter."""
+    """Names as a list; a single string is refused, as its letters would be names."""
     if isinstance(columns, str):
-        raise TypeError("columns must be a list of names, not one. Nothing was spent.")
+        raise TypeError(
+            "columns must be a list of names, not one string. Nothing was spent."
+        )
     return list(columns)
 
 
@@ -55,7 +56,7 @@ def check_columns(
 def id_and_coordinates(
     df: DataFrame, dimension: int, columns: Sequence[str], id_column: str
 ) -> DataFrame:
-    """The id as it is and the coordinates as doubles, under names of our own."""
+    """The id as it is and the coordinates as doubles, renamed to id, x0, x1, ... ."""
     from pyspark.sql import functions as F
 
     check_columns(df, dimension, columns, [id_column])
@@ -67,7 +68,7 @@ def id_and_coordinates(
 
 
 def repeated(df: DataFrame) -> int:
-    """How many values of the first column occur more than once; exact, by a shuffle."""
+    """How many values of the first column occur more than once, exactly (a shuffle)."""
     return df.groupBy(df.columns[0]).count().where("count > 1").count()
 
 

@@ -1,11 +1,12 @@
-"""What a Spark task does with its rows: the engine's kernel on one Arrow batch.
+"""The Spark task that draws local reports of its rows.
 
-A report is a function of (key of the rows, row id, point). Nothing of the task enters:
-not its partition, its attempt, its executor, nor what ran before.
+A report is a function of (key of the rows, row id, point). It does not depend on the
+task: not on its partition, its attempt, its executor, nor on what ran before.
 
 An executor may have another version of demur, or a processor whose `exp` ends in other
 bits. Attempts there and elsewhere would be two reports of one row. So each task draws a
-few fixed rows under a public key first, and must get what the driver got.
+few fixed rows under a public key first, and must get what the driver got. It also
+compares its mechanism with the one that was paid for.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from demur.adapters.spark.survey import rows_of
+from demur.adapters.spark.checked_rows import points_and_ids
 from demur.core.errors import DemurError, NotPaidFor
 from demur.mechanisms.reports import RowMechanism
 from demur.mechanisms.sampling.row_streams import KEY_BYTES, RowStreams
 
 if TYPE_CHECKING:
-    from demur.adapters.spark.shares import Borrowed
+    from demur.adapters.spark.shares import TaskKey
 
 _PROBES = 64
 
@@ -39,12 +40,12 @@ def probe(mechanism: RowMechanism) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Draw:
-    """Reports of the rows (id, coordinates ...) of each batch; pickled into tasks."""
+class ReportTask:
+    """Draws reports of the rows (id, coordinates ...) of each batch; it is pickled."""
 
     mechanism: RowMechanism
     names: tuple[str, ...]
-    borrowed: Borrowed
+    key: TaskKey
     expected: str  # the driver's probe
     paid_for: str  # the fingerprint of the entry's declaration
 
@@ -52,21 +53,21 @@ class Draw:
         """The reports of one partition, batch by batch."""
         if self.mechanism.fingerprint != self.paid_for:
             raise NotPaidFor(
-                "these reports were paid for another mechanism, or for other"
+                "these reports were paid for with another mechanism or other"
                 " parameters. Nothing was drawn here."
             )
-        streams = RowStreams(self.borrowed.key())
+        streams = RowStreams(self.key.combined())
         if probe(self.mechanism) != self.expected:
             raise DemurError(
-                "this executor draws other reports than the driver would: it has"
-                " another version of demur or its libraries, or another kind of"
-                " processor. A task that runs twice could give two reports of one row."
-                " Nothing was drawn here."
+                "this executor draws other reports than the driver: it has another"
+                " version of demur or its libraries, or another kind of processor, and"
+                " a task that runs twice could give two reports of one row. Use the"
+                " same everywhere. Nothing was drawn here."
             )
         for batch in batches:
             if not batch.num_rows:
                 continue
-            matrix, ids = rows_of(batch)
+            matrix, ids = points_and_ids(batch)
             values = self.mechanism.draw_rows(matrix, ids, streams)
             columns = [pa.array(column) for column in np.ascontiguousarray(values.T)]
             yield pa.RecordBatch.from_arrays(

@@ -1,13 +1,13 @@
-"""A convex head of rows that lie in a Spark DataFrame: one job for each pass.
+"""Convex heads of the rows of a Spark DataFrame: one job for each pass over them.
 
-Tasks bound their rows and sum over them with the code of the engine; what comes back is
-a partial sum for each partition. The sums are compensated, so that partitions and the
-order in which they end are of no account in the certificate. A repeated or speculative
+Tasks bound their rows and sum over them with the code of the engine, and return a
+partial sum for each partition. The sums are compensated, so that the certificate does
+not depend on partitions or on the order in which they end. A repeated or speculative
 task computes the same sums, and Spark takes one of them.
 
-**Where the exact things are.** theta, an exact iterate and therefore a secret, travels
-to the tasks inside their closure, and a sample of the rows and all sums come to the
-driver. None of it is in a plan, a log or the event log. Spark writes a closure of more
+**Where exact values are.** theta, an exact iterate and therefore secret, is sent to the
+tasks inside their closure, and a sample of the rows and all sums come to the driver.
+None of it is in a plan, a log or the event log. Spark writes a closure of more
 than `spark.broadcast.UDFCompressionThreshold` (1 MiB, a theta of 130,000 numbers) to a
 temporary file of the driver, and a merged sum to the executors' shuffle files: set
 `spark.io.encryption.enabled` where the disks are not trusted with the rows themselves.
@@ -50,8 +50,8 @@ _SPARE = 1.2  # a sample of Spark's has about as many rows as were asked for
 class SparkRows:
     """Rows for `fit` in a Spark DataFrame; see `ParquetRows` for the columns.
 
-    Cache the DataFrame where computing it is dear: a fit reads it several times (once
-    for prototypes, once for each step of noisy gradient descent).
+    Cache the DataFrame where computing it is expensive: a fit reads it several times
+    (once for prototypes, once for each step of noisy gradient descent).
     """
 
     df: DataFrame
@@ -60,7 +60,7 @@ class SparkRows:
     columns: Sequence[str] | None = None
 
     def row_source(self) -> SparkSource:
-        """Look at the schema; no row is read but one."""
+        """The rows as a source, from the schema and one row."""
         return SparkSource(classic_dataframe(self.df), self.label, self.columns)
 
 
@@ -92,8 +92,8 @@ class SparkSource:
     def label_counts(self) -> dict[Any, int]:
         """How often each label occurs: one job."""
         if self._counts is None:
-            found = self._df.groupBy(self._df.columns[-1]).count()
-            rows = found.limit(MOST_LABELS + 1).collect()
+            counts = self._df.groupBy(self._df.columns[-1]).count()
+            rows = counts.limit(MOST_LABELS + 1).collect()
             self._counts = {row[0]: int(row[1]) for row in rows}
         return self._counts
 
@@ -102,8 +102,8 @@ class SparkSource:
         n = sum(self.label_counts().values())
         share = min(1.0, _SPARE * most / n)
         some = self._df if share == 1.0 else self._df.sample(False, share, seed=0)
-        found = some.limit(most).toArrow().to_batches()
-        chunks = _chunks(found, self._columns, self._label, self.width, task)
+        batches = some.limit(most).toArrow().to_batches()
+        chunks = _chunks(batches, self._columns, self._label, self.width, task)
         return task.bounded(gathered(chunks, most, self.width))
 
     def totals(self, task: Task) -> Totals:

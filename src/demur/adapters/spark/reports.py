@@ -1,27 +1,28 @@
-"""Reports of the rows of a Spark DataFrame: paid once, drawn wherever the rows are.
+"""Local reports of the rows of a Spark DataFrame: paid once, drawn on the executors.
 
 Spark runs a task again when it fails, when its executor is lost, when it is slow
 (speculation) and when its result is asked for twice. Fresh noise in each of these would
-be several reports of one point for the price of one. So noise is no event of a task: a
-report is a function of (key, row id, point), by the same kernel as on one machine
-(`RowMechanism.draw_rows`). Whatever runs again gives the same report again.
+be several reports of one point for the price of one. So a report is a function of (key,
+row id, point), by the same kernel as on one machine (`RowMechanism.draw_rows`), and a
+task that runs again gives the same reports again.
 
-The order of things:
+The order of the steps:
 
-    survey    a job: every row checked, all of them counted and digested, no id twice
+    check     a job: every row checked, all of them counted and digested, no id twice
     charge    one entry, bound to the digest: durable, or declined and nothing is drawn
-    lend      the key of the rows, in shares, to the tasks of this session (`shares`)
+    share     the key of the rows, in shares, with the tasks of this session (`shares`)
     draw      lazily, by `mapInArrow`, as often as actions ask
-    commit    the shares destroyed; the survey again; the entry committed, its key wiped
+    commit    the shares destroyed; the check again; the entry committed, its key wiped
 
-The shares go before the last survey, so that no task can begin to draw after it.
+The shares are destroyed before the last check, so that no task begins to draw after it.
 
-**The input must stay.** One noise on two points shows their difference, so what is
-drawn must be what was surveyed. A plan that Spark calls non-deterministic is refused,
-the draw refuses rows that the survey could not have passed, and the survey at commit
-finds everything else (`InputChanged`). The draw itself cannot compare: row by row it
-would need a digest of every row, and partition by partition would be wrong, for Spark
-cuts a scan by the number of executors at that moment, which changes when one is lost.
+**The input must not change.** One noise on two points shows their difference, so the
+rows that are drawn for must be those that were checked. A plan that Spark calls
+non-deterministic is refused, the draw refuses rows that the check would have refused,
+and the check at commit finds everything else (`InputChanged`). The draw itself cannot
+compare: row by row it would need a digest of every row, and partition by partition
+would be wrong, for Spark cuts a scan by the number of executors at that moment, which
+changes when one is lost.
 
 **What the commit binds.** An HMAC, under the key of the rows, of the input's digest: it
 names the one set of reports that key and input determine. A plain hash of the input
@@ -38,18 +39,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from demur.adapters.errors import BadRows
+from demur.adapters.spark.checked_rows import CheckedRows, check_points, check_reports
 from demur.adapters.spark.columns import id_and_coordinates, listed
-from demur.adapters.spark.drawing import Draw, probe
+from demur.adapters.spark.drawing import ReportTask, probe
 from demur.adapters.spark.session import classic_dataframe
-from demur.adapters.spark.shares import Borrowed, Loan, must_travel
-from demur.adapters.spark.survey import Survey, survey, survey_reports
+from demur.adapters.spark.shares import KeyShares, TaskKey, check_closure
 from demur.cluster.errors import InputChanged
 from demur.core import recording
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse
 from demur.ledger import Ledger, Payment
-from demur.mechanisms.reports import RowMechanism, must_last
+from demur.mechanisms.reports import RowMechanism, check_idempotency_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,16 +64,16 @@ def privatize(
     mechanism: RowMechanism,
     columns: Sequence[str],
     id_column: str,
-    ledger: Ledger | None,
     *,
-    label: str = "reports on Spark",
+    ledger: Ledger | None = None,
+    label: str = "local reports on Spark",
     space: str = "cube",
     idempotency_key: str | None = None,
     source: Source | None = None,
 ) -> SparkReports:
-    """Check and charge; the reports are drawn when the handle's DataFrame is used.
+    """Local reports that are checked and paid for, drawn when their DataFrame is used.
 
-        with privatize(df, BPM(4.0, "auto", 2), ["x", "y"], "id", ledger,
+        with privatize(df, BPM(4.0, "auto", 2), ["x", "y"], "id", ledger=ledger,
                        idempotency_key="2026-11-15") as reports:
             reports.dataframe.write.parquet(path)
 
@@ -84,33 +85,32 @@ def privatize(
     df = classic_dataframe(df)
     if not isinstance(mechanism, RowMechanism):
         raise TypeError(
-            "mechanism must be a mechanism of reports (BPM, LaplacePerDimension,"
+            "mechanism must be a mechanism of local reports (BPM, LaplacePerDimension,"
             f" GaussianReports); got {type(mechanism).__name__}. Nothing was spent."
         )
     columns = listed(columns)
     rows = id_and_coordinates(df, mechanism.dimension, columns, id_column)
     _must_repeat(df)
     schema = _schema(df, columns, id_column)
-    alike = Draw(mechanism, (), Borrowed("", b"", None), "", mechanism.fingerprint)
-    must_travel(df.sparkSession.sparkContext, alike, schema)
-    must_last(ledger, idempotency_key)
+    task = ReportTask(mechanism, (), TaskKey("", b"", None), "", mechanism.fingerprint)
+    check_closure(df.sparkSession.sparkContext, task, schema)
+    check_idempotency_key(ledger, idempotency_key)
     if recording.active() is not None:
         raise NoiseReuse(
             "a recording cannot watch executors: audit mechanism.privatize, whose"
             " reports are the same. Nothing was spent."
         )
     ledger = mechanism.ledger_for(ledger, space)
-    found = survey(rows)
+    checked = check_points(rows)
     payment = ledger.paid(
         mechanism.declaration(space),
         label=label,
-        digest=found.digest,
+        digest=checked.digest,
         idempotency_key=idempotency_key,
         source=source,
     )
-    payment.key.pays_for(mechanism.fingerprint, found.digest)
-    key = mechanism.row_key(payment.key)
-    return SparkReports(rows, schema, mechanism, payment, found, key)
+    key = mechanism.row_key(payment.key, checked.digest)
+    return SparkReports(rows, schema, mechanism, payment, checked, key)
 
 
 def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str:
@@ -120,15 +120,15 @@ def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str
     """
     columns = listed(columns)
     rows = id_and_coordinates(classic_dataframe(df), len(columns), columns, id_column)
-    return survey_reports(rows).digest
+    return check_reports(rows).digest
 
 
 class SparkReports:
-    """Reports that are paid for, while they may be drawn; ends with `commit`.
+    """Local reports that are paid for and can be drawn until `commit`.
 
     Use it as a context manager. Its DataFrame may be acted on any number of times, from
     any thread, until then. Let all actions end before the commit: one that still runs
-    fails, or draws rows that the last survey may have seen otherwise.
+    fails, or draws rows that had changed by the last check.
     """
 
     def __init__(
@@ -137,24 +137,28 @@ class SparkReports:
         schema: StructType,
         mechanism: RowMechanism,
         payment: Payment,
-        found: Survey,
+        checked: CheckedRows,
         key: bytes,
     ) -> None:
         self.mechanism = mechanism
-        self._rows, self._found, self._payment = rows, found, payment
+        self._rows, self._checked, self._payment = rows, checked, payment
         self._names = schema.fieldNames()
-        text = f"spark reports {payment.entry.id} {found.digest}"
+        text = f"spark reports {payment.entry.id} {checked.digest}"
         self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         self._state: _State = "open"
         expected = probe(mechanism)
-        self._loan = Loan(rows.sparkSession, key)
+        self._shares = KeyShares(rows.sparkSession, key)
         try:
-            lent = self._loan.borrowed
-            paid_for = payment.entry.declaration.fingerprint
-            draw = Draw(mechanism, tuple(self._names), lent, expected, paid_for)
-            self._dataframe = rows.mapInArrow(draw, schema)
+            task = ReportTask(
+                mechanism,
+                tuple(self._names),
+                self._shares.task_key,
+                expected,
+                payment.entry.declaration.fingerprint,
+            )
+            self._dataframe = rows.mapInArrow(task, schema)
         except BaseException:
-            self._loan.take_back()
+            self._shares.destroy()
             raise
 
     @property
@@ -173,45 +177,45 @@ class SparkReports:
         return self._dataframe
 
     def __len__(self) -> int:
-        return self._found.rows
+        return self._checked.rows
 
     def commit(self, written: DataFrame | None = None) -> None:
-        """End the draw for good: the entry's key is wiped, wherever it was.
+        """End the draw: the entry is committed and its key wiped everywhere.
 
-        The rows are surveyed once more; if they are not those that were paid for it
-        raises `InputChanged`, and what was written must not leave. `written` are the
-        reports as they were read back: the commit is then bound to them.
+        The rows are checked once more. If they are not those that were paid for, it
+        raises `InputChanged`, and what was written must not be published. `written`
+        holds the reports as they were read back: the commit is then bound to them.
         """
         if self._state == "committed":
             return
         artefact = self._artefact if written is None else self._digest_of(written)
-        self._loan.take_back()
+        self._shares.destroy()
         if self._state != "spoiled":
             self._state = "being committed"
             if not self._unchanged():
                 self._state = "spoiled"
         if self._state == "spoiled":
             raise InputChanged(
-                "df is not what it was when it was surveyed: one noise may lie on two"
-                " points of a row, and their difference would show. Destroy what was"
-                f" written; entry {self.entry.sequence} stays spent. Use files that"
-                " nobody writes to, and no plan that depends on chance or order."
+                "df changed after it was checked: one noise may lie on two points of a"
+                " row and reveal their difference. Destroy what was written; entry"
+                f" {self.entry.sequence} stays spent. Use files that nobody writes to,"
+                " and no plan that depends on chance or order."
             )
         self._payment.commit(artefact)
         self._state = "committed"
 
     def close(self) -> None:
-        """Take the key back without committing; the entry stays spent.
+        """Destroy the key's shares without committing; the entry stays spent.
 
         The end of a `with` then does not commit either.
         """
-        self._loan.take_back()
+        self._shares.destroy()
         if self._state == "open":
             self._state = "closed"
 
     def _unchanged(self) -> bool:
         try:
-            return survey(self._rows).digest == self._found.digest
+            return check_points(self._rows).digest == self._checked.digest
         except BadRows:
             return False
 
@@ -220,14 +224,14 @@ class SparkReports:
         rows = id_and_coordinates(
             classic_dataframe(written, "written"), len(columns), columns, name
         )
-        found = survey_reports(rows)
-        if (found.rows, found.ids) != (self._found.rows, self._found.ids):
+        reports, points = check_reports(rows), self._checked
+        if (reports.rows, reports.ids) != (points.rows, points.ids):
             raise ValueError(
-                f"written must hold one report for each of {self._found.rows} ids; it"
-                f" holds {found.rows}, or other ids. Nothing was committed: write them"
-                " again."
+                f"written must hold one report for each of {points.rows} ids; it holds"
+                f" {reports.rows}, or other ids. Write them again."
+                " Nothing was committed."
             )
-        return found.digest
+        return reports.digest
 
     def __enter__(self) -> SparkReports:
         return self
@@ -259,7 +263,7 @@ def _schema(df: DataFrame, columns: Sequence[str], id_column: str) -> StructType
 
 
 def _must_repeat(df: DataFrame) -> None:
-    """Refuse what is known to have other rows when it runs again."""
+    """Refuse a DataFrame that is known to have other rows when it runs again."""
     if df.isStreaming:
         raise ValueError("df must not be a stream. Nothing was spent.")
     if not df._jdf.queryExecution().analyzed().deterministic():

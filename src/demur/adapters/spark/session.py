@@ -1,4 +1,4 @@
-"""Asking for Spark, and for DataFrames of the kind that the adapters can use."""
+"""Spark itself, and the DataFrames that the adapters can use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def classic_dataframe(df: object, name: str = "df") -> DataFrame:
     """`df`, if it is a DataFrame of a session with its SparkContext in this process.
 
     Spark Connect has no context here: no broadcast that could be destroyed, and no
-    local properties. Its DataFrames are refused, and whatever is no DataFrame at all.
+    local properties. Its DataFrames are refused, and so is anything else.
     """
     sql = spark_sql()
     if not isinstance(df, sql.DataFrame):

@@ -1,4 +1,4 @@
-"""Embeddings of a torch loader, clipped or normalised before anything looks at them."""
+"""Embeddings of a torch loader, normalised or clipped as soon as they are computed."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def embed(
 ) -> tuple[Rows, Rows | None, NDArray[np.int64], str]:
     """Embeddings, those of augmented inputs if asked for, labels, and the device used.
 
-    The loader yields (x, y). The encoder must be public: one trained on the same people
-    has already told about them.
+    The loader yields (x, y). The encoder must be public: one that was trained on the
+    same people already depends on their data.
     """
-    place = get_device(device)
+    torch_device = get_device(device)
     if hasattr(encoder, "to"):
-        encoder = encoder.to(place).eval()
+        encoder = encoder.to(torch_device).eval()
     encode: Encode = encoder if encode_fn is None else encode_fn
     plain: list[Rows] = []
     augmented: list[Rows] = []
     labels: list[NDArray[np.int64]] = []
     with torch.no_grad():
         for x, y in loader:
-            x = x.to(place)
+            x = x.to(torch_device)
             plain.append(_rows(encode(x)))
             if augment_fn is not None:
-                augmented.append(_rows(encode(augment_fn(x).to(place))))
+                augmented.append(_rows(encode(augment_fn(x).to(torch_device))))
             labels.append(to_numpy(torch.as_tensor(y)).astype(np.int64).reshape(-1))
     if not plain:
         raise ValueError("the loader yielded nothing")
@@ -62,12 +62,12 @@ def embed(
         return rows
 
     pairs = bounded(augmented) if augment_fn is not None else None
-    return bounded(plain), pairs, np.concatenate(labels), str(place)
+    return bounded(plain), pairs, np.concatenate(labels), str(torch_device)
 
 
 def _rows(encoded: Any) -> Rows:
     """The first output, as float64 rows."""
     if isinstance(encoded, tuple | list):
         encoded = encoded[0]
-    found = to_numpy(encoded).astype(np.float64)
-    return found.reshape(found.shape[0], -1)
+    rows = to_numpy(encoded).astype(np.float64)
+    return rows.reshape(rows.shape[0], -1)

@@ -1,8 +1,8 @@
 """Convex heads in torch, trained in float64 to the minimiser.
 
-The objective is mean loss + lam/2 (|W|^2 + |b|^2), the bias penalised like everything
-else: without that there is no bound on how far one record moves it. What a trainer
-returns is exact, not private: hand it to `release_torch`, and publish the copy.
+The objective is mean loss + lam/2 (|W|^2 + |b|^2), the bias penalised like the weights:
+without that there is no bound on how far one record moves it. What a trainer returns is
+exact, not private: pass it to `release_torch`, and publish the copy.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def get_device(device: str) -> torch.device:
     wanted = torch.device(device)
     if wanted.type == "cuda" and not torch.cuda.is_available():
         logger.warning(
-            "device=%r was asked for; no GPU is here, so the CPU it is.", device
+            "device=%r was asked for and there is no GPU: using the CPU.", device
         )
         return torch.device("cpu")
     return wanted

@@ -1,7 +1,8 @@
-"""Release a linear head that was trained in torch.
+"""Releasing a linear head that was trained in torch.
 
-    private = release_torch(model, X, y, loss="softmax", lam=1e-2, radius=0.4,
-                            norm_bound=1.0, epsilon=1.0, delta=1e-6)
+    form = HeadForm("softmax", lam=1e-2, norm_bound=1.0)
+    promise = Promise(Ball(0.4, space="records"), epsilon=1.0, delta=1e-6)
+    private = release_torch(model, X, y, form, promise)
     private.value          # a new module with noisy parameters; `model` is untouched
 
 The adapter recognises an `nn.Linear`, an `nn.Sequential` around one, `SoftmaxLogReg`
@@ -21,8 +22,9 @@ from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
 from demur.adapters.linear import TAU, LinearHead, release_linear
 from demur.adapters.torch.heads import SoftmaxLogReg, SquaredHingeSVM, to_numpy
-from demur.convex.sensitivity.losses import HUBER_WIDTH
+from demur.convex.sensitivity.form import HeadForm
 from demur.core.entropy import Source
+from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.ledger import Ledger
 
@@ -41,52 +43,39 @@ def release_torch(
     model: Model,
     X: ArrayLike | torch.Tensor,
     y: ArrayLike | torch.Tensor,
+    form: HeadForm,
+    promise: Promise,
     *,
-    loss: str,
-    lam: float,
-    radius: float,
-    norm_bound: float,
-    epsilon: float,
-    delta: float,
-    ledger: Ledger | None = None,
-    space: str = "records",
     tau: float = TAU,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
+    ledger: Ledger | None = None,
     label: str = "a head trained in torch",
     idempotency_key: str | None = None,
     source: Source | None = None,
 ) -> Release[Model]:
-    """A new module with noisy parameters, (epsilon, delta)-private at Ball(radius).
+    """A new module with noisy parameters that meet the promise, and its entry.
 
-    `X`, `y` are the data the model was trained on; rows are clipped to `norm_bound`
-    here, as they must have been there. The gradient of
+    `X`, `y` are the data the model was trained on; rows are clipped to the norm bound
+    of `form` here, as they must have been there. The gradient of
 
         mean loss + lam/2 (|W|^2 + |b|^2 / bias_scale^2)
 
     is measured on them in float64; above `tau` the model is not the minimiser, and is
     refused with nothing charged. `tau` is fixed in advance, and 2 tau / lam is part of
     the sensitivity: a float32 model reaches the default, a float64 one far less, which
-    pays where there are many records.
+    is worth it where there are many records.
 
-    Labels are 0 .. K-1 for "softmax", 0/1 or -1/+1 for the other losses.
+    Labels are 0 .. K-1 for "softmax", 0/1 or -1/+1 for the other losses. The number of
+    classes, and whether there is a bias, are the model's own.
     """
     head = linear_head(model)
     released = release_linear(
         head,
         _plain(X),
         _plain(y),
-        loss=loss,
-        lam=lam,
-        radius=radius,
-        norm_bound=norm_bound,
-        epsilon=epsilon,
-        delta=delta,
-        ledger=ledger,
-        space=space,
+        form,
+        promise,
         tau=tau,
-        bias_scale=bias_scale,
-        huber_width=huber_width,
+        ledger=ledger,
         label=label,
         idempotency_key=idempotency_key,
         source=source,
@@ -111,8 +100,8 @@ def linear_head(model: nn.Module) -> LinearHead:
 def rebuild(model: Model, head: LinearHead) -> Model:
     """A new module like `model` with the parameters of `head`.
 
-    It is built, not copied: gradients, hooks and attributes that hang on the trained
-    model know the data, and stay behind.
+    It is built, not copied: gradients, hooks and attributes of the trained model
+    depend on the data and are left out.
     """
     linear = _linear(model)
     fresh = nn.Linear(
@@ -192,7 +181,7 @@ def _linear(model: nn.Module) -> nn.Linear:
 
 
 def _refuse_extras(model: nn.Module) -> None:
-    """Refuse what a linear head has no use for, and what noise would not cover."""
+    """Refuse buffers, which noise would not cover, and hooks, which are not linear."""
     buffers = [name for name, _ in model.named_buffers()]
     if buffers:
         raise NotALinearHead(

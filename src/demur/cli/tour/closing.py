@@ -1,4 +1,4 @@
-"""The last chapters: a refusal, an audit of one release, and the ledger itself."""
+"""The last chapters: a declined request, an audit of a release, and the ledger."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from functools import partial
 import numpy as np
 from rich.panel import Panel
 
-from demur.audit.black_box import audit
-from demur.cli.main import ledger_tables
-from demur.cli.tour import head, reports
-from demur.cli.tour.stage import DELTA, REPLACED, Stage, Values
+from demur.audit import Claim, audit
+from demur.cli.ledger import ledger_tables
+from demur.cli.tour import head, local_reports
+from demur.cli.tour.session import DELTA, REPLACED, Session, Values
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded
-from demur.core.rounding import printed_up
+from demur.core.rounding import printed_down, printed_up
 from demur.mechanisms import BPM
 from demur.report import write_report
 
 _AUDIT_RUNS = 20_000
 
 
-def decline(stage: Stage) -> None:
-    """Ask for a head that the ledger cannot carry any more."""
-    before = stage.ledger.tip()
+def decline(session: Session) -> None:
+    """Ask for a head that the ledger cannot pay for any more."""
+    before = session.ledger.tip()
     try:
-        head.classifier(2.0, stage).fit(stage.people.embedded, stage.people.labels)
+        head.classifier(2.0, session).fit(
+            session.people.embedded, session.people.labels
+        )
     except BudgetExceeded as error:
-        stage.console.print(Panel(str(error), title="[bold red]declined[/]"))
-    untouched = stage.ledger.tip() == before
-    stage.console.print(
-        "No noise was drawn, nothing was written: the ledger is"
-        f" {'the same as before' if untouched else 'CHANGED'}."
+        session.console.print(Panel(str(error), title="[bold red]declined[/]"))
+    unchanged = session.ledger.tip() == before
+    session.console.print(
+        "No noise was drawn and nothing was written: the ledger is"
+        f" {'unchanged' if unchanged else 'CHANGED'}."
     )
 
 
-def audit_the_reports(stage: Stage) -> None:
-    """Report two made-up points many times, and bound epsilon from the reports alone.
+def audit_the_reports(session: Session) -> None:
+    """Report two synthetic points many times, and bound epsilon from the reports.
 
-    Corner against corner is the worst pair for any replacement. The score is the
-    log-likelihood ratio that the mechanism claims, the best there is.
+    Opposite corners are the worst pair for any replacement. The score is the claimed
+    log-likelihood ratio, which no other score beats.
     """
-    (paid,) = (e for e in stage.ledger.entries() if e.label == reports.LABEL)
+    (paid,) = (e for e in session.ledger.entries() if e.label == local_reports.LABEL)
     corners = (np.zeros(2), np.ones(2))
-    claimed, broken = reports.mechanism(), reports.mechanism(noise=0.5)
+    claimed, twin = local_reports.mechanism(), local_reports.mechanism(noise=0.5)
 
     def ratio(report: Values) -> float:
         near, far = (claimed.log_density(corner, report) for corner in corners)
@@ -53,55 +55,54 @@ def audit_the_reports(stage: Stage) -> None:
         points = np.tile(corner, (count, 1))
         return mechanism.privatize(points, ledger=None, source=source).value.values
 
-    found = [
+    claim = Claim.of(paid, unit=REPLACED, score=ratio)
+    results = [
         audit(
             partial(run, mechanism),
             corners,
-            paid,
-            unit=REPLACED,
-            score=ratio,
+            claim,
             many=True,
             runs=_AUDIT_RUNS,
             subject=subject,
-            ledger=stage.ledger if mechanism is claimed else None,
+            ledger=session.ledger if mechanism is claimed else None,
         )
         for mechanism, subject in (
             (claimed, "the reports of chapter 2"),
-            (broken, "the same with half the noise"),
+            (twin, "the same with half the noise"),
         )
     ]
-    stage.show(
+    session.show(
         ("audited", "claimed epsilon", "measured, at least", "result"),
         *(
             (
                 result.subject,
-                f"{result.claimed:.2f}",
-                f"{result.lower_bound:.2f}",
+                printed_up(result.claimed or 0.0),
+                printed_down(result.lower_bound or 0.0),
                 f"[bold red]refuted[/] at n = {result.runs:,}"
                 if result.refuted
                 else f"not refuted at n = {result.runs:,}",
             )
-            for result in found
+            for result in results
         ),
     )
-    stage.console.print(
-        "An audit never proves a promise; it fails to refute it, with a power that the"
-        " second row shows. A sound release is refuted at most once in"
-        f" {1 / found[0].alpha:,.0f} audits."
+    session.console.print(
+        "An audit cannot prove a guarantee: it refutes it or fails to. The second row"
+        " shows an error that it catches. A correct release is refuted at most once in"
+        f" {1 / results[0].alpha:,.0f} audits."
     )
 
 
-def read_the_ledger(stage: Stage) -> None:
-    """Budgets, entries, chain, and the page for whoever signs."""
-    ledger = stage.ledger
+def read_the_ledger(session: Session) -> None:
+    """Print budgets and entries, verify the chain, and write the report."""
+    ledger = session.ledger
     for table in ledger_tables(ledger, 8):
-        stage.console.print(table)
+        session.console.print(table)
     last = ledger.tip()
-    (stage.out / "tip.txt").write_text(f"{last}\n")
-    found = ledger.verify(last)
-    stage.console.print(f"Verified: {'whole' if found.ok else 'DAMAGED'}, tip {last}")
+    (session.out / "tip.txt").write_text(f"{last}\n")
+    check = ledger.verify(last)
+    session.console.print(f"Verified: {'whole' if check.ok else 'DAMAGED'}, tip {last}")
     readings = [0.1, 0.3, 1.0, 3.0]
-    stage.show(
+    session.show(
         ("how far one image moves (pixels, L2)", "epsilon of the whole ledger"),
         *(
             (f"{radius:g}", printed_up(ledger.epsilon(DELTA, Ball(radius, "pixels"))))
@@ -109,9 +110,9 @@ def read_the_ledger(stage: Stage) -> None:
         ),
         ("to any other image", printed_up(ledger.epsilon(unit=REPLACED))),
     )
-    stage.console.print(
-        "Each release was paid at a quarter of delta. Read at the whole of it they"
-        " are cheaper, so the statements above add up to less than what is spent."
+    session.console.print(
+        "Each release was calibrated at a quarter of delta. At the whole of it epsilon"
+        " is smaller, so the statements above add up to less than what is spent."
     )
-    with stage.console.status("drawing the report"):
-        write_report(ledger, stage.out / "report.html", tip=last)
+    with session.console.status("drawing the report"):
+        write_report(ledger, session.out / "report.html", tip=last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sklearn.linear_model import LogisticRegression
 
-from demur.cli.tour.stage import NEAR, REPLACED, SHARE, Stage, accuracy
+from demur.cli.tour.session import NEAR, REPLACED, SHARE, Session, accuracy
 from demur.convex import BallSoftmaxClassifier
 from demur.core.rounding import printed_up
 
@@ -12,8 +12,8 @@ from demur.core.rounding import printed_up
 RADIUS = 0.1
 
 
-def classifier(epsilon: float, stage: Stage) -> BallSoftmaxClassifier:
-    """A head whose release hides a move by `RADIUS` with `epsilon`."""
+def classifier(epsilon: float, session: Session) -> BallSoftmaxClassifier:
+    """A head whose release protects a move by `RADIUS` with `epsilon`."""
     return BallSoftmaxClassifier(
         epsilon=epsilon,
         delta=SHARE,
@@ -22,31 +22,31 @@ def classifier(epsilon: float, stage: Stage) -> BallSoftmaxClassifier:
         norm_bound=1.0,
         lam=0.02,
         classes=range(10),
-        ledger=stage.ledger,
+        ledger=session.ledger,
     )
 
 
-def play(stage: Stage) -> None:
-    """Fit, release once, and read the curve."""
-    people, public = stage.people, stage.public
+def run(session: Session) -> None:
+    """Fit, release once, and read the cost at two units."""
+    people, public = session.people, session.public
     plain = LogisticRegression(max_iter=2000).fit(people.embedded, people.labels)
-    reached = accuracy(plain.predict(public.embedded), public.labels)
-    head = classifier(1.0, stage).fit(people.embedded, people.labels)
-    found = accuracy(head.predict(public.embedded), public.labels)
+    without_noise = accuracy(plain.predict(public.embedded), public.labels)
+    head = classifier(1.0, session).fit(people.embedded, people.labels)
+    reached = accuracy(head.predict(public.embedded), public.labels)
     entry = head.privacy_.entry
-    stage.show(
+    session.show(
         ("head", "accuracy", f"epsilon, {NEAR.describe()}", "epsilon, any replacement"),
-        ("without noise", f"{reached:.3f}", "none promised", "none promised"),
+        ("without noise", f"{without_noise:.3f}", "none", "none"),
         (
             "released once",
-            f"{found:.3f}",
-            printed_up(stage.ledger.epsilon(unit=NEAR)),
-            printed_up(stage.ledger.epsilon(unit=REPLACED)),
+            f"{reached:.3f}",
+            printed_up(session.ledger.epsilon(unit=NEAR)),
+            printed_up(session.ledger.epsilon(unit=REPLACED)),
         ),
     )
-    stage.console.print(
-        "One noise, one release; what it hides depends on how far an image moves. The"
-        " label, the number of images and the settings are not protected."
+    session.console.print(
+        "One release costs less for a small move of an image than for any replacement."
+        " The label, the number of images and the settings are not protected."
     )
-    stage.record(entry, "accuracy on held-out images", found, reached)
-    stage.state(head.privacy_.statement())
+    session.note_utility(entry, "accuracy on held-out images", reached, without_noise)
+    session.show_statement(head.privacy_.statement())

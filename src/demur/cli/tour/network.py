@@ -1,23 +1,22 @@
-"""Chapter four: DP-SGD by a plan, where sampling, noise and accounting agree."""
+"""Chapter four: DP-SGD with a plan that ties sampling, noise and accounting."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from demur.cli.tour.stage import DELTA, REPLACED, SHARE, Part, Stage
+from demur.cli.tour.session import DELTA, REPLACED, SHARE, Part, Session
 from demur.core.rounding import printed_up
-from demur.training import dp_sgd, fit
+from demur.training import dp_sgd, fit, named_optimizer
 from demur.training.models import MLP, accuracy, cross_entropy
-from demur.training.optimizers import named_optimizer
 
 _STEPS = 40
 _SHARE_OF_IMAGES = 0.5
-_BATCH = 650.0  # What sums are divided by: about the expected size, chosen in public.
+_BATCH = 650.0  # sums are divided by it: public, near the expected size
 
 
-def play(stage: Stage) -> None:
-    """Sample, clip, add noise, step: one reservation pays for all of it."""
-    people, public = stage.people, stage.public
+def run(session: Session) -> None:
+    """Sample, clip, add noise, step; one reservation pays for all steps."""
+    people, public = session.people, session.public
     model = MLP(inputs=people.embedded.shape[1], hidden=(32,), classes=10)
     plan = dp_sgd(
         iterations=_STEPS,
@@ -34,26 +33,27 @@ def play(stage: Stage) -> None:
         model.init(0),
         _data(people),
         optimizer=named_optimizer("sgd", 4.0, momentum=0.5),
-        ledger=stage.ledger,
+        ledger=session.ledger,
         label="a network of two layers",
         average=0.9,
     )
     test = _data(public)
     epsilon = trained.entry.epsilon(REPLACED, DELTA)
-    found = accuracy(model, trained.average, test["x"], test["y"])
-    reached = _without_noise(people, public)
-    stage.show(
+    reached = accuracy(model, trained.average, test["x"], test["y"])
+    without_noise = _without_noise(people, public)
+    session.show(
         ("network 16-32-10", "accuracy", "epsilon, any replacement"),
-        ("without noise", f"{reached:.3f}", "none promised"),
-        (f"{_STEPS} private steps", f"{found:.3f}", printed_up(epsilon)),
+        ("without noise", f"{without_noise:.3f}", "none"),
+        (f"{_STEPS} private steps", f"{reached:.3f}", printed_up(epsilon)),
     )
-    stage.console.print(
-        "The plan is one object: who is sampled, how gradients are clipped, how much"
-        " noise is added and what it costs cannot disagree. The batch sizes that were"
-        " drawn are secret and shown nowhere."
+    session.console.print(
+        "Sampling, clipping, noise and cost are parts of one plan, so that they cannot"
+        " disagree. The batch sizes that were drawn are secret and not shown."
     )
-    stage.record(trained.entry, "accuracy on held-out images", found, reached)
-    stage.state(trained.statement())
+    session.note_utility(
+        trained.entry, "accuracy on held-out images", reached, without_noise
+    )
+    session.show_statement(trained.statement())
 
 
 def _data(part: Part) -> dict[str, np.ndarray]:

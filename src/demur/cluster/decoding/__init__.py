@@ -1,1 +1,1 @@
-"""From reports to clusters: the likelihood of reports under their known noise."""
+"""Decoders of local reports: clusters by likelihood under the known noise."""

@@ -1,4 +1,4 @@
-"""Which decoder reads the reports, and what the simpler ones make of them first."""
+"""The choice of a decoder, and what the simpler ones do to local reports first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from demur.cluster.decoding.labelling import Label, Labels
 from demur.cluster.decoding.noise import noise_of
-from demur.cluster.sources.report_source import Rows, in_order
+from demur.cluster.rows.ranked_rows import RankedRows, in_order
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.reports import ReportMechanism
 
@@ -25,7 +25,7 @@ _FARTHEST_REPORT = 1e120
 
 @dataclass(frozen=True)
 class Decoder:
-    """Which decoder is used, and why."""
+    """The decoder of a fit, and why it was chosen."""
 
     name: str
     reason: str
@@ -34,9 +34,9 @@ class Decoder:
 def choose_decoder(
     asked: str, count: int, mechanism: ReportMechanism, *, fallback: bool = True
 ) -> Decoder:
-    """The decoder asked for, or shrinkage where reports are too few to say anything.
+    """The decoder asked for, or shrinkage where reports are too few for it.
 
-    Both `clip` and the fallback pull reports into the cube before clustering them.
+    Both `clip` and the fallback clip reports to the cube before clustering them.
     """
     if asked != "noise_aware":
         return Decoder(asked, "asked for")
@@ -46,7 +46,7 @@ def choose_decoder(
             "shrinkage",
             f"{count} reports at epsilon {mechanism.epsilon:g} are too few for the"
             f" noise-aware likelihood (fewer than {FEW_REPORTS} at epsilon <="
-            f" {SMALL_EPSILON:g}): the reports were pulled into the cube instead",
+            f" {SMALL_EPSILON:g}): the reports were clipped to the cube instead",
         )
     reason = "maximum likelihood under the known noise"
     if few:
@@ -54,8 +54,8 @@ def choose_decoder(
     return Decoder("noise_aware", reason)
 
 
-def must_be_near(mechanism: ReportMechanism) -> None:
-    """Refuse reports so far out that nothing can be computed from them."""
+def check_reach(mechanism: ReportMechanism) -> None:
+    """Refuse a mechanism whose reports lie too far out to be clustered."""
     if not mechanism.reach <= _FARTHEST_REPORT:
         raise ValueError(
             f"reports of {mechanism} lie up to {mechanism.reach:g} sides of the cube"
@@ -64,42 +64,42 @@ def must_be_near(mechanism: ReportMechanism) -> None:
         )
 
 
-def must_inform(mechanism: ReportMechanism) -> None:
-    """Refuse noise through which nothing of the cube can be seen."""
+def check_informative(mechanism: ReportMechanism) -> None:
+    """Refuse a mechanism whose reports say nothing about where points are."""
     if isinstance(mechanism, BPM) and mechanism.alpha == 0.0:
         raise ValueError(
             f"alpha is 0 at epsilon {mechanism.epsilon:g}, L {mechanism.L:g} in"
             f" {mechanism.dimension} dimensions: reports say nothing about their"
             " points. Choose a larger L, or 'auto'. Nothing was spent."
         )
-    wide = noise_of(mechanism).deviation
-    if not wide <= _WIDEST_NOISE:
+    deviation = noise_of(mechanism).deviation
+    if not deviation <= _WIDEST_NOISE:
         raise ValueError(
-            f"the noise of {mechanism} is {wide:.3g} times as wide as the cube: reports"
-            " say nothing about their points. Choose a larger epsilon."
+            f"the noise of {mechanism} is {deviation:.3g} times as wide as the cube:"
+            " reports say nothing about their points. Choose a larger epsilon."
             " Nothing was spent."
         )
 
 
-def pulled(reports: Array, decoder: str) -> Array:
-    """Reports as a baseline clusters them: raw, or pulled into the cube."""
-    return reports if decoder == "plain" else np.clip(reports, 0.0, 1.0)
+def prepared(reports: Array, decoder: str) -> Array:
+    """Reports as a decoder takes them: clipped to the cube by "clip" and shrinkage."""
+    if decoder in ("noise_aware", "plain"):
+        return reports
+    return np.clip(reports, 0.0, 1.0)
 
 
-def baseline_rows(reports: Rows, decoder: str) -> Array:
+def baseline_rows(reports: RankedRows, decoder: str) -> Array:
     """All reports as a baseline clusters them, in the order of their row ids."""
-    return pulled(in_order(reports).values, decoder)
+    return prepared(in_order(reports).values, decoder)
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled:
-    """Labels reports as the decoder saw them."""
+class PreparedLabel:
+    """Labels reports after the preparation that their decoder gave them."""
 
     label: Label
     decoder: str
 
     def __call__(self, reports: Array) -> Labels:
         """A label for each report."""
-        if self.decoder == "noise_aware":
-            return self.label(reports)
-        return self.label(pulled(reports, self.decoder))
+        return self.label(prepared(reports, self.decoder))

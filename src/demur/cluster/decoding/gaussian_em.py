@@ -1,4 +1,4 @@
-"""Gaussian clusters of any shape behind noisy reports, by expectation maximisation.
+"""Gaussian mixtures of noisy reports, by expectation maximisation (EM).
 
 With the noise as a mixture of N(0, tau_q I) (`scale_mixture`), a report of cluster j at
 node q is N(mu_j, Sigma_j + tau_q I), and given the report x its point z is Gaussian:
@@ -41,13 +41,13 @@ class GaussianClusters:
     def log_densities(self, rows: Array) -> Array:
         """log weight + log density of points, a column for each cluster."""
         d = rows.shape[1]
-        found = np.empty((len(rows), len(self.means)))
+        logs = np.empty((len(rows), len(self.means)))
         for j, matrix in enumerate(self.covariances):
             root = linalg.cholesky(matrix, lower=True)
             y = linalg.solve_triangular(root, (rows - self.means[j]).T, lower=True)
             log_det = 2.0 * float(np.log(np.diag(root)).sum())
-            found[:, j] = -0.5 * ((y * y).sum(axis=0) + log_det)
-        return found - 0.5 * d * math.log(2 * math.pi) + np.log(self.weights)
+            logs[:, j] = -0.5 * ((y * y).sum(axis=0) + log_det)
+        return logs - 0.5 * d * math.log(2 * math.pi) + np.log(self.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ def fit_gaussians(
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What one pass over the reports leaves: masses and moments about the old means."""
+    """Sums of one pass over the reports: masses and moments about the old means."""
 
     log_likelihood: float
     mass: Array
@@ -143,11 +143,13 @@ def _m_step(
     mass = np.maximum(sums.mass, 1e-12)
     moved = sums.first / mass[:, None]
     means = np.clip(before.means + moved, 0.0, 1.0)
-    kept = means - before.means
-    cross = np.einsum("ja,jb->jab", kept, moved)
-    # Second moments about the new means, which the cube may have held back.
+    clipped = means - before.means
+    cross = np.einsum("ja,jb->jab", clipped, moved)
+    # Second moments about the new means, which may have been clipped to the cube.
     spread = sums.second / mass[:, None, None]
-    spread += np.einsum("ja,jb->jab", kept, kept) - cross - cross.transpose(0, 2, 1)
+    spread += (
+        np.einsum("ja,jb->jab", clipped, clipped) - cross - cross.transpose(0, 2, 1)
+    )
     covariances = _shaped(spread, mass, covariance_type, prior_points, typical)
     weights = sums.mass + pseudo_count
     return GaussianClusters(weights / weights.sum(), means, covariances)

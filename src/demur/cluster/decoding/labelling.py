@@ -1,7 +1,7 @@
-"""Which cluster a report belongs to, and how far it is from its centre.
+"""Labels of reports: the cluster of each, and the squared distance to its centre.
 
-What labels reports is a small value without any report in it: it can travel to where
-they are.
+A labelling is a small value without any report in it, so that it can be sent to where
+the reports are stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.cluster.sources.exact_sums import Partial, Summable, split_sums, summed
+from demur.cluster.rows.exact_sums import PartialSums, Summable, split_sums, summed
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -57,6 +57,6 @@ class _SquaredGaps:
         """Rows in the cube are nearer than this; others make the pass go again."""
         return np.array([float(self.centers.shape[1])])
 
-    def __call__(self, rows: Array, anchors: Array) -> Partial:
+    def __call__(self, rows: Array, anchors: Array) -> PartialSums:
         gaps = rows - self.centers[self.label(rows)]
         return split_sums((gaps**2).sum(axis=1)[:, None], anchors[:, 0])

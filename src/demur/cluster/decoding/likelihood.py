@@ -1,4 +1,4 @@
-"""The likelihood of reports under K round clusters seen through known noise.
+"""The likelihood of local reports under K round clusters and the known noise.
 
     log-likelihood = sum_i log sum_j pi_j f(|x_i - mu_j|, s)
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from demur.cluster.decoding.radial import RadialTable
-from demur.cluster.sources.exact_sums import Partial, Summable, summed
+from demur.cluster.rows.exact_sums import PartialSums, Summable, summed
 
 Array = NDArray[np.float64]
 
@@ -57,12 +57,13 @@ class Objective:
             + [(-8.0, 8.0)] * self.clusters
         )
 
-    def pack(self, found: Clusters) -> Array:
+    def pack(self, clusters: Clusters) -> Array:
         """The vector of some clusters."""
-        logits = np.log(np.maximum(found.weights, 1e-6))
+        logits = np.log(np.maximum(clusters.weights, 1e-6))
         low, high = self.table.log_widths
-        width = min(max(float(np.log(found.width)), low), high)
-        return np.concatenate([found.centers.ravel(), [width], logits - logits.mean()])
+        width = min(max(float(np.log(clusters.width)), low), high)
+        centers = clusters.centers.ravel()
+        return np.concatenate([centers, [width], logits - logits.mean()])
 
     def unpack(self, vector: Array) -> Clusters:
         """The clusters of a vector."""
@@ -89,10 +90,10 @@ class Objective:
         gradient = np.concatenate([by_center, [by_width], by_logit])
         return -float(total + prior) / n, -gradient / n
 
-    def log_likelihood(self, found: Clusters) -> float:
+    def log_likelihood(self, clusters: Clusters) -> float:
         """The mean log-likelihood of a report."""
-        width = float(np.log(found.width))
-        total = self._sums(found.centers, np.log(found.weights), width)[0]
+        width = float(np.log(clusters.width))
+        total = self._sums(clusters.centers, np.log(clusters.weights), width)[0]
         return float(total) / self.reports.shape[0]
 
     def _sums(self, centers: Array, log_weights: Array, log_width: float) -> Array:
@@ -121,9 +122,9 @@ class LikelihoodSums:
         blocks = self.centers.shape[1] if self.product else 1
         return np.array([blocks * value + 16.0, blocks * by_width, 1.0, slope])
 
-    def __call__(self, reports: Array, anchors: Array) -> Partial:
-        """One pass."""
-        found = _pass(
+    def __call__(self, reports: Array, anchors: Array) -> PartialSums:
+        """The sums over these reports, in one pass."""
+        sums = _pass(
             reports,
             self.centers,
             self.log_weights,
@@ -132,7 +133,7 @@ class LikelihoodSums:
             self.product,
             anchors,
         )
-        return Partial(*found)
+        return PartialSums(*sums)
 
 
 # Everything the kernel needs is in this file or an argument: numba's cache does not

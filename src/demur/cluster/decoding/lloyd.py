@@ -1,7 +1,7 @@
-"""scikit-learn's k-means and mixtures, without their remarks on convergence.
+"""Lloyd's k-means by scikit-learn, without its warnings about convergence.
 
-They warn when rows coincide (reports pulled into the cube meet in its corners) or steps
-run out. Neither is news to a caller who gave reports and a number of steps.
+It warns when rows coincide (clipped reports meet in the corners of the cube) or when
+steps run out. A caller who gave reports and a number of steps expects both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ONE_THREAD = 40_000
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out remarks on convergence, and no other warning."""
+    """Suppress warnings about convergence, and no others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield

@@ -1,4 +1,4 @@
-"""What a decoder has to know about a mechanism: the law of its noise, and no more."""
+"""The law of a mechanism's noise, as decoders need it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PureNoise:
 
     @property
     def information(self) -> float:
-        """What a report says about each coordinate (Fisher): k^2 p_L / d.
+        """The Fisher information of a report about each coordinate: k^2 p_L / d.
 
         The score has norm k inside the ball of radius L, and 0 outside.
         """
@@ -68,7 +68,7 @@ class GaussianNoise:
 
     @property
     def information(self) -> float:
-        """What a report says about each coordinate (Fisher)."""
+        """The Fisher information of a report about each coordinate."""
         return self.sigma**-2
 
     @property
@@ -82,7 +82,7 @@ class GaussianNoise:
         return self.sigma
 
     def furthest(self, widest: float) -> float:
-        """Where reports are no longer found."""
+        """The distance beyond which there are practically no reports."""
         root = math.sqrt(self.dimension)
         return root + (root + 8.0) * math.hypot(self.sigma, widest)
 
@@ -95,7 +95,7 @@ def noise_of(mechanism: ReportMechanism) -> Noise:
     match mechanism:
         case BPM():
             d = mechanism.dimension
-            # A floor that no report falls on is none: multivariate Laplace, whose
+            # With a floor that no report falls on it is multivariate Laplace, whose
             # density costs nothing to compute at any epsilon.
             invisible = mechanism.uniform_weight < _INVISIBLE
             L = math.inf if invisible else mechanism.L

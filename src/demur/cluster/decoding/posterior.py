@@ -1,9 +1,9 @@
-"""From a likelihood to centres: the average over what the reports leave open.
+"""Centres by posterior averaging: those with the least expected k-means error.
 
-The most likely clusters are a good answer when reports say much. Often they say little:
-the likelihood is wide and skew, its peak a poor summary. What k-means is judged by is
-the squared distance of points to the nearest centre, so the answer with the least
-expected error is
+The most likely clusters are good when reports are informative. Often they are not: the
+likelihood is wide and skew, and its peak a poor summary. The error of k-means is the
+squared distance of points to the nearest centre, so the centres with the least expected
+error are
 
     argmin_C  E[min_j |z - c_j|^2],   z from clusters drawn from the posterior:
 
@@ -43,7 +43,7 @@ def posterior_draws(
     position = peak.copy()
     value, gradient = objective(position)
     step = 0.3
-    kept: list[Clusters] = []
+    draws: list[Clusters] = []
     for i in range(WARM_UP + DRAWS):
         momentum = rng.normal(size=len(peak))
         before = n * value + 0.5 * momentum @ momentum
@@ -63,8 +63,8 @@ def posterior_draws(
         if i < WARM_UP:
             step *= float(np.exp(0.15 * (chance - _WANTED)))
         else:
-            kept.append(_matched(objective.unpack(position), best))
-    return kept
+            draws.append(_matched(objective.unpack(position), best))
+    return draws
 
 
 def best_centers(draws: list[Clusters], rng: np.random.Generator) -> Array:
@@ -72,18 +72,19 @@ def best_centers(draws: list[Clusters], rng: np.random.Generator) -> Array:
     count, d = draws[0].centers.shape
     pairs = max(1, _POINTS // (2 * count * len(draws)))
     points, weights = [], []
-    for one in draws:
-        z = one.width * rng.normal(size=(count, pairs, d))
+    for clusters in draws:
+        z = clusters.width * rng.normal(size=(count, pairs, d))
         # In pairs, so that every cluster's mean is exact.
-        both = np.concatenate([z, -z], axis=1) + one.centers[:, None, :]
+        both = np.concatenate([z, -z], axis=1) + clusters.centers[:, None, :]
         points.append(both.reshape(-1, d))
-        weights.append(np.repeat(one.weights / (2 * pairs), 2 * pairs))
+        weights.append(np.repeat(clusters.weights / (2 * pairs), 2 * pairs))
     cloud, shares = np.concatenate(points), np.concatenate(weights)
-    found = []
-    for start in (draws[0].centers, np.mean([one.centers for one in draws], axis=0)):
+    fits = []
+    mean = np.mean([clusters.centers for clusters in draws], axis=0)
+    for start in (draws[0].centers, mean):
         model = lloyd(cloud, count, start=start, max_iter=100, weights=shares)
-        found.append((model.inertia_, model.cluster_centers_))
-    return np.clip(min(found, key=lambda one: one[0])[1], 0.0, 1.0)
+        fits.append((model.inertia_, model.cluster_centers_))
+    return np.clip(min(fits, key=lambda fit: fit[0])[1], 0.0, 1.0)
 
 
 def _scales(objective: Objective, best: Clusters, information: float) -> Array:
@@ -98,7 +99,7 @@ def _scales(objective: Objective, best: Clusters, information: float) -> Array:
 def _reflected(
     place: Array, momentum: Array, low: Array, high: Array
 ) -> tuple[Array, Array]:
-    """A billiard at the walls: volume and energy are kept, so the draw stays exact."""
+    """Reflection at the walls: it keeps volume and energy, so the draw stays exact."""
     span = high - low
     around = np.mod(place - low, 2.0 * span)
     turned = around > span

@@ -103,17 +103,16 @@ class RadialTable:
         t = np.minimum(x - i, 1.0)
         beyond = np.maximum(x - i - 1.0, 0.0) * self.step
         h = self.step
-        found = (1 + 2 * t) * (1 - t) ** 2 * value[i] + t * t * (3 - 2 * t) * value[
-            i + 1
-        ]
-        found += h * t * (1 - t) ** 2 * slope[i] + h * t * t * (t - 1) * slope[i + 1]
-        return found + beyond * slope[-1]
+        log_f = (1 + 2 * t) * (1 - t) ** 2 * value[i]
+        log_f = log_f + t * t * (3 - 2 * t) * value[i + 1]
+        log_f += h * t * (1 - t) ** 2 * slope[i] + h * t * t * (t - 1) * slope[i + 1]
+        return np.asarray(log_f + beyond * slope[-1])
 
 
 @lru_cache(maxsize=16)
 def radial_table(noise: Noise, nu: float | None = None) -> RadialTable:
-    """The table of one noise; a function of public numbers, so it may be kept."""
-    # A width of 3% of the noise's deviation cannot be told from none.
+    """The table of one noise; a function of public numbers, so it may be cached."""
+    # A width of 3% of the noise's deviation makes no visible difference.
     narrowest = min(0.05, max(0.005, 0.03 * noise.deviation))
     count = max(4, math.ceil(math.log(WIDEST / narrowest) / _WIDTHS_STEP) + 1)
     log_widths = np.linspace(math.log(narrowest), math.log(WIDEST), count)
@@ -148,9 +147,9 @@ def log_density(noise: Noise, r: Array, s: float) -> Array:
 def _student_rows(noise: Noise, r: Array, log_widths: Array, nu: float) -> Array:
     """The t as a mixture over widths, from one table over all the widths it needs."""
     nodes, weights = special.roots_genlaguerre(_STUDENT_NODES, nu / 2 - 1)
-    kept = weights > 1e-12 * weights.sum()
-    shifts = 0.5 * np.log(nu / (2 * nodes[kept]))
-    logs = np.log(weights[kept] / weights[kept].sum())
+    relevant = weights > 1e-12 * weights.sum()
+    shifts = 0.5 * np.log(nu / (2 * nodes[relevant]))
+    logs = np.log(weights[relevant] / weights[relevant].sum())
     low, high = log_widths[0] + shifts.min(), log_widths[-1] + shifts.max()
     widths = np.linspace(low, high, math.ceil((high - low) / _WIDTHS_STEP) + 1)
     along = interpolate.CubicSpline(widths, _rows(noise, r, widths))
@@ -197,7 +196,7 @@ def log_excess(noise: PureNoise, r: Array, s: float) -> Array:
     inside = (0.5 + 0.5 * nodes + np.arange(panels)[:, None]).reshape(-1) / panels
     share = np.log(np.tile(0.5 * weights / panels, panels))
     length = high - low
-    found = np.full(len(r), -np.inf)
+    logs = np.full(len(r), -np.inf)
     # Far out of the ball nothing but the floor is left.
     some = np.flatnonzero(length > 0.0)
     for rows in np.array_split(some, max(1, len(some) * len(inside) // 500_000)):
@@ -207,8 +206,8 @@ def log_excess(noise: PureNoise, r: Array, s: float) -> Array:
         if math.isfinite(L):
             with np.errstate(divide="ignore"):  # a node that is rounded to L
                 terms += np.log(-np.expm1(-k * (L - rho)))
-        found[rows] = special.logsumexp(terms, axis=1)
-    return found
+        logs[rows] = special.logsumexp(terms, axis=1)
+    return logs
 
 
 def _log_chi(rho: Array, r: Array, s: float, d: int) -> Array:
@@ -223,7 +222,7 @@ def _log_chi(rho: Array, r: Array, s: float, d: int) -> Array:
     order = 0.5 * d - 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         z = x * y
-        found = (
+        general = (
             np.log(x)
             - math.log(s)
             + order * (np.log(x) - np.log(y))
@@ -240,7 +239,7 @@ def _log_chi(rho: Array, r: Array, s: float, d: int) -> Array:
             - math.lgamma(order + 1.0)
             + np.log1p(z * z / (4.0 * (order + 1.0)))
         )
-    return np.where(z < 1e-3, central, found)
+    return np.where(z < 1e-3, central, general)
 
 
 def _log_scaled_bessel(order: float, z: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The noise as a mixture of Gaussians, for clusters that are not round.
+"""Noise as a scale mixture of Gaussians, for clusters that are not round.
 
 Multivariate Laplace noise is N(0, tau I) with tau ~ Gamma((d + 1) / 2, rate k^2 / 2):
 the density exp(-k r) is completely monotone in r^2, and the Bessel function of the
@@ -51,8 +51,7 @@ class Nodes:
 def scale_mixture(noise: Noise) -> Nodes:
     """The nodes of one noise."""
     if isinstance(noise, GaussianNoise):
-        one = np.array([noise.sigma**2])
-        return Nodes(one, np.ones(1), 1.0, -math.inf, 0.0)
+        return Nodes(np.array([noise.sigma**2]), np.ones(1), 1.0, -math.inf, 0.0)
     if math.isinf(noise.threshold):
         variances, weights = _gamma_nodes(noise)
         return Nodes(variances, weights, 1.0, -math.inf, 0.0)
@@ -107,7 +106,7 @@ def _fitted_nodes(noise: PureNoise) -> tuple[Array, Array, float]:
         columns * scale[:, None], target * scale, maxiter=100 * _CANDIDATES
     )
     weights /= weights.sum()
-    kept = weights > 1e-6
+    used = weights > 1e-6
     gap = np.abs(columns @ weights - target)
     distance = 0.5 * float(integrate.simpson(gap, x=r))
-    return variances[kept], weights[kept] / weights[kept].sum(), distance
+    return variances[used], weights[used] / weights[used].sum(), distance

@@ -1,11 +1,11 @@
-"""Maximum likelihood over round clusters: many starts, few of them followed to the end.
+"""Maximum likelihood of round clusters, from many starts.
 
-The likelihood of a mixture has local maxima. Starts are k-means on the reports pulled
-into the cube, and centres drawn at random (in the cube, and among the clipped
-reports). All are improved a little on a subsample (4,000 reports); the best few go on,
-on at most 40,000; the best of those is followed to convergence on all reports.
+The likelihood of a mixture has local maxima. Starts are k-means on the reports clipped
+to the cube, and centres drawn at random (in the cube, and among the clipped reports).
+All are improved a little on a subsample (4,000 reports); the best few go on, on at most
+40,000; the best of those is followed to convergence on all reports.
 
-Nothing depends on where the reports lie or in which order (`report_source`): a
+Nothing depends on where the reports lie or in which order (`ranked_rows`): a
 subsample is a function of the row ids, and a pass over all reports gives exact sums.
 """
 
@@ -23,7 +23,7 @@ from demur.cluster.decoding.lloyd import lloyd
 from demur.cluster.decoding.noise import Noise
 from demur.cluster.decoding.posterior import best_centers, posterior_draws
 from demur.cluster.decoding.radial import radial_table
-from demur.cluster.sources.report_source import HeldRows, Rows, new_key, subsample
+from demur.cluster.rows.ranked_rows import RankedRows, RowsInMemory, new_key, subsample
 
 Array = NDArray[np.float64]
 
@@ -44,15 +44,16 @@ def subsampling(count: int) -> str | None:
     """Which of `count` reports the search looks at, if not always at all of them."""
     if count <= _SCREENED:
         return None
-    said = f"all starts were tried on {_SCREENED:,} of the {count:,} reports"
+    screening = f"all starts were tried on {_SCREENED:,} of the {count:,} reports"
+    best = f"the best {_SHORTLIST}"
     if count <= _SHORTLISTED:
-        return f"{said}, the best {_SHORTLIST} followed on all"
-    return f"{said}, the best {_SHORTLIST} on {_SHORTLISTED:,}, the last one on all"
+        return f"{screening}, {best} followed on all"
+    return f"{screening}, {best} on {_SHORTLISTED:,}, the last one on all"
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The peak, the centres made of it, and how they were found."""
+    """A fit: the likelihood's peak, the centres, and how they were computed."""
 
     peak: Clusters
     centers: Array
@@ -63,7 +64,7 @@ class Fit:
 
 
 def fit_clusters(
-    reports: Rows,
+    reports: RankedRows,
     noise: Noise,
     clusters: int,
     *,
@@ -81,7 +82,7 @@ def fit_clusters(
     # Hundreds of passes are to come where the posterior is drawn from.
     near = subsample(reports, new_key(rng), n if averaged else _SHORTLISTED)
 
-    def objective(rows: Rows) -> Objective:
+    def objective(rows: RankedRows) -> Objective:
         # A part of the reports gets its part of the prior.
         prior = PSEUDO_COUNT * rows.shape[0] / n
         return Objective(rows, table, clusters, blocks > 1, prior)
@@ -92,10 +93,10 @@ def fit_clusters(
         _improve(small, small.pack(start), min(_FIRST_STEPS, max_iter))
         for start in _starts(few.values, clusters, n_init, width, rng)
     ]
-    tried.sort(key=lambda one: one[0])
+    tried.sort(key=lambda attempt: attempt[0])
     whole = objective(_first(near, _SHORTLISTED))
-    followed = [_improve(whole, one[1], max_iter) for one in tried[:_SHORTLIST]]
-    _, vector, iterations = min(followed, key=lambda one: one[0])
+    best = [_improve(whole, start, max_iter) for _, start, _ in tried[:_SHORTLIST]]
+    _, vector, iterations = min(best, key=lambda attempt: attempt[0])
     if n > _SHORTLISTED:
         whole = objective(near if averaged else reports)
         _, vector, more = _improve(whole, vector, max_iter)
@@ -107,22 +108,22 @@ def fit_clusters(
     return Fit(
         peak=peak,
         centers=best_centers(draws, rng),
-        width=float(np.exp(np.mean([math.log(one.width) for one in draws]))),
+        width=float(np.exp(np.mean([math.log(draw.width) for draw in draws]))),
         log_likelihood=whole.log_likelihood(peak),
         iterations=max(1, iterations),
         averaged=averaged,
     )
 
 
-def _first(rows: HeldRows, count: int) -> HeldRows:
+def _first(rows: RowsInMemory, count: int) -> RowsInMemory:
     """The first of rows that are in random order."""
-    return HeldRows(rows.values[:count], rows.row_ids[:count])
+    return RowsInMemory(rows.values[:count], rows.row_ids[:count])
 
 
 def _improve(
     objective: Objective, start: Array, steps: int
 ) -> tuple[float, Array, int]:
-    found = minimize(
+    result = minimize(
         objective,
         start,
         jac=True,
@@ -130,7 +131,7 @@ def _improve(
         bounds=objective.bounds,
         options={"maxiter": steps, "ftol": 1e-10, "gtol": 1e-6, "maxcor": 20},
     )
-    return float(found.fun), found.x, int(found.nit)
+    return float(result.fun), result.x, int(result.nit)
 
 
 def _starts(
@@ -142,7 +143,7 @@ def _starts(
 ) -> list[Clusters]:
     equal = np.full(clusters, 1.0 / clusters)
     clipped = np.clip(reports, 0.0, 1.0)
-    found = []
+    starts = []
     for i in range(n_init):
         if i % 3 == 0:
             centers = lloyd(clipped, clusters, rng=rng).cluster_centers_
@@ -150,5 +151,5 @@ def _starts(
             centers = rng.random((clusters, reports.shape[1]))
         else:
             centers = clipped[rng.choice(len(clipped), clusters, replace=False)]
-        found.append(Clusters(np.clip(centers, 0.0, 1.0), equal, width))
-    return found
+        starts.append(Clusters(np.clip(centers, 0.0, 1.0), equal, width))
+    return starts

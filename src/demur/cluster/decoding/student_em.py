@@ -1,4 +1,4 @@
-"""A mixture of Student-t clusters of one round scale, by expectation maximisation.
+"""Student-t mixtures of one round scale, by expectation maximisation (EM).
 
 A t with nu degrees of freedom is N(mu, alpha / u I) with u ~ Gamma(nu/2, rate nu/2).
 Given a point at squared distance D from mu, E[u] = (nu + d) / (nu + D / alpha), small
@@ -118,7 +118,7 @@ def degrees_of_freedom(moment: float) -> float:
 
 def squared_distances(rows: Array, means: Array) -> Array:
     """|x_i - mu_j|^2, a column for each mean."""
-    found = np.empty((len(rows), len(means)))
+    squares = np.empty((len(rows), len(means)))
     for j, mean in enumerate(means):
-        found[:, j] = ((rows - mean) ** 2).sum(axis=1)
-    return found
+        squares[:, j] = ((rows - mean) ** 2).sum(axis=1)
+    return squares

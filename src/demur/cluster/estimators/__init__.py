@@ -1,9 +1,9 @@
 """Private k-means, Gaussian and Student-t mixtures in scikit-learn's conventions.
 
-A server sees reports; everything here is computed from them. `fit(X)` plays both roles:
-it perturbs X (at a price), then clusters the reports. `predict`, `score`, `compute_sse`
-and their like answer about the rows they are given: where those are raw data, so are
-the answers, and nothing makes them private.
+The server has local reports alone, and everything here is computed from them. `fit(X)`
+does both parts: it perturbs X (at a cost), then clusters the reports. `predict`,
+`score`, `compute_sse` and the like are computed from the rows they are given: if those
+are raw data, the results are not private.
 """
 
 from demur.cluster.estimators.gmm import PrivateGMM as PrivateGMM

@@ -1,9 +1,9 @@
-"""What all estimators share: how reports come in, and how a fit is charged.
+"""The base of all private clusterers: how reports are taken and a fit is charged.
 
-What a fitted estimator holds follows from the reports: `fit` perturbs the points,
-forgets them, and goes on as `fit_reports` does. Fitting again is another release and is
-charged again; a clone shares the ledger (a copy of a ledger would be a second budget),
-and a pickle leaves it behind and refuses to fit without it.
+All attributes of a fitted estimator are computed from the reports: `fit` perturbs the
+points, drops them, and continues as `fit_reports` does. Fitting again is another
+release and is charged again. A clone shares the ledger (a copy of a ledger would be a
+second budget), and a pickle leaves it behind and refuses to fit without it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sklearn.utils.validation import check_is_fitted
 from demur.cluster.decoding.decoders import (
     DECODERS,
     Decoder,
+    check_informative,
+    check_reach,
     choose_decoder,
-    must_be_near,
-    must_inform,
 )
 from demur.cluster.decoding.labelling import Label, Labels, squared_gaps
 from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.estimators.inputs import (
+    check_mechanism,
     mechanism_for,
-    must_be_made_by,
     points_of,
     reports_of,
 )
-from demur.cluster.sources.report_source import HeldRows, ReportSource, Rows
+from demur.cluster.rows.ranked_rows import RankedRows, RemoteReports, RowsInMemory
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 from demur.core.entropy import Source
@@ -44,11 +44,11 @@ from demur.mechanisms.reports import ReportMechanism, Reports
 Array = NDArray[np.float64]
 
 N_INIT = 12
-LABEL = "reports for clustering"
+LABEL = "local reports for clustering"
 
 
 class PrivateClusterer(ClusterMixin, BaseEstimator):
-    """Reports in, clusters out; subclasses say how (`_cluster`)."""
+    """The base of private clusterers; subclasses cluster reports in `_cluster`."""
 
     epsilon: float
     L: float | str
@@ -62,7 +62,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     label: str
     space: str
     source: Source | None
-    release_: Entry | None
+    entry_: Entry | None
     reports_: Reports
     labels_: Labels
     inertia_: float
@@ -72,7 +72,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     n_reports_: int
     n_features_in_: int
 
-    # What the decoder looked at, where that is not every report; for the summary.
+    # Which reports the decoder used, where these are not all; for the summary.
     _subsampled: str | None = None
 
     @property
@@ -83,7 +83,9 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _check(self) -> None:
         """Refuse bad parameters of the subclass."""
 
-    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
+    def _cluster(
+        self, reports: RankedRows, mechanism: ReportMechanism, decoder: str
+    ) -> None:
         """Fit to the reports and set the clusters."""
         raise NotImplementedError
 
@@ -93,7 +95,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         raise NotImplementedError
 
     def _labelling(self) -> Label:
-        """What gives each report its cluster, with nothing of the reports in it."""
+        """The function that gives each report its cluster; it holds no reports."""
         raise NotImplementedError
 
     # -- scikit-learn's conventions ------------------------------------------------
@@ -119,8 +121,8 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     ) -> Self:
         """Perturb every row of X (once, charged to the ledger), then cluster reports.
 
-        X must lie in [0, 1]^d. `random_state` seeds the clustering alone; the
-        perturbation takes its noise from the operating system.
+        X must lie in [0, 1]^d. `random_state` seeds the clustering alone; the noise
+        comes from the operating system.
         """
         del y
         points = points_of(X)
@@ -131,7 +133,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         decoder = self._decoder_for(count, mechanism)
         release = mechanism.privatize(
             points,
-            ledger=cast(Ledger | None, self.ledger),  # another thing is refused
+            ledger=cast(Ledger | None, self.ledger),  # anything else is refused
             row_ids=row_ids,
             label=self.label,
             space=self.space,
@@ -142,62 +144,62 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
 
     def fit_reports(
         self,
-        reports: Reports | Release[Reports] | ReportSource | ArrayLike,
+        reports: Reports | Release[Reports] | RemoteReports | ArrayLike,
         mechanism: ReportMechanism | None = None,
     ) -> Self:
-        """The server alone: cluster reports, without points, ledger or cost.
+        """Cluster local reports, as the server does: no points, no ledger, no cost.
 
-        `Reports` carry their mechanism, and naming another is an error; a plain matrix
-        needs one. The estimator's own epsilon, L and mechanism play no part. A report
+        `Reports` hold their mechanism, and naming another is an error; a plain matrix
+        needs one. The estimator's own epsilon, L and mechanism are not used. A report
         where the mechanism puts none is refused, with its position: clients may lie.
 
-        Reports may lie elsewhere (a `ReportSource`, as those on Spark do):
-        the noise-aware decoder then gives the clusters that it would give here, and
+        Reports may be stored elsewhere (`RemoteReports`, such as those on Spark): the
+        noise-aware decoder then gives the clusters that it would give here, and
         `reports_` and `labels_` are not set.
         """
-        if isinstance(reports, ReportSource):
-            must_be_made_by(reports.mechanism, mechanism)
-            return self._fit_elsewhere(reports)
+        if isinstance(reports, RemoteReports):
+            check_mechanism(reports.mechanism, mechanism)
+            return self._fit_remote(reports)
         checked = reports_of(reports, mechanism)
         self._check_all(len(checked))
         decoder = self._decoder_for(len(checked), checked.mechanism)
         return self._fitted(checked, None, decoder)
 
     def report_labels(self, reports: ArrayLike) -> Labels:
-        """The cluster of each report, as `labels_` has them.
+        """The cluster of each report, as in `labels_`.
 
-        A mixture looks through the noise of a report here; `predict` takes its rows for
-        points.
+        A mixture takes the noise of a report into account here; `predict` takes its
+        rows for points.
         """
         rows = self._rows(reports)
         return self._labelling()(rows)
 
     def labelling(self) -> Label:
-        """What `report_labels` does, as a value without any report that can travel."""
+        """The labelling of `report_labels` as a value, to be sent to the reports."""
         check_is_fitted(self, "n_features_in_")
         return self._labelling()
 
-    def _fit_elsewhere(self, source: ReportSource) -> Self:
-        count = source.shape[0]
+    def _fit_remote(self, reports: RemoteReports) -> Self:
+        count = reports.shape[0]
         self._check_all(count)
         if self.decoder != "noise_aware":
             raise ValueError(
                 f"decoder={self.decoder!r} runs scikit-learn on all reports at once,"
                 " and these are not on this machine: use decoder='noise_aware'"
             )
-        decoder = self._decoder_for(count, source.mechanism)
-        self._forget()
-        self.release_ = None
-        self._decoded(source, source.mechanism, decoder)
-        self.inertia_ = squared_gaps(source, self._labelling(), self._centers)
+        decoder = self._decoder_for(count, reports.mechanism)
+        self._reset()
+        self.entry_ = None
+        self._decode(reports, reports.mechanism, decoder)
+        self.inertia_ = squared_gaps(reports, self._labelling(), self._centers)
         return self
 
     def _decoder_for(self, count: int, mechanism: ReportMechanism) -> Decoder:
-        """The decoder of a fit; whatever it cannot take is refused here, unpaid."""
+        """The decoder of a fit; what it cannot take is refused before the charge."""
         decoder = choose_decoder(self.decoder, count, mechanism, fallback=self.fallback)
-        must_be_near(mechanism)
+        check_reach(mechanism)
         if self.decoder == "noise_aware":
-            must_inform(mechanism)
+            check_informative(mechanism)
             self._check_noise(mechanism)
         if decoder.name == "noise_aware":
             self._prepare(noise_of(mechanism))
@@ -208,29 +210,29 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         noise_of(mechanism)
 
     def _prepare(self, noise: Noise) -> None:
-        """Tables of public numbers that the decoder needs: made before the charge."""
+        """Compute the decoder's tables of public numbers, before the charge."""
         radial_table(noise)
 
     def _fitted(self, reports: Reports, entry: Entry | None, decoder: Decoder) -> Self:
-        self._forget()
+        self._reset()
         # Reports first: if the clustering dies, what was paid for is not lost, and
-        # `fit_reports(estimator.reports_)` takes it up again.
+        # `fit_reports(estimator.reports_)` continues with it.
         self.reports_ = reports
-        self.release_ = entry
-        held = HeldRows(reports.values, reports.row_ids)
-        self._decoded(held, reports.mechanism, decoder)
-        labels = self._labelling()(held.values)
+        self.entry_ = entry
+        rows = RowsInMemory(reports.values, reports.row_ids)
+        self._decode(rows, reports.mechanism, decoder)
+        labels = self._labelling()(rows.values)
         self.labels_ = labels
-        self.inertia_ = squared_gaps(held, lambda _: labels, self._centers)
+        self.inertia_ = squared_gaps(rows, lambda _: labels, self._centers)
         return self
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         for name in [key for key in vars(self) if key.endswith("_")]:
             delattr(self, name)
         self._subsampled = None
 
-    def _decoded(
-        self, rows: Rows, mechanism: ReportMechanism, decoder: Decoder
+    def _decode(
+        self, rows: RankedRows, mechanism: ReportMechanism, decoder: Decoder
     ) -> None:
         self._cluster(rows, mechanism, decoder.name)
         self.decoder_ = decoder.name
@@ -241,14 +243,13 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            words = f"{type(self).__name__!r} object has no attribute {name!r}"
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in ("labels_", "reports_") and "n_features_in_" in vars(self):
-                words += (
-                    ": its reports lie elsewhere, one value for each of them is not"
-                    " brought here (on Spark, demur.adapters.spark.assign adds the"
-                    " clusters as a column)"
+                message += (
+                    ": its reports are stored elsewhere. On Spark,"
+                    " demur.adapters.spark.assign adds the clusters as a column."
                 )
-            raise AttributeError(words)
+            raise AttributeError(message)
 
     def _check_all(self, count: int) -> None:
         validate.count(**{self._count_name: self._count, "max_iter": self.max_iter})
@@ -303,19 +304,19 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         return rows
 
     def _about(self, lines: list[str]) -> str:
-        """The lines of a summary, with those that all estimators have."""
+        """The text of a summary: `lines`, and those that all estimators have."""
         check_is_fitted(self, "n_features_in_")
-        head = [
+        first = [
             f"{type(self).__name__}: {self._count} clusters of {self.n_reports_}"
             f" reports in {self.n_features_in_} dimensions",
             f"mechanism: {self.report_mechanism_.declaration(self.space).name}",
             f"decoder: {self.decoder_} ({self.decoder_reason_})",
         ]
         if self._subsampled is not None:
-            head.append(f"subsampled: {self._subsampled}")
+            first.append(f"subsampled: {self._subsampled}")
         paid = (
             "reports were given; nothing was charged by this fit"
-            if self.release_ is None
-            else self.release_.statement()
+            if self.entry_ is None
+            else self.entry_.statement()
         )
-        return "\n".join([*head, *lines, f"privacy: {paid}"])
+        return "\n".join([*first, *lines, f"privacy: {paid}"])

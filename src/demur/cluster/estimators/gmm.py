@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.mixture import GaussianMixture
 
-from demur.cluster.decoding.decoders import Pulled, baseline_rows
+from demur.cluster.decoding.decoders import PreparedLabel, baseline_rows
 from demur.cluster.decoding.gaussian_em import (
     COVARIANCE_TYPES,
     GaussianClusters,
@@ -23,7 +23,7 @@ from demur.cluster.decoding.scale_mixture import Nodes, scale_mixture
 from demur.cluster.decoding.search import PSEUDO_COUNT, fit_clusters, subsampling
 from demur.cluster.estimators.base import LABEL, N_INIT
 from demur.cluster.estimators.mixture import PrivateMixture
-from demur.cluster.sources.report_source import Rows, new_key, subsample
+from demur.cluster.rows.ranked_rows import RankedRows, new_key, subsample
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism
@@ -35,7 +35,7 @@ _FIRST_WIDTH = 0.05
 
 
 class PrivateGMM(PrivateMixture):
-    """A Gaussian mixture of points that were perturbed at their owners.
+    """A Gaussian mixture of points that their owners perturbed (local DP).
 
     `decoder="noise_aware"` maximises the likelihood of N(mu, Sigma) clusters convolved
     with the known noise (`demur.cluster.decoding.gaussian_em`), from the start that
@@ -44,7 +44,8 @@ class PrivateGMM(PrivateMixture):
     "plain" fit scikit-learn's GaussianMixture to the reports, whose covariances contain
     the noise.
 
-    `labels_` and `inertia_` are those of the *reports*.
+    `labels_` and `inertia_` are those of the *reports*. `entry_` is the ledger entry
+    that paid, None after `fit_reports`.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class PrivateGMM(PrivateMixture):
         super()._prepare(noise)
         scale_mixture(noise)
 
-    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
+    def _cluster(
+        self, reports: RankedRows, mechanism: ReportMechanism, decoder: str
+    ) -> None:
         rng = self._rng()
         if decoder == "noise_aware":
             self._noise_aware(reports, noise_of(mechanism), rng)
@@ -120,31 +123,31 @@ class PrivateGMM(PrivateMixture):
         self.n_iter_ = int(model.n_iter_)
 
     def _noise_aware(
-        self, reports: Rows, noise: Noise, rng: np.random.Generator
+        self, reports: RankedRows, noise: Noise, rng: np.random.Generator
     ) -> None:
-        some = subsample(reports, new_key(rng), _EM_REPORTS)
-        values = some.values
+        sample = subsample(reports, new_key(rng), _EM_REPORTS)
+        values = sample.values
         self._subsampled = subsampling(len(values))
         if len(values) < reports.shape[0]:
             self._subsampled = (
                 f"{len(values):,} of the {reports.shape[0]:,} reports were fitted;"
                 f" of those {self._subsampled}"
             )
-        round_ones = fit_clusters(
-            some,
+        spheres = fit_clusters(
+            sample,
             noise,
             self.n_components,
             rng=rng,
             n_init=self.n_init,
             max_iter=300,
         )
-        peak = round_ones.peak
+        peak = spheres.peak
         eye = np.eye(values.shape[1])
         # EM leaves a tiny covariance only slowly: begin wide rather than narrow.
-        wide = max(round_ones.width, _FIRST_WIDTH) ** 2
-        covariances = np.repeat(wide * eye[None], self.n_components, axis=0)
-        start = GaussianClusters(peak.weights, round_ones.centers, covariances)
-        found = fit_gaussians(
+        variance = max(spheres.width, _FIRST_WIDTH) ** 2
+        covariances = np.repeat(variance * eye[None], self.n_components, axis=0)
+        start = GaussianClusters(peak.weights, spheres.centers, covariances)
+        fit = fit_gaussians(
             values,
             scale_mixture(noise),
             start,
@@ -152,14 +155,14 @@ class PrivateGMM(PrivateMixture):
             max_iter=self.max_iter,
             pseudo_count=PSEUDO_COUNT,
         )
-        clusters = found.clusters
+        clusters = fit.clusters
         self.weights_, self.means_ = clusters.weights, clusters.means
         self.covariances_ = _as_shaped(clusters.covariances, self.covariance_type)
-        self.n_iter_ = len(found.log_likelihoods)
+        self.n_iter_ = len(fit.log_likelihoods)
 
     def _labelling(self) -> Label:
         if self.decoder_ != "noise_aware":
-            return Pulled(MostLikely(self._clusters()), self.decoder_)
+            return PreparedLabel(MostLikely(self._clusters()), self.decoder_)
         nodes = scale_mixture(noise_of(self.report_mechanism_))
         return ThroughNoise(nodes, self._clusters())
 

@@ -1,4 +1,4 @@
-"""What comes into a fit, checked: points, the mechanism asked for, clients' reports."""
+"""Inputs of a fit, checked: points, the mechanism, clients' reports."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def points_of(X: ArrayLike) -> Array:
 
 
 def mechanism_for(
-    named: str | ReportMechanism, epsilon: float, L: float | str, dimension: int
+    mechanism: str | ReportMechanism, epsilon: float, L: float | str, dimension: int
 ) -> ReportMechanism:
     """A mechanism by its name, or the one given, for points of `dimension` columns."""
-    if isinstance(named, str):
-        match named:
+    if isinstance(mechanism, str):
+        match mechanism:
             case "bpm":
                 return BPM(epsilon, L, dimension)
             case "laplace":
@@ -41,27 +41,27 @@ def mechanism_for(
                 return LaplacePerDimension(epsilon, dimension)
             case "gaussian":
                 return GaussianReports(epsilon, dimension)
-    elif isinstance(named, ReportMechanism):
-        if named.dimension != dimension:
+    elif isinstance(mechanism, ReportMechanism):
+        if mechanism.dimension != dimension:
             raise ValueError(
-                f"the mechanism is for {named.dimension} columns; X has"
+                f"the mechanism is for {mechanism.dimension} columns; X has"
                 f" {dimension}. Nothing was spent."
             )
-        return named
+        return mechanism
     raise ValueError(
         f"mechanism must be one of {MECHANISMS}, or a mechanism; got"
-        f" {named!r:.40}. Nothing was spent."
+        f" {mechanism!r:.40}. Nothing was spent."
     )
 
 
 def reports_of(
     given: Reports | Release[Reports] | ArrayLike, mechanism: ReportMechanism | None
 ) -> Reports:
-    """Reports with their mechanism, all of them where it can put them."""
+    """Local reports with their mechanism, checked to be ones that it can draw."""
     if isinstance(given, Release):
         given = given.value
     if isinstance(given, Reports):
-        must_be_made_by(given.mechanism, mechanism)
+        check_mechanism(given.mechanism, mechanism)
         return given
     if not isinstance(mechanism, ReportMechanism):
         raise TypeError(
@@ -77,10 +77,10 @@ def reports_of(
     return Reports(matrix, np.arange(len(matrix), dtype=np.uint64), mechanism)
 
 
-def must_be_made_by(made: ReportMechanism, told: ReportMechanism | None) -> None:
-    """Refuse a mechanism that is not the one the reports carry."""
-    if told is not None and told != made:
+def check_mechanism(own: ReportMechanism, given: ReportMechanism | None) -> None:
+    """Refuse a mechanism that is not the reports' own."""
+    if given is not None and given != own:
         raise ValueError(
-            f"these reports were made by {made}, not by {told}: decoding them with"
-            " another noise would give wrong clusters"
+            f"mechanism must be the reports' own, {own}; got {given}. Decoding with"
+            " another noise would give wrong clusters."
         )

@@ -13,7 +13,7 @@ from demur.cluster.decoding.lloyd import lloyd
 from demur.cluster.decoding.noise import noise_of
 from demur.cluster.decoding.search import fit_clusters, subsampling
 from demur.cluster.estimators.base import LABEL, N_INIT, PrivateClusterer
-from demur.cluster.sources.report_source import Rows
+from demur.cluster.rows.ranked_rows import RankedRows
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism
@@ -22,19 +22,19 @@ Array = NDArray[np.float64]
 
 
 class PrivateKMeans(PrivateClusterer):
-    """k-means of points that were perturbed at their owners.
+    """k-means of points that their owners perturbed (local differential privacy).
 
-    `decoder="noise_aware"` fits round clusters, *seen through the known noise*, by
-    maximum likelihood, and takes the centres with the least expected SSE given what the
-    reports leave open (`decoding.posterior`). "clip" is k-means on the reports
-    pulled into the cube, "plain" on the reports as they are (its centres may lie
-    outside). Below 200 reports at epsilon <= 2 the default falls back to pulling the
-    reports into the cube, unless `fallback=False`; `decoder_` and `decoder_reason_` say
-    what was done.
+    `decoder="noise_aware"` fits round clusters under the known noise by maximum
+    likelihood, and takes the centres with the least expected SSE over the posterior
+    (`decoding.posterior`). "clip" is k-means on the reports clipped to the cube,
+    "plain" on the reports as they are (its centres may lie outside). Below 200 reports
+    at epsilon <= 2 the default falls back to clipping, unless `fallback=False`;
+    `decoder_` and `decoder_reason_` say what was done.
 
-    Of many reports all starts see 4,000, the best few 40,000, the last one all of them.
+    Of many reports all starts use 4,000, the best few 40,000, the last one all of them.
 
     `labels_` and `inertia_` are those of the *reports*, and so is `fit_predict`.
+    `entry_` is the ledger entry that paid, None after `fit_reports`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -93,10 +93,12 @@ class PrivateKMeans(PrivateClusterer):
     def _labelling(self) -> NearestCenter:
         return NearestCenter(self.cluster_centers_)
 
-    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
+    def _cluster(
+        self, reports: RankedRows, mechanism: ReportMechanism, decoder: str
+    ) -> None:
         rng = self._rng()
         if decoder == "noise_aware":
-            found = fit_clusters(
+            fit = fit_clusters(
                 reports,
                 noise_of(mechanism),
                 self.n_clusters,
@@ -105,10 +107,10 @@ class PrivateKMeans(PrivateClusterer):
                 max_iter=self.max_iter,
             )
             self._subsampled = subsampling(reports.shape[0])
-            self.cluster_centers_ = found.centers
-            self.n_iter_ = found.iterations
-            self.width_: float | None = found.width
-            self.averaged_ = found.averaged
+            self.cluster_centers_ = fit.centers
+            self.n_iter_ = fit.iterations
+            self.width_: float | None = fit.width
+            self.averaged_ = fit.averaged
         else:
             model = lloyd(
                 baseline_rows(reports, decoder),
@@ -137,7 +139,7 @@ class PrivateKMeans(PrivateClusterer):
         return -self.compute_sse(X)
 
     def summary(self) -> str:
-        """What was done, with which noise, and what it cost."""
+        """A summary of the fit: mechanism, decoder and privacy statement."""
         lines = []
         if self.__dict__.get("width_") is not None:
             how = (

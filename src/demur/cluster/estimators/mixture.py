@@ -1,4 +1,4 @@
-"""What the private mixtures share: all that follows from log densities."""
+"""The base of the private mixtures: everything computed from log densities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 class PrivateMixture(PrivateClusterer):
-    """What the two mixtures share: everything that follows from log densities."""
+    """The base of `PrivateGMM` and `PrivateTMM`."""
 
     n_components: int
     means_: Array
@@ -84,5 +84,5 @@ class PrivateMixture(PrivateClusterer):
         return self.means_[labels] + self._scatter(labels, rng), labels
 
     def summary(self) -> str:
-        """What was done, with which noise, and what it cost."""
+        """A summary of the fit: mechanism, decoder and privacy statement."""
         return self._about([])

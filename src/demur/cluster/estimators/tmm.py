@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.cluster.decoding.decoders import Pulled, baseline_rows
+from demur.cluster.decoding.decoders import PreparedLabel, baseline_rows
 from demur.cluster.decoding.labelling import Label, Labels, NearestCenter
 from demur.cluster.decoding.lloyd import lloyd
 from demur.cluster.decoding.noise import Noise, noise_of
@@ -17,7 +17,7 @@ from demur.cluster.decoding.search import fit_clusters, subsampling
 from demur.cluster.decoding.student_em import StudentClusters, fit_students
 from demur.cluster.estimators.base import LABEL, N_INIT
 from demur.cluster.estimators.mixture import PrivateMixture
-from demur.cluster.sources.report_source import Rows
+from demur.cluster.rows.ranked_rows import RankedRows
 from demur.core import validate
 from demur.core.entropy import Source
 from demur.ledger import Ledger
@@ -27,17 +27,18 @@ Array = NDArray[np.float64]
 
 
 class PrivateTMM(PrivateMixture):
-    """Student-t clusters of one round scale behind perturbed points.
+    """A Student-t mixture, of one round scale, of points that their owners perturbed.
 
     `alpha` is the first value of the squared scale (fitted: `alpha_`), `nu` the degrees
     of freedom. `decoder="noise_aware"` fits the t clusters convolved with the known
     noise, as `PrivateKMeans` does, with `nu` as given: under noise with tails of its
-    own the reports hardly speak about it. "clip" and "plain" fit the t mixture to the
-    reports (`decoding.student_em`), `nu` included unless `fixed_nu`, until a step
-    gains less than `tol`.
+    own the reports say hardly anything about it. "clip" and "plain" fit the t mixture
+    to the reports (`decoding.student_em`), `nu` included unless `fixed_nu`, until a
+    step gains less than `tol`.
 
     `covariances_` holds the scale matrices alpha_ I; a t's covariance is nu / (nu - 2)
-    times that. `labels_` and `inertia_` are those of the *reports*.
+    times that. `labels_` and `inertia_` are those of the *reports*. `entry_` is the
+    ledger entry that paid, None after `fit_reports`.
     """
 
     def __init__(
@@ -86,10 +87,12 @@ class PrivateTMM(PrivateMixture):
     def _prepare(self, noise: Noise) -> None:
         radial_table(noise, float(self.nu))
 
-    def _cluster(self, reports: Rows, mechanism: ReportMechanism, decoder: str) -> None:
+    def _cluster(
+        self, reports: RankedRows, mechanism: ReportMechanism, decoder: str
+    ) -> None:
         rng = self._rng()
         if decoder == "noise_aware":
-            found = fit_clusters(
+            fit = fit_clusters(
                 reports,
                 noise_of(mechanism),
                 self.n_components,
@@ -100,12 +103,12 @@ class PrivateTMM(PrivateMixture):
                 width=math.sqrt(self.alpha),
             )
             clusters = StudentClusters(
-                found.peak.weights,
-                found.centers,
-                found.width**2,
+                fit.peak.weights,
+                fit.centers,
+                fit.width**2,
                 float(self.nu),
             )
-            self.n_iter_ = found.iterations
+            self.n_iter_ = fit.iterations
             self._subsampled = subsampling(reports.shape[0])
         else:
             rows = baseline_rows(reports, decoder)
@@ -130,7 +133,7 @@ class PrivateTMM(PrivateMixture):
         )
 
     def _labelling(self) -> Label:
-        return Pulled(NearestCenter(self.means_), self.decoder_)
+        return PreparedLabel(NearestCenter(self.means_), self.decoder_)
 
     def _log_densities(self, rows: Array) -> Array:
         fitted = StudentClusters(self.weights_, self.means_, self.alpha_, self.nu_)

@@ -1,1 +1,1 @@
-"""Points and reports in files: read, perturbed, written, with what travels along."""
+"""Files of points, of local reports and of centres."""

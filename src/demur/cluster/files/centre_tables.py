@@ -1,4 +1,4 @@
-"""Centres of reports as a table: in the unit cube, and in the units of the points."""
+"""Tables of cluster centres, in the unit cube and in the units of the points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MODELS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Centres:
-    """Centres in the unit cube, their shares, and how they were found."""
+    """Cluster centres in the unit cube, their shares, and which decoder was used."""
 
     cube: Values
     weights: Values
@@ -41,12 +41,12 @@ def fit_centres(
     algorithm: str = "kmeans",
     *,
     decoder: str = "noise_aware",
-    seed: int | None = None,
+    random_state: int | None = None,
 ) -> Centres:
-    """Cluster reports; centres are ordered by their shares, the largest first."""
+    """The centres of local reports, ordered by their shares, the largest first."""
     if algorithm not in _MODELS:
         raise ValueError(f"algorithm must be one of {tuple(_MODELS)}")
-    model = _MODELS[algorithm](k, random_state=seed, decoder=str(decoder))
+    model = _MODELS[algorithm](k, random_state=random_state, decoder=str(decoder))
     model.fit_reports(reports)
     if algorithm == "kmeans":
         cube = np.asarray(model.cluster_centers_)
@@ -61,8 +61,8 @@ def fit_centres(
 def write_centres(path: Path, centres: Centres, metadata: ReportMetadata) -> None:
     """One row for each centre: `cluster`, `share`, the columns in original units.
 
-    Coordinates in the cube follow as `cube_<column>`; without bounds they are all there
-    is. A name that a column of the points has already gets a `_` behind it.
+    Coordinates in the cube follow as `cube_<column>`; without bounds there are no
+    others. A name that a column of the points already has gets a `_` behind it.
     """
     names: list[str] = []
     columns: list[Any] = []
@@ -70,18 +70,18 @@ def write_centres(path: Path, centres: Centres, metadata: ReportMetadata) -> Non
         names += metadata.columns
         columns += list(metadata.in_original_units(centres.cube).T)
     for name, column in zip(metadata.columns, centres.cube.T, strict=True):
-        names.append(_free(f"cube_{name}", names))
+        names.append(_unused(f"cube_{name}", names))
         columns.append(column)
-    ours = [_free("cluster", names), _free("share", names)]
+    added = [_unused("cluster", names), _unused("share", names)]
     columns = [np.arange(len(centres.cube)), centres.weights, *columns]
-    table = pa.table(columns, names=ours + names)
+    table = pa.table(columns, names=added + names)
     if kind_of(path) == "csv":
         pyarrow.csv.write_csv(table, path)
     else:
         pyarrow.parquet.write_table(table, path)
 
 
-def _free(name: str, taken: list[str]) -> str:
+def _unused(name: str, taken: list[str]) -> str:
     while name in taken:
         name += "_"
     return name

@@ -1,8 +1,7 @@
-"""Points from a Parquet or CSV file, batch by batch, in the unit cube and checked.
+"""Tables of points in Parquet or CSV files, read in batches, checked and scaled.
 
-Only the named columns are read; whatever else the file holds stays where it is. An
-error names a column, never a value: pyarrow's own messages quote the text of a cell,
-so they are replaced.
+Only the named columns are read. An error names a column, never a value: pyarrow's own
+messages quote the text of a cell, so they are replaced.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from demur.core import validate
 from demur.core.bounds import to_unit_cube
 
 Values = NDArray[np.float64]
@@ -32,18 +34,33 @@ _CSV_CELL = 256  # bytes for each column, so that a wide row fits into a block
 
 
 class Batch(NamedTuple):
-    """Some rows: points of the unit cube, and their names."""
+    """Some rows: points of the unit cube, and their ids."""
 
     points: Values
     row_ids: RowIds
 
 
+@dataclass(frozen=True, init=False)
 class PointTable:
-    """A file of points whose columns have public bounds.
+    """A Parquet or CSV file of points whose columns have public bounds.
 
-    `batches` may be called again: it reads the file anew, in the same batches as long
-    as the file is the same.
+    - `low`, `high`: public bounds, one number or one for each column. A value outside
+      is an error, or is moved to the nearest bound with `clip`.
+    - `columns`: the columns of the points; by default all but the id column.
+    - `id_column`: whole numbers, the ids of the rows; by default their positions.
+    - `space`: the name of the space of these points, in which radii are measured.
+
+    Only the schema is read at first. `batches` may be called again: it reads the file
+    anew, in the same batches as long as the file is the same.
     """
+
+    path: Path
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    columns: tuple[str, ...]
+    id_column: str | None
+    clip: bool
+    space: str
 
     def __init__(
         self,
@@ -54,20 +71,20 @@ class PointTable:
         columns: Sequence[str] | None = None,
         id_column: str | None = None,
         clip: bool = False,
+        space: str = "cube",
     ) -> None:
-        """Look at the schema alone; no row is read."""
-        self.path = Path(path)
+        """Check columns and bounds against the schema."""
+        validate.name(space=space)
+        given = {"path": Path(path), "id_column": id_column, "clip": clip}
+        for name, value in (given | {"space": space}).items():
+            object.__setattr__(self, name, value)
         if not self.path.is_file():
             raise ValueError(f"there is no file {self.path}. Nothing was spent.")
-        self._parquet = kind_of(self.path) == "parquet"
         with _no_cell_in_errors(self.path):
-            schema = self._schema()
-        self._width = len(schema.names)
-        self.id_column = id_column
-        self.columns = self._wanted(schema, columns)
-        self.low = self._sides("low", low)
-        self.high = self._sides("high", high)
-        self.clip = clip
+            schema = self._schema
+        object.__setattr__(self, "columns", self._wanted(schema, columns))
+        object.__setattr__(self, "low", self._sides("low", low))
+        object.__setattr__(self, "high", self._sides("high", high))
         # The bounds are checked here, before any row is read.
         to_unit_cube(np.zeros((1, self.dimension)), self.low, self.high)
 
@@ -78,7 +95,7 @@ class PointTable:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the file says it has; a CSV does not say."""
+        """The number of rows by the file's metadata; None for a CSV, which has none."""
         if not self._parquet:
             return None
         with pyarrow.parquet.ParquetFile(self.path) as file:
@@ -86,16 +103,16 @@ class PointTable:
 
     def batches(self) -> Iterator[Batch]:
         """Every row, once, in the file's order."""
-        place = 0
+        position = 0
         for table in self._raw():
             if not table.num_rows:
                 continue
             points = self._points(table)
             if self.id_column is None:
-                ids = np.arange(place, place + len(points), dtype=np.uint64)
+                ids = np.arange(position, position + len(points), dtype=np.uint64)
             else:
                 ids = _whole_numbers(self.id_column, table.column(self.id_column))
-            place += len(points)
+            position += len(points)
             yield Batch(points, ids)
 
     def _raw(self) -> Iterator[pa.RecordBatch]:
@@ -120,11 +137,16 @@ class PointTable:
             )
             with pyarrow.csv.open_csv(
                 self.path,
-                read_options=_csv_reading(self._width),
+                read_options=_csv_reading(len(self._schema.names)),
                 convert_options=options,
             ) as reader:
                 yield from reader
 
+    @property
+    def _parquet(self) -> bool:
+        return kind_of(self.path) == "parquet"
+
+    @cached_property
     def _schema(self) -> pa.Schema:
         if self._parquet:
             return pyarrow.parquet.read_schema(self.path)
@@ -136,7 +158,7 @@ class PointTable:
     ) -> tuple[str, ...]:
         names = list(schema.names)
         if columns is None and not self._parquet and any(map(_reads_as_number, names)):
-            # Its first line is somebody's record, and names of columns are public.
+            # The first line is somebody's record, and names of columns are public.
             raise ValueError(
                 f"the first line of {self.path.name} must name the columns; it holds"
                 " numbers. Add a line of names, or give --columns if these are names."
@@ -145,8 +167,8 @@ class PointTable:
         if columns is None:
             columns = [name for name in names if name != self.id_column]
         wanted = list(columns)
-        asked = wanted + ([] if self.id_column is None else [self.id_column])
-        missing = [name for name in asked if name not in names]
+        needed = wanted + ([] if self.id_column is None else [self.id_column])
+        missing = [name for name in needed if name not in names]
         if missing:
             shown = f"; it has {names[:12]}"
             if any(map(_reads_as_number, names)):
@@ -156,8 +178,10 @@ class PointTable:
                 " Nothing was spent."
             )
         if not wanted:
-            raise ValueError(f"{self.path.name} has no columns of points")
-        twice = [n for n in asked if asked.count(n) > 1 or names.count(n) > 1]
+            raise ValueError(
+                f"{self.path.name} has no columns of points. Nothing was spent."
+            )
+        twice = [n for n in needed if needed.count(n) > 1 or names.count(n) > 1]
         if twice:
             raise ValueError(f"column {twice[0]!r} occurs twice. Nothing was spent.")
         for name in wanted:
@@ -208,7 +232,7 @@ class PointTable:
 
 
 def kind_of(path: Path) -> str:
-    """parquet or csv, by the file's name."""
+    """ "parquet" or "csv", by the file's name."""
     match path.suffix.lower():
         case ".parquet" | ".pq":
             return "parquet"
@@ -246,20 +270,20 @@ def _whole_numbers(name: str, column: pa.Array) -> RowIds:
     if column.null_count or not pa.types.is_integer(column.type):
         raise ValueError(
             f"the id column {name!r} must hold whole numbers below 2^64, none missing;"
-            " leave --id-column out to name rows by their places. Nothing was released."
+            " leave --id-column out to take their positions. Nothing was released."
         )
-    found = column.to_numpy(zero_copy_only=False)
-    if (found < 0).any():
+    ids = column.to_numpy(zero_copy_only=False)
+    if (ids < 0).any():
         raise ValueError(
             f"the id column {name!r} must not hold negative numbers."
             " Nothing was released."
         )
-    return np.asarray(found, dtype=np.uint64)
+    return np.asarray(ids, dtype=np.uint64)
 
 
 @contextmanager
 def _no_cell_in_errors(path: Path) -> Iterator[None]:
-    """pyarrow quotes the cell that it cannot read; ours names the file alone."""
+    """Replace errors of pyarrow, which quote a cell, by ones that name the file."""
     try:
         yield
     except pa.ArrowException as error:

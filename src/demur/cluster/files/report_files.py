@@ -1,4 +1,4 @@
-"""Files of reports: written aside and renamed, read back with their mechanism."""
+"""Files of local reports: written whole or not at all, read with their mechanism."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ RowIds = NDArray[np.uint64]
 
 
 def sidecar(path: Path) -> Path:
-    """The file beside a CSV of reports that says what they are."""
+    """The metadata file beside a CSV of reports."""
     return path.with_name(path.name + ".json")
 
 
 class ReportWriter:
-    """Batches of reports into one file that appears whole or not at all.
+    """Writes batches of reports into one file that appears whole or not at all.
 
     What is written lies aside (`.NAME.*.partial`) until `finish` moves it to its name;
     an exception removes it. Only a killed process leaves the part it had written,
@@ -43,7 +43,7 @@ class ReportWriter:
         self.path = path
         self._metadata = metadata
         self._overwrite = overwrite
-        self._kept = False
+        self._keep_aside = False
         self._csv = kind_of(path) == "csv"
         names = list(metadata.columns)
         types = [pa.float64()] * len(names)
@@ -64,7 +64,7 @@ class ReportWriter:
         try:
             self._writer = make(self._file, self._schema)
             if self._csv:  # a trial: its name is longer, and by `finish` all is paid
-                self._words_aside().unlink()
+                self._metadata_aside().unlink()
         except BaseException:  # a full disk: it writes the header at once
             self._file.close()
             self._aside.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class ReportWriter:
         return self
 
     def write(self, values: Values, row_ids: RowIds) -> None:
-        """One more batch."""
+        """Write the next batch."""
         arrays = [pa.array(column) for column in values.T]
         if self._metadata.id_column is not None:
             arrays.insert(0, pa.array(row_ids))
@@ -81,19 +81,19 @@ class ReportWriter:
         self._file.flush()
 
     def finish(self) -> None:
-        """Everything is durable, and then under its name.
+        """Make everything durable, then move it to its name.
 
-        Without `overwrite` a file that is there already stays, whoever made it. It must
-        be the very same, as that of a job killed right after this step is; another one
-        is a FileExistsError, and no name is taken.
+        Without `overwrite` an existing file stays. If it is the very same, as that of a
+        job killed right after this step is, that is fine; any other is a
+        FileExistsError, and nothing gets a name.
         """
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         files = [(self._aside, self.path)]
-        if self._csv:  # no reports without the words that go with them: those first
-            files.insert(0, (self._words_aside(), sidecar(self.path)))
+        if self._csv:  # the metadata first: no reports without them
+            files.insert(0, (self._metadata_aside(), sidecar(self.path)))
         try:
             name_all(files, replace=self._overwrite)
         finally:
@@ -101,12 +101,12 @@ class ReportWriter:
                 aside.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
-    def _words_aside(self) -> Path:
+    def _metadata_aside(self) -> Path:
         return written_aside(sidecar(self.path), self._metadata.to_text())
 
     def keep(self) -> Path:
-        """What lies aside stays there, although its name is taken."""
-        self._kept = True
+        """Keep what lies aside, because its name is taken; the path of it."""
+        self._keep_aside = True
         return self._aside
 
     def __exit__(
@@ -119,12 +119,12 @@ class ReportWriter:
             with suppress(Exception):
                 self._writer.close()
             self._file.close()
-        if not self._kept:
+        if not self._keep_aside:
             self._aside.unlink(missing_ok=True)
 
 
 class ReportFile(NamedTuple):
-    """Reports and what travelled with them."""
+    """Local reports and their metadata, as read from a file."""
 
     reports: Reports
     metadata: ReportMetadata
@@ -136,29 +136,29 @@ def read_reports(
     epsilon: float | None = None,
     L: float | str | None = None,
 ) -> ReportFile:
-    """Reports with the mechanism that made them.
+    """Local reports from a file, with the mechanism that drew them.
 
-    `epsilon` and `L` are for files that do not say; where the file says something else
-    it is an error.
+    `epsilon` and `L` are for files without metadata; where a file has them, other
+    values are an error.
     """
-    place = Path(path)
-    if not place.is_file():
-        raise ValueError(f"there is no file {place}")
-    text = _metadata_text(place)
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}")
+    text = _metadata_text(file)
     metadata = None if text is None else ReportMetadata.from_text(text)
     try:
-        table = _read(place, metadata)
+        table = _read(file, metadata)
     except pa.ArrowException as error:
-        raise ValueError(f"{place.name} cannot be read as a table: {error}") from error
+        raise ValueError(f"{file.name} cannot be read as a table: {error}") from error
     if metadata is None:
-        metadata = _told(place, list(table.column_names), epsilon, L)
+        metadata = _metadata_given(file, list(table.column_names), epsilon, L)
     else:
-        _must_agree(place, metadata.mechanism, epsilon, L)
+        _must_agree(file, metadata.mechanism, epsilon, L)
     missing = [name for name in metadata.columns if name not in table.column_names]
     if missing:
-        raise ValueError(f"{place.name} lacks the columns {missing[:5]}")
+        raise ValueError(f"{file.name} lacks the columns {missing[:5]}")
     if table.num_rows == 0:
-        raise ValueError(f"{place.name} holds no reports")
+        raise ValueError(f"{file.name} holds no reports")
     values = np.column_stack([_numbers(table, n) for n in metadata.columns])
     ids = np.arange(len(values), dtype=np.uint64)
     if metadata.id_column in table.column_names:
@@ -166,54 +166,54 @@ def read_reports(
     try:
         reports = Reports(values, ids, metadata.mechanism)
     except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from error
+        raise ValueError(f"{file.name}: {error}") from error
     return ReportFile(reports, metadata)
 
 
-def _metadata_text(place: Path) -> str | None:
+def _metadata_text(file: Path) -> str | None:
     try:
-        if kind_of(place) == "csv":
-            beside = sidecar(place)
+        if kind_of(file) == "csv":
+            beside = sidecar(file)
             return beside.read_text() if beside.is_file() else None
-        kept = (pyarrow.parquet.read_schema(place).metadata or {}).get(SCHEMA_KEY)
-        return kept.decode() if kept is not None else None
+        stored = (pyarrow.parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
+        return stored.decode() if stored is not None else None
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise ValueError(f"{place.name} cannot be read as a table: {error}") from error
+        raise ValueError(f"{file.name} cannot be read as a table: {error}") from error
 
 
-def _read(place: Path, metadata: ReportMetadata | None) -> pa.Table:
-    if kind_of(place) == "parquet":
-        return pyarrow.parquet.read_table(place)
+def _read(file: Path, metadata: ReportMetadata | None) -> pa.Table:
+    if kind_of(file) == "parquet":
+        return pyarrow.parquet.read_table(file)
     types = {name: pa.float64() for name in metadata.columns} if metadata else {}
     if metadata and metadata.id_column is not None:
         types[metadata.id_column] = pa.uint64()
     options = pyarrow.csv.ConvertOptions(column_types=types)
-    return pyarrow.csv.read_csv(place, convert_options=options)
+    return pyarrow.csv.read_csv(file, convert_options=options)
 
 
-def _told(
-    place: Path, columns: list[str], epsilon: float | None, L: float | str | None
+def _metadata_given(
+    file: Path, columns: list[str], epsilon: float | None, L: float | str | None
 ) -> ReportMetadata:
     if epsilon is None or L is None:
         raise ValueError(
-            f"{place.name} does not say how its reports were made: give --epsilon and"
-            " --L, exactly as the clients had them"
+            f"{file.name} has no metadata about its mechanism: give --epsilon and --L,"
+            " exactly as the clients had them"
         )
     return ReportMetadata(BPM(epsilon, L, len(columns)), tuple(columns))
 
 
 def _must_agree(
-    place: Path, kept: BPM, epsilon: float | None, L: float | str | None
+    file: Path, stored: BPM, epsilon: float | None, L: float | str | None
 ) -> None:
-    told = BPM(
-        kept.epsilon if epsilon is None else epsilon,
-        kept.L if L is None else L,
-        kept.dimension,
+    given = BPM(
+        stored.epsilon if epsilon is None else epsilon,
+        stored.L if L is None else L,
+        stored.dimension,
     )
-    if told != kept:
+    if given != stored:
         raise ValueError(
-            f"{place.name} was made with epsilon {kept.epsilon:g} and L {kept.L:g};"
-            f" got epsilon {told.epsilon:g} and L {told.L:g}. Leave them out."
+            f"{file.name} was made with epsilon {stored.epsilon:g} and L {stored.L:g};"
+            f" got epsilon {given.epsilon:g} and L {given.L:g}. Leave them out."
         )
 
 
@@ -223,12 +223,12 @@ def _column(table: pa.Table, name: str) -> NDArray[Any]:
     column = table.column(name)
     if column.null_count:
         raise ValueError(f"column {name!r} has missing values")
-    found: NDArray[Any] = column.to_numpy()
-    return found
+    values: NDArray[Any] = column.to_numpy()
+    return values
 
 
 def _numbers(table: pa.Table, name: str) -> Values:
-    found = _column(table, name)
-    if found.dtype.kind not in "iuf":
-        raise ValueError(f"column {name!r} must hold numbers; got {found.dtype}")
-    return np.asarray(found, dtype=np.float64)
+    values = _column(table, name)
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"column {name!r} must hold numbers; got {values.dtype}")
+    return np.asarray(values, dtype=np.float64)

@@ -1,30 +1,36 @@
-"""A file of points into a file of reports: paid once, drawn batch by batch.
+"""Report jobs: a file of points into a file of local reports, paid for once.
 
-Two passes. The first checks every row and takes a digest of all of them, and of each
-batch; then one entry is charged, bound to that digest; the second pass reads the file
-again, and draws a batch only if it is the very batch of the first pass. So noise never
-meets other data than those it was paid for, even if the file changes meanwhile.
+There are two passes. The first checks every row and takes a digest of all of them, and
+of each batch; then one entry is charged, bound to that digest. The second pass reads
+the file again, and draws a batch only if it is the same batch as in the first pass. So
+noise is drawn for the data that were paid for and for no other, even if the file
+changes meanwhile.
 
 Memory holds one batch. A row's report is a function of (entry key, row id, point), so
-batches leave no trace in the result, and a job that was killed and is started again
+the result does not depend on batches, and a job that was killed and is started again
 with its idempotency key gives the same reports and pays nothing more. Row ids that
-are not in increasing order take 8 bytes a row more, to see that none occurs twice.
+are not in increasing order take 8 bytes a row more, to check that none occurs twice.
 
-The order at the end: file durable, under its name, entry committed (its key wiped). A
-crash in between can be taken up again; nothing is lost in any order of events. A job
-that was charged before may find its own output there: it draws again, and what is there
-must be the same to the last byte. So it can finish, and never replaces another's file.
+The order at the end: the file is durable, it gets its name, the entry is committed (its
+key wiped). A job that crashed in between can be taken up again, and nothing is lost in
+any order of events. A job that was charged before may find its own output there: it
+draws again, and what is there must be the same to the last byte. So it can finish, and
+never replaces another's file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demur.cluster.errors import InputChanged as InputChanged
-from demur.cluster.files.point_survey import Digest, Progress, Survey, survey
+from demur.cluster.errors import InputChanged
+from demur.cluster.files.checked_points import (
+    CheckedPoints,
+    FileDigest,
+    Progress,
+    check_points,
+)
 from demur.cluster.files.point_tables import PointTable, kind_of
 from demur.cluster.files.report_files import ReportWriter, sidecar
 from demur.cluster.files.report_metadata import ReportMetadata
@@ -38,7 +44,7 @@ from demur.mechanisms.bpm.table import make_table
 
 @dataclass(frozen=True)
 class MadeReports:
-    """Where the reports are, what travels with them, and the entry that paid."""
+    """The file of local reports, its metadata, and the entry that paid."""
 
     path: Path
     metadata: ReportMetadata
@@ -46,45 +52,40 @@ class MadeReports:
 
 
 def make_reports(
-    path: str | os.PathLike[str],
+    table: PointTable,
     output: str | os.PathLike[str],
     *,
     epsilon: float,
     L: float | str,
-    low: float | Sequence[float],
-    high: float | Sequence[float],
-    columns: Sequence[str] | None = None,
-    id_column: str | None = None,
-    clip: bool = False,
     ledger: Ledger | None = None,
     label: str | None = None,
-    space: str = "cube",
     idempotency_key: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     source: Source | None = None,
 ) -> MadeReports:
-    """Perturb every row of the file `path` with BPM, and write reports to `output`.
+    """Perturb every row of `table` with BPM, and write local reports to `output`.
 
-    `low` and `high` are public bounds, one number or one for each column; a value
-    outside is an error, or moved to the bound with `clip`. `progress` is told (pass,
-    rows done, rows in all if known). `source` is where the noise comes from: the
-    operating system, or for tests a `Seeded` source.
+        make_reports(PointTable("people.csv", low=0.0, high=100.0), "reports.parquet",
+                     epsilon=4.0, L="auto", ledger=ledger)
+
+    An output that exists is refused, or replaced with `overwrite`. `progress` is called
+    with (pass, rows done, rows in all if known). `source` is where the noise comes
+    from: the operating system, or, in tests, a `Seeded` source.
     """
-    table = PointTable(
-        path, low=low, high=high, columns=columns, id_column=id_column, clip=clip
-    )
+    if not isinstance(table, PointTable):
+        raise TypeError(
+            "table must be a PointTable, as PointTable(path, low=0.0, high=1.0); got"
+            f" {type(table).__name__}. Nothing was spent."
+        )
     bpm = BPM(epsilon, L, table.dimension)
+    begun = _charged_before(ledger, idempotency_key)
     job = ReportJob.prepare(
-        table,
-        output,
-        bpm,
-        space=space,
-        overwrite=overwrite,
-        begun=_charged_before(ledger, idempotency_key),
-        progress=progress,
+        table, output, bpm, overwrite=overwrite, begun=begun, progress=progress
     )
-    return job.run(ledger, label=label, idempotency_key=idempotency_key, source=source)
+    return job.run(
+        ledger=ledger, label=label, idempotency_key=idempotency_key, source=source
+    )
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class ReportJob:
     path: Path
     metadata: ReportMetadata
     overwrite: bool
-    _found: Survey
-    _tell: Progress
+    _checked: CheckedPoints
+    _progress: Progress
 
     @classmethod
     def prepare(
@@ -105,17 +106,16 @@ class ReportJob:
         output: str | os.PathLike[str],
         bpm: BPM,
         *,
-        space: str = "cube",
         overwrite: bool = False,
         begun: bool = False,
         progress: Progress | None = None,
     ) -> ReportJob:
-        """The first pass, after everything that can be refused without it.
+        """The job after its first pass; whatever can be refused earlier is.
 
-        An output that is there is refused, unless the job was `begun` (charged before):
+        An output that exists is refused, unless the job was `begun` (charged before):
         then `run` finds out whether it is the job's own.
         """
-        path = _free(Path(output), table.path, may_exist=overwrite or begun)
+        path = _writable(Path(output), table.path, may_exist=overwrite or begun)
         metadata = ReportMetadata(
             bpm,
             table.columns,
@@ -123,17 +123,17 @@ class ReportJob:
             table.high,
             table.clip,
             table.id_column,
-            space,
+            table.space,
         )
-        bpm.declaration(space)
+        bpm.declaration(table.space)
         make_table(bpm.epsilon, bpm.L, bpm.dimension)
         tell = progress or (lambda what, done, total: None)
-        return cls(table, path, metadata, overwrite, survey(table, tell), tell)
+        return cls(table, path, metadata, overwrite, check_points(table, tell), tell)
 
     def run(
         self,
-        ledger: Ledger | None,
         *,
+        ledger: Ledger | None = None,
         label: str | None = None,
         idempotency_key: str | None = None,
         source: Source | None = None,
@@ -144,17 +144,16 @@ class ReportJob:
                 "an idempotency key needs a ledger that lasts: without one a second run"
                 " cannot know of the first. Nothing was spent."
             )
-        bpm, digest = self.metadata.mechanism, self._found.digest
-        declared = bpm.declaration(self.metadata.space)
-        ledger = bpm.ledger_for(ledger, self.metadata.space)
+        bpm, space = self.metadata.mechanism, self.metadata.space
+        ledger = bpm.ledger_for(ledger, space)
         # The output is opened first: a place that cannot be written to costs nothing.
         with ReportWriter(self.path, self.metadata, overwrite=self.overwrite) as writer:
             if not (self.overwrite or _charged_before(ledger, idempotency_key)):
-                _free(self.path, self.table.path, may_exist=False)
+                _writable(self.path, self.table.path, may_exist=False)
             payment = ledger.paid(
-                declared,
-                label=label or f"reports of {self.table.path.stem}"[:200],
-                digest=digest,
+                bpm.declaration(space),
+                label=label or f"local reports of {self.table.path.stem}"[:200],
+                digest=self._checked.digest,
                 idempotency_key=idempotency_key,
                 source=source,
             )
@@ -162,12 +161,12 @@ class ReportJob:
             released = self._perturb(bpm, self._noise_key(payment), entry, writer)
             try:
                 writer.finish()
-            except FileExistsError as taken:
+            except FileExistsError as error:
                 if idempotency_key is not None:  # nothing is lost: it can be repeated
-                    raise _taken(taken, entry, None) from None
-                left = writer.keep()
+                    raise _name_taken(error, entry, None) from None
+                aside = writer.keep()
                 payment.commit(released)
-                raise _taken(taken, entry, left) from None
+                raise _name_taken(error, entry, aside) from None
         payment.commit(released)
         return MadeReports(self.path, self.metadata, entry)
 
@@ -182,10 +181,11 @@ class ReportJob:
     def _perturb(
         self, bpm: BPM, key: NoiseKey, entry: Entry, writer: ReportWriter
     ) -> str:
-        """Every batch, while it is the one that was paid for; the reports' digest."""
-        released = Digest("reports", bpm.dimension)
-        expected = iter(self._found.batches)
-        self._tell("perturbing", 0, self._found.rows)
+        """Draw and write every batch that was paid for; the digest of the reports."""
+        read = FileDigest("points", bpm.dimension)
+        released = FileDigest("reports", bpm.dimension)
+        expected = iter(self._checked.batches)
+        self._progress("perturbing", 0, self._checked.rows)
         for batch in self.table.batches():
             try:
                 values = bpm.apply(
@@ -197,9 +197,11 @@ class ReportJob:
             except NotPaidFor:
                 raise _changed(self.table.path, entry) from None
             writer.write(values, batch.row_ids)
+            read.add(batch.points, batch.row_ids)
             released.add(values, batch.row_ids)
-            self._tell("perturbing", released.rows, self._found.rows)
-        if next(expected, None) is not None:
+            self._progress("perturbing", released.rows, self._checked.rows)
+        # Batches that are missing, or rows in another order.
+        if read.text() != self._checked.digest:
             raise _changed(self.table.path, entry)
         return released.text()
 
@@ -211,18 +213,18 @@ def _charged_before(ledger: Ledger | None, idempotency_key: str | None) -> bool:
     return ledger.find(idempotency_key) is not None
 
 
-def _free(output: Path, source: Path, *, may_exist: bool) -> Path:
-    """The output's place, if it may be written to."""
-    if output.exists() and output.samefile(source):
+def _writable(output: Path, table: Path, *, may_exist: bool) -> Path:
+    """The path of the output, if it may be written to."""
+    if output.exists() and output.samefile(table):
         raise ValueError(
             "the output must not be the input: the points would be lost."
             " Nothing was spent."
         )
     written = [output, sidecar(output)] if kind_of(output) == "csv" else [output]
-    for place in written:
-        if os.path.lexists(place) and not (may_exist and place.is_file()):
+    for path in written:
+        if os.path.lexists(path) and not (may_exist and path.is_file()):
             raise ValueError(
-                f"{place} exists already; --overwrite replaces a file."
+                f"{path} exists already; --overwrite replaces a file."
                 " Nothing was spent."
             )
     if not output.parent.is_dir():
@@ -230,24 +232,23 @@ def _free(output: Path, source: Path, *, may_exist: bool) -> Path:
     return output
 
 
-def _taken(found: FileExistsError, entry: Entry, left: Path | None) -> ValueError:
-    paid = f"entry {entry.sequence} is paid for"
-    if left is not None:
-        kept = f"{paid}, and its reports are in {left.name} beside it."
+def _name_taken(error: FileExistsError, entry: Entry, aside: Path | None) -> ValueError:
+    if aside is not None:
+        then = f"and its reports are in {aside.name} beside it."
     else:
-        kept = (
-            f"{paid}. Move that file away and run the same again, or with --overwrite:"
-            " it makes its reports and pays nothing more."
+        then = (
+            "and no reports were written: move that file away and run the same again,"
+            " or with --overwrite, which pays nothing more."
         )
     return ValueError(
-        f"{found.filename} exists and holds something else than this job's reports; it"
-        f" stays as it is. {kept[0].upper()}{kept[1:]}"
+        f"{error.filename} exists and holds something else than this job's reports; it"
+        f" was not replaced. Entry {entry.sequence} is paid for, {then}"
     )
 
 
 def _changed(path: Path, entry: Entry) -> InputChanged:
     return InputChanged(
-        f"{path.name} changed while it was read: what was paid for is not what is"
-        f" there now. Nothing was released; entry {entry.sequence} stays spent, and"
-        " pays for the first file if that comes back under the same idempotency key."
+        f"{path.name} changed while it was read, so it is not what was paid for."
+        f" Nothing was released, and entry {entry.sequence} stays spent: it pays for"
+        " the first file if that comes back under the same idempotency key."
     )

@@ -1,7 +1,7 @@
-"""What travels with a file of reports, so that a server needs no flags: all public.
+"""Metadata of a file of local reports, so that a server needs no flags: all public.
 
-In Parquet it lies in the schema's metadata, beside a CSV in a file of its own
-(`reports.csv.json`). Column names, bounds, epsilon and L are public; nothing in it is
+In Parquet they are in the schema's metadata, beside a CSV in a file of their own
+(`reports.csv.json`). Column names, bounds, epsilon and L are public; nothing in them is
 computed from the points.
 """
 
@@ -69,12 +69,12 @@ class ReportMetadata:
     def in_original_units(self, cube: ArrayLike) -> NDArray[np.float64]:
         """Points of the unit cube in the units of the public box."""
         if self.low is None or self.high is None:
-            raise ValueError("these reports carry no bounds: centres stay in the cube")
+            raise ValueError("these reports have no bounds: centres stay in the cube")
         low, high = np.array(self.low), np.array(self.high)
         return low + np.asarray(cube, dtype=np.float64) * (high - low)
 
     def to_text(self) -> str:
-        """JSON of one line; floats come back exactly."""
+        """The metadata as one line of JSON; floats come back exactly."""
         L = self.mechanism.L
         return json.dumps(
             {
@@ -94,11 +94,11 @@ class ReportMetadata:
 
     @classmethod
     def from_text(cls, text: str) -> ReportMetadata:
-        """What `to_text` wrote; anything else is a ValueError."""
+        """The metadata that `to_text` wrote; anything else is a ValueError."""
         try:
             data: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError("the reports' metadata are damaged: no JSON") from error
+            raise ValueError("the reports' metadata are damaged: not JSON") from error
         if (
             not isinstance(data, dict)
             or data.get("format") != _FORMAT

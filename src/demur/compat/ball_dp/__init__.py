@@ -1,9 +1,9 @@
 """The interface of `quantbayes.ball_dp`, over demur's engine, mechanism and ledger.
 
-Change the import lines and keep the code. What behaves differently, and why, stands in
-`docs/compat_ball_dp.md`; the short form: noise comes from the operating system and is
-recorded before it is drawn, `sigma_method="classic"` above epsilon 1 raises, heads are
-trained in float64, and a release names what it is conditional on.
+Change the import lines and keep the code. `docs/compat_ball_dp.md` lists what behaves
+differently, and why. In short: noise comes from the operating system and is recorded
+before it is drawn, `sigma_method="classic"` above epsilon 1 raises, heads are trained
+in float64, and a release names what it is conditional on.
 """
 
 from demur.compat.ball_dp.adjacency import BallAdjacency as BallAdjacency

@@ -1,4 +1,4 @@
-"""Which two records count as neighbours."""
+"""Neighbouring records: those at most r apart."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demur.core.adjacency import Ball
 class BallAdjacency:
     """Two records are neighbours when `dist` puts them at most `r` apart.
 
-    The label is no part of it, and every bound of this package holds between records
-    of the same label only: `unit` says so, `is_neighbor_record` cannot.
+    The label is not compared, and every bound of this package holds between records of
+    the same label only: `unit` states that, `is_neighbor_record` cannot.
 
     >>> from demur.compat.ball_dp.metrics import l2_dist
     >>> BallAdjacency(l2_dist, 0.5).is_neighbor_record([0.0], [0.4])

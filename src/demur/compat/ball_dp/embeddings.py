@@ -1,4 +1,4 @@
-"""Bundles of embeddings, and files of them that execute nothing."""
+"""Bundles of embeddings, and npz files of them that are read without pickle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def embed_torch_dataloaders(
     l2_clip_norm: float | None = None,
     encode_fn: Callable[..., Any] | None = None,
 ) -> EmbeddingBundle:
-    """Embed two loaders of (x, y) with a public encoder; float32 rows, int64 labels.
+    """Embeddings of two loaders of (x, y), by a public encoder; float32, int64 labels.
 
     Normalise or clip here, and the norm bound is public and enforced.
     """
@@ -53,9 +53,9 @@ def embed_torch_dataloaders(
     Ztr, ytr, of_train = embed_torch_loader(loader=train_loader, **options)
     Zte, yte, of_test = embed_torch_loader(loader=test_loader, **options)
     meta = {key: of_train[key] for key in ("l2_normalize", "l2_clip_norm", "device")}
-    for side, found in (("Ztr", of_train), ("Zte", of_test)):
-        meta |= {f"{side}_shape": found["Z_shape"]}
-        meta |= {f"{side}_max_norm": found["Z_max_norm"]}
+    for side, described in (("Ztr", of_train), ("Zte", of_test)):
+        meta |= {f"{side}_shape": described["Z_shape"]}
+        meta |= {f"{side}_max_norm": described["Z_max_norm"]}
     return EmbeddingBundle(Ztr, ytr, Zte, yte, meta)
 
 
@@ -68,7 +68,7 @@ def embed_torch_loader(
     l2_clip_norm: float | None = None,
     encode_fn: Callable[..., Any] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, object]]:
-    """Embed one loader of (x, y): rows, labels, and how they were made."""
+    """Embeddings of one loader of (x, y): rows, labels, and how they were computed."""
     Z, _, y, used = torch.embed(
         loader,
         encoder,
@@ -93,7 +93,7 @@ def embed_torch_loader_aug_pairs(
 ) -> tuple[
     NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], dict[str, object]
 ]:
-    """Embed each input and its augmentation: two sets of rows, labels, and how."""
+    """Embeddings of each input and of its augmentation, labels, and how."""
     Z, augmented, y, used = torch.embed(
         loader,
         encoder,

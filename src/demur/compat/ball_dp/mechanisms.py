@@ -1,4 +1,4 @@
-"""Calibration and noise."""
+"""Gaussian noise: its calibration, and an array with noise added."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def add_gaussian_noise(
     accepted and ignored, unless it is `demur.Seeded`, whose noise is NOT PRIVATE.
 
     Noise alone is no promise. With a `ledger`, say in `sensitivity` how far `x` moves
-    at which unit. Without, it is recorded in memory as what it certainly is: Gaussian
-    noise over the distance between two arrays.
+    at which unit. Without one the release is recorded in memory as Gaussian noise over
+    the distance between two arrays.
     """
     validate.positive(sigma=sigma)
     array = np.asarray(x)
@@ -65,7 +65,7 @@ def add_gaussian_noise(
             " moves at the units of the ledger. Nothing was spent."
         )
     if ledger is None:
-        # Arrays one sigma apart: mu = 1, and the grid makes it a trifle more.
+        # Arrays one sigma apart: mu = 1, and a little more for the grid.
         unit = Ball(sigma, space=_ITSELF)
         sensitivity = {unit: float(sigma)}
         ledger = Ledger(Budget(5.0, 1e-6), unit=unit)

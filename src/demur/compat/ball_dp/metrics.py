@@ -35,12 +35,12 @@ def maybe_l2_normalize(
 
     The norm of every row is at most 1 in its own dtype, rounding included. `eps` is
     accepted and unused: rows of zeros are handled as such. A radius measured before
-    normalising says nothing after it.
+    normalising does not hold after it.
     """
-    kept = _floating(Z)
+    rows = _floating(Z)
     if not enabled:
-        return kept
-    return _cast_inside(bounds.normalize_rows(kept).data, 1.0, kept.dtype)
+        return rows
+    return _cast_inside(bounds.normalize_rows(rows).data, 1.0, rows.dtype)
 
 
 def clip_l2_rows(
@@ -54,8 +54,8 @@ def clip_l2_rows(
     array([[0.6, 0.8]])
     """
     validate.positive(max_norm=max_norm)
-    kept = _floating(Z)
-    return _cast_inside(bounds.clip_rows(kept, max_norm).data, max_norm, kept.dtype)
+    rows = _floating(Z)
+    return _cast_inside(bounds.clip_rows(rows, max_norm).data, max_norm, rows.dtype)
 
 
 def _floating(values: ArrayLike) -> NDArray[np.floating[Any]]:

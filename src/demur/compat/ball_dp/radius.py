@@ -1,9 +1,9 @@
-"""Radii from within-class distances: what they are worth depends on whose data it is.
+"""Radii from within-class distances, and a private quantile.
 
-A radius read off private data is itself a release, and one without noise. The functions
-here compute it as the original does and remember it: a release at such a radius says
-that it is conditional. Pass `public=True` where the data are public, or use
-`demur.convex.sensitivity.radius`, which pays.
+A radius read off private data is itself a release, without noise. The functions here
+compute it as the original does and remember it: a release at such a radius says that it
+is conditional. Pass `public=True` where the data are public, or use
+`demur.convex.private_radius`, which pays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from demur.compat.ball_dp.releases import Rng, remember_estimated, source_of
 from demur.convex.sensitivity import radius
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne, Unit
+from demur.core.bounds import real_array
 from demur.core.digest import digest_of_array
 from demur.core.errors import NotPrivate
 from demur.ledger import Ledger, ledger_for
@@ -63,7 +64,7 @@ def within_class_nn_distances(
     """
     validate.count(num_classes=num_classes)
     return radius.within_class_nn_distances(
-        Z, y, num_classes=num_classes, per_class=per_class, seed=seed
+        Z, y, num_classes=num_classes, per_class=per_class, random_state=seed
     ).astype(np.float32)
 
 
@@ -111,36 +112,46 @@ def compute_radius_policy(
     that no row is longer than B_public (1 + bound_tol); "max" and "quantile" read B off
     the data, which bounds nothing.
     """
-    found = radius.compute_radius_policy(
+    norm: dict[str, float | None] = {"norm_quantile": 1.0}
+    if B_mode == "public":
+        if B_public is None:
+            raise ValueError("B_mode='public' needs B_public, the public norm bound")
+        tolerance = bound_tol if check_public_bound else None
+        norm = {"norm_bound": B_public, "tolerance": tolerance}
+    elif B_mode == "quantile":
+        norm = {"norm_quantile": B_quantile}
+    elif B_mode != "max":
+        raise ValueError(
+            f"B_mode must be 'public', 'max' or 'quantile'; got {B_mode!r}"
+        )
+    policy = radius.compute_radius_policy(
         Ztr,
         ytr,
-        percentiles=percentiles,
-        nn_sample_per_class=nn_sample_per_class,
-        seed=seed,
-        B_mode=B_mode,
-        B_public=B_public,
-        B_quantile=B_quantile,
-        check_public_bound=check_public_bound,
-        bound_tol=bound_tol,
         public=True,
+        percentiles=percentiles,
+        per_class=nn_sample_per_class,
+        random_state=seed,
+        **norm,
     )
     if not public:
-        remember_estimated(found.r_values.values())
+        remember_estimated(policy.radii.values())
         if B_mode != "public":
-            remember_estimated([found.r_std])
+            remember_estimated([policy.same_label_radius])
+    B = policy.bound.value
+    holds = B_mode == "public" and policy.largest_norm <= B * (1.0 + bound_tol)
     return RadiusPolicy(
-        r_values=found.r_values,
-        percentiles=found.percentiles,
-        nn_sample_per_class=found.nn_sample_per_class,
-        B_mode=found.B_mode,
+        r_values=policy.radii,
+        percentiles=tuple(float(p) for p in percentiles),
+        nn_sample_per_class=nn_sample_per_class,
+        B_mode=B_mode,
         B_public=None if B_public is None else float(B_public),
         B_quantile=float(B_quantile),
-        B=found.B,
-        r_std=found.r_std,
-        max_norm=found.max_norm,
+        B=B,
+        r_std=policy.same_label_radius,
+        max_norm=policy.largest_norm,
         bound_tol=float(bound_tol),
-        bound_check_passed=found.bound_check_passed and B_mode == "public",
-        nn_dists_summary=found.nn_dists_summary,
+        bound_check_passed=holds,
+        nn_dists_summary=policy.distances,
         estimated=not public,
     )
 
@@ -159,9 +170,9 @@ def dp_quantile_exponential_mechanism(
     """A quantile of `values`, eps-DP, chosen from a public `grid`; refused without one.
 
     The original chooses among the values themselves: its answer is somebody's value
-    verbatim, and values that only one of two worlds holds tell them apart at no
-    epsilon. Here candidates are fixed in advance, and the score of one is how many
-    values it is away from the quantile.
+    verbatim, and a value that only one of two neighbouring datasets has tells them
+    apart at no epsilon. Here candidates are fixed in advance, and the score of a
+    candidate is the number of values between it and the quantile.
 
     It is eps-DP where one record changes one value. A record changes many
     nearest-neighbour distances: for those use `demur.convex.private_radius`.
@@ -175,9 +186,9 @@ def dp_quantile_exponential_mechanism(
         )
     validate.positive(eps=eps)
     validate.open_probability(quantile=quantile)
-    candidates = np.sort(np.asarray(grid, dtype=np.float64).reshape(-1))
-    seen = np.asarray(values, dtype=np.float64).reshape(-1)
-    for name, array in (("grid", candidates), ("values", seen)):
+    candidates = np.sort(real_array("grid", grid).reshape(-1))
+    numbers = real_array("values", values).reshape(-1)
+    for name, array in (("grid", candidates), ("values", numbers)):
         if not array.size or not np.isfinite(array).all():
             raise ValueError(
                 f"{name} must hold at least one number, all finite. Nothing was spent."
@@ -191,10 +202,12 @@ def dp_quantile_exponential_mechanism(
         unprotected=("the number of values",),
         assumptions=("one record changes one value", "the grid is public"),
     )
-    digest = digest_of_array(seen)
     with ledger_for(ledger, mechanism.declaration()).paid(
-        mechanism, label=label, digest=digest, source=source_of(rng)
+        mechanism,
+        label=label,
+        digest=mechanism.digest(numbers),
+        source=source_of(rng),
     ) as payment:
-        answer = mechanism.apply(seen, payment.key, digest)
+        answer = mechanism.apply(numbers, payment.key)
         payment.released(digest_of_array(np.array([answer])))
     return answer

@@ -1,8 +1,8 @@
-"""How every release of this package leaves: priced, recorded, then drawn.
+"""The release of a vector with Gaussian noise, for every function of this package.
 
 The original adds NumPy noise to the parameters. Here the same call declares its
-sensitivity as a curve over the radius, charges a ledger (one of its own in memory,
-where none is given) and draws from the operating system on an integer grid.
+sensitivity as a curve over the radius, charges a ledger (one in memory, where none is
+given) and draws from the operating system on an integer grid.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.convex.release import head_ledger
+from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
 from demur.core import validate
 from demur.core.accounting import calibrate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource
 from demur.core.entropy import OsEntropy, Seeded, Source
 from demur.core.entry import Entry
+from demur.core.promise import Promise
 from demur.core.rounding import up
 from demur.core.sensitivity import Sensitivity
 from demur.ledger import Ledger
@@ -33,15 +34,20 @@ SigmaMethod: TypeAlias = Literal["classic", "analytic"]
 Rng: TypeAlias = np.random.Generator | np.random.RandomState | Source | int | None
 
 UNPROTECTED = ("labels", "class counts", "the number of records")
+ON_ROUNDING = (
+    "rounding the parameters to less than float64 reveals nothing more (conditional:"
+    " the sensitivity does not include it)"
+)
+_ON_THE_RADIUS = "the radius is public (conditional: it was estimated from the data)"
 
 # Radii that were computed from data in this process. A caller writes `r=float(r)`, so
-# the number itself is all there is to recognise them by. A declared radius that equals
-# one of them to the last bit is marked too: the harmless way to be wrong.
+# they can be recognised by the number alone. A declared radius that equals one of them
+# to the last bit counts as estimated too, which is harmless.
 _ESTIMATED_RADII: set[float] = set()
 
 
 def remember_estimated(radii: Iterable[float]) -> None:
-    """Note radii that were computed from data."""
+    """Remember radii that were computed from data."""
     _ESTIMATED_RADII.update(float(r) for r in radii)
 
 
@@ -51,7 +57,7 @@ def was_estimated(r: float) -> bool:
 
 
 def source_of(rng: Rng) -> Source:
-    """Where the noise comes from: the operating system, or a `Seeded` test source.
+    """The source of noise: the operating system, or a `Seeded` source for tests.
 
     Generators and seeds are accepted and ignored: noise that a seed repeats hides
     nothing. With `demur.Seeded(n)` noise can be repeated, and is stamped NOT PRIVATE.
@@ -73,6 +79,34 @@ def source_of(rng: Rng) -> Source:
 
 
 @dataclass(frozen=True)
+class ReleaseOptions:
+    """How a vector is released: the original's numbers, and where it is charged."""
+
+    r: float
+    eps: float
+    delta: float
+    sigma_method: SigmaMethod
+    source: Source
+    ledger: Ledger | None
+    space: str
+    label: str
+
+    def __post_init__(self) -> None:
+        validate.positive(r=self.r, eps=self.eps)
+        validate.open_probability(delta=self.delta)
+        if self.sigma_method not in ("analytic", "classic"):
+            raise ValueError(
+                "sigma_method must be 'analytic' or 'classic'; got"
+                f" {self.sigma_method!r}. Nothing was spent."
+            )
+
+    @property
+    def unit(self) -> Ball:
+        """The ball of radius r."""
+        return Ball(self.r, space=self.space)
+
+
+@dataclass(frozen=True)
 class Recorded:
     """A noisy vector, the noise on it, and the entry that paid."""
 
@@ -82,9 +116,16 @@ class Recorded:
     entry: Entry
     conditional: tuple[str, ...]
 
-    def marks(self) -> dict[str, Any]:
-        """What our results carry beside the original's keys, as plain data."""
+    def report(self, options: ReleaseOptions, **more: float) -> dict[str, Any]:
+        """The keys of the original's results, and three of ours, as plain data."""
         return {
+            "Delta": self.moved,
+            "sigma": self.sigma,
+            "eps": float(options.eps),
+            "delta": float(options.delta),
+            "sigma_method": str(options.sigma_method),
+            "r": float(options.r),
+            **more,
             "private": self.entry.private,
             "conditional": list(self.conditional),
             "statement": self.entry.statement(),
@@ -94,57 +135,50 @@ class Recorded:
 def release_vector(
     values: ArrayLike,
     sensitivity: Sensitivity,
+    options: ReleaseOptions,
     *,
-    r: float,
-    eps: float,
-    delta: float,
-    sigma_method: SigmaMethod,
-    rng: Rng,
-    ledger: Ledger | None,
-    space: str,
-    label: str,
     name: str,
     bounds: tuple[Bound, ...] = (),
     conditional: tuple[str, ...] = (),
     assumptions: tuple[str, ...] = (),
 ) -> Recorded:
-    """Check, calibrate to (eps, delta) at Ball(r, space), charge, draw."""
-    validate.positive(r=r, eps=eps)
-    validate.open_probability(delta=delta)
+    """The vector with noise for (eps, delta) at the options' ball, charged first.
+
+    `assumptions` and `conditional` are clauses: the statement assumes both, and the
+    result lists the second.
+    """
     vector = np.array(values, dtype=np.float64).reshape(-1)
-    unit = Ball(r, space=space)
-    source = source_of(rng)
-    if was_estimated(r):
-        conditional = (*conditional, "the radius, which was estimated from the data")
-        bounds = (*bounds, Bound(float(r), BoundSource.ESTIMATED, "radius of the ball"))
-    marks = tuple(f"nothing is lost through {text}" for text in conditional)
+    promise = Promise(options.unit, options.eps, options.delta)
+    if was_estimated(options.r):
+        conditional = (*conditional, _ON_THE_RADIUS)
+        radius = Bound(float(options.r), BoundSource.ESTIMATED, "radius of the ball")
+        bounds = (*bounds, radius)
     fine_print: dict[str, Any] = {
         "name": name,
+        "dimension": max(vector.size, 1),
         "bounds": bounds,
         "unprotected": UNPROTECTED,
-        "assumptions": (*assumptions, *marks),
+        "assumptions": (FIXED_IN_ADVANCE, *assumptions, *conditional),
     }
-    moved = sensitivity.at(unit)
-    if sigma_method == "analytic":
+    moved = sensitivity.at(promise.unit)
+    if options.sigma_method == "analytic":
         mechanism = Gaussian.calibrated(
-            epsilon=eps,
-            delta=delta,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
             sensitivity=sensitivity,
-            unit=unit,
-            dimension=max(vector.size, 1),
+            unit=promise.unit,
             **fine_print,
         )
-    elif sigma_method == "classic":
-        sigma = calibrate.gaussian_sigma(eps, delta, moved, method="classic")
-        mechanism = Gaussian(
-            up(sigma), sensitivity, dimension=max(vector.size, 1), **fine_print
-        )
     else:
-        raise ValueError(
-            f"sigma_method must be 'analytic' or 'classic'; got {sigma_method!r}."
-            " Nothing was spent."
+        sigma = calibrate.gaussian_sigma(
+            promise.epsilon, promise.delta, moved, method="classic"
         )
-    ledger = head_ledger(ledger, radius=r, space=space, epsilon=eps, delta=delta)
-    release = mechanism.release(vector, ledger=ledger, label=label, source=source)
+        mechanism = Gaussian(up(sigma), sensitivity, **fine_print)
+    release = mechanism.release(
+        vector,
+        ledger=head_ledger(options.ledger, promise),
+        label=options.label,
+        source=options.source,
+    )
     sigma = float(np.max(mechanism.sigma))
     return Recorded(release.value, moved, sigma, release.entry, conditional)

@@ -1,4 +1,4 @@
-"""The movement of a regularised minimiser."""
+"""The L2 sensitivity of a regularised minimiser, Lz r / (lam n)."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def compute_B_L_integral(d: int, L: float, k: float) -> float:
 
     d! V_d k^-d P(d, kL), with P the regularised lower incomplete gamma function.
     """
-    found = exact.BPM(k, L, d)
-    return exp(found.log_p_L + found.log_mu_L)
+    bpm = exact.BPM(k, L, d)
+    return exp(bpm.log_p_L + bpm.log_mu_L)
 
 
 def compute_mu_L(d: int, L: float, k: float) -> float:

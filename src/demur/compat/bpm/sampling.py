@@ -1,12 +1,12 @@
-"""Sampling under the original's names: a whole report is private, a part of one is not.
+"""Sampling of BPM under the original's names; a part of a report is not private.
 
-The original draws floats from NumPy's global generator: whoever knows the seed takes
-the noise off again, and the last bits of a float betray what was added to what. Here
+The original draws floats from NumPy's global generator: whoever knows the seed can
+remove the noise, and the last bits of a float reveal what was added to what. Here
 `bpm_sampling` draws with demur's exact sampler, from the operating system's entropy.
 
 `sample_f1`, `sample_radius` and `sample_f2` are the parts of the paper's Algorithms 3
 and 4. No part is private by itself (one never comes near its point, another never
-leaves its ball), so they are here to be looked at; the log says so once.
+leaves its ball), so they are for inspection alone, and a warning is logged once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def bpm_sampling(
 
     `p_L` and `lambda_2r` follow from (k, L) and the length of v. They are compared with
     the right values and refused if they differ: the original's `compute_p_L` gives too
-    much weight to the ball, and no epsilon holds for what it draws.
+    much weight to the ball, and no epsilon holds for its reports.
 
     With a `ledger` the report is charged there before it is drawn; without, nothing is
     recorded. `source=demur.Seeded(n)` repeats the report, for tests; NOT PRIVATE.
@@ -113,13 +113,13 @@ def _must_be(name: str, given: float, right: float) -> None:
 
 def _generator(source: Seeded | None) -> np.random.Generator:
     _say_once()
-    made = OsEntropy() if source is None else source
-    return np.random.default_rng(int.from_bytes(made.new_key(), "little"))
+    entropy = OsEntropy() if source is None else source
+    return np.random.default_rng(int.from_bytes(entropy.new_key(), "little"))
 
 
 @cache
 def _say_once() -> None:
     logger.warning(
-        "NOT PRIVATE: a part of a report (sample_f1, sample_radius, sample_f2) gives"
-        " its point away; use bpm_sampling, or demur.mechanisms.BPM.privatize"
+        "NOT PRIVATE: a part of a report (sample_f1, sample_radius, sample_f2) reveals"
+        " its point; use bpm_sampling, or demur.mechanisms.BPM.privatize"
     )

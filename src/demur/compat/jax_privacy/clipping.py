@@ -1,7 +1,7 @@
-"""`jax_privacy.clipping`: the sum comes back as a `ClippedSum`."""
+"""`jax_privacy.clipping`: clipped gradients, whose sum is a `ClippedSum`."""
 
-from demur.training.clipping.clipped_grad import clipped_grad as clipped_grad
-from demur.training.clipping.types import Aux as AuxiliaryOutput
-from demur.training.clipping.types import ClippedGrad as BoundedSensitivityCallable
+from demur.training import Aux as AuxiliaryOutput
+from demur.training import ClippedGrad as BoundedSensitivityCallable
+from demur.training import clipped_grad as clipped_grad
 
 __all__ = ["AuxiliaryOutput", "BoundedSensitivityCallable", "clipped_grad"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from demur.training.noise import privatizer
+from demur import training
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_RUN = 2**31 - 1  # steps are counted in int32
@@ -13,7 +13,7 @@ _LONGEST_RUN = 2**31 - 1  # steps are counted in int32
 
 def gaussian_privatizer(
     *, stddev: float, prng_key: Any = None, dtype: Any = None
-) -> privatizer.Privatizer:
+) -> training.Privatizer:
     """Independent noise at every step.
 
     `prng_key` is not used: noise that a seed repeats hides nothing. Noise is float32,
@@ -23,7 +23,7 @@ def gaussian_privatizer(
         _LOG.warning("prng_key is ignored: every step draws fresh noise")
     if dtype is not None:
         _LOG.warning("dtype is ignored: noise is float32 or wider")
-    return privatizer.gaussian_privatizer(stddev, _LONGEST_RUN)
+    return training.gaussian_privatizer(stddev, _LONGEST_RUN)
 
 
 __all__ = ["gaussian_privatizer"]

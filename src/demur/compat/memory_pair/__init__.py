@@ -2,8 +2,8 @@
 
 Change the import lines and keep the code: `memory_pair.src.calibrator` is
 `demur.compat.memory_pair.src.calibrator`, and so on. Formulas are the original's
-(`mode="seed"`, `formula="seed"`, basic composition), and so is what they are worth: *no
-guarantee*. What behaves differently, and why, stands in `docs/compat_memory_pair.md`.
+(`mode="seed"`, `formula="seed"`, basic composition), and as with the original there is
+*no guarantee*. What behaves differently, and why, is in `docs/compat_memory_pair.md`.
 """
 
 from demur.compat.memory_pair.src.calibrator import Calibrator as Calibrator

@@ -1,4 +1,4 @@
-"""Rows and labels on their way in: every refusal before anything is charged."""
+"""Checks of rows and labels before a fit: every refusal comes before the charge."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from demur.convex.rows.sources import (
     is_rows,
     refuse_long_rows,
 )
+from demur.convex.sensitivity.form import HeadForm
 from demur.convex.solving.objective import Objective, objective
 from demur.convex.solving.streamed_objective import StreamedRows
 from demur.core import validate
@@ -35,7 +36,10 @@ _NAMED = re.compile(r"\b[Xy]\b")
 
 
 class Prepared(NamedTuple):
-    """Rows inside the norm bound, class indices, the classes, and who fixed them."""
+    """Rows inside the norm bound, class indices, and the classes.
+
+    `classes_public`: the classes were given, not read off the labels.
+    """
 
     X: Array
     y: NDArray[np.intp]
@@ -53,9 +57,9 @@ class Prepared(NamedTuple):
         """The number of records of each class."""
         return np.bincount(self.y, minlength=len(self.classes))
 
-    def objective(self, loss: str, lam: float, **shape: Any) -> Objective:
-        """The stated objective on these rows."""
-        return objective(loss, self.X, self.y, lam, **shape)
+    def objective(self, form: HeadForm) -> Objective:
+        """The objective of a form on these rows, with their norm bound."""
+        return objective(form.with_bound(self.bound), self.X, self.y)
 
     def exact_sums(self) -> tuple[Array, float]:
         """Sums of the rows of each class, exact on a grid, and that grid's step."""
@@ -64,7 +68,7 @@ class Prepared(NamedTuple):
 
 @contextmanager
 def nothing_spent() -> Iterator[None]:
-    """Errors of the checks below also say that nothing was charged."""
+    """Errors inside the block also say that nothing was charged."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -78,8 +82,9 @@ def nothing_spent() -> Iterator[None]:
 def as_it_was(estimator: Any) -> Iterator[None]:
     """A fit that is refused or declined leaves the estimator as it was before.
 
-    scikit-learn notes the number of features when it looks at X. Kept after a refusal,
-    it would make an unfitted head look fitted, and a fitted one refuse its own rows.
+    scikit-learn stores the number of features when it checks X. Left there after a
+    refusal, it would make an unfitted head look fitted, and a fitted one refuse its own
+    rows.
     """
     before = dict(vars(estimator))
     try:
@@ -92,9 +97,9 @@ def as_it_was(estimator: Any) -> Iterator[None]:
 
 @contextmanager
 def no_records_quoted() -> Iterator[None]:
-    """scikit-learn's and numpy's errors show what they cannot take: records, that is.
+    """Cut the records that scikit-learn's and numpy's errors quote.
 
-    Those parts are cut, and the error names its argument.
+    The error then names its argument.
     """
     try:
         yield
@@ -120,8 +125,8 @@ def prepare(
 ) -> Prepared | StreamedRows:
     """The data an estimator may fit, or a clear error with nothing charged.
 
-    Rows of a source are not read here beyond their labels; what is checked of each row
-    is checked in every pass, and the first comes before the charge.
+    Of a row source only the labels are read here; each row is checked in every pass,
+    and the first pass comes before the charge.
     """
     with nothing_spent():
         if is_rows(X):
@@ -130,14 +135,14 @@ def prepare(
                     f"y must be left out: {type(X).__name__} names its column of labels"
                 )
             validate.positive(norm_bound=norm_bound)
-            source = X.row_source()
-            known, counts = _counted(source, classes, two_classes)
-            # As scikit-learn does when it looks at a matrix without names.
-            estimator.n_features_in_ = source.width
+            row_source = X.row_source()
+            known, counts = _counted(row_source, classes, two_classes)
+            # As scikit-learn does for a matrix without names.
+            estimator.n_features_in_ = row_source.width
             vars(estimator).pop("feature_names_in_", None)
             bound = Bound(float(norm_bound), BoundSource.ENFORCED)
             public = classes is not None
-            return StreamedRows(source, known, counts, bound, public, clip)
+            return StreamedRows(row_source, known, counts, bound, public, clip)
         _refuse_masked(X=X, y=y)
         with no_records_quoted():
             rows, labels = validate_data(
@@ -165,7 +170,7 @@ def _refuse_masked(**given: object) -> None:
     for name, values in given.items():
         if np.ma.is_masked(values):
             raise ValueError(
-                f"{name} holds masked entries, and what a mask hides would be used:"
+                f"{name} holds masked entries, whose hidden values would be used:"
                 " drop or fill them by a rule that does not look at other rows"
             )
         kind = getattr(getattr(values, "dtype", None), "kind", None)
@@ -174,25 +179,25 @@ def _refuse_masked(**given: object) -> None:
 
 
 def _counted(
-    source: RowSource, classes: Sequence[Any] | None, two_classes: bool
+    rows: RowSource, classes: Sequence[Any] | None, two_classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes of a source, and how many records each has."""
-    found = source.label_counts()
-    if any(label is None or label != label for label in found):
+    """The classes of a row source, and how many records each has."""
+    label_counts = rows.label_counts()
+    if any(label is None or label != label for label in label_counts):
         raise ValueError("y has missing labels: drop those records")
-    if len(found) > MOST_LABELS:
+    if len(label_counts) > MOST_LABELS:
         raise ValueError(
             f"y holds more than {MOST_LABELS} different labels; a label is a class"
         )
-    if sum(found.values()) < 2:
+    if sum(label_counts.values()) < 2:
         raise ValueError("X has fewer records than a minimum of 2 is required")
     with no_records_quoted():
-        labels = np.asarray(list(found))
+        labels = np.asarray(list(label_counts))
         # Twice each: labels that occur once look like real numbers to scikit-learn.
         check_classification_targets(np.repeat(labels, 2))
     known = _classes(labels, classes, two_classes)
     counts = np.zeros(len(known), dtype=np.int64)
-    counts[_indices(labels, known)] = list(found.values())
+    counts[_indices(labels, known)] = list(label_counts.values())
     return known, counts
 
 

@@ -8,7 +8,7 @@ A step's mean gradient moves by at most G(r) / n at every theta of the projectio
 records take part in every step, so there is no sampling to account for: T adaptive
 Gaussian steps of mu_t = G / (n sigma) are exactly sqrt(T) mu_t-GDP (Dong, Roth, Su
 2022, Corollary 3.3). The last iterate is released; all noisy gradients are paid for, so
-that momentum is free.
+that momentum costs nothing.
 
 Each step adds integer noise on a grid like any other Gaussian release, from a stream of
 its own under the entry's key. What rounding the gradient's sum can add is charged too.
@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.convex.errors import DataChanged
+from demur.convex.release import UNPROTECTED
 from demur.convex.sensitivity.curves import Breakdown, dominating_curve
+from demur.convex.sensitivity.form import HeadForm, ball_of
 from demur.convex.sensitivity.losses import (
-    HUBER_WIDTH,
     full_replacement_bound,
     grad_diff_bound,
     minimiser_radius,
@@ -37,17 +38,17 @@ from demur.convex.solving.streamed_objective import StreamedObjective
 from demur.core import validate
 from demur.core.accounting import calibrate
 from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.bounds import Bound
+from demur.core.adjacency import ReplaceOne
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
+from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.core.rounding import down
 from demur.core.sensitivity import Sensitivity, Table
-from demur.ledger import Ledger
+from demur.ledger import Ledger, ledger_for
 from demur.mechanisms import Gaussian
 
 Array = NDArray[np.float64]
@@ -59,7 +60,7 @@ _LARGEST_THETA = 1e4
 
 @dataclass(frozen=True)
 class Descent:
-    """A public plan: how many steps, how long, inside which ball, with what noise."""
+    """A public plan: number and length of the steps, theta's ball, and the noise."""
 
     steps: int
     learning_rate: float
@@ -70,10 +71,10 @@ class Descent:
 
     def declaration(self) -> Declaration:
         """All T steps as one charge: mu grows by sqrt(T), samplers' distances by T."""
-        one = self.step.declaration()
+        of_step = self.step.declaration()
         root = math.sqrt(self.steps) * (1.0 + 2.0**-50)
         terms: list[Term] = []
-        for term in one.cost.terms:
+        for term in of_step.cost.terms:
             match term:
                 case GaussianOverBalls(space, curve, sigma):
                     terms.append(GaussianOverBalls(space, curve, down(sigma / root)))
@@ -82,112 +83,72 @@ class Descent:
                 case _:
                     raise AssertionError(f"not a Gaussian term: {term}")
         return replace(
-            one,
+            of_step,
             cost=Cost(tuple(terms)),
-            sampler_distance=one.sampler_distance * self.steps * (1.0 + 2.0**-50),
+            sampler_distance=of_step.sampler_distance * self.steps * (1.0 + 2.0**-50),
             interactive=True,  # one draw for each step, on the gradient there
         )
 
 
 def plan_descent(
-    loss: str,
+    form: HeadForm,
+    promise: Promise,
     *,
     n: int,
     dimension: int,
-    lam: float,
-    norm_bound: float,
-    radius: float,
-    epsilon: float,
-    delta: float,
-    space: str,
     steps: int,
     learning_rate: float | None = None,
     momentum: float = MOMENTUM,
-    num_classes: int = 2,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-    rounding: Callable[[float], float] = lambda theta_radius: 0.0,
-    replace_one: bool = True,
-    bounds: tuple[Bound, ...] = (),
-    unprotected: tuple[str, ...] = (),
+    rounding: Callable[[float], float] = lambda theta_norm: 0.0,
+    classes_public: bool = True,
     assumptions: tuple[str, ...] = (),
 ) -> Descent:
-    """The least noise that makes `steps` steps (epsilon, delta)-private."""
+    """The least noise that makes `steps` steps meet the promise.
+
+    `rounding(|theta|)` bounds the rounding error of a computed gradient. Without
+    `classes_public` (they were read off the labels) nothing is said at `ReplaceOne`.
+    """
     validate.count(n=n, steps=steps)
-    validate.non_negative(lam=lam)
+    unit = ball_of(promise)
     inside = _LARGEST_THETA
-    if lam > 0:
-        least = minimiser_radius(
-            loss,
-            lam=lam,
-            num_classes=num_classes,
-            norm_bound=norm_bound,
-            bias_scale=bias_scale,
-            huber_width=huber_width,
-        )
-        inside = min(inside, least)
+    if form.lam > 0:
+        inside = min(inside, minimiser_radius(form))
     rounded = 2.0 * rounding(inside)
 
     def moved(difference: float) -> float:
         return difference / n * (1.0 + 1e-9) + rounded
 
     def gradient(r: float) -> float:
-        return grad_diff_bound(
-            loss,
-            r,
-            norm_bound=norm_bound,
-            lam=None,
-            num_classes=num_classes,
-            bias_scale=bias_scale,
-            huber_width=huber_width,
-            theta_radius=inside,
-        )
+        return grad_diff_bound(form, r, theta_radius=inside)
 
+    radius, largest = unit.radius, 2.0 * form.norm_bound
     curve = dominating_curve(
-        lambda r: moved(gradient(r)), largest=2.0 * norm_bound, exact_at=radius
+        lambda r: moved(gradient(r)), largest=largest, exact_at=radius
     )
-    table: Table = {space: curve}
+    table: Table = {unit.space: curve}
     full = None
-    if replace_one:
-        full = moved(
-            full_replacement_bound(
-                loss,
-                norm_bound=norm_bound,
-                lam=None,
-                num_classes=num_classes,
-                bias_scale=bias_scale,
-                huber_width=huber_width,
-                theta_radius=inside,
-            )
-        )
-        table = {space: curve, ReplaceOne(): full}
+    if classes_public:
+        full = moved(full_replacement_bound(form, theta_radius=inside))
+        table = {unit.space: curve, ReplaceOne(): full}
     root = math.sqrt(steps)
     parts = Breakdown(
-        loss=loss,
+        loss=form.loss,
         n=n,
-        lam=lam,
-        norm_bound=norm_bound,
+        lam=form.lam,
+        norm_bound=form.norm_bound,
         minimiser_radius=inside,
         gradient_difference=gradient(radius),
         from_record=root * (curve(radius) - rounded),
         from_solver=root * rounded,
         total=root * curve(radius),
-        same_label=root * curve(2.0 * norm_bound),
+        same_label=root * curve(largest),
         full_replacement=None if full is None else root * full,
     )
-    mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
+    mu = calibrate.gaussian_mu(promise.epsilon, calibrate.ideal_delta(promise.delta))
     sigma = curve(radius) * root / mu * (1.0 + 1e-12)
     rate = learning_rate
     if rate is None:
-        rate = 1.0 / (
-            smoothness(
-                loss,
-                norm_bound=norm_bound,
-                bias_scale=bias_scale,
-                huber_width=huber_width,
-            )
-            + lam
-        )
+        rate = 1.0 / (smoothness(form) + form.lam)
     validate.positive(learning_rate=rate)
     validate.probability(momentum=momentum)
     if momentum >= 1.0:
@@ -197,36 +158,34 @@ def plan_descent(
             sigma,
             Sensitivity.of(table),
             dimension,
-            f"noisy gradient descent on a {loss} head, {steps} steps",
-            bounds,
-            unprotected,
+            f"noisy gradient descent on a {form.loss} head, {steps} steps",
+            (form.bound,),
+            UNPROTECTED,
             assumptions,
         )
         plan = Descent(steps, rate, momentum, inside, step, parts)
-        event = plan.declaration().cost.at(Ball(radius, space=space))
+        event = plan.declaration().cost.at(unit)
         assert isinstance(event, GaussianEvent)
         # A margin far above rounding: the ledger compares exact squares.
         if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
             return plan
         # The grid of a step costs a little as well.
         sigma *= (1.0 / event.multiplier) / mu * (1.0 + 1e-12)
-    raise ValueError(
-        f"no noise found for epsilon={epsilon}, delta={delta}, radius={radius}"
-    )
+    raise ValueError(f"no noise found for {promise}. Nothing was spent.")
 
 
 def descend(
     plan: Descent,
     objective: Objective | StreamedObjective,
-    ledger: Ledger,
     *,
-    label: str,
+    ledger: Ledger | None = None,
+    label: str = "noisy gradient descent",
     source: Source | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Release[Array]:
-    """Charge for all steps, then take them; the last iterate and its entry."""
-    # The data decide the noisy gradients, so they are what the entry is bound to.
-    with ledger.paid(
+    """The last of the plan's noisy steps and the entry that paid for all of them."""
+    # The data decide the noisy gradients, so the entry is bound to the data.
+    with ledger_for(ledger, plan.declaration()).paid(
         plan, label=label, digest=objective.digest(), source=source
     ) as payment:
         theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)

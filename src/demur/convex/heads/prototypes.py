@@ -1,4 +1,4 @@
-r"""Class prototypes: exact sensitivity, noise for each class, and what to do with it.
+r"""Class prototypes: exact sensitivity, noise for each class, and noise-aware scores.
 
 The ridge prototypes minimise sum_i |x_i - mu_{y_i}|^2 / n + (lam/2) sum_c |mu_c|^2, so
 
@@ -11,7 +11,7 @@ label: the counts stay, one block moves, by *exactly* 2 |x - x'| / (2 n_y + lam 
 
 each pair of worlds is a single Gaussian shift of size |x - x'| / w in block y, whatever
 the class: the release is exactly mu-GDP with mu = r / w, parallel over the classes.
-Nothing is claimed at `ReplaceOne`: there the counts move, and sigma_c tells them.
+Nothing is claimed at `ReplaceOne`: there the counts change, and sigma_c reveals them.
 
 Rows are summed exactly, on a grid (`rows.class_sums`): snapping moves the two versions
 of a record apart by at most g sqrt(d), and one division rounds; both are added to r.
@@ -36,12 +36,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.convex.rows.totals import UNIT_ROUNDOFF
+from demur.convex.sensitivity.form import ball_of
 from demur.core import validate
 from demur.core.accounting import calibrate
 from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.adjacency import Ball
 from demur.core.bounds import Bound
 from demur.core.curve import PiecewiseLinear
+from demur.core.promise import Promise
 from demur.mechanisms import Gaussian
 
 Array = NDArray[np.float64]
@@ -50,12 +52,11 @@ UNPROTECTED = (
     "labels, the number of records of each class (its noise reveals it) and n",
     "hyper-parameters and the norm bound, which are public",
 )
-_ROUNDOFF = 2.0**-53
 
 
 @dataclass(frozen=True)
 class PrototypePlan:
-    """Noise for given class counts; everything in it is public at `Ball`."""
+    """The noise for given class counts; all of it is public at `Ball`."""
 
     counts: NDArray[np.int64]
     denominators: Array
@@ -65,49 +66,47 @@ class PrototypePlan:
 
 def plan_prototypes(
     counts: NDArray[np.int64],
+    promise: Promise,
     *,
     dimension: int,
     lam: float,
-    norm_bound: float,
-    radius: float,
-    epsilon: float,
-    delta: float,
-    space: str,
+    bound: Bound,
     step: float,
-    bounds: tuple[Bound, ...] = (),
     assumptions: tuple[str, ...] = (),
 ) -> PrototypePlan:
-    """The least noise for each class that is (epsilon, delta)-private at the radius."""
+    """The least noise for each class that meets the promise.
+
+    `bound` is the norm bound of the rows, `step` that of the grid they are summed on.
+    """
     validate.non_negative(lam=lam)
-    validate.positive(radius=radius, norm_bound=norm_bound)
+    unit, norm_bound = ball_of(promise), bound.value
+    validate.positive(norm_bound=norm_bound)
     denominators = (2.0 * counts + lam * counts.sum()) / 2.0
     # In units of a row: what snapping, and the rounding of one division, can add.
     slack = math.sqrt(dimension) * step
-    slack += 16.0 * _ROUNDOFF * float(counts.max()) * norm_bound
-    mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
+    slack += 16.0 * UNIT_ROUNDOFF * float(counts.max()) * norm_bound
+    mu = calibrate.gaussian_mu(promise.epsilon, calibrate.ideal_delta(promise.delta))
     reserve = 1.0 + 1e-9
-    width = (min(radius, 2.0 * norm_bound) + slack) * reserve / mu
+    width = (min(unit.radius, 2.0 * norm_bound) + slack) * reserve / mu
     for _ in range(8):
         sigma = width / denominators
         mechanism = Gaussian(
             np.repeat(sigma, dimension),
-            {space: _curve(width, slack, norm_bound, reserve)},
+            {unit.space: _curve(width, slack, norm_bound, reserve)},
             dimension * len(counts),
             "class prototypes with Gaussian noise for each class",
-            bounds,
+            (bound,),
             UNPROTECTED,
             assumptions,
         )
-        event = mechanism.event(Ball(radius, space=space))
+        event = mechanism.event(unit)
         assert isinstance(event, GaussianEvent)
         # A margin far above rounding: the ledger compares exact squares.
         if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
             return PrototypePlan(counts, denominators, sigma, mechanism)
         # The mechanism's own grid costs a little as well.
         width *= (1.0 / event.multiplier) / mu * (1.0 + 1e-12)
-    raise ValueError(
-        f"no noise found for epsilon={epsilon}, delta={delta}, radius={radius}"
-    )
+    raise ValueError(f"no noise found for {promise}. Nothing was spent.")
 
 
 def _curve(
@@ -124,7 +123,7 @@ def _curve(
 
 @dataclass(frozen=True)
 class Scores:
-    """The noise-aware nearest-prototype rule, made of released numbers alone."""
+    """The noise-aware nearest-prototype rule, computed from released numbers alone."""
 
     centre: Array
     directions: Array
@@ -150,19 +149,19 @@ class Scores:
 
 def _shrunk_squares(squares: Array, variance: Array, dimension: int) -> Array:
     """Squared lengths with the noise's part taken off, shrunk to their mean."""
-    found = squares - dimension * variance
+    estimates = squares - dimension * variance
     # The variance of |m + noise|^2 is 4 v |m|^2 + 2 d v^2; |m|^2 by its mean.
     spread = 2.0 * dimension * variance**2
-    level = max(float(np.average(found, weights=_weights(spread))), 0.0)
+    level = max(float(np.average(estimates, weights=_weights(spread))), 0.0)
     spread += 4.0 * variance * level
     weights = _weights(spread)
-    level = max(float(np.average(found, weights=weights)), 0.0)
+    level = max(float(np.average(estimates, weights=weights)), 0.0)
     between = max(
-        float(np.average((found - level) ** 2 - spread, weights=weights)), 0.0
+        float(np.average((estimates - level) ** 2 - spread, weights=weights)), 0.0
     )
     if between == 0.0:
-        return np.full_like(found, level)
-    shrunk: Array = level + (found - level) * between / (between + spread)
+        return np.full_like(estimates, level)
+    shrunk: Array = level + (estimates - level) * between / (between + spread)
     return shrunk
 
 

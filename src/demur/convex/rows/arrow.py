@@ -1,4 +1,4 @@
-"""Features and labels of Arrow batches, from whatever engine hands them over.
+"""Arrow batches as rows and class indices, from any engine that speaks Arrow.
 
 An error names a column, never a value.
 """
@@ -21,21 +21,21 @@ Array = NDArray[np.float64]
 def feature_columns(
     schema: pa.Schema, label: str, columns: Sequence[str] | None, where: str
 ) -> tuple[str, ...]:
-    """The names of the feature columns, all there and of numbers."""
+    """The names of the feature columns; each is there and holds numbers."""
     if isinstance(columns, str):
         raise TypeError("columns must be a list of names, not one. Nothing was spent.")
     names = list(schema.names)
-    wanted = [n for n in names if n != label] if columns is None else list(columns)
-    missing = [name for name in (label, *wanted) if name not in names]
+    features = [n for n in names if n != label] if columns is None else list(columns)
+    missing = [name for name in (label, *features) if name not in names]
     if missing:
         raise ValueError(
             f"{where} has no column {missing[0]!r}; it has {names[:12]}."
             " Nothing was spent."
         )
-    if not wanted:
+    if not features:
         raise ValueError(f"{where} has no feature columns. Nothing was spent.")
-    twice = [n for n in wanted if n == label or wanted.count(n) > 1]
-    twice += [n for n in (label, *wanted) if names.count(n) > 1]
+    twice = [n for n in features if n == label or features.count(n) > 1]
+    twice += [n for n in (label, *features) if names.count(n) > 1]
     if twice:
         raise ValueError(
             f"column {twice[0]!r} of {where} would be used twice. Nothing was spent."
@@ -45,7 +45,7 @@ def feature_columns(
             f"the label {label!r} must hold one word or number for each row; got"
             f" {schema.field(label).type}. Nothing was spent."
         )
-    for name in wanted:
+    for name in features:
         kind = schema.field(name).type
         inner = kind.value_type if is_list(kind) else kind
         if not _is_number(inner):
@@ -53,7 +53,7 @@ def feature_columns(
                 f"column {name!r} must hold numbers; got {kind}. Encode it by a public"
                 " rule, or leave it out. Nothing was spent."
             )
-    return tuple(wanted)
+    return tuple(features)
 
 
 def matrix_of(
@@ -74,15 +74,15 @@ def matrix_of(
             if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
             blocks.append(column.to_numpy(zero_copy_only=False)[:, None])
-    found = sum(block.shape[1] for block in blocks)
-    if not found:
+    total = sum(block.shape[1] for block in blocks)
+    if not total:
         raise ValueError("the lists of the features are empty. Nothing was spent.")
-    if width is not None and found != width:
+    if width is not None and total != width:
         raise ValueError(
             f"rows must have {width} features, as the first; a column of lists has"
             " lists of another length. Nothing was spent."
         )
-    matrix = np.empty((batch.num_rows, found))
+    matrix = np.empty((batch.num_rows, total))
     start = 0
     for block in blocks:
         matrix[:, start : start + block.shape[1]] = block
@@ -91,14 +91,14 @@ def matrix_of(
 
 
 def class_indices(labels: pa.Array, classes: NDArray[Any]) -> Index:
-    """The place of each label among the classes."""
-    # Of a column that is coded already this is the column itself.
+    """The position of each label among the classes."""
+    # A column that is encoded already comes back as it is.
     coded = labels.dictionary_encode()
-    place = {value: i for i, value in enumerate(classes.tolist())}
-    found = [place.get(value, -1) for value in coded.dictionary.to_pylist()]
+    positions = {value: i for i, value in enumerate(classes.tolist())}
+    codes = [positions.get(value, -1) for value in coded.dictionary.to_pylist()]
     if coded.null_count or (coded.dictionary.null_count and len(labels)):
         raise ValueError("y has missing labels: drop those records")
-    index = np.asarray(found, dtype=np.intp)[coded.indices.to_numpy()]
+    index = np.asarray(codes, dtype=np.intp)[coded.indices.to_numpy()]
     if (index < 0).any():
         raise ValueError("y holds labels outside classes")
     return index

@@ -1,7 +1,7 @@
 r"""Exact sums of the rows of each class, on a grid.
 
-A float sum over many rows could move by more than its sensitivity. Here rows are put on
-a grid of g = B 2^-bits and summed as integers.
+Rounding could move a float sum over many rows by more than its sensitivity. Here rows
+are put on a grid of g = B 2^-bits and summed as integers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def exact_sums(
 ) -> tuple[Array, float]:
     """Sums of the rows of each class, exact on a grid, and that grid's step."""
     step = grid_step(len(X), norm_bound)
-    work = ClassSums(num_classes, step)
+    class_sums = ClassSums(num_classes, step)
     sums = np.zeros((num_classes, X.shape[1]), dtype=np.int64)
     for start in range(0, len(X), _CHUNK):
         some = slice(start, start + _CHUNK)
-        sums += work(X[some], y[some])[0]
+        sums += class_sums(X[some], y[some])[0]
     return sums.astype(np.float64) * step, step

@@ -1,9 +1,9 @@
-"""Rows and labels of Parquet files that need not fit into memory.
+"""Parquet files as rows and labels, without reading them into memory.
 
 Only the named columns are read, a batch at a time. Memory holds a few chunks of at most
 16 MiB and, for each column, the page that is being decoded (Parquet's pages have about
 1 MiB): an embedding in one column of lists costs a few dozen megabytes, in 384 columns
-of numbers less than one gigabyte. How many rows there are is of no account.
+of numbers less than one gigabyte. The number of rows does not matter.
 
 An error names a file or a column, never a value.
 """
@@ -51,8 +51,8 @@ class ParquetRows:
     columns of numbers, or of lists of numbers of one length (an embedding); default:
     every column but the label.
 
-    The files are read several times and must stay as they are meanwhile: a change is
-    noticed, and refused.
+    The files are read several times and must not change meanwhile: a change is
+    noticed, and the fit refused.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -61,27 +61,27 @@ class ParquetRows:
     columns: Sequence[str] | None = None
 
     def row_source(self) -> ParquetSource:
-        """Look at the schemas; no row is read but one."""
+        """The source, its schemas checked; only one row is read."""
         return ParquetSource(_files(self.path), self.label, self.columns)
 
 
 class ParquetSource:
-    """The files of a `ParquetRows`, as they were found."""
+    """The files of a `ParquetRows`, and their identity when they were first seen."""
 
     def __init__(
         self, files: list[Path], label: str, columns: Sequence[str] | None
     ) -> None:
-        """Check that the columns are there, in every file alike."""
+        """Check that every file has the same columns."""
         self._files = files
         self._label = label
         with _no_cell_in_errors(files[0]):
             schema = pyarrow.parquet.read_schema(files[0])
         self._columns = feature_columns(schema, label, columns, files[0].name)
-        for place in files[1:]:
-            with _no_cell_in_errors(place):
-                other = pyarrow.parquet.read_schema(place)
-            feature_columns(other, label, self._columns, place.name)
-        self._found = [_identity(place) for place in files]
+        for path in files[1:]:
+            with _no_cell_in_errors(path):
+                other = pyarrow.parquet.read_schema(path)
+            feature_columns(other, label, self._columns, path.name)
+        self._identities = [_identity(path) for path in files]
         self._label_type = schema.field(label).type
         self.width = self._first_width()
 
@@ -119,9 +119,9 @@ class ParquetSource:
         row is taken instead, which reads everything once.
         """
         groups = [
-            (place, i, file_rows)
-            for place in self._files
-            for i, file_rows in enumerate(_group_rows(place))
+            (path, i, file_rows)
+            for path in self._files
+            for i, file_rows in enumerate(_group_rows(path))
         ]
         n = sum(rows for _, _, rows in groups)
         if n <= most:
@@ -129,12 +129,10 @@ class ParquetSource:
         some = groups[:: -(-len(groups) // _SAMPLED_GROUPS)]
         each = -(-most // len(some))
         leading = (c for p, i, _ in some for c in self._leading(p, i, each, task))
-        found = gathered(leading, most, self.width)
-        if not _resembles(found.y, self._counts, task, most):
-            found = gathered(
-                _every(-(-n // most), self._chunks(task)), most, self.width
-            )
-        return task.bounded(found)
+        rows = gathered(leading, most, self.width)
+        if not _resembles(rows.y, self._counts, task, most):
+            rows = gathered(_every(-(-n // most), self._chunks(task)), most, self.width)
+        return task.bounded(rows)
 
     def totals(self, task: Task) -> Totals:
         """One pass over all rows, the next chunk being read meanwhile."""
@@ -146,25 +144,25 @@ class ParquetSource:
 
     def _chunks(self, task: Task) -> Iterator[Chunk]:
         size = rows_at_once(self.width)
-        wanted = [*self._columns, self._label]
-        pieces = (self._chunk(b, task) for b in self._batches(wanted, size))
+        columns = [*self._columns, self._label]
+        pieces = (self._chunk(b, task) for b in self._batches(columns, size))
         return rechunked(pieces, size)
 
     def _leading(
-        self, place: Path, group: int, rows: int, task: Task
+        self, path: Path, group: int, rows: int, task: Task
     ) -> Iterator[Chunk]:
         size = min(rows, rows_at_once(self.width))
-        wanted = [*self._columns, self._label]
-        with _opened(place) as file:
-            for batch in file.iter_batches(size, [group], wanted, use_threads=False):
+        columns = [*self._columns, self._label]
+        with _opened(path) as file:
+            for batch in file.iter_batches(size, [group], columns, use_threads=False):
                 yield self._chunk(batch.slice(0, rows), task)
                 rows -= batch.num_rows
                 if rows <= 0:
                     break
 
     def _batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
-        for place in self._files:
-            with _opened(place) as file:
+        for path in self._files:
+            with _opened(path) as file:
                 yield from file.iter_batches(size, columns=columns, use_threads=False)
 
     def _chunk(self, batch: pa.RecordBatch, task: Task) -> Chunk:
@@ -178,10 +176,10 @@ class ParquetSource:
         raise ValueError(f"{self._files[0].name} holds no rows. Nothing was spent.")
 
     def _refuse_changes(self) -> None:
-        for place, before in zip(self._files, self._found, strict=True):
-            if _identity(place) != before:
+        for path, before in zip(self._files, self._identities, strict=True):
+            if _identity(path) != before:
                 raise DataChanged(
-                    f"{place.name} was changed while it was being read, and a fit reads"
+                    f"{path.name} was changed while it was being read, and a fit reads"
                     " it several times. Fit again when nobody writes to it. Nothing was"
                     " released, nothing was charged."
                 )
@@ -209,66 +207,66 @@ def _every(stride: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _files(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> list[Path]:
-    given = [path] if isinstance(path, str | os.PathLike) else list(path)
-    found: list[Path] = []
-    for place in map(Path, given):
-        if place.is_dir():
-            # Names with a leading _ or . are not data, by Parquet's custom.
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files: list[Path] = []
+    for named in map(Path, given):
+        if named.is_dir():
+            # By Parquet's convention, names with a leading _ or . are not data.
             inside = sorted(
                 p
-                for p in place.rglob("*")
+                for p in named.rglob("*")
                 if p.suffix.lower() in (".parquet", ".pq")
                 and not any(
-                    part.startswith(("_", ".")) for part in p.relative_to(place).parts
+                    part.startswith(("_", ".")) for part in p.relative_to(named).parts
                 )
             )
-            found.extend(inside)
-        elif place.is_file():
-            found.append(place)
+            files.extend(inside)
+        elif named.is_file():
+            files.append(named)
         else:
-            raise ValueError(f"there is no file {place}. Nothing was spent.")
-    if not found:
-        raise ValueError(f"there are no Parquet files in {path}. Nothing was spent.")
-    if len(set(map(Path.resolve, found))) != len(found):
+            raise ValueError(f"there is no file {named}. Nothing was spent.")
+    if not files:
+        raise ValueError(f"there are no Parquet files in {paths}. Nothing was spent.")
+    if len(set(map(Path.resolve, files))) != len(files):
         raise ValueError("a Parquet file is named twice. Nothing was spent.")
-    return found
+    return files
 
 
-def _identity(place: Path) -> tuple[int, ...]:
+def _identity(path: Path) -> tuple[int, ...]:
     try:
-        now = place.stat()
+        now = path.stat()
     except OSError:
         return ()
     return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
 
 
-def _group_rows(place: Path) -> list[int]:
-    with _opened(place) as file:
+def _group_rows(path: Path) -> list[int]:
+    with _opened(path) as file:
         groups = range(file.metadata.num_row_groups)
         return [file.metadata.row_group(i).num_rows for i in groups]
 
 
 @contextmanager
-def _opened(place: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
     # pyarrow would by default fetch the whole file ahead of the batches.
     with (
-        _no_cell_in_errors(place),
+        _no_cell_in_errors(path),
         pyarrow.parquet.ParquetFile(
-            place, pre_buffer=False, buffer_size=_BUFFER
+            path, pre_buffer=False, buffer_size=_BUFFER
         ) as file,
     ):
         yield file
 
 
 @contextmanager
-def _no_cell_in_errors(place: Path) -> Iterator[None]:
+def _no_cell_in_errors(path: Path) -> Iterator[None]:
     """pyarrow's messages may quote a cell; ours names the file alone."""
     try:
         yield
     except (pa.ArrowException, OSError):
         raise ValueError(
-            f"{place.name} cannot be read: it is not, or no longer, a well-formed"
+            f"{path.name} cannot be read: it is not, or no longer, a well-formed"
             " Parquet file. Nothing was released."
         ) from None

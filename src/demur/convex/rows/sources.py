@@ -1,9 +1,9 @@
-"""Rows that stay where they are: read again and again, a chunk at a time, and summed.
+"""Row sources: rows and labels that are read chunk by chunk, in several passes.
 
-What an engine asks of them is a sum over all rows (`Work`), so a source may be a file
-that does not fit into memory, or a table on other machines whose partial sums come
-back (`totals`). The mathematics of a chunk is the same code as for rows in memory
-(`form`, `prototypes`).
+An engine needs only sums over all rows (`Work`), so a row source may be a file that
+does not fit into memory, or a table on other machines that sends partial sums back
+(`totals`). The mathematics of a chunk is the same code as for rows in memory
+(`solving.derivatives`, `class_sums`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.convex.rows.totals import Chunk, Totals, Work, fingerprint
-from demur.convex.sensitivity.form import UNIT_ROUNDOFF
+from demur.convex.rows.totals import (
+    UNIT_ROUNDOFF,
+    Chunk,
+    Totals,
+    Work,
+    fingerprint_of,
+)
 from demur.core.bounds import clip_rows
 
 Array = NDArray[np.float64]
@@ -39,15 +44,18 @@ class Task:
     work: Work
 
     def bounded(self, chunk: Chunk) -> Chunk:
-        """The chunk, marked, its rows inside the bound in place; or a clear error."""
-        rows, mark = chunk.rows, fingerprint(chunk)
+        """The chunk with its fingerprint, its rows brought inside the bound in place.
+
+        A row that cannot be bounded is refused.
+        """
+        rows, fingerprint = chunk.rows, fingerprint_of(chunk)
         for start in range(0, len(rows), _CLIPPED_AT_ONCE):
             some = rows[start : start + _CLIPPED_AT_ONCE]
             inside = clip_rows(some, self.norm_bound).data
             if not self.clip:
                 refuse_long_rows(some, self.norm_bound)
             some[:] = inside
-        return chunk._replace(mark=mark)
+        return chunk._replace(fingerprint=fingerprint)
 
 
 @runtime_checkable
@@ -55,17 +63,17 @@ class Rows(Protocol):
     """A description of rows and labels that `fit` takes in place of X and y."""
 
     def row_source(self) -> RowSource:
-        """Look at the schema, and be ready to read."""
+        """The source, its schema checked, ready to be read."""
         ...
 
 
 def is_rows(given: object) -> TypeGuard[Rows]:
-    """Whether these are `Rows`; a table with a column of that name is none."""
+    """Whether these are `Rows`; a table with a column `row_source` is not."""
     return isinstance(given, Rows) and callable(given.row_source)
 
 
 class RowSource(Protocol):
-    """Rows and labels that can be read as often as one likes."""
+    """Rows and labels that can be read any number of times."""
 
     @property
     def columns(self) -> list[str]:
@@ -91,23 +99,23 @@ class RowSource(Protocol):
 
 
 def refuse_long_rows(rows: Array, norm_bound: float) -> None:
-    """An error where a row is longer than the bound."""
+    """Raise a ValueError where a row is longer than the bound."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     if (norms > norm_bound).any():
         raise ValueError(
             f"X has rows longer than norm_bound={norm_bound:g}, and clip=False."
-            " Use clip=True (rows are projected onto the ball, radii stay valid) or a"
-            " larger public bound."
+            " Use clip=True (rows are projected onto the ball, and radii stay valid),"
+            " or a larger public bound."
         )
 
 
 def additions(n: int) -> float:
-    """What `Form.rounding` needs for n rows summed here, in however many chunks."""
+    """The `additions` of `derivatives.rounding` for n rows, in any number of chunks."""
     return min(n, CHUNK) + 2.0 + 4.0 * float(n) ** 2 * UNIT_ROUNDOFF
 
 
 def rows_at_once(width: int) -> int:
-    """How many rows a chunk has."""
+    """The number of rows of a chunk."""
     return max(1, min(CHUNK, _NUMBERS_IN_A_CHUNK // max(1, width)))
 
 
@@ -151,7 +159,7 @@ def gathered(chunks: Iterable[Chunk], most: int, width: int) -> Chunk:
 
 
 def ahead(items: Iterable[_T]) -> Iterator[_T]:
-    """The items, the next one being made in a thread while one is worked on."""
+    """The items; a thread makes the next one while one is worked on."""
     iterator = iter(items)
     done = object()
     with ThreadPoolExecutor(max_workers=1) as worker:

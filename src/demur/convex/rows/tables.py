@@ -1,4 +1,4 @@
-"""Rows and labels from Parquet, CSV or npz: numbers in, nothing executed."""
+"""Rows and labels of a Parquet, CSV or npz file, read whole; no code is executed."""
 
 from __future__ import annotations
 
@@ -36,40 +36,38 @@ def read_rows(
     embedding). In an npz, `label` names the array of labels and `columns` the arrays of
     features (default: the one other array). `columns` picks and orders them.
     """
-    place = Path(path)
-    if place.is_dir():
-        raise ValueError(
-            f"{place} is a folder; this reads one file. Nothing was spent."
-        )
-    if not place.is_file():
-        raise ValueError(f"there is no file {place}. Nothing was spent.")
-    match place.suffix.lower():
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; this reads one file. Nothing was spent.")
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}. Nothing was spent.")
+    match file.suffix.lower():
         case ".npz":
-            table = _npz(place)
+            table = _npz(file)
         case ".parquet" | ".pq":
-            table = _arrow(pyarrow.parquet.read_table(place))
+            table = _arrow(pyarrow.parquet.read_table(file))
         case ".csv":
-            table = _arrow(pyarrow.csv.read_csv(place))
+            table = _arrow(pyarrow.csv.read_csv(file))
         case other:
             raise ValueError(
-                f"{place.name} must be .parquet, .csv or .npz; got {other or 'none'!r}."
+                f"{file.name} must be .parquet, .csv or .npz; got {other or 'none'!r}."
                 " Nothing was spent."
             )
     if label is not None and label not in table:
         raise ValueError(
-            f"--label {label!r} is not a column of {place.name}; it has"
+            f"--label {label!r} is not a column of {file.name}; it has"
             f" {list(table)[:12]}. Nothing was spent."
         )
-    wanted = columns or [name for name in table if name != label]
-    missing = [name for name in wanted if name not in table]
-    if missing or not wanted:
+    features = columns or [name for name in table if name != label]
+    missing = [name for name in features if name not in table]
+    if missing or not features:
         raise ValueError(
-            f"{place.name} lacks the feature columns {missing[:5]}. Nothing was spent."
+            f"{file.name} lacks the feature columns {missing[:5]}. Nothing was spent."
         )
     y = table[label] if label is not None else None
     if y is not None and y.ndim != 1:
         raise ValueError(f"the label {label!r} must be one value for each row")
-    return Labelled(np.hstack([_block(n, table[n]) for n in wanted]), y, wanted)
+    return Labelled(np.hstack([_block(n, table[n]) for n in features]), y, features)
 
 
 def _npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -78,7 +76,7 @@ def _npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _arrow(table: pa.Table) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
         if column.null_count:
@@ -88,10 +86,10 @@ def _arrow(table: pa.Table) -> dict[str, NDArray[Any]]:
                 " Nothing was spent."
             )
         if is_list(column.type):
-            found[name] = list_block(name, column)
+            arrays[name] = list_block(name, column)
         else:
-            found[name] = column.to_numpy(zero_copy_only=False)
-    return found
+            arrays[name] = column.to_numpy(zero_copy_only=False)
+    return arrays
 
 
 def is_list(kind: pa.DataType) -> bool:

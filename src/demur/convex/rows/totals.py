@@ -1,16 +1,17 @@
-r"""Sums over the chunks of a pass, and a proof that each pass saw the same rows.
+r"""Compensated sums over the chunks of a pass, and a fingerprint of the rows it saw.
 
 **Sums are compensated** (the cascaded sum of Ogita, Rump and Oishi 2005): a running
 sum s and the errors e of its additions, which a few subtractions give exactly. For k
 chunks, in any order and any tree, s + e is off by at most u + (2 k u)^2 of the sum of
 absolute values. The number of chunks, which a file's layout or a cluster decides, is
-therefore of no account in the certificate; only the most rows summed at once are.
+therefore does not enter the certificate; only the most rows summed at once do.
 
-**The same rows each time.** Each pass counts its classes and sums a fingerprint of its
-rows, 64 bits that no accident keeps: every row is hashed by odd multipliers (a change
-of one number always changes it) and a bijection, and the sum does not depend on the
-order of the rows. A multiplier moves nothing downwards, and whole numbers end in fifty
-bits of zeros: the upper half of each number is first folded onto the lower.
+**The same rows each time.** Each pass counts its classes and sums a 64-bit fingerprint
+of its rows, which an accidental change does not preserve: every row is hashed by odd
+multipliers (a change of one number always changes the hash) and a bijection, and the
+sum does not depend on the order of the rows. A multiplier moves no bit downwards, and
+whole numbers end in fifty zero bits: the upper half of each number is first folded onto
+the lower.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Work = Callable[[Array, Index], tuple[NDArray[Any], ...]]
 
+UNIT_ROUNDOFF = 2.0**-53
 _FOLDED_AT_ONCE = 128  # rows: small enough for a core's cache
 
 
 class Chunk(NamedTuple):
-    """Some rows in float64, the indices of their classes, and (once read) their mark.
+    """Some rows in float64, the indices of their classes, and their fingerprint.
 
-    The mark is the fingerprint of the rows as they were read: what is computed of them
-    may differ in the last bit between two kinds of processors.
+    The fingerprint (0 until it is computed) is that of the rows as they were read: what
+    is computed from them may differ in the last bit between two kinds of processors.
     """
 
     rows: Array
     y: Index
-    mark: int = 0
+    fingerprint: int = 0
 
 
 class Totals:
@@ -57,7 +59,7 @@ class Totals:
         totals = cls(num_classes)
         for chunk in chunks:
             totals.counts += np.bincount(chunk.y, minlength=num_classes)
-            totals._mark(chunk.mark)
+            totals._add_fingerprint(chunk.fingerprint)
             totals._add(work(chunk.rows, chunk.y), errors=None)
         return totals
 
@@ -67,14 +69,14 @@ class Totals:
         return tuple(s if e is None else s + e for s, e in pairs)
 
     def merge(self, other: Totals) -> None:
-        """Take in the sums over other rows."""
+        """Add the sums over other rows."""
         self.counts += other.counts
-        self._mark(other.fingerprint)
+        self._add_fingerprint(other.fingerprint)
         if other._sums:
             self._add(tuple(other._sums), tuple(other._errors))
 
     def to_bytes(self) -> bytes:
-        """The sums and what is missing in them, as plain arrays."""
+        """The sums and their rounding errors, as plain arrays."""
         file = io.BytesIO()
         arrays: dict[str, Any] = {
             "counts": self.counts,
@@ -89,19 +91,19 @@ class Totals:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as found:
-            totals = cls(len(found["counts"]))
-            totals.counts = found["counts"]
-            totals.fingerprint = int(found["fingerprint"])
-            count = sum(name.startswith("sum") for name in found.files)
+        """The totals that `to_bytes` wrote."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            totals = cls(len(arrays["counts"]))
+            totals.counts = arrays["counts"]
+            totals.fingerprint = int(arrays["fingerprint"])
+            count = sum(name.startswith("sum") for name in arrays.files)
             for i in range(count):
-                totals._sums.append(found[f"sum{i}"])
+                totals._sums.append(arrays[f"sum{i}"])
                 name = f"error{i}"
-                totals._errors.append(found[name] if name in found.files else None)
+                totals._errors.append(arrays[name] if name in arrays.files else None)
         return totals
 
-    def _mark(self, fingerprint: int) -> None:
+    def _add_fingerprint(self, fingerprint: int) -> None:
         self.fingerprint = (self.fingerprint + fingerprint) % 2**64
 
     def _add(
@@ -131,7 +133,7 @@ class Totals:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b rounded, and exactly what rounding took (Knuth)."""
+    """a + b rounded, and the exact rounding error (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -144,7 +146,7 @@ def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def fingerprint(chunk: Chunk) -> int:
+def fingerprint_of(chunk: Chunk) -> int:
     """64 bits of a chunk's rows and labels, whatever the order of the rows."""
     width = chunk.rows.shape[1]
     places = np.arange(1, width + 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

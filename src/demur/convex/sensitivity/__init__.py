@@ -1,1 +1,1 @@
-"""How far a head can move when one record moves: losses, bounds, radii."""
+"""Sensitivity of a head: its form, bounds on gradients, curves, and the radius."""

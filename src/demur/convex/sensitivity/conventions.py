@@ -1,8 +1,8 @@
-"""Other libraries' regularisation, as the lam of mean loss + lam/2 |theta|^2.
+"""Regularisation in other conventions, as the lam of mean loss + lam/2 |theta|^2.
 
 The sensitivity is G / (lam n), so a lam read in the wrong convention is a wrong amount
-of noise. Whatever the convention, *every* coordinate has to be regularised: a free bias
-has no strong convexity behind it, and then no bound holds.
+of noise. Whatever the convention, *every* coordinate has to be regularised: without
+strong convexity in the bias no bound holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""How far one record's gradient can move when the record moves: G(r), with proofs.
+r"""Bounds G(r) on gradient differences, with proofs: how far a record moves its own.
 
 The heads minimise F_D(theta) = (1/n) sum_i l(theta; x_i, y_i) + (lam/2) |theta|^2 with
 *every* coordinate regularised, the bias included. A row x enters as x~ = (x, s) with
@@ -75,22 +75,9 @@ from dataclasses import dataclass
 
 from scipy.special import lambertw
 
-from demur.convex.sensitivity.conventions import lam_from as lam_from
-from demur.convex.sensitivity.lz import (
-    lz_glm_data_independent_bound as lz_glm_data_independent_bound,
-)
-from demur.convex.sensitivity.lz import (
-    lz_logistic_binary_bound as lz_logistic_binary_bound,
-)
-from demur.convex.sensitivity.lz import lz_prototypes_exact as lz_prototypes_exact
-from demur.convex.sensitivity.lz import (
-    lz_softmax_linear_bound as lz_softmax_linear_bound,
-)
-from demur.convex.sensitivity.lz import lz_squared_hinge_bound as lz_squared_hinge_bound
+from demur.convex.sensitivity.form import HeadForm
 from demur.core import validate
 
-LOSSES = ("logistic", "softmax", "squared_hinge", "huber")
-HUBER_WIDTH = 0.5
 _SQRT2 = math.sqrt(2.0)
 # Far above the rounding of the few operations that a bound takes.
 _ROUND_UP = 1.0 + 2.0**-40
@@ -128,147 +115,81 @@ _BINARY = {
 }
 
 
-def check_loss(loss: str, num_classes: int = 2) -> None:
-    """Refuse a loss this engine has no bound for, or one for another K."""
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
-    validate.count(num_classes=num_classes)
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2; got {num_classes}")
-    if loss != "softmax" and num_classes != 2:
-        raise ValueError(
-            f"loss {loss!r} is for two classes; got num_classes={num_classes}."
-            " Use loss='softmax'."
-        )
-
-
-def check_width(huber_width: float) -> None:
-    """Refuse a half-width of the Huber hinge outside (0, 1]."""
-    validate.positive(huber_width=huber_width)
-    if huber_width > 1.0:
-        raise ValueError(f"huber_width must be at most 1; got {huber_width}")
-
-
-def augmented_norm(norm_bound: float, bias_scale: float) -> float:
-    """Bt = sqrt(B^2 + s^2): the norm bound of a row with its bias feature."""
-    validate.positive(norm_bound=norm_bound)
-    validate.non_negative(bias_scale=bias_scale)
-    return math.hypot(norm_bound, bias_scale)
-
-
-def minimiser_radius(
-    loss: str,
-    *,
-    lam: float,
-    num_classes: int = 2,
-    norm_bound: float | None = None,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-) -> float:
+def minimiser_radius(form: HeadForm) -> float:
     """The radius R of the set of possible minimisers, |theta| <= R; tight.
 
-    Without `norm_bound` it is sqrt(c / lam); with it, also the bound from the largest
+    Without a norm bound it is sqrt(c / lam); with one, also the bound from the largest
     gradient, which is smaller where lam is large.
 
-    >>> round(minimiser_radius("logistic", lam=0.01), 6)
+    >>> round(minimiser_radius(HeadForm("logistic", lam=0.01)), 6)
     5.276974
-    >>> round(minimiser_radius("softmax", lam=0.01, num_classes=77), 6)
+    >>> round(minimiser_radius(HeadForm("softmax", lam=0.01, num_classes=77)), 6)
     15.617628
     """
-    check_loss(loss, num_classes)
-    check_width(huber_width)
+    lam = form.lam
     validate.positive(lam=lam)
-    if loss == "softmax":
-        constant = float(lambertw((num_classes - 1) / math.e).real)
+    if form.multinomial:
+        constant = float(lambertw((form.num_classes - 1) / math.e).real)
     else:
-        constant = _BINARY[loss].constant(huber_width)
+        constant = _BINARY[form.loss].constant(form.huber_width)
     radius = math.sqrt(constant / lam) * _ROUND_UP
-    if norm_bound is None:
+    if math.isinf(form.norm_bound):
         return radius
-    Bt = augmented_norm(norm_bound, bias_scale)
-    if loss == "squared_hinge":
+    Bt = form.augmented_norm
+    if form.loss == "squared_hinge":
         # While R Bt <= 1/2 the product 2 (1 - m) m grows up to m = R Bt, which gives
         # lam R <= 2 (1 - R Bt) Bt.
         if radius * Bt <= 0.5:
             radius = min(radius, 2.0 * Bt / (lam + 2.0 * Bt * Bt) * _ROUND_UP)
         return radius
-    steepest = _SQRT2 if loss == "softmax" else 1.0
+    steepest = _SQRT2 if form.multinomial else 1.0
     return min(radius, steepest * Bt / lam * _ROUND_UP)
 
 
-def _theta_radius(
-    loss: str,
-    lam: float | None,
-    num_classes: int,
-    norm_bound: float,
-    bias_scale: float,
-    huber_width: float,
-    theta_radius: float | None,
-) -> float:
+def _theta_radius(form: HeadForm, theta_radius: float | None) -> float:
     """R from lam, or the radius that theta is kept inside by other means."""
-    found = [math.inf]
+    radius = math.inf
     if theta_radius is not None:
         validate.positive(theta_radius=theta_radius)
-        found.append(float(theta_radius))
-    if lam is not None:
-        found.append(
-            minimiser_radius(
-                loss,
-                lam=lam,
-                num_classes=num_classes,
-                norm_bound=norm_bound,
-                bias_scale=bias_scale,
-                huber_width=huber_width,
-            )
-        )
-    if loss == "squared_hinge" and math.isinf(min(found)):
+        radius = float(theta_radius)
+    if form.lam > 0:
+        radius = min(radius, minimiser_radius(form))
+    if form.loss == "squared_hinge" and math.isinf(radius):
         raise ValueError(
-            "the squared hinge has no largest slope: give lam or theta_radius, or use"
-            " loss='huber'. Nothing was spent."
+            "the squared hinge has no largest slope: give a positive lam or a"
+            " theta_radius, or use loss='huber'. Nothing was spent."
         )
-    return min(found)
+    return radius
 
 
 def grad_diff_bound(
-    loss: str,
-    radius: float,
-    *,
-    norm_bound: float,
-    lam: float | None,
-    num_classes: int = 2,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-    theta_radius: float | None = None,
+    form: HeadForm, radius: float, *, theta_radius: float | None = None
 ) -> float:
-    """G(r): how far a same-label move by `radius` can move one record's gradient.
+    """G(r): the most that a same-label move by `radius` moves one record's gradient.
 
-    `norm_bound` is B, the bound on |x|; from radius 2B on the bound is constant. With
-    lam=None it holds for every theta, or for |theta| <= `theta_radius` (noisy gradient
-    descent uses that); otherwise for every theta that can minimise the objective.
+    It holds for every theta that can minimise the objective: for every theta where lam
+    is 0. `theta_radius` says that theta is kept inside a ball by other means (noisy
+    gradient descent projects it). From radius 2 `norm_bound` on the bound is constant.
 
-    >>> round(grad_diff_bound("logistic", 0.5, norm_bound=1.0, lam=0.01), 3)
+    >>> round(grad_diff_bound(HeadForm("logistic", lam=0.01, norm_bound=1.0), 0.5), 3)
     0.978
-    >>> round(grad_diff_bound("softmax", 0.5, norm_bound=1.0, lam=0.01,
-    ...                       num_classes=4), 3)
+    >>> form = HeadForm("softmax", lam=0.01, norm_bound=1.0, num_classes=4)
+    >>> round(grad_diff_bound(form, 0.5), 3)
     2.062
     """
-    check_loss(loss, num_classes)
-    check_width(huber_width)
     validate.non_negative(radius=radius)
-    Bt = augmented_norm(norm_bound, bias_scale)
-    R = _theta_radius(
-        loss, lam, num_classes, norm_bound, bias_scale, huber_width, theta_radius
-    )
-    r = min(float(radius), 2.0 * norm_bound)
+    B, s, Bt = form.norm_bound, form.bias_scale, form.augmented_norm
+    R = _theta_radius(form, theta_radius)
+    r = min(float(radius), 2.0 * B)
     if r == 0.0:
         return 0.0
-    B, s = float(norm_bound), float(bias_scale)
-    if loss != "softmax":
-        kind = _BINARY[loss]
-        A = kind.slope(R, Bt)
-        return _margin_bound(r, A, kind.slope_change(R * r, A, huber_width), B, Bt)
+    if not form.multinomial:
+        margin = _BINARY[form.loss]
+        A = margin.slope(R, Bt)
+        t = margin.slope_change(R * r, A, form.huber_width)
+        return _margin_bound(r, A, t, B, Bt)
     bound = _softmax_bound(r, min(_SQRT2, R * r / 2.0), B, s, Bt)
-    if num_classes == 2:
+    if form.num_classes == 2:
         t = math.tanh(_SQRT2 * R * r / 4.0)
         bound = min(bound, _SQRT2 * _margin_bound(r, 1.0, t, B, Bt))
     return bound
@@ -296,69 +217,35 @@ def _softmax_bound(r: float, t: float, B: float, s: float, Bt: float) -> float:
 
 
 def full_replacement_bound(
-    loss: str,
-    *,
-    norm_bound: float,
-    lam: float | None,
-    num_classes: int = 2,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-    theta_radius: float | None = None,
+    form: HeadForm, *, theta_radius: float | None = None
 ) -> float:
-    """How far any replacement, label included, can move one record's gradient.
+    """The most that any replacement, label included, can move one record's gradient.
 
     Twice the largest gradient norm: 2 sigma(R Bt) Bt (logistic), 2 Bt (Huber),
-    2 sqrt(2) Bt (softmax), 4 (1 + R Bt) Bt (squared hinge).
+    2 sqrt(2) Bt (softmax), 4 (1 + R Bt) Bt (squared hinge). `theta_radius` as in
+    `grad_diff_bound`.
 
-    >>> round(full_replacement_bound("logistic", norm_bound=1.0, lam=0.01), 3)
+    >>> form = HeadForm("logistic", lam=0.01, norm_bound=1.0)
+    >>> round(full_replacement_bound(form), 3)
     2.827
     """
-    return 2.0 * gradient_norm_bound(
-        loss,
-        norm_bound=norm_bound,
-        lam=lam,
-        num_classes=num_classes,
-        bias_scale=bias_scale,
-        huber_width=huber_width,
-        theta_radius=theta_radius,
-    )
+    return 2.0 * gradient_norm_bound(form, theta_radius=theta_radius)
 
 
-def gradient_norm_bound(
-    loss: str,
-    *,
-    norm_bound: float,
-    lam: float | None,
-    num_classes: int = 2,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-    theta_radius: float | None = None,
-) -> float:
+def gradient_norm_bound(form: HeadForm, *, theta_radius: float | None = None) -> float:
     """The largest norm of one record's gradient; theta as in `grad_diff_bound`."""
-    check_loss(loss, num_classes)
-    check_width(huber_width)
-    Bt = augmented_norm(norm_bound, bias_scale)
-    R = _theta_radius(
-        loss, lam, num_classes, norm_bound, bias_scale, huber_width, theta_radius
-    )
-    A = _SQRT2 if loss == "softmax" else _BINARY[loss].slope(R, Bt)
+    Bt = form.augmented_norm
+    R = _theta_radius(form, theta_radius)
+    A = _SQRT2 if form.multinomial else _BINARY[form.loss].slope(R, Bt)
     return A * Bt * _ROUND_UP
 
 
-def smoothness(
-    loss: str,
-    *,
-    norm_bound: float,
-    bias_scale: float = 1.0,
-    huber_width: float = HUBER_WIDTH,
-) -> float:
+def smoothness(form: HeadForm) -> float:
     """The largest curvature of the mean loss: Bt^2 times 1/4, 1/2, 2 or 1/(2h)."""
-    check_loss(loss, 2)
-    check_width(huber_width)
     curvature = {
         "logistic": 0.25,
         "softmax": 0.5,
         "squared_hinge": 2.0,
-        "huber": 0.5 / huber_width,
-    }[loss]
-    return curvature * augmented_norm(norm_bound, bias_scale) ** 2
+        "huber": 0.5 / form.huber_width,
+    }[form.loss]
+    return curvature * form.augmented_norm**2

@@ -1,4 +1,4 @@
-"""The seed's Lipschitz-in-data constants Lz, under their names and with their values.
+"""Lipschitz-in-data constants Lz, as quantbayes.ball_dp names and computes them.
 
 They are true (Delta <= Lz r / (lam n)) and loose: at lam = 0.01 and norm bound 1 the
 softmax one gives more noise than plain replace-one output perturbation from r = 0.03

@@ -1,21 +1,23 @@
-"""The stated objective on rows in memory: value, gradient, curvature, in float64.
+"""The objective of a head on rows in memory: value, gradient, curvature, in float64.
 
-What a chunk of rows adds is in `form`. Work is done `CHUNK` rows at a time: nothing of
-size n x K x d exists, nor a copy of X.
+What a chunk of rows adds is in `derivatives`. Work is done `CHUNK` rows at a time:
+nothing of size n x K x d exists, nor a copy of X.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.convex.sensitivity.form import Form, Labels
-from demur.convex.sensitivity.losses import HUBER_WIDTH
+from demur.convex.sensitivity.form import HeadForm
+from demur.convex.solving import derivatives
+from demur.convex.solving.derivatives import Labels
 from demur.core.bounds import finite_matrix
 from demur.core.digest import digest_of_array, digest_of_parts
 
@@ -29,7 +31,7 @@ _CACHED_ENTRIES = 100_000_000  # probabilities kept between two Hessian products
 class Objective:
     """The objective on given data; built by `objective`."""
 
-    form: Form
+    form: HeadForm
     X: Array
     y: Labels  # class indices for softmax, signs otherwise
 
@@ -63,7 +65,7 @@ class Objective:
         theta = self._checked(theta)
         total, gradient = 0.0, np.zeros_like(theta)
         for rows, y in self._chunks():
-            value, part = self.form.gradient_sums(theta, rows, y)
+            value, part = derivatives.gradient_sums(self.form, theta, rows, y)
             total += value
             gradient += part
         value = total / self.n + 0.5 * self.lam * float(np.vdot(theta, theta))
@@ -81,31 +83,31 @@ class Objective:
         the direction of a step, whose worth the float64 gradient then decides.
         """
         theta = self._checked(theta)
-        form, kind = self.form, np.float32 if single else np.float64
+        form, dtype = self.form, np.float32 if single else np.float64
         all_rows: NDArray[Any] = self._single if single else self.X
         classes = form.num_classes if form.multinomial else 1
-        keep = self.n * classes <= _CACHED_ENTRIES
-        kept: list[NDArray[Any]] | None = [] if keep else None
+        cached: list[NDArray[Any]] = []
+        fits = self.n * classes <= _CACHED_ENTRIES
         weights = np.zeros(classes)
         for rows, y in self._chunks():
-            exact = form.weights(theta, rows, y)
-            if kept is not None:
-                kept.append(exact.astype(kind, copy=False))
+            exact = derivatives.row_weights(form, theta, rows, y)
+            if fits:
+                cached.append(exact.astype(dtype, copy=False))
             mean = exact * (1.0 - exact) if form.multinomial else exact
             weights += mean.sum(axis=0)
 
         def product(direction: Array) -> Array:
-            found = np.zeros_like(theta)
-            cast = direction.astype(kind, copy=False)
+            total = np.zeros_like(theta)
+            cast = direction.astype(dtype, copy=False)
             for index, (rows, y) in enumerate(self._chunks()):
-                local: NDArray[Any] = (
-                    kept[index]
-                    if kept is not None
-                    else form.weights(theta, rows, y).astype(kind, copy=False)
-                )
+                if fits:
+                    local = cached[index]
+                else:
+                    exact = derivatives.row_weights(form, theta, rows, y)
+                    local = exact.astype(dtype, copy=False)
                 same = all_rows[index * CHUNK : index * CHUNK + len(rows)]
-                found += form.product_sum(local, same, cast)
-            return found / self.n + self.lam * direction
+                total += derivatives.product_sum(form, local, same, cast)
+            return total / self.n + self.lam * direction
 
         return Curvature(product, weights / self.n)
 
@@ -113,26 +115,35 @@ class Objective:
         """X~^T X~ / m over m evenly spaced rows: what a preconditioner needs."""
         most = max(4 * self.X.shape[1], 512)
         rows = self.X[:: max(1, self.n // most)][:most]
-        rows = self.form.augmented(rows)
+        rows = derivatives.augmented_rows(self.form, rows)
         moments: Array = rows.T @ rows / len(rows)
         return moments
 
-    def rounding(self, norm_bound: float, theta_norm: float) -> float:
+    @cached_property
+    def _bounded_form(self) -> HeadForm:
+        """The form with a norm bound: its own, or the norm of the longest row."""
+        if self.form.norm_bound < math.inf:
+            return self.form
+        longest = float(np.sqrt(np.einsum("ij,ij->i", self.X, self.X).max()))
+        return replace(self.form, norm_bound=longest or 1e-300)
+
+    def rounding(self, theta_norm: float) -> float:
         """How far the computed gradient can be from the true one, in norm."""
-        return self.form.rounding(
-            norm_bound,
+        return derivatives.rounding(
+            self._bounded_form,
             theta_norm,
             features=self.X.shape[1],
             additions=min(self.n, CHUNK) + self.n // CHUNK,
         )
 
     def _checked(self, theta: ArrayLike) -> Array:
-        found = np.asarray(theta, dtype=np.float64)
-        if found.shape != self.shape:
+        checked = np.asarray(theta, dtype=np.float64)
+        if checked.shape != self.shape:
             raise ValueError(
-                f"theta must have shape {self.shape} (the bias last); got {found.shape}"
+                f"theta must have shape {self.shape} (the bias last); got"
+                f" {checked.shape}"
             )
-        return found
+        return checked
 
     def _chunks(self) -> Iterator[tuple[Array, Labels]]:
         for start in range(0, self.n, CHUNK):
@@ -146,28 +157,18 @@ class Curvature(NamedTuple):
     weights: Array
 
 
-def objective(
-    loss: str,
-    X: ArrayLike,
-    y: ArrayLike,
-    lam: float,
-    bias_scale: float = 1.0,
-    num_classes: int = 2,
-    *,
-    huber_width: float = HUBER_WIDTH,
-) -> Objective:
-    """The objective of `loss` on rows X and labels y, checked, in float64.
+def objective(form: HeadForm, X: ArrayLike, y: ArrayLike) -> Objective:
+    """The objective of a form on rows X and labels y, checked, in float64.
 
     Labels are 0..K-1 for softmax, and 0/1 or -1/+1 for the binary losses. A float64
-    matrix is used as it is, not copied. lam = 0 is allowed here (noisy gradient descent
-    does without); `solver.minimise` refuses it.
+    matrix is used as it is, not copied; rows are not clipped here. lam = 0 is allowed
+    (noisy gradient descent does without); `minimise` refuses it.
 
-    >>> F = objective("logistic", [[1.0], [-1.0]], [1, 0], lam=0.1)
+    >>> F = objective(HeadForm("logistic", lam=0.1), [[1.0], [-1.0]], [1, 0])
     >>> value, gradient = F.value_and_gradient([0.0, 0.0])
     >>> round(value, 4), gradient.tolist()
     (0.6931, [-0.5, 0.0])
     """
-    form = Form.of(loss, lam, bias_scale, num_classes, huber_width=huber_width)
     rows = _matrix(X)
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) != len(rows):
@@ -175,11 +176,9 @@ def objective(
             f"y must have one label for each of {len(rows)} rows; got shape"
             f" {labels.shape}. Nothing was spent."
         )
-    return Objective(
-        form,
-        rows,
-        _class_indices(labels, num_classes) if form.multinomial else _signs(labels),
-    )
+    if form.multinomial:
+        return Objective(form, rows, _class_indices(labels, form.num_classes))
+    return Objective(form, rows, _signs(labels))
 
 
 def _matrix(X: ArrayLike) -> Array:
@@ -209,35 +208,24 @@ def _class_indices(labels: NDArray[np.generic], num_classes: int) -> NDArray[np.
 
 
 def _signs(labels: NDArray[np.generic]) -> Array:
-    found = set(np.unique(labels).tolist())
-    if found <= {-1, 1}:
+    values = set(np.unique(labels).tolist())
+    if values <= {-1, 1}:
         return labels.astype(np.float64)
-    if found <= {0, 1}:
+    if values <= {0, 1}:
         return 2.0 * labels.astype(np.float64) - 1.0
     raise ValueError(
         "y must hold 0 and 1, or -1 and +1, for a binary loss; got"
-        f" {sorted(found)[:5]}. Nothing was spent."
+        f" {sorted(values)[:5]}. Nothing was spent."
     )
 
 
 def gradient_norm(
-    loss: str,
-    X: ArrayLike,
-    y: ArrayLike,
-    theta: ArrayLike,
-    *,
-    lam: float,
-    bias_scale: float = 1.0,
-    num_classes: int = 2,
-    huber_width: float = HUBER_WIDTH,
+    form: HeadForm, X: ArrayLike, y: ArrayLike, theta: ArrayLike
 ) -> float:
     """|grad F(theta)| of the stated objective on the stated data, in float64.
 
     The certificate of a model trained elsewhere: its distance to the minimiser is at
-    most this over lam. It is a function of the private data, so do not publish it.
+    most this over lam. It is a function of the private data: do not publish it.
     """
-    stated = objective(
-        loss, X, y, lam, bias_scale, num_classes, huber_width=huber_width
-    )
-    _, gradient = stated.value_and_gradient(theta)
+    _, gradient = objective(form, X, y).value_and_gradient(theta)
     return float(np.linalg.norm(gradient))

@@ -1,4 +1,4 @@
-"""Minimise, and certify: Newton's method until the gradient norm is at most tau.
+"""A certified minimiser: Newton's method until the gradient norm is at most tau.
 
 |theta - minimiser| <= |grad F(theta)| / lam, because F is lam-strongly convex. If every
 run, on any data, returns only once that norm is at most a tau fixed in advance, two
@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotConverged
-from demur.convex.sensitivity.curves import TAU
+from demur.convex.sensitivity.form import TAU
 from demur.convex.solving.objective import Curvature, Objective
 from demur.core import validate
 
@@ -47,55 +47,64 @@ class Minimiser:
     iterations: int
 
 
+class Point(NamedTuple):
+    """A theta, and the value and gradient of the objective there."""
+
+    theta: Array
+    value: float
+    gradient: Array
+
+    @property
+    def norm(self) -> float:
+        """The norm of the gradient."""
+        return float(np.linalg.norm(self.gradient))
+
+
 def minimise(
     objective: Objective,
     *,
     tau: float = TAU,
-    max_iterations: int = 200,
-    norm_bound: float | None = None,
+    max_iter: int = 200,
     progress: Progress | None = None,
 ) -> Minimiser:
     """The minimiser of `objective`, certified to a gradient norm of at most `tau`.
 
     `progress(iteration, share)` is called before each Newton step, the share going from
     0 to 1 with the logarithm of the gradient norm. Raises `NotConverged` where tau is
-    not reached; nothing has been charged then. `norm_bound` bounds the rows (default:
-    their largest norm) and serves the rounding error alone.
+    not reached; nothing has been charged then. The norm bound of the objective's form
+    (without one, the longest row) enters the rounding error alone.
     """
-    check_terms(objective, tau, max_iterations)
-    bound = _largest_row(objective.X) if norm_bound is None else float(norm_bound)
-    theta = np.zeros(objective.shape)
-    value, gradient = objective.value_and_gradient(theta)
-    norm = float(np.linalg.norm(gradient))
-    first = norm
+    check_terms(objective, tau, max_iter)
+    zero = np.zeros(objective.shape)
+    here = Point(zero, *objective.value_and_gradient(zero))
+    first = here.norm
     precondition = Preconditioner(objective)
     single = True  # until a step computed in float32 does not help
-    for iteration in range(max_iterations + 1):
-        rounding = objective.rounding(bound, float(np.linalg.norm(theta)))
+    for iteration in range(max_iter + 1):
+        norm = here.norm
+        rounding = objective.rounding(float(np.linalg.norm(here.theta)))
         if progress is not None:
             progress(iteration, share(first, norm, tau))
         if certified(objective, norm, rounding, tau):
-            return Minimiser(theta, norm, iteration)
-        if iteration == max_iterations or not np.isfinite(norm):
+            return Minimiser(here.theta, norm, iteration)
+        if iteration == max_iter or not np.isfinite(norm):
             break
-        curvature = objective.curvature(theta, single=single)
+        curvature = objective.curvature(here.theta, single=single)
         aim = max(min(0.25, norm**0.5), 0.3 * tau / norm, 1e-4 if single else 0.0)
         step = conjugate_gradients(
-            curvature, gradient, precondition.at(curvature), relative=aim
+            curvature, here.gradient, precondition.at(curvature), relative=aim
         )
-        found = line_search(objective, theta, value, gradient, norm, step)
-        if found is None and not single:
+        ahead = line_search(objective, here, step)
+        if ahead is None and not single:
             break
-        before = norm
-        if found is not None:
-            theta, value, gradient = found
-            norm = float(np.linalg.norm(gradient))
-        single = single and found is not None and (norm < before or norm > 1e-3)
+        if ahead is not None:
+            here = ahead
+        single = single and ahead is not None and (here.norm < norm or here.norm > 1e-3)
     raise not_reached(objective, tau, iteration)
 
 
 class Stated(Protocol):
-    """What the certificate needs to know of an objective."""
+    """What the solver needs of an objective."""
 
     @property
     def n(self) -> int:
@@ -112,10 +121,10 @@ class Stated(Protocol):
         ...
 
 
-def check_terms(objective: Stated, tau: float, max_iterations: int) -> None:
-    """What a minimiser must be given."""
+def check_terms(objective: Stated, tau: float, max_iter: int) -> None:
+    """Refuse a tau, a number of iterations or a lam that no search can work with."""
     validate.positive(tau=tau)
-    validate.count(max_iterations=max_iterations)
+    validate.count(max_iter=max_iter)
     if objective.lam <= 0:
         raise ValueError(
             f"lam must be positive for output perturbation; got {objective.lam}:"
@@ -144,21 +153,17 @@ def not_reached(objective: Stated, tau: float, steps: int) -> NotConverged:
     """The refusal of a search that ended before its certificate."""
     return NotConverged(
         f"the gradient norm did not fall to tau={tau:g} in {steps} Newton steps"
-        f" (n={objective.n}, lam={objective.lam:g}). Nothing was released, nothing was"
-        " charged. Raise max_iterations, lam or tau; a larger tau adds 2 tau / lam to"
-        " the sensitivity."
+        f" (n={objective.n}, lam={objective.lam:g}). Allow more steps, or raise lam or"
+        " tau, which adds 2 tau / lam to the sensitivity. Nothing was released, nothing"
+        " was charged."
     )
 
 
 def share(first: float, norm: float, tau: float) -> float:
-    """How much of the way from the first norm to tau is done, in logarithms."""
+    """The share of the way from the first norm to tau that is done, in logarithms."""
     if norm <= tau or first <= tau:
         return 1.0
     return min(1.0, max(0.0, math.log(first / norm) / math.log(first / tau)))
-
-
-def _largest_row(X: Array) -> float:
-    return float(np.sqrt(np.einsum("ij,ij->i", X, X).max())) or 1e-300
 
 
 class Preconditioner:
@@ -214,37 +219,29 @@ def conjugate_gradients(
 
 
 def line_search(
-    objective: Stated,
-    theta: Array,
-    value: float,
-    gradient: Array,
-    norm: float,
-    step: Array,
-    *,
-    slack: float = 0.0,
-) -> tuple[Array, float, Array] | None:
+    objective: Stated, start: Point, step: Array, *, slack: float = 0.0
+) -> Point | None:
     """A point along the step where F is lower and nearly flat, or the gradient halved.
 
     The full step is taken where it lowers F and the slope along it, as Newton's does
     near the end (where F changes by less than its rounding, the gradient decides). The
     hinges have kinks in their slope, over which a full step may jump to and fro:
     there the zero of the slope, which grows along the step, is bracketed. `slack` is
-    how much higher than it is F may be computed.
+    the rounding error of F: how much higher than it is it may be computed.
     """
-    slope = float(np.vdot(gradient, step))
+    slope = float(np.vdot(start.gradient, step))
     if not slope < 0.0:
         return None
+    norm = start.norm
     low, high, length = 0.0, np.inf, 1.0
     for _ in range(_TRIALS):
-        moved = theta + length * step
-        found = objective.value_and_gradient(moved)
-        here = float(np.vdot(found[1], step))
-        lower = found[0] <= value + _ARMIJO * length * slope + slack
-        if (lower and abs(here) <= _FLAT * -slope) or (
-            float(np.linalg.norm(found[1])) <= 0.5 * norm
-        ):
-            return moved, *found
-        if here < 0.0:
+        theta = start.theta + length * step
+        trial = Point(theta, *objective.value_and_gradient(theta))
+        along = float(np.vdot(trial.gradient, step))
+        lower = trial.value <= start.value + _ARMIJO * length * slope + slack
+        if (lower and abs(along) <= _FLAT * -slope) or trial.norm <= 0.5 * norm:
+            return trial
+        if along < 0.0:
             low = length
         else:
             high = length

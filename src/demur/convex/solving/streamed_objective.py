@@ -1,4 +1,4 @@
-"""The stated objective on rows that are read from a source, one pass for each answer.
+"""The objective of a head on rows that are read in passes, one pass for each answer.
 
 The certificate is the one of `solver`: a pass computes the gradient over all rows in
 float64, and its norm plus what rounding can add must be at most tau. Privacy rests on
@@ -19,7 +19,9 @@ from demur.convex.rows import sources
 from demur.convex.rows.class_sums import ClassSums, grid_step
 from demur.convex.rows.sources import RowSource, Task
 from demur.convex.rows.totals import Index, Totals, Work
-from demur.convex.sensitivity.form import Form, Labels
+from demur.convex.sensitivity.form import HeadForm
+from demur.convex.solving import derivatives
+from demur.convex.solving.derivatives import Labels
 from demur.convex.solving.objective import Objective
 from demur.core.bounds import Bound
 
@@ -36,9 +38,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StreamedRows:
-    """A source whose labels and schema were checked, with its public limits."""
+    """A row source whose labels and schema were checked, with its public limits."""
 
-    source: RowSource
+    rows: RowSource
     classes: NDArray[Any]
     counts: NDArray[np.int64]
     bound: Bound
@@ -54,11 +56,11 @@ class StreamedRows:
     @property
     def width(self) -> int:
         """The number of features."""
-        return self.source.width
+        return self.rows.width
 
-    def objective(self, loss: str, lam: float, **shape: Any) -> StreamedObjective:
-        """The stated objective on these rows."""
-        return StreamedObjective(Form.of(loss, lam, **shape), self)
+    def objective(self, form: HeadForm) -> StreamedObjective:
+        """The objective of a form on these rows, with their norm bound."""
+        return StreamedObjective(form.with_bound(self.bound), self)
 
     def exact_sums(self) -> tuple[Array, float]:
         """Sums of the rows of each class, exact on a grid, and that grid's step."""
@@ -68,18 +70,18 @@ class StreamedRows:
 
     def sums(self, work: Work) -> tuple[NDArray[Any], ...]:
         """`work` summed over all rows: one pass, over the same rows as every other."""
-        totals = self.source.totals(self._task(work))
+        totals = self.rows.totals(self._task(work))
         self._check(totals)
         return totals.results()
 
     def sample(self, most: int) -> tuple[Array, Index]:
         """Up to `most` bounded rows in memory, and their classes."""
-        chunk = self.source.sample(self._task(_nothing), most)
+        chunk = self.rows.sample(self._task(_nothing), most)
         return chunk.rows, chunk.y
 
     @property
     def fingerprint(self) -> int | None:
-        """What the first pass saw; None before it."""
+        """The fingerprint of the rows that the first pass saw; None before it."""
         return self._first[0] if self._first else None
 
     def _task(self, work: Work) -> Task:
@@ -105,28 +107,30 @@ def _nothing(rows: Array, index: Index) -> tuple[NDArray[Any], ...]:
 class _Sums:
     """The work of a pass: losses, gradients and perhaps Hessians of a chunk, summed."""
 
-    form: Form
+    form: HeadForm
     theta: Array
     hessian: bool
     single: bool
 
     def __call__(self, rows: Array, index: Index) -> tuple[NDArray[Any], ...]:
         y = _labels(self.form, index)
-        value, gradient = self.form.gradient_sums(self.theta, rows, y)
+        value, gradient = derivatives.gradient_sums(self.form, self.theta, rows, y)
         if not self.hessian:
             return np.array([value]), gradient
-        bent = self.form.hessian_sum(self.theta, rows, y, single=self.single)
-        return np.array([value]), gradient, bent
+        hessian = derivatives.hessian_sum(
+            self.form, self.theta, rows, y, single=self.single
+        )
+        return np.array([value]), gradient, hessian
 
 
-def _labels(form: Form, index: Index) -> Labels:
+def _labels(form: HeadForm, index: Index) -> Labels:
     return index if form.multinomial else 2.0 * index.astype(np.float64) - 1.0
 
 
 class StreamedObjective:
-    """`Objective` for rows of a source: the same answers, a pass for each."""
+    """`Objective` for streamed rows: the same answers, a pass for each."""
 
-    def __init__(self, form: Form, data: StreamedRows) -> None:
+    def __init__(self, form: HeadForm, data: StreamedRows) -> None:
         """Nothing is read yet."""
         self.form = form
         self.data = data
@@ -157,17 +161,19 @@ class StreamedObjective:
             if self._last[1].hessian is not None or not hessian:
                 return self._last[1]
         # float32 leaves errors near 1e-6 of the largest eigenvalue, at most Bt^2.
-        reach = self.data.bound.value**2 + self.form.bias_scale**2
+        reach = self.form.norm_bound**2 + self.form.bias_scale**2
         single = self.lam >= 1e-4 * reach
-        found = self.data.sums(_Sums(self.form, theta, hessian, single))
+        losses, gradients, *hessians = self.data.sums(
+            _Sums(self.form, theta, hessian, single)
+        )
         self.passes += 1
         n, lam = self.n, self.lam
-        bent = None
+        mean_hessian = None
         if hessian:
-            bent = found[2] / n
-            bent[np.diag_indices_from(bent)] += lam
-        value = float(found[0][0]) / n + 0.5 * lam * float(np.vdot(theta, theta))
-        answer = Answer(value, found[1] / n + lam * theta, bent)
+            mean_hessian = hessians[0] / n
+            mean_hessian[np.diag_indices_from(mean_hessian)] += lam
+        value = float(losses[0]) / n + 0.5 * lam * float(np.vdot(theta, theta))
+        answer = Answer(value, gradients / n + lam * theta, mean_hessian)
         self._last = theta, answer
         return answer
 
@@ -180,10 +186,10 @@ class StreamedObjective:
         rows, index = self.data.sample(most)
         return Objective(self.form, rows, _labels(self.form, index))
 
-    def rounding(self, norm_bound: float, theta_norm: float) -> float:
+    def rounding(self, theta_norm: float) -> float:
         """How far the computed gradient can be from the true one, in norm."""
-        return self.form.rounding(
-            norm_bound,
+        return derivatives.rounding(
+            self.form,
             theta_norm,
             features=self.data.width,
             additions=sources.additions(self.n),

@@ -1,4 +1,4 @@
-r"""Minimise over rows that are read from a source: few passes, the same certificate.
+r"""The minimiser of rows that are read in passes: few passes, the same certificate.
 
 Each pass reads every row, so steps are bought with what is at hand already:
 
@@ -11,7 +11,7 @@ Each pass reads every row, so steps are bought with what is at hand already:
   stands for the whole, corrected by the secants of the passes so far (L-BFGS, with the
   sample's Hessian where the textbook has a multiple of the identity).
 
-How theta was found is of no account for privacy. It is returned only once the gradient
+How theta was found does not matter for privacy. It is returned only once the gradient
 over all rows, in float64 and with its rounding error, is at most tau (see `solver`):
 every data set then yields a theta within tau / lam of its own minimiser.
 """
@@ -25,11 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from demur.convex.errors import NotConverged
-from demur.convex.sensitivity.curves import TAU
-from demur.convex.sensitivity.form import UNIT_ROUNDOFF
+from demur.convex.rows.totals import UNIT_ROUNDOFF
+from demur.convex.sensitivity.form import TAU
 from demur.convex.solving.objective import Objective
 from demur.convex.solving.solver import (
     Minimiser,
+    Point,
     Preconditioner,
     Progress,
     certified,
@@ -55,46 +56,42 @@ _EXPECTED = 0.3  # of tau: the next pass is then expected to be the last
 def minimise_streamed(
     objective: StreamedObjective,
     *,
-    norm_bound: float,
     tau: float = TAU,
-    max_iterations: int = 200,
+    max_iter: int = 200,
     progress: Progress | None = None,
 ) -> Minimiser:
-    """`solver.minimise` for rows of a source; `iterations` counts steps, not passes."""
-    check_terms(objective, tau, max_iterations)
+    """`solver.minimise` for streamed rows; `iterations` counts steps, not passes."""
+    check_terms(objective, tau, max_iter)
     # Refused before the first pass where no gradient could be certified, not even 0.
-    certified(objective, 0.0, objective.rounding(norm_bound, 0.0), tau)
-    search = _Search(objective, norm_bound, tau)
+    certified(objective, 0.0, objective.rounding(0.0), tau)
+    search = _Search(objective, tau)
     theta = search.start()
-    value, gradient = search.value_and_gradient(theta)
-    first = norm = float(np.linalg.norm(gradient))
-    for iteration in range(max_iterations + 1):
-        rounding = objective.rounding(norm_bound, float(np.linalg.norm(theta)))
+    here = Point(theta, *search.value_and_gradient(theta))
+    first = here.norm
+    for iteration in range(max_iter + 1):
+        norm = here.norm
+        rounding = objective.rounding(float(np.linalg.norm(here.theta)))
         if progress is not None:
             progress(iteration, share(first, norm, tau))
         if certified(objective, norm, rounding, tau):
-            return Minimiser(theta, norm, iteration)
-        if iteration == max_iterations or not np.isfinite(norm):
+            return Minimiser(here.theta, norm, iteration)
+        if iteration == max_iter or not np.isfinite(norm):
             break
-        step = search.step(theta, gradient)
-        slack = 16.0 * UNIT_ROUNDOFF * abs(value)
-        found = line_search(search, theta, value, gradient, norm, step, slack=slack)
-        if found is None:
+        step = search.step(here.theta, here.gradient)
+        slack = 16.0 * UNIT_ROUNDOFF * abs(here.value)
+        ahead = line_search(search, here, step, slack=slack)
+        if ahead is None:
             break
-        search.moved(found[0] - theta, found[2] - gradient)
-        theta, value, gradient = found
-        norm = float(np.linalg.norm(gradient))
+        search.moved(ahead.theta - here.theta, ahead.gradient - here.gradient)
+        here = ahead
     raise not_reached(objective, tau, iteration)
 
 
 class _Search:
-    """Passes, and what they have taught about the curvature."""
+    """The passes of a search, and the curvature that they showed."""
 
-    def __init__(
-        self, objective: StreamedObjective, norm_bound: float, tau: float
-    ) -> None:
+    def __init__(self, objective: StreamedObjective, tau: float) -> None:
         self._objective = objective
-        self._norm_bound = norm_bound
         self._tau = tau
         self._newton = int(np.prod(objective.shape)) <= MOST_NEWTON
         self._solve: Solve | None = None
@@ -113,17 +110,16 @@ class _Search:
         return self._objective.lam
 
     def start(self) -> Array:
-        """The minimiser of a sample; zero where that has none to offer."""
+        """The minimiser of a sample; zero where none was certified."""
         width = self._objective.data.width
         most = max(_LEAST_SAMPLE, min(_MOST_SAMPLE, SAMPLE_BYTES // (8 * width)))
         sample = self._objective.sampled(most)
         if not self._newton:
             self._sample = sample
         try:
-            found = minimise(sample, tau=self._tau, norm_bound=self._norm_bound)
+            return minimise(sample, tau=self._tau).theta
         except NotConverged:
             return np.zeros(self._objective.shape)
-        return found.theta
 
     def value_and_gradient(self, theta: ArrayLike) -> tuple[float, Array]:
         """One pass, with the Hessian where a further step is to be expected."""
@@ -137,16 +133,16 @@ class _Search:
         return answer.value, answer.gradient
 
     def step(self, theta: Array, gradient: Array) -> Array:
-        """-H^-1 gradient, as well as the passes so far know H."""
+        """-H^-1 gradient, H as the passes so far estimate it."""
         solve = self._solve
         if solve is None:
             solve = self._sampled_solver(theta)
         return -self._secants.applied(gradient, solve)
 
     def moved(self, along: Array, change: Array) -> None:
-        """Learn from an accepted step, unless a Hessian was summed where it ends."""
+        """Record the secant of a step, unless a Hessian was summed where it ends."""
         if not self._current:
-            self._secants.learn(along, change)
+            self._secants.add(along, change)
 
     def _last_is_near(self) -> bool:
         """Newton squares the error: g2 is about (g1 / g0^2) g1^2."""
@@ -182,19 +178,19 @@ def _solver_of(hessian: Array, lam: float, shape: tuple[int, ...]) -> Solve:
         ).reshape(shape)
 
     def solve(vector: Array) -> Array:
-        found: Array = cho_solve(factor, vector.reshape(-1)).reshape(shape)
-        return found
+        solution: Array = cho_solve(factor, vector.reshape(-1)).reshape(shape)
+        return solution
 
     return solve
 
 
 class _Secants:
-    """L-BFGS's two loops around a given inverse Hessian."""
+    """L-BFGS: its two loops around a given inverse Hessian."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Array, Array, float]] = []
 
-    def learn(self, along: Array, change: Array) -> None:
+    def add(self, along: Array, change: Array) -> None:
         curve = float(np.vdot(along, change))
         if curve > 0.0:
             self._pairs = [*self._pairs, (along, change, curve)][-_SECANTS:]
@@ -206,9 +202,10 @@ class _Secants:
             part = float(np.vdot(along, left)) / curve
             left -= part * change
             shares.append(part)
-        found = solve(left)
+        solution = solve(left)
         for (along, change, curve), part in zip(
             self._pairs, reversed(shares), strict=True
         ):
-            found = found + (part - float(np.vdot(change, found)) / curve) * along
-        return found
+            off = part - float(np.vdot(change, solution)) / curve
+            solution = solution + off * along
+        return solution

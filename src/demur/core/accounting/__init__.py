@@ -1,10 +1,10 @@
-"""Prices: how much an event costs. The one door to dp_accounting.
+"""Privacy accounting: the price of an event. Only this package imports dp_accounting.
 
 `price(event, delta)` is an upper bound on the smallest epsilon for which the event is
 (epsilon, delta)-indistinguishable; `delta_of(event, epsilon)` the other way round.
 Several upper bounds are computed and the smallest is returned (each is true of the
-same fixed event, so taking the least is free; an *adaptive* filter may not do that,
-see `demur.ledger.filters`):
+same fixed event, so taking the least costs nothing; an *adaptive* filter may not do
+that, see `demur.ledger.filters`):
 
 1. closed form: Gaussians compose to one Gaussian with mu^2 = sum 1/z^2 (exactly);
    pure epsilons add up; (epsilon, delta) pairs add up in both.

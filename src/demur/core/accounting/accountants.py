@@ -1,4 +1,4 @@
-"""Questions to dp_accounting's accountants."""
+"""Epsilon by dp_accounting's own accountants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def relation_of_accountant(accountant: dp_accounting.PrivacyAccountant) -> Neighbours:
-    """The relation that an accountant of dp_accounting was made for."""
+    """The neighbouring relation that an accountant of dp_accounting was made for."""
     import dp_accounting as dpa
 
     if not isinstance(accountant, dpa.PrivacyAccountant):
@@ -29,8 +29,8 @@ def relation_of_accountant(accountant: dp_accounting.PrivacyAccountant) -> Neigh
         if to_relation(neighbours) is accountant.neighboring_relation:
             return neighbours
     raise NotPriced(
-        f"an accountant for {accountant.neighboring_relation} has no counterpart here;"
-        " nothing was spent."
+        f"an accountant for {accountant.neighboring_relation} has no counterpart here."
+        " Nothing was spent."
     )
 
 
@@ -69,7 +69,7 @@ def check_accountant(accountant: dp_accounting.PrivacyAccountant, event: Event) 
 def accountant_epsilon(
     accountant: dp_accounting.PrivacyAccountant, event: Event, delta: float
 ) -> float:
-    """What a copy of a new accountant says of `event` alone."""
+    """The epsilon of `event` alone, by a copy of a new accountant."""
     check_accountant(accountant, event)
     alone = copy.deepcopy(accountant)
     alone.compose(to_dp_event(event))
@@ -110,9 +110,9 @@ def fixed_batch_epsilon(
 def fixed_batch_dp_event(
     dataset_size: int, batch_size: int, multiplier: float, count: int
 ) -> dp_accounting.DpEvent:
-    """The same batches in dp_accounting's words, for its accountant of REPLACE_ONE."""
+    """The same batches as an event of dp_accounting, for a REPLACE_ONE accountant."""
     import dp_accounting as dpa
 
     noise = dpa.GaussianDpEvent(down(multiplier / 2))
-    one = dpa.SampledWithoutReplacementDpEvent(dataset_size, batch_size, noise)
-    return dpa.SelfComposedDpEvent(one, count)
+    batch = dpa.SampledWithoutReplacementDpEvent(dataset_size, batch_size, noise)
+    return dpa.SelfComposedDpEvent(batch, count)

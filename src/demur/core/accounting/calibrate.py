@@ -1,7 +1,7 @@
-"""Parameters for a privacy target, on the private side of it.
+"""Calibration: parameters for a privacy target, on the private side of it.
 
-The Gaussian mechanism has closed forms (`core.gaussian`, repeated here); anything else
-is searched for by price, and what is returned has itself been priced.
+The Gaussian mechanism has closed forms (`accounting.gaussian`, repeated here); anything
+else is searched for by price, and what is returned has itself been priced.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Different events on one grid: the privacy loss distribution of a whole ledger."""
+"""Composition: the privacy loss distribution of different events on one grid."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from demur.core.rounding import up
 _MOST_POINTS = 2**17  # Points of the grid of a whole ledger's distribution.
 
 
-class Mix:
-    """Distributions of several parts on one grid, composed."""
+class LossDistribution:
+    """The privacy loss distribution of several parts, composed on one grid."""
 
     def __init__(self, total: Total, profiles: Mapping[Event, Profile]) -> None:
-        stored = _stored(total, profiles)
+        stored = _profiles_of(total, profiles)
         self._exponent = _common_exponent(stored, total)
         self._parts = [
             (self._from_profile(profile), times) for profile, times in stored
@@ -43,16 +43,16 @@ class Mix:
         return curves.FFT_ERROR * (50 + sum(10 + times for _, times in self._parts))
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at delta, what the transforms may have lost added."""
+        """Epsilon at delta, with what the Fourier transforms may have lost."""
         left = delta - self._error
         if left <= 0:
             return math.inf
         return up(float(self._whole.get_epsilon_for_delta(left)), 2)
 
     def delta(self, epsilon: float) -> float:
-        """Delta at epsilon, likewise."""
-        found = float(self._whole.get_delta_for_epsilon(epsilon))
-        return min(1.0, up(found + self._error, 2))
+        """Delta at epsilon, with what the Fourier transforms may have lost."""
+        delta = float(self._whole.get_delta_for_epsilon(epsilon))
+        return min(1.0, up(delta + self._error, 2))
 
     def _compose(self) -> Any:
         whole = None
@@ -110,29 +110,29 @@ class Mix:
         )
 
 
-def _stored(
+def _profiles_of(
     total: Total, profiles: Mapping[Event, Profile]
 ) -> list[tuple[Profile, int]]:
-    """Profiles that make up the sampled events: kept ones first, the rest built."""
-    kept: dict[Atom, list[tuple[int, Profile]]] = {}
+    """Profiles that make up the sampled events: stored ones first, the rest built."""
+    stored: dict[Atom, list[tuple[int, Profile]]] = {}
     for event, profile in profiles.items():
         counts = events.atoms(event)
         if len(counts) == 1:
             ((atom, count),) = counts.items()
-            kept.setdefault(atom, []).append((count, profile))
-    found: list[tuple[Profile, int]] = []
+            stored.setdefault(atom, []).append((count, profile))
+    parts: list[tuple[Profile, int]] = []
     for atom, left in total.sampled.items():
-        for count, profile in sorted(kept.get(atom, []), key=lambda k: -k[0]):
+        for count, profile in sorted(stored.get(atom, []), key=lambda k: -k[0]):
             times, left = divmod(left, count)
             if times:
-                found.append((profile, times))
+                parts.append((profile, times))
         if left:
-            found.append((curves.sampled_profile(atom, left), 1))
-    return found
+            parts.append((curves.sampled_profile(atom, left), 1))
+    return parts
 
 
 def _common_exponent(stored: list[tuple[Profile, int]], total: Total) -> int:
-    """The finest grid on which the whole range is still a sane number of points."""
+    """The finest grid on which the whole range has an affordable number of points."""
     finest = max((p.exponent for p, _ in stored), default=curves.GRID_EXPONENT)
     smallest_pure = min((e for e in total.pure if e), default=1.0)
     finest = max(finest, math.ceil(-math.log2(smallest_pure)) + 3)

@@ -1,4 +1,4 @@
-"""About the price, for searches."""
+"""Rough prices of sampled events, for searches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUGH_POINTS = 2**16  # Points of a rough distribution, at the least.
 
 
 def rough_price(event: Sampled, count: int, delta: float) -> float:
-    """About the price of `count` sampled steps, in a hundredth of the time.
+    """A rough price of `count` sampled steps, in a hundredth of the time.
 
     It guides a search for a parameter. Nothing may rest on it: what the search finds
     has to be priced by `price`.
@@ -32,11 +32,11 @@ def rough_price(event: Sampled, count: int, delta: float) -> float:
     exponent = grid_exponent(event, count) - 3
     # Noise beyond this has a thousandth of what delta leaves to one step.
     reach = -float(ndtri(1e-3 * delta / count))
-    found = [
+    directions = [
         _rough_epsilon(event, count, delta, exponent, reach, vanishes)
         for vanishes in (True, False)
     ]
-    return min(max(found), simple)
+    return min(max(directions), simple)
 
 
 def _rough_epsilon(
@@ -55,17 +55,17 @@ def _rough_epsilon(
     dots = np.arange(math.floor(low / step), math.ceil(high / step) + 2)
     curve = sampled_gaussian.stick(event, dots * step, vanishes)
     falling = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
-    one = pld_pmf.create_pmf_pessimistic_connect_dots(
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         step, dots, falling
     ).to_dense_pmf()
     size = max(_ROUGH_POINTS, 2 ** math.ceil(math.log2(4 * len(dots))))
     masses = np.zeros(size)
-    masses[(one._lower_loss + np.arange(one.size)) % size] = one._probs
+    masses[(pmf._lower_loss + np.arange(pmf.size)) % size] = pmf._probs
     whole = np.fft.irfft(np.fft.rfft(masses) ** count, size)
     # Losses from -size/4 to 3/4 size steps; what wraps round has no mass to speak of.
     losses = np.arange(-(size // 4), size - size // 4) * step
     whole = np.maximum(whole[np.arange(-(size // 4), size - size // 4) % size], 0.0)
-    infinite = -math.expm1(count * math.log1p(-min(one._infinity_mass, 1 - 1e-16)))
+    infinite = -math.expm1(count * math.log1p(-min(pmf._infinity_mass, 1 - 1e-16)))
     above = np.cumsum(whole[::-1])[::-1]
     # Nothing is asked about losses beyond 700, which are no numbers once exponentiated.
     weights = np.exp(np.clip(losses, -700.0, 700.0))

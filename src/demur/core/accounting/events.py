@@ -1,7 +1,7 @@
-"""What was done to the data, as small frozen values: the currency of the ledger.
+"""Privacy events: what was done to the data, as small frozen values.
 
 An event describes the pair of output distributions of a mechanism at *one* unit; it
-carries no relation of its own beyond what its name says. `Gaussian(z)` is the pair
+has no relation of its own beyond what its name says. `Gaussian(z)` is the pair
 N(0, z^2) against N(1, z^2): the sensitivity is already the one of the unit at hand, so
 no accountant may rescale it (dp_accounting's PLD does under REPLACE_ONE, its RDP does
 not). Subsampled events are the exception, because their dominating pair differs by
@@ -177,7 +177,7 @@ _NAMES = {cls: name for name, cls in _TYPES.items()}
 
 def atoms(event: Event, count: int = 1) -> dict[Atom, int]:
     """The event as a multiset: each different atom with how often it happens."""
-    found: dict[Atom, int] = {}
+    counts: dict[Atom, int] = {}
     waiting: list[tuple[Event, int]] = [(event, count)]
     while waiting:
         current, times = waiting.pop()
@@ -189,8 +189,8 @@ def atoms(event: Event, count: int = 1) -> dict[Atom, int]:
             case _:
                 if type(current) not in _NAMES:
                     raise TypeError(f"not an event: {repr(current)[:200]}")
-                found[current] = found.get(current, 0) + times
-    return found
+                counts[current] = counts.get(current, 0) + times
+    return counts
 
 
 def from_atoms(counts: dict[Atom, int]) -> Event:
@@ -209,9 +209,10 @@ def compose(events: Iterable[Event]) -> Event:
 def for_group(event: Event, records: int) -> Event:
     """The event for a person who owns `records` records, from that for one record.
 
-    Worlds `records` steps apart: a Gaussian shift adds up to `records` sensitivities
-    (exactly `records` * mu); the log-likelihood ratios of a pure mechanism add up to
-    `records` * epsilon. Other events do not scale in closed form, and say so.
+    The datasets are `records` steps apart: a Gaussian shift adds up to `records`
+    sensitivities (exactly `records` * mu); the log-likelihood ratios of a pure
+    mechanism add up to `records` * epsilon. Other events have no closed form and are
+    refused.
     """
     validate.count(records=records)
     if records == 1:

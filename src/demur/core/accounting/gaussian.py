@@ -1,4 +1,4 @@
-r"""Noise for a privacy target, and the privacy of given noise, on the private side.
+r"""The Gaussian mechanism: noise for a privacy target, and the privacy of given noise.
 
 Every number returned here has been checked before it was returned, and the check errs
 to one side: a Gaussian answer satisfies `gdp.meets`, which adds the error bound of the
@@ -128,7 +128,7 @@ SAMPLER_SHARE = 2.0**-20
 
 
 def ideal_delta(delta: float) -> float:
-    """What is left of `delta` for the ideal mechanism, its sampler's share set aside.
+    """The part of `delta` for the ideal mechanism, after its sampler's share.
 
     A sampler at statistical distance eta from the ideal distribution adds
     (1 + e^epsilon) * eta to delta. A ledger sets 2^-20 of its delta aside for that, so

@@ -1,4 +1,4 @@
-"""The smallest of the bounds that hold."""
+"""Prices of events: the smallest of the upper bounds on epsilon or delta."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from demur.core import validate
 from demur.core.accounting import events
-from demur.core.accounting.composition import Mix
+from demur.core.accounting.composition import LossDistribution
 from demur.core.accounting.events import Event
 from demur.core.accounting.profile import Profile
 from demur.core.accounting.profiles import grid_exponent
@@ -52,7 +52,7 @@ def price(
     best = min(simple, renyi_epsilon(total, delta))
     if delta < PLD_SMALLEST_DELTA or too_wide(total, delta):
         return best
-    return min(best, Mix(total, profiles or {}).epsilon(delta))
+    return min(best, LossDistribution(total, profiles or {}).epsilon(delta))
 
 
 def delta_of(
@@ -77,14 +77,13 @@ def delta_of(
     best = min(simple, renyi_delta(total, epsilon))
     if best < PLD_SMALLEST_DELTA or too_wide(total, 1e-6):
         return best
-    found = Mix(total, profiles or {}).delta(epsilon)
-    return min(best, found)
+    return min(best, LossDistribution(total, profiles or {}).delta(epsilon))
 
 
 def deciding_grid(event: Event, delta: float) -> float | None:
     """The step of the grid that decides the price of repeated sampled steps.
 
-    None where another bound decides, or the event is another one.
+    None where another bound decides, or for an event of another form.
     """
     total = total_of(event)
     if len(events.atoms(event)) != 1 or not total.sampled:

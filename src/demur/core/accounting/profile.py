@@ -1,7 +1,7 @@
-"""A privacy profile: delta as a function of epsilon, kept with an entry of the ledger.
+"""A privacy profile: delta as a function of epsilon, stored with a ledger entry.
 
 A subsampled plan has no closed form; its price needs a privacy loss distribution that
-takes a second to build. What is kept of it is the hockey-stick curve
+takes a second to build. What is stored of it is the hockey-stick curve
 delta(epsilon) = sup_S P(S) - e^epsilon Q(S) in both directions, at equally spaced
 epsilons. By "connect the dots" (Doroshenko et al. 2022, Theorem 4.1) the pair with
 point masses at those epsilons and the same delta there dominates the original, so a
@@ -31,7 +31,8 @@ _CHECKSUM = 32
 class Profile:
     """delta at epsilon = (first + i) * 2^-exponent, for both directions.
 
-    `remove` compares the world with the record to the one without, `add` the reverse.
+    `remove` compares the dataset with the record to the one without it, `add` the
+    reverse.
     """
 
     exponent: int
@@ -46,7 +47,11 @@ class Profile:
             if not ((curve >= 0) & (curve <= 1)).all() or (np.diff(curve) > 0).any():
                 raise ValueError(f"{name} must fall from at most 1 to at least 0")
         if self.remove.size != self.add.size or not -64 <= self.exponent <= 64:
-            raise ValueError("both directions need the same dots on a sane grid")
+            raise ValueError(
+                "remove and add must have the same number of dots, and exponent must be"
+                f" from -64 to 64; got {self.remove.size} and {self.add.size} dots,"
+                f" exponent {self.exponent}"
+            )
 
     @property
     def step(self) -> float:
@@ -77,7 +82,7 @@ class Profile:
 
     def to_bytes(self) -> bytes:
         """The profile as compressed bytes with a checksum (no pickle)."""
-        head = json.dumps(
+        header = json.dumps(
             {
                 "format": _FORMAT,
                 "exponent": self.exponent,
@@ -86,7 +91,7 @@ class Profile:
             }
         ).encode()
         body = self.remove.astype("<f8").tobytes() + self.add.astype("<f8").tobytes()
-        data = len(head).to_bytes(4, "little") + head + zlib.compress(body, 6)
+        data = len(header).to_bytes(4, "little") + header + zlib.compress(body, 6)
         return data + hashlib.sha256(data).digest()
 
     @classmethod
@@ -97,12 +102,12 @@ class Profile:
             if hashlib.sha256(content).digest() != checksum:
                 raise ValueError("its checksum is wrong")
             size = int.from_bytes(content[:4], "little")
-            head = json.loads(content[4 : 4 + size])
-            numbers = [head[key] for key in ("exponent", "first", "dots")]
+            header = json.loads(content[4 : 4 + size])
+            numbers = [header[key] for key in ("exponent", "first", "dots")]
             if any(type(number) is not int for number in numbers):
-                raise ValueError("its head holds something else than whole numbers")
+                raise ValueError("its header holds something else than whole numbers")
             exponent, first, dots = numbers
-            if head["format"] != _FORMAT or not 2 <= dots <= _MOST_DOTS:
+            if header["format"] != _FORMAT or not 2 <= dots <= _MOST_DOTS:
                 raise ValueError("unknown format or size")
             if abs(first) > 2**53:
                 raise ValueError("its first dot is out of range")

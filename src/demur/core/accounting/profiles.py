@@ -1,4 +1,4 @@
-"""Privacy profiles of repeated sampled events, from privacy loss distributions."""
+"""Privacy profiles of repeated sampled events, by privacy loss distributions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from demur.core.accounting.upper_bounds import renyi_epsilon, too_wide
 GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
 # The FFT of a composition leaves about 6e-17 in delta for each step, to either side.
 FFT_ERROR = 2e-16
-_KEPT_DOTS = 2**14  # Dots of a profile that is kept with an entry.
+_KEPT_DOTS = 2**14  # Dots of a profile that is stored with an entry.
 
 
 def profile_of(event: Event) -> Profile | None:
-    """The profile to keep with an entry: of a repeated sampled event, else None."""
+    """The profile to store with an entry: of a repeated sampled event, else None."""
     counts = events.atoms(event)
     if len(counts) != 1:
         return None
@@ -43,14 +43,14 @@ def sampled_profile(event: Sampled, count: int) -> Profile:
     step = math.ldexp(1.0, -grid_exponent(event, count))
     relation = to_relation(event.neighbours)
     if isinstance(event, PoissonGaussian):
-        one = pld.from_gaussian_mechanism(
+        step_pld = pld.from_gaussian_mechanism(
             event.multiplier,
             sampling_prob=event.probability,
             value_discretization_interval=step,
             neighboring_relation=relation,
         )
     else:
-        one = pld.from_truncated_subsampled_gaussian_mechanism(
+        step_pld = pld.from_truncated_subsampled_gaussian_mechanism(
             dataset_size=event.dataset_size,
             sampling_probability=event.probability,
             truncated_batch_size=event.batch_size,
@@ -58,7 +58,7 @@ def sampled_profile(event: Sampled, count: int) -> Profile:
             value_discretization_interval=step,
             neighboring_relation=relation,
         )
-    whole = one.self_compose(count) if count > 1 else one
+    whole = step_pld.self_compose(count) if count > 1 else step_pld
     pmfs = [whole._pmf_remove.to_dense_pmf(), whole._pmf_add.to_dense_pmf()]
     first = min(pmf._lower_loss for pmf in pmfs)
     last = max(pmf._lower_loss + pmf.size for pmf in pmfs)

@@ -104,5 +104,5 @@ def _of_gaussian(orders: NDArray[np.float64], multiplier: float) -> NDArray[np.f
 
 def to_epsilon(total: float, order: int, delta: float) -> float:
     """Epsilon at `delta` from D_order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
-    found = total + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1)
-    return max(0.0, up(found, 8))
+    epsilon = total + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1)
+    return max(0.0, up(epsilon, 8))

@@ -1,4 +1,4 @@
-"""Hockey sticks of sampled Gaussians in closed form, all epsilons at once.
+"""Privacy profiles (hockey sticks) of sampled Gaussians in closed form.
 
 With q the probability, s the noise per unit of contribution and
 D(a) = Phi(1/(2s) - a s) - e^a Phi(-1/(2s) - a s) the stick of N(1, s^2) against

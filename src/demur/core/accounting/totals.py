@@ -1,4 +1,4 @@
-"""What an event adds up to: equal kinds of atoms together."""
+"""Totals of an event: its atoms added up, kind by kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Total:
 
     @property
     def epsilon_sum(self) -> Fraction:
-        """That sum and the pure epsilons."""
+        """The sum of epsilon over pairs and pure epsilons."""
         pure = (Fraction(e) * n for e, n in self.pure.items())
         return sum(pure, self.block_epsilon)
 

@@ -1,4 +1,4 @@
-"""Events and relations in dp_accounting's words, and back."""
+"""Events and relations as dp_accounting's, and back."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def to_dp_event(event: Event) -> dp_accounting.DpEvent:
-    """The event in dp_accounting's words, for tools that speak them.
+    """The event as a `DpEvent`, for tools built on dp_accounting.
 
     A subsampled event loses its relation: the accountant it is given to must be made
-    for it. (epsilon, delta) pairs have no word in dp_accounting 0.6.0.
+    for it. (epsilon, delta) pairs have no event in dp_accounting 0.6.0.
     """
     import dp_accounting as dpa
 
@@ -58,7 +58,7 @@ def from_dp_event(
     event: dp_accounting.DpEvent,
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE_ONE,
 ) -> Event:
-    """The event of dp_accounting in our words; what has none is refused.
+    """A `DpEvent` of dp_accounting as our event; one without counterpart is refused.
 
     `neighbours` is the relation its accountant was made for. A plain Gaussian's
     multiplier is read as sigma / (largest norm of a record), dp_accounting's own
@@ -88,18 +88,18 @@ def from_dp_event(
             return Repeated(from_dp_event(inner, neighbours), count)
         case dpa.ComposedDpEvent(events=inners):
             return Composed(tuple(from_dp_event(e, neighbours) for e in inners))
-    raise NotPriced(f"{event!r:.200} has no counterpart here; nothing was spent.")
+    raise NotPriced(f"{event!r:.200} has no counterpart here. Nothing was spent.")
 
 
 def unsupported_dp_event() -> dp_accounting.DpEvent:
-    """The event by which dp_accounting says that it has no word for a thing."""
+    """dp_accounting's event for a mechanism that it cannot describe."""
     import dp_accounting as dpa
 
     return dpa.UnsupportedDpEvent()
 
 
 def to_relation(neighbours: Neighbours) -> dp_accounting.NeighboringRelation:
-    """The relation in dp_accounting's words."""
+    """The neighbouring relation as dp_accounting names it."""
     from dp_accounting import NeighboringRelation as Relation
 
     return {

@@ -1,4 +1,4 @@
-"""Prices without a grid: closed forms and Renyi divergences."""
+"""Upper bounds on a price without a grid: closed forms and Renyi divergences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def too_wide(total: Total, delta: float) -> bool:
 
 
 def closed_form(total: Total, delta: float) -> float:
-    """Epsilon: Gaussians as one Gaussian, the rest added up."""
+    """Epsilon in closed form: Gaussians as one Gaussian, the rest added up."""
     left = Fraction(delta) - total.delta_sum
     mu_squared = total.mu_squared + _unamplified(total)
     if left < 0 or (left == 0 and mu_squared) or math.isinf(mu_squared):
@@ -63,7 +63,7 @@ def closed_form(total: Total, delta: float) -> float:
 
 
 def closed_form_delta(total: Total, epsilon: float) -> float:
-    """Delta, likewise."""
+    """Delta in closed form, likewise."""
     left = Fraction(epsilon) - total.epsilon_sum
     mu_squared = total.mu_squared + _unamplified(total)
     if left < 0 or math.isinf(mu_squared):
@@ -98,20 +98,20 @@ def _renyi_of_total(total: Total) -> NDArray[np.float64] | None:
         divergence = renyi.ORDERS / 2.0 * total.mu_squared * (1 + 1e-12)
         rest: dict[Atom, int] = {Pure(eps): n for eps, n in total.pure.items() if eps}
         for event, count in [*rest.items(), *total.sampled.items()]:
-            one = renyi.divergences(event, renyi.ORDERS)
-            if one is None:
+            single = renyi.divergences(event, renyi.ORDERS)
+            if single is None:
                 return None
-            divergence = divergence + one * float_up(Fraction(count))
+            divergence = divergence + single * float_up(Fraction(count))
     return np.nan_to_num(divergence, nan=math.inf, posinf=math.inf)
 
 
 def renyi_epsilon(total: Total, delta: float) -> float:
-    """Epsilon by the best order; infinite where an event has no divergence."""
+    """Epsilon by the best Renyi order; infinite where an event has no divergence."""
     left = float_down(max(Fraction(delta) - total.delta_sum, Fraction(0)))
     divergence = _renyi_of_total(total)
     if left <= 0 or divergence is None:
         return math.inf
-    found = min(
+    epsilon = min(
         (
             renyi.to_epsilon(float(d), int(a), left)
             for d, a in zip(divergence, renyi.ORDERS, strict=True)
@@ -119,11 +119,13 @@ def renyi_epsilon(total: Total, delta: float) -> float:
         ),
         default=math.inf,
     )
-    return found if math.isinf(found) else sum_up(found, float_up(total.block_epsilon))
+    if math.isinf(epsilon):
+        return epsilon
+    return sum_up(epsilon, float_up(total.block_epsilon))
 
 
 def renyi_delta(total: Total, epsilon: float) -> float:
-    """Delta, likewise; 1 where an event has no divergence."""
+    """Delta by the best Renyi order; 1 where an event has no divergence."""
     left = float_down(max(Fraction(epsilon) - total.block_epsilon, Fraction(0)))
     divergence = _renyi_of_total(total)
     if divergence is None or Fraction(epsilon) < total.block_epsilon:
@@ -134,5 +136,5 @@ def renyi_delta(total: Total, epsilon: float) -> float:
     smallest = float(np.min(logs))
     if smallest >= 0:
         return 1.0
-    found = math.exp(smallest) * (1 + 1e-9)
-    return min(1.0, sum_up(up(found), float_up(total.delta_sum)))
+    delta = math.exp(smallest) * (1 + 1e-9)
+    return min(1.0, sum_up(up(delta), float_up(total.delta_sum)))

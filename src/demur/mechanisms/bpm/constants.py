@@ -31,7 +31,7 @@ ALPHA_OF_AUTO = 0.99
 
 
 def log_gamma_p(a: float, x: float, log_x: float | None = None) -> float:
-    """log P(a, x), also where P underflows, or x itself (then `log_x` tells it).
+    """log P(a, x), also where P underflows, or x itself (then give `log_x`).
 
     >>> log_gamma_p(3.0, 1.0), log_gamma_p(10_001.0, 1.0) < -82_000
     (-2.521968, True)
@@ -133,8 +133,9 @@ def threshold_for(epsilon: float, dimension: int, alpha: float) -> float:
         high *= 2.0
     if math.isinf(high):
         raise ValueError(
-            f"epsilon is too small: at {epsilon:g} in {dimension} dimensions no L"
-            f" that has a float64 makes {alpha:.0%} of a report speak of its point"
+            f"epsilon is too small: at {epsilon:g} in {dimension} dimensions there is"
+            f" no L in float64 at which {alpha:.0%} of a report depends on its point."
+            " Choose a larger epsilon."
         )
     low = high / 2.0
     while enough(low):

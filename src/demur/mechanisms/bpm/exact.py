@@ -1,7 +1,7 @@
-"""What float64 leaves open about a draw, decided in integers.
+"""BPM draws that float64 cannot decide, decided in integers.
 
 Every word of a row is the start of an endless uniform number: its 64 bits, then those
-of `RowStreams.further_bits`. A draw is a function of these real numbers. `bpm_sampler`
+of `RowStreams.further_bits`. A draw is a function of these real numbers. `sampler`
 works with intervals around them in float64; where an interval meets the edge of a grid
 cell, or of acceptance, the row comes here. The same numbers are enclosed with 64 more
 bits at a time until the answer is the same for all that is not yet known. No number of
@@ -154,10 +154,10 @@ def ball_indices(
             reach * Fraction(rest[0], n[1] * (n[1] + n_d[1])),
             reach * Fraction(rest[1], n[0] * (n[0] + n_d[0])),
         )
-        kept = _kept(gap, step, words.extended(1, level), level)
-        if kept is None:
+        accepted = _accepted(gap, step, words.extended(1, level), level)
+        if accepted is None:
             continue
-        if not kept:
+        if not accepted:
             return None
         indices: list[int] = []
         for v, sign, (low, high) in zip(point, signs, z, strict=False):
@@ -238,10 +238,10 @@ def _root(ends: tuple[int, int]) -> tuple[int, int]:
     return math.isqrt(ends[0]), math.isqrt(ends[1]) + 1
 
 
-def _kept(
+def _accepted(
     gap: tuple[Fraction, Fraction], step: Fraction, place: int, level: int
 ) -> bool | None:
-    """Whether u < (e^gap - 1) / (e^step - 1); None if the enclosures do not tell."""
+    """Whether u < (e^gap - 1) / (e^step - 1); None if that is still open."""
     if gap[0] >= step:
         return True
     bits = 64 * (level + 1)

@@ -1,22 +1,22 @@
-"""The Bounded Perturbation Mechanism: points perturbed where they are, once each.
+"""The Bounded Perturbation Mechanism (BPM): local reports of points of the unit cube.
 
 A report x of a point v of the unit cube has the density
 
     f_v(x) = lambda_L exp(-epsilon min(|x - v|, L))    on [-L, 1 + L]^d.
 
-**The promise.** |x - v| and |x - v'| differ by at most |v - v'|, and the exponent is
+**The guarantee.** |x - v| and |x - v'| differ by at most |v - v'|, and the exponent is
 cut off at L: the log-likelihood ratio never exceeds epsilon min(|v - v'|, L). This is
 epsilon-d_E (metric) privacy, and because two points of the cube are at most sqrt(d)
 apart, pure epsilon min(L, sqrt(d)) local privacy as well. Rows are drawn from
-independent streams and each tells of its own point alone, so n reports cost one
+independent streams and a report depends on its own point alone, so n reports cost one
 person no more than one: the entry is charged once, at the unit of one record.
 
-**It survives finite precision.** What is drawn is the continuous law of `bpm_table`,
-whose loss is at most epsilon min(|v - v'|, L) by a proof about the numbers that are in
-the table, at the exact v, rounded to a power-of-two grid afterwards. Float64 computes
-intervals alone and what they leave open is settled in integers (`bpm_sampler`,
-`bpm_exact`), so the sampler has no statistical distance to declare: a ledger with
-delta = 0 takes it. As everywhere, ChaCha20's bits stand for ideal ones.
+**Finite precision.** The law that is drawn is the continuous one of `table`, whose loss
+is at most epsilon min(|v - v'|, L) by a proof about the numbers that are in the table,
+at the exact v, rounded to a power-of-two grid afterwards. Float64 computes intervals
+alone, and what they leave open is decided in integers (`sampler`, `exact`), so the
+sampler has no statistical distance to declare: a ledger with delta = 0 takes it. As
+everywhere, ChaCha20's bits stand for ideal ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from demur.core import validate
 from demur.core.accounting import events
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne, Unit
-from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed, PureOverBalls, Term
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, fingerprint_of
@@ -47,15 +46,20 @@ from demur.mechanisms.bpm import constants
 from demur.mechanisms.bpm.sampler import draw, grid_of, reach_of
 from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.bpm.two_stage import two_stage
-from demur.mechanisms.reports import Reports as Reports
 from demur.mechanisms.reports import (
+    ASSUMPTIONS,
+    BOUNDS,
+    UNPROTECTED,
+    Digest,
+    Reports,
     RowIds,
     Values,
     apply_rows,
+    check_points,
     coordinates,
-    points_in_cube,
-    release_rows,
-    rows_digest,
+    digest_of_points,
+    paid_row_key,
+    privatize_rows,
 )
 from demur.mechanisms.sampling.row_streams import RowStreams
 
@@ -69,8 +73,8 @@ class BPM:
     `L="auto"` takes the smallest L at which the informative part has at least 99% of
     the mass (`alpha >= 0.99`). The paper advises the L that minimises the squared
     distance E|x - v|^2 instead; that criterion is degenerate: for epsilon^2 below
-    about 6 (d + 1) it is smallest at L = 0, where reports are uniform and say nothing
-    at all, merely because the cube is then small. By the error that is left after
+    about 6 (d + 1) it is smallest at L = 0, where reports are uniform and independent
+    of their points, because the cube is then small. By the error that is left after
     removing the bias, larger L is better (for d >= 2 up to infinity), and from
     alpha = 0.99 on hardly so.
 
@@ -174,8 +178,8 @@ class BPM:
         at, to = self._coordinates("v", v), self._coordinates("x", x)
         distance = np.linalg.norm(to - at, axis=-1)
         inside = ((to >= -self.L) & (to <= 1.0 + self.L)).all(axis=-1)
-        found = self.log_lambda_L - self.epsilon * np.minimum(distance, self.L)
-        return np.where(inside, found, -np.inf)
+        log_f = self.log_lambda_L - self.epsilon * np.minimum(distance, self.L)
+        return np.where(inside, log_f, -np.inf)
 
     def density(self, v: ArrayLike, x: ArrayLike) -> Values:
         """f_v(x) = lambda_L exp(-epsilon min(|x - v|, L)) on the cube."""
@@ -223,7 +227,7 @@ class BPM:
     def _coordinates(self, name: str, values: ArrayLike) -> Values:
         return coordinates(name, values, self.dimension)
 
-    # -- the promise -------------------------------------------------------------
+    # -- the guarantee -----------------------------------------------------------
 
     def declaration(self, space: str = "cube") -> Declaration:
         """Cost and fine print: over balls of `space`, and for any replacement."""
@@ -232,8 +236,9 @@ class BPM:
         total = product_up(self.epsilon, min(self.L, diameter))
         if not math.isfinite(total):
             raise ValueError(
-                f"epsilon is too large to be a promise: {self.epsilon:g} times"
-                f" {min(self.L, diameter):g} is infinite. Nothing was spent."
+                f"epsilon must be smaller: {self.epsilon:g} times"
+                f" {min(self.L, diameter):g} is infinite, and no guarantee."
+                " Nothing was spent."
             )
         terms: list[Term] = [Fixed(ReplaceOne(), Pure(total))]
         moved = "nothing, whatever the point"
@@ -252,12 +257,9 @@ class BPM:
                 f" dimensions, one report for each record ({moved})"
             ),
             cost=Cost(tuple(terms)),
-            bounds=(Bound(1.0, BoundSource.ENFORCED, "coordinate in [0, 1]"),),
-            unprotected=("the number of records", "row ids"),
-            assumptions=(
-                "each record is one row (records_per_person says how many a person"
-                " may own)",
-            ),
+            bounds=BOUNDS,
+            unprotected=UNPROTECTED,
+            assumptions=ASSUMPTIONS,
             fingerprint=self.fingerprint,
         )
 
@@ -266,22 +268,16 @@ class BPM:
         """What a key must have been paid for to draw for this mechanism."""
         return fingerprint_of("bpm", self.epsilon, self.L, self.dimension)
 
-    def digest(self, points: ArrayLike, row_ids: ArrayLike | None = None) -> str:
-        """What an entry that pays for these rows is bound to."""
-        return rows_digest(self, points, row_ids)
-
     def event(self, unit: Unit, space: str = "cube") -> events.Event:
         """The event at `unit`: pure epsilon min(r, L), or epsilon min(L, sqrt d)."""
         return self.declaration(space).cost.at(unit)
 
     # -- reports -----------------------------------------------------------------
 
-    def check(self, points: ArrayLike) -> Values:
-        """The points as a float64 matrix in the unit cube, or a clear error.
-
-        Nothing has been charged or drawn when it raises.
-        """
-        return points_in_cube(points, self.dimension)
+    check = check_points
+    """The points as a float64 matrix in the unit cube, or a clear error."""
+    digest = digest_of_points
+    """What an entry that pays for these rows is bound to, whatever their order."""
 
     def apply(
         self,
@@ -298,18 +294,18 @@ class BPM:
         process, gives the same reports under `entropy.part(bpm.digest(points, ids))`.
         Prefer `privatize`, which charges first.
         """
-        return apply_rows(self, points, entropy, row_ids, space)
+        return apply_rows(self, points, entropy, row_ids, space=space)
 
-    def row_key(self, entropy: NoiseKey) -> bytes:
-        """The key of the rows' streams: what a worker gets in place of the entry's."""
-        return entropy.subkey(_STREAM)
+    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+        """The key of the rows' streams, which a worker gets, not the entry's key."""
+        return paid_row_key(self, entropy, digest, _STREAM)
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""
         table = make_table(self.epsilon, self.L, self.dimension)
-        found = draw(matrix, ids, table, self.grid, streams).astype(np.float64)
-        found *= self.grid
-        return found
+        reports = draw(matrix, ids, table, self.grid, streams).astype(np.float64)
+        reports *= self.grid
+        return reports
 
     def apply_two_stage(self, points: ArrayLike, entropy: NoiseKey) -> Values:
         """The paper's Algorithms 2 to 4 in floating point, to compare with.
@@ -318,8 +314,8 @@ class BPM:
         """
         if entropy.private:
             raise NotPrivate(
-                "floating-point reports leak the point under them; this sampler exists"
-                " for tests with a Seeded source alone. Use apply. Nothing was"
+                "floating-point reports reveal the point under them, and this sampler"
+                " is for tests with a Seeded source alone. Use apply. Nothing was"
                 " released."
             )
         seed = int.from_bytes(entropy.stream(_STREAM).read(16), "little")
@@ -332,18 +328,19 @@ class BPM:
         *,
         ledger: Ledger | None = None,
         row_ids: ArrayLike | None = None,
-        label: str = "BPM reports",
+        label: str = "local reports",
         space: str = "cube",
         idempotency_key: str | None = None,
         source: Source | None = None,
     ) -> Release[Reports]:
-        """Check, charge, draw, commit: the reports and the entry that paid for them.
+        """Local reports of the points, and the entry that paid for them.
 
-        `row_ids` name the rows (whole numbers below 2^64, all different; default:
-        their places). With an `idempotency_key` a task that died before its commit is
-        repeated with the very same reports, in any order of rows, and pays once; the
-        same key with other data is refused. Without a ledger (None) the release is
-        recorded in a ledger of its own, in memory, and its statement says so.
+        It checks, charges, draws and commits. `row_ids` are whole numbers below 2^64,
+        all different (default: the rows' positions). With an `idempotency_key` a task
+        that died before its commit is repeated with the very same reports, in any order
+        of rows, and pays once; the same key with other data is refused. Without a
+        ledger (None) the release is recorded in a ledger of its own, in memory, and its
+        statement says so.
 
         >>> from demur.core.adjacency import Ball
         >>> from demur.ledger import Budget, Ledger
@@ -354,7 +351,7 @@ class BPM:
         >>> reports.value.values.shape, round(ledger.epsilon(), 6)
         ((2, 2), 1.6)
         """
-        return release_rows(
+        return privatize_rows(
             self,
             points,
             ledger=ledger,

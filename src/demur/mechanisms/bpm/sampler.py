@@ -1,6 +1,6 @@
-"""Reports on a grid: every row from its own stream, exact, most of it in float64.
+"""The exact BPM sampler: each row from its own stream, mostly in float64.
 
-The law is that of `bpm_table`, at the point v itself (a float64 is a real number), then
+The law is that of `table`, at the point v itself (a float64 is a real number), then
 rounded to the nearest multiple of the grid g and cut to the cube: a function of the
 continuous report alone, so it costs nothing. The words of an attempt of a row:
 
@@ -11,7 +11,7 @@ continuous report alone, so it costs nothing. The words of an attempt of a row:
 A row that starts again takes the next attempt's words of its own stream.
 
 **Float64 never decides alone.** Each comparison has an interval around its computed
-sides; what it cannot settle goes to `bpm_exact` with the same bits, so the answer does
+sides; what it cannot settle goes to `exact` with the same bits, so the answer does
 not depend on float64 at all and is the same on every machine. The intervals, u = 2^-53:
 
 Shell of outer radius o. `enclose` gives z_i = hi + lo within err_i, whatever the bits
@@ -267,14 +267,14 @@ def _cube(
 ) -> None:
     decided = 0.5 - (width - start) * 2.0**-50
     for i in where:
-        found = _DONE
+        state = _DONE
         for j in range(out.shape[1]):
             f = start + width * (np.float64(words[i, 2 + j]) * 2.0**-64)
             near = np.rint(f)
             if not abs(f - near) < decided:
-                found = _OPEN
+                state = _OPEN
             out[rows[i], j] = np.int64(near)
-        status[i] = found
+        status[i] = state
 
 
 # `where` are the rows of `words` at hand, `rows` their places in `points` and `out`;
@@ -331,19 +331,19 @@ def _ball(
         x = over * q
         dx = x * (3.0 * e / n + 2.0**-44) + 1.01 * over * e * (2.0 * np.sqrt(q) + e)
         if not x - dx > edge * (1.0 + 2.0**-40):
-            kept = np.expm1(x) / whole_edge
-            off = 2.0 * dx / whole_edge + 2.0**-38 * (1.0 + kept)
+            chance = np.expm1(x) / whole_edge
+            off = 2.0 * dx / whole_edge + 2.0**-38 * (1.0 + chance)
             u = np.float64(words[i, 1]) * 2.0**-64
-            if u > kept + off:
+            if u > chance + off:
                 status[i] = _AGAIN
                 continue
-            if not u < kept - off:
+            if not u < chance - off:
                 status[i] = _OPEN
                 continue
         scale = o * per_grid / n
         relative = 1.02 * e / n + 2.0**-45
         decided = 0.5 - 1.02 * scale * e - 2.0**-50
-        found = _DONE
+        state = _DONE
         for j in range(d):
             at = points[row, j] * per_grid
             whole = np.rint(at)
@@ -352,6 +352,6 @@ def _ball(
             f = (at - whole) + (-moved if back else moved)
             near = np.rint(f)
             if not abs(f - near) < decided - abs(moved) * relative:
-                found = _OPEN
+                state = _OPEN
             out[row, j] = np.int64(whole) + np.int64(near)
-        status[i] = found
+        status[i] = state

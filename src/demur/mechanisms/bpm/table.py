@@ -1,6 +1,6 @@
-"""The law that is drawn: balls and a cube with weights that are exact numbers.
+"""The law that BPM draws from: balls and a cube with weights that are exact numbers.
 
-The mixture of `bpm_constants` has a continuous radius S and weights that no computer
+The mixture of `constants` has a continuous radius S and weights that no computer
 holds. What is drawn instead is a law of the same form whose privacy loss is at most
 k min(|v - v'|, L) *exactly*, k = epsilon: rounding is always towards less information.
 
@@ -44,7 +44,7 @@ Q_n <= (1 - m)(1 + e)(e^(kh) - 1) phi*(o_n). With m = 2^-28 + 4e that is (*).
 **Rare weights.** Shells further out than the main ones weigh less than 2^-32, down to
 e^-1000000; but without them phi would jump. They keep their weight a_n = exp(l_n), l_n
 the float64 that was computed, and so does the cube where a_U < 2^-32. An integer
-share `rare` of 2^62 is set aside for all of them; `bpm_exact` decides among them, to as
+share `rare` of 2^62 is set aside for all of them; `exact` decides among them, to as
 many bits as it takes, when a draw falls there.
 
 The law differs from the ideal BPM by kappa for k (a relative 2^-28 or so) and by the
@@ -119,10 +119,10 @@ def make_table(epsilon: float, L: float, dimension: int) -> Table:
     log_cube += log_scale
 
     main = np.floor(np.exp2(logs / math.log(2.0) + BITS))
-    found = np.flatnonzero(main >= _MAIN)
-    kept = np.arange(found[0], found[-1] + 1) if found.size else found
+    heavy = np.flatnonzero(main >= _MAIN)
+    shells = np.arange(heavy[0], heavy[-1] + 1) if heavy.size else heavy
     cube = math.floor(2.0 ** (log_cube / math.log(2.0) + BITS))
-    weights, outer = list(main[kept].astype(np.uint64)), list(radii[kept])
+    weights, outer = list(main[shells].astype(np.uint64)), list(radii[shells])
     rare_cube: float | None = None
     if cube >= _MAIN:
         weights.append(np.uint64(cube))
@@ -131,11 +131,11 @@ def make_table(epsilon: float, L: float, dimension: int) -> Table:
         rare_cube = log_cube
     # Radii fall, so what comes before the first main shell lies outside it. Without
     # any main shell none is kept: the uniform law alone.
-    rare_logs = logs[: kept[0]] if len(kept) else logs[:0]
+    rare_logs = logs[: shells[0]] if len(shells) else logs[:0]
     first_rare = None
     rare = math.exp(rare_cube) if rare_cube is not None else 0.0
-    if len(kept) and (len(rare_logs) or math.isinf(L) or radii[0] < L):
-        first_rare = float(radii[kept[0]] + step)
+    if len(shells) and (len(rare_logs) or math.isinf(L) or radii[0] < L):
+        first_rare = float(radii[shells[0]] + step)
         rare += float(np.exp(rare_logs).sum())
         if radii[0] < L:
             last, weight = float(radii[0]), float(logs[0])
@@ -242,12 +242,12 @@ def _log_weights(
     growth = (1.0 - margin) * math.expm1(epsilon * step)
     kappa = math.log1p(growth) / step
     falls = kappa * (L - radii) if bounded else -kappa * radii
-    found: NDArray[np.float64] = (
+    logs: NDArray[np.float64] = (
         falls
         + dimension * np.log(radii)
         + (volume - cube + math.log(growth) + log_scale)
     )
-    return found
+    return logs
 
 
 def beyond(

@@ -1,11 +1,11 @@
-"""BPM as its paper draws it (Algorithms 2 to 4), in floating point, for comparison.
+"""BPM by the paper's own sampler (Algorithms 2 to 4), in floating point: for tests.
 
 With probability p_L the report lies in the ball of radius L around v: a radius from the
 Gamma(d, rate k) law cut off at L, and a uniform direction. Otherwise it is uniform on
 the part of the cube outside the ball, found by rejection (for d >= 2 at least
 1 - V_d / 2^d of the tries succeed; on a line there is nothing to try). The law is that
-of `bpm_sampler`; the bits are not: floating point betrays the point under it, so that
-this sampler is for tests and takes a seed.
+of `sampler`; the bits are not: floating point reveals the point under it, so that this
+sampler is for tests and takes a seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Correlated noise: strategies C whose inverse shapes the noise of a whole run.
+"""Correlated noise (matrix mechanisms): strategies C and what they cost.
 
 A run publishes sums G (one row for each step) as G + stddev C^-1 Z, Z independent
 normals. That is post-processing of C G + stddev Z, a Gaussian mechanism whose

@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz strategies (BLT): many bands, a handful of buffers.
+"""Buffered linear Toeplitz strategies (BLT) for correlated noise.
 
 The coefficients are t_0 = 1 and t_k = sum_i w_i d_i^(k-1), so that one buffer for each
 decay d_i replaces the whole history:
@@ -191,17 +191,17 @@ def _search(
         starts.append(
             np.concatenate([before[1][:half], [slow], before[1][half:], [small]])
         )
-    found = []
+    ends = []
     for start in starts:
         try:
             free = minimize_smooth(objective, start, what="optimize_buffered")
         except ArithmeticError as error:
             problem = error
             continue
-        found.append((objective(free)[0], free))
-    if not found:
+        ends.append((objective(free)[0], free))
+    if not ends:
         raise problem
-    return min(found, key=lambda pair: pair[0])
+    return min(ends, key=lambda pair: pair[0])
 
 
 def _start(size: int, count: int, reach: float) -> Array:

@@ -1,4 +1,4 @@
-"""Dense strategies: the best matrix there is, for runs of up to a few thousand steps.
+"""Dense strategies for correlated noise: the best matrix, up to a few thousand steps.
 
 With every column of norm 1, minimising |A C^-1|_F^2 is the convex program
 
@@ -92,11 +92,11 @@ def optimize_dense(
         raise ValueError(f"bands must be at most iterations={iterations}; got {bands}")
     work = checked(workload, iterations).matrix()
     rows, columns = np.indices((iterations, iterations))
-    kept = (rows >= columns) & (rows - columns < bands)
+    inside = (rows >= columns) & (rows - columns < bands)
 
     def matrix_of(free: Array) -> tuple[Array, Array]:
         raw = np.zeros((iterations, iterations))
-        raw[kept] = free
+        raw[inside] = free
         norms = np.linalg.norm(raw, axis=0)
         return raw / norms, norms
 
@@ -108,9 +108,9 @@ def optimize_dense(
         slope = -2.0 * solve_triangular(matrix, noise.T @ noise, lower=True).T
         # Through the normalisation: only what is across the column counts.
         slope = (slope - matrix * (slope * matrix).sum(axis=0)) / norms
-        return float(np.log(value)), slope[kept] / value
+        return float(np.log(value)), slope[inside] / value
 
     start = BandedToeplitz(square_root_coefs(bands), iterations, True).matrix()
-    free = minimize_smooth(objective, start[kept], what="optimize_dense")
+    free = minimize_smooth(objective, start[inside], what="optimize_dense")
     matrix = matrix_of(free)[0]
     return Dense(matrix * np.sign(np.diag(matrix)))

@@ -1,4 +1,4 @@
-"""How far C G can move when one record takes part in several steps.
+"""Sensitivity of correlated noise: how far C G moves with one record in several steps.
 
 Let a record take part in the steps pi, with contributions of norm at most 1. Then C G
 moves by the sum over i in pi of C[:, i] g_i, whose squared norm is at most
@@ -114,12 +114,12 @@ def of_toeplitz(
 ) -> Certified:
     """The sensitivity of the `iterations` x `iterations` Toeplitz C of `coefs`."""
     column = np.zeros(iterations)
-    kept = np.asarray(coefs, dtype=np.float64)[:iterations]
-    column[: len(kept)] = kept
+    bands = np.asarray(coefs, dtype=np.float64)[:iterations]
+    column[: len(bands)] = bands
     apart, most = participation.min_separation, participation.most(iterations)
     if most == 1:
         return _certified(float(column @ column), True)
-    if apart >= len(kept):
+    if apart >= len(bands):
         # Later columns are cut off at the bottom, so they are no longer.
         norms = np.cumsum(column**2)[::-1]
         return _certified(best_pattern(np.ascontiguousarray(norms), apart, most), True)

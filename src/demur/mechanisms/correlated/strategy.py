@@ -1,4 +1,4 @@
-"""What every strategy can say about itself."""
+"""The protocol of strategies for correlated noise, and their error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class Strategy(Protocol):
-    """An invertible lower triangular matrix C for a run of `iterations` steps."""
+    """A strategy: an invertible lower triangular C for a run of `iterations` steps."""
 
     @property
     def iterations(self) -> int:
@@ -24,7 +24,7 @@ class Strategy(Protocol):
 
     @property
     def bands(self) -> int:
-        """How many steps one step's gradient reaches: C[t, s] = 0 for t - s >= it."""
+        """How many steps one step's gradient reaches: C[t, s] = 0 if t - s >= bands."""
         ...
 
     def matrix(self) -> Array:

@@ -1,4 +1,4 @@
-"""Banded Toeplitz strategies: a few coefficients, streamed with a short memory.
+"""Banded Toeplitz strategies for correlated noise, streamed with a short memory.
 
 C has c_0, ..., c_(b-1) on its diagonal and below, so that
 
@@ -148,10 +148,9 @@ def optimize_banded_toeplitz(
 
     The error is the mean over all steps, or the largest (`reduction="max"`: the last
     step for a Toeplitz workload). The search ends when the gradient vanishes; if it
-    does not within 5000 steps it says so instead of returning what it has. The
-    sensitivity is that of one participation, which is also the one of amplified
-    accounting and, up to a factor that no coefficient moves, that of a separation of at
-    least `bands`.
+    does not within 5000 steps, it raises an ArithmeticError. The sensitivity is that of
+    one participation, which is also the one of amplified accounting and, up to a factor
+    that no coefficient moves, that of a separation of at least `bands`.
 
     >>> best = optimize_banded_toeplitz(iterations=1000, bands=4)
     >>> np.round(best.coefs, 2).tolist()
@@ -235,7 +234,7 @@ def minimize_smooth(
     objective: Callable[[Array], tuple[float, Array]], start: Array, *, what: str
 ) -> Array:
     """The minimiser by L-BFGS, once its gradient is flat; otherwise an error."""
-    found = minimize(
+    result = minimize(
         objective,
         start,
         jac=True,
@@ -248,10 +247,10 @@ def minimize_smooth(
             "gtol": _FLAT,
         },
     )
-    slope = float(np.abs(found.jac).max())
-    if not slope <= 100 * _FLAT or not found.fun < _FAR:
+    slope = float(np.abs(result.jac).max())
+    if not slope <= 100 * _FLAT or not result.fun < _FAR:
         raise ArithmeticError(
             f"{what} did not converge: the gradient of log(loss) is still"
-            f" {slope:.2g} after {found.nit} steps ({found.message})"
+            f" {slope:.2g} after {result.nit} steps ({result.message})"
         )
-    return np.asarray(found.x)
+    return np.asarray(result.x)

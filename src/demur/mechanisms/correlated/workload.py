@@ -1,4 +1,4 @@
-"""What a run's user reads: A times the gradients, A lower triangular.
+"""Workloads of correlated noise: A times the gradients, A lower triangular.
 
 Plain SGD reads prefix sums: the parameters after step t are the sum of the first t
 gradients. With learning rates eta_u and momentum beta the velocity is

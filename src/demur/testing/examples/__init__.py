@@ -1,4 +1,4 @@
-"""How the package's own classes are built for the contracts, and who is exempt."""
+"""Examples of demur's own classes for the contracts, and exemptions."""
 
 from demur.testing.errors import NoExample as NoExample
 from demur.testing.examples.exempt import EXEMPT as EXEMPT

@@ -34,10 +34,10 @@ def prototypes(cls: Any) -> list[Subject]:
     return [_head(cls, "", frozenset())]
 
 
-def _head(cls: Any, which: str, unused: frozenset[str], **said: Any) -> Subject:
-    made = cls(radius=RADIUS, lam=0.1, **said)
+def _head(cls: Any, which: str, unused: frozenset[str], **parameters: Any) -> Subject:
+    estimator = cls(radius=RADIUS, lam=0.1, **parameters)
     unit = Ball(RADIUS, space="records")
-    return of_estimator(made, name=_named(cls, which), unit=unit, unused=unused)
+    return of_estimator(estimator, name=_named(cls, which), unit=unit, unused=unused)
 
 
 def kmeans(cls: Any) -> list[Subject]:
@@ -58,19 +58,21 @@ def _clusterers(cls: Any, **count: int) -> list[Subject]:
     ]
 
 
-def _clusterer(cls: Any, which: str, **said: Any) -> Subject:
+def _clusterer(cls: Any, which: str, **parameters: Any) -> Subject:
     X, _ = two_classes()
-    made = cls(epsilon=8.0, max_iter=5, n_init=1, random_state=0, **said)
-    return of_estimator(made, X, name=_named(cls, which), aliases={"X": ("points",)})
+    estimator = cls(epsilon=8.0, max_iter=5, n_init=1, random_state=0, **parameters)
+    return of_estimator(
+        estimator, X, name=_named(cls, which), aliases={"X": ("points",)}
+    )
 
 
 def seed_kmeans(cls: Any) -> list[Subject]:
-    """The seed's own spelling, which has no parameter for a source."""
+    """The seed's own spelling, which has no `source` parameter."""
     X, _ = two_classes()
-    made = cls(2, 8.0, 0.5, max_iter=5, n_init=1, random_state=0)
+    estimator = cls(2, 8.0, 0.5, max_iter=5, n_init=1, random_state=0)
     return [
         of_estimator(
-            made,
+            estimator,
             X,
             name="compat.bpm PrivateKMeans",
             unit=ReplaceOne(),
@@ -80,10 +82,8 @@ def seed_kmeans(cls: Any) -> list[Subject]:
     ]
 
 
-# The estimators hand these on to an odometer and a mode, which have names of their own.
+# The estimators pass these on to an odometer and a model, whose names differ.
 _ODOMETER = {
-    "epsilon": ("eps_total",),
-    "delta": ("delta_total",),
     "events": ("T",),
     "y": ("Y",),
 }
@@ -101,19 +101,19 @@ def classifier(cls: Any) -> list[Subject]:
 
 def _forgetful(cls: Any, mode: str) -> Subject:
     X, y = two_classes()
-    said = {"tolerance": 0.05, "Lambda": 2.0} if mode == "logistic" else None
+    config = {"tolerance": 0.05, "Lambda": 2.0} if mode == "logistic" else None
 
-    def act(made: Any, inputs: Inputs) -> Any:
-        # Learning is free and a deletion is what costs: a model is learned anew.
+    def act(estimator: Any, inputs: Inputs) -> Any:
+        # Only deletions cost: a new model is learned first.
         for name in ("model_", "features_", "n_features_in_", "_pick"):
-            vars(made).pop(name, None)
-        made.partial_fit(inputs["X"], inputs["y"])
+            vars(estimator).pop(name, None)
+        estimator.partial_fit(inputs["X"], inputs["y"])
         if mode == "logistic":
-            made.model_.renew(inputs["X"], inputs["y"])
-        return made.unfit(inputs["X"][:1], inputs["y"][:1])
+            estimator.model_.renew(inputs["X"], inputs["y"])
+        return estimator.unfit(inputs["X"][:1], inputs["y"][:1])
 
     return of_estimator(
-        cls(mode=mode, gamma=1e6, mode_config=said, fit_intercept=False),
+        cls(mode=mode, gamma=1e6, mode_config=config, fit_intercept=False),
         X,
         y,
         fit=act,
@@ -121,8 +121,8 @@ def _forgetful(cls: Any, mode: str) -> Subject:
         delta=1e-5,
         noisier={},
         aliases=_ODOMETER,
-        unit_phrases=("the two worlds differ in", "Epsilon is 0"),
-        keeps_data="a live model is exact: its promise is about erasure",
+        unit_phrases=("one that never saw", "Epsilon is 0"),
+        keeps_data="a live model is exact: its guarantee is about erasure",
         name=_named(cls, mode),
     )
 

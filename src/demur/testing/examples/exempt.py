@@ -1,12 +1,12 @@
-"""What takes a ledger and needs no example, each with its reason.
+"""Exemptions: what takes a ledger and needs no example, each with its reason.
 
 Only helpers are exempt by package, never a mechanism, an estimator or a plan; tests
-hold the packages that only read to it.
+check that packages listed as readers do not charge.
 """
 
 from __future__ import annotations
 
-from demur.testing.discovery import Found, Kind
+from demur.testing.discovery import Candidate, Kind
 
 _READS = "reads a ledger and never charges"
 _INNER = "an inner step of a release that is checked where users call it"
@@ -16,7 +16,6 @@ _SEED = "a seed's spelling over a release that is checked; tests/compat has its 
 EXEMPT = {
     "demur.adapters.equinox.release:release_equinox": _HEAD,
     "demur.adapters.linear:release_linear": _HEAD,
-    "demur.adapters.spark.reports:SparkReports": _INNER,
     "demur.adapters.spark.reports:privatize": (
         "needs a Java machine; tests/adapters/spark has its refusals"
     ),
@@ -24,27 +23,39 @@ EXEMPT = {
     "demur.cluster.files.report_job:make_reports": (
         "runs BPM over files; tests/cluster/test_report_job.py has its refusals"
     ),
-    "demur.compat.ball_dp.api:dp_release_eqx_model_gaussian": _SEED,
-    "demur.compat.ball_dp.api:dp_release_erm_params_gaussian": _SEED,
-    "demur.compat.ball_dp.api:dp_release_from_flat_params": _SEED,
-    "demur.compat.ball_dp.api:dp_release_ridge_prototypes_gaussian": _SEED,
-    "demur.compat.ball_dp.api:dp_release_torch_model_gaussian": _SEED,
-    "demur.compat.ball_dp.releases:release_vector": _SEED,
+    "demur.compat.ball_dp.parameter_releases:dp_release_eqx_model_gaussian": _SEED,
+    "demur.compat.ball_dp.parameter_releases:dp_release_erm_params_gaussian": _SEED,
+    "demur.compat.ball_dp.parameter_releases:dp_release_from_flat_params": _SEED,
+    "demur.compat.ball_dp.prototype_releases:dp_release_ridge_prototypes_gaussian": (
+        _SEED
+    ),
+    "demur.compat.ball_dp.parameter_releases:dp_release_torch_model_gaussian": _SEED,
+    "demur.compat.ball_dp.releases:ReleaseOptions": "arguments; it charges nothing",
     "demur.compat.ball_dp.mechanisms:add_gaussian_noise": _SEED,
     "demur.compat.ball_dp.radius:dp_quantile_exponential_mechanism": _SEED,
     "demur.compat.bpm.sampling:bpm_sampling": _SEED,
     "demur.compat.memory_pair.src.odometer:PrivacyOdometer": _SEED,
     "demur.convex.heads.noisy_gd:descend": "run by the example of Descent",
     "demur.convex.release:head_ledger": "opens a ledger and charges nothing",
-    "demur.mechanisms.reports:must_last": "checks an argument and charges nothing",
-    "demur.mechanisms.reports:release_rows": _INNER,
+    "demur.mechanisms.reports:check_idempotency_key": (
+        "checks an argument and charges nothing"
+    ),
+    "demur.mechanisms.reports:privatize_rows": _INNER,
     "demur.training.run.charges:ledger_for": "opens a ledger and charges nothing",
-    "demur.training.plans.target:Target": "the base of configs, incomplete by itself",
+    "demur.training.plans.base_config:BasePlanConfig": (
+        "the base of configs, incomplete by itself"
+    ),
+    "demur.training.run.charges:pay_for_run": _INNER,
+    "demur.training.run.paid_run:PaymentTerms": _INNER,
     "demur.training.run.trainer:fit": "run by the examples of both plans",
+    "demur.unlearning.records.certificate:Certificate": (
+        "names a ledger by its digest and never charges"
+    ),
+    "demur.unlearning.service.certificate_verification:verify_certificate": _READS,
     "demur.unlearning.service.opening:open_service": (
         "a service on disk; tests/unlearning/test_service.py has its contract"
     ),
-    "demur.unlearning.service.charges:Till": (
+    "demur.unlearning.service.charges:DeletionCharges": (
         "a service's own; charged by its deletions alone"
     ),
     "demur.unlearning.service.charges:check_shared": _READS,
@@ -52,18 +63,21 @@ EXEMPT = {
 
 # Packages whose functions read ledgers, or write notes into them, and never charge.
 READERS = {
-    "demur.audit": "notes what was measured with an entry, and never charges",
+    "demur.audit": "writes notes on entries and never charges",
     "demur.ledger": "the ledger itself",
     "demur.report": _READS,
 }
-_COMMANDS = {"demur.cli": "a step of a command; what the command calls is checked"}
+_HELPERS = {
+    "demur.cli": "a step of a command; what the command calls is checked",
+    "demur.testing": "the contracts themselves, which run on ledgers in memory",
+}
 
 
-def reason(found: Found) -> str | None:
-    """Why something discovered needs no example; None if it does."""
-    if found.name in EXEMPT:
-        return EXEMPT[found.name]
-    if found.kind is not Kind.SPENDER:
+def reason(candidate: Candidate) -> str | None:
+    """Why a candidate needs no example; None if it needs one."""
+    if candidate.name in EXEMPT:
+        return EXEMPT[candidate.name]
+    if candidate.kind is not Kind.SPENDER:
         return None
-    package = ".".join(found.name.split(".")[:2])
-    return (READERS | _COMMANDS).get(package)
+    package = ".".join(candidate.name.split(".")[:2])
+    return (READERS | _HELPERS).get(package)

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from demur.convex import HeadForm, objective
 from demur.convex.heads.noisy_gd import descend, plan_descent
-from demur.convex.solving.objective import objective
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.core.bounds import clip_rows
 from demur.core.cost import Cost, Fixed
 from demur.core.curve import PiecewiseLinear
+from demur.core.promise import Promise
 from demur.testing.builders import LABEL, RADIUS, of_mechanism, two_classes
 from demur.testing.subject import Inputs, Subject
 
@@ -56,28 +57,37 @@ def reports(cls: Any) -> list[Subject]:
     return [of_mechanism(cls(epsilon=2.0, dimension=2))]
 
 
+def grid_quantile(cls: Any) -> list[Subject]:
+    """A quantile from a public grid."""
+    mechanism = cls(0.5, 1.0, np.linspace(0.0, 1.0, 21), ReplaceOne())
+    return [
+        of_mechanism(
+            mechanism,
+            value=np.random.default_rng(2).uniform(size=15),
+            filter="pure",
+            trusts_data="only releases call it, with values they have checked",
+            # One of 21 public candidates: two draws may well agree.
+            released=lambda result: {},
+        )
+    ]
+
+
 def descent(cls: Any) -> list[Subject]:
     """Noisy gradient descent as its estimators run it."""
     X, y = two_classes()
     rows = clip_rows(X, 1.0).data
+    form = HeadForm("logistic", lam=0.1, norm_bound=1.0)
 
     def make(steps: int = 4, epsilon: float = 1.0) -> Any:
+        promise = Promise(Ball(RADIUS, space=_SPACE), epsilon, 1e-6)
+        dimension = rows.shape[1] + 1
         return plan_descent(
-            "logistic",
-            n=len(rows),
-            dimension=rows.shape[1] + 1,
-            lam=0.1,
-            norm_bound=1.0,
-            radius=RADIUS,
-            epsilon=epsilon,
-            delta=1e-6,
-            space=_SPACE,
-            steps=steps,
+            form, promise, n=len(rows), dimension=dimension, steps=steps
         )
 
-    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
-        stated = objective("logistic", inputs["X"], y, 0.1)
-        return descend(made, stated, ledger, label=LABEL, source=source)
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        stated = objective(form, inputs["X"], y)
+        return descend(spender, stated, ledger=ledger, label=LABEL, source=source)
 
     return [
         Subject(

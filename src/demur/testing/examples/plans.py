@@ -1,4 +1,4 @@
-"""Examples of plans and of batch strategies; loaded with JAX alone."""
+"""Examples of plans and of batch strategies, which need JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demur.testing.builders import LABEL, of_plan
 from demur.testing.selection import EXAMPLES, Selection
 from demur.testing.subject import Inputs, Subject
 
-_SAID = {
+_SHARED = {
     "noise_multiplier": 1.5,
     "neighboring_relation": "ADD_OR_REMOVE_ONE",
     "l2_clip_norm": 1.0,
@@ -25,32 +25,32 @@ _STEPS = 3
 
 def banded(cls: Any) -> list[Subject]:
     """DP-SGD: one band."""
-    config = cls(iterations=_STEPS, num_bands=1, sampling_prob=0.5, **_SAID)
+    config = cls(iterations=_STEPS, num_bands=1, sampling_prob=0.5, **_SHARED)
     if ".compat." not in cls.__module__:
         return [of_plan(config)]
-    seen = "its runs are those of demur.training's own config, whose data are spoiled"
+    same = "its runs are those of demur.training's own config, which is tested"
     return [
-        of_plan(config, name=f"compat.jax_privacy {cls.__name__}", trusts_data=seen)
+        of_plan(config, name=f"compat.jax_privacy {cls.__name__}", trusts_data=same)
     ]
 
 
 def any_plan(cls: Any) -> list[Subject]:
     """Batches without amplification."""
     batches = training.BallsInBinsSampling(iterations=_STEPS, cycle_length=3)
-    return [of_plan(cls(batch_selection_strategy=batches, **_SAID))]
+    return [of_plan(cls(batch_selection_strategy=batches, **_SHARED))]
 
 
 def made_plan(cls: Any) -> list[Subject]:
-    """The plan as a mechanism: what it declares, and how it is reserved."""
-    config = training.dp_sgd(iterations=_STEPS, sampling_prob=0.5, **_SAID)
+    """The plan as a mechanism: its declaration and its reservation."""
+    config = training.dp_sgd(iterations=_STEPS, sampling_prob=0.5, **_SHARED)
 
     def make(noise_multiplier: float = 1.5) -> Any:
         return dataclasses.replace(config, noise_multiplier=noise_multiplier).make()
 
-    def spend(made: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Source | None) -> Any:
         del inputs
-        with made.paid(ledger, label=LABEL, source=source) as payment:
-            for _ in range(made.draws):
+        with spender.paid(ledger, label=LABEL, source=source) as payment:
+            for _ in range(spender.draws):
                 payment.reservation.draw()
             _ = payment.key
             payment.released(payment.entry.id)
@@ -73,13 +73,16 @@ def made_plan(cls: Any) -> list[Subject]:
 
 
 def cyclic(cls: Any) -> list[Selection]:
-    """Poisson batches, whole or in a cycle, cut or not."""
-    said: list[dict[str, Any]] = [
+    """Poisson batches: plain, cyclic, truncated."""
+    variants: list[dict[str, Any]] = [
         {"sampling_prob": 0.5, "iterations": 6},
         {"sampling_prob": 0.5, "iterations": 6, "cycle_length": 3},
         {"sampling_prob": 0.5, "iterations": 6, "truncated_batch_size": 5},
     ]
-    return [Selection(f"{cls.__name__} {i}", cls(**one)) for i, one in enumerate(said)]
+    return [
+        Selection(f"{cls.__name__} {i}", cls(**parameters))
+        for i, parameters in enumerate(variants)
+    ]
 
 
 def bins(cls: Any) -> list[Selection]:
@@ -96,7 +99,7 @@ def fixed(cls: Any) -> list[Selection]:
 
 
 def separated(cls: Any) -> list[Selection]:
-    """Poisson batches with a pause."""
+    """Poisson batches with a minimum separation."""
     return [Selection(cls.__name__, cls(sampling_prob=0.4, iterations=6, min_sep=3))]
 
 

@@ -1,8 +1,8 @@
-"""Which example belongs to which class.
+"""Table of examples: how each discovered class or function is built for the contracts.
 
-Keyed by where a class is defined, so that nothing is loaded before it is needed. A
-class may also say so itself, by a class method `_example` that returns an instance.
-What is discovered and is in neither table is an error: nobody is left out by silence.
+Keys are "module:name", so that nothing is loaded before it is needed. A class may have
+a class method `_example` that returns an instance instead. Whatever is discovered and
+has neither an example nor an exemption is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from demur.testing import builders
-from demur.testing.discovery import Found, Kind
+from demur.testing.discovery import Candidate, Kind
 from demur.testing.errors import NoExample
 from demur.testing.examples import estimators, mechanisms, plans, spenders
 from demur.testing.examples.exempt import reason
@@ -21,14 +21,17 @@ from demur.testing.subject import Subject
 EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.core.declaration:Declaration": mechanisms.declaration,
     "demur.mechanisms.bpm.mechanism:BPM": mechanisms.bpm,
+    "demur.mechanisms.exponential:GridQuantile": mechanisms.grid_quantile,
     "demur.mechanisms.gaussian:Gaussian": mechanisms.gaussian,
     "demur.mechanisms.gaussian_reports:GaussianReports": mechanisms.reports,
     "demur.mechanisms.laplace_reports:LaplacePerDimension": mechanisms.reports,
     "demur.convex.heads.noisy_gd:Descent": mechanisms.descent,
-    "demur.convex.heads.estimators:BallLogisticRegression": estimators.heads,
-    "demur.convex.heads.estimators:BallPrototypeClassifier": estimators.prototypes,
-    "demur.convex.heads.estimators:BallSVC": estimators.svc,
-    "demur.convex.heads.estimators:BallSoftmaxClassifier": estimators.heads,
+    "demur.convex.heads.linear:BallLogisticRegression": estimators.heads,
+    "demur.convex.heads.prototype_classifier:BallPrototypeClassifier": (
+        estimators.prototypes
+    ),
+    "demur.convex.heads.linear:BallSVC": estimators.svc,
+    "demur.convex.heads.linear:BallSoftmaxClassifier": estimators.heads,
     "demur.cluster.estimators.gmm:PrivateGMM": estimators.mixture,
     "demur.cluster.estimators.kmeans:PrivateKMeans": estimators.kmeans,
     "demur.cluster.estimators.tmm:PrivateTMM": estimators.mixture,
@@ -55,23 +58,24 @@ _FROM_INSTANCE: dict[Kind, Callable[[Any], Any]] = {
     Kind.MECHANISM: builders.of_mechanism,
     Kind.ESTIMATOR: builders.of_estimator,
     Kind.PLAN: builders.of_plan,
-    Kind.SELECTION: lambda made: Selection(type(made).__name__, made),
+    Kind.SELECTION: lambda strategy: Selection(type(strategy).__name__, strategy),
 }
 
 
-def subjects_of(found: Found) -> list[Subject | Selection]:
-    """What the contracts are run on; nothing for what is exempt.
+def subjects_of(candidate: Candidate) -> list[Subject | Selection]:
+    """The subjects that the contracts run on; none if the candidate is exempt.
 
-    A class that can be built by nobody is a `NoExample`.
+    Raises `NoExample` if there is neither an example nor an exemption.
     """
-    example = getattr(found.what, "_example", None)
-    if callable(example) and found.kind in _FROM_INSTANCE:
-        return [_FROM_INSTANCE[found.kind](example())]
-    if found.name in EXAMPLES:
-        return EXAMPLES[found.name](found.what)
-    if reason(found) is not None:
+    name, kind = candidate.name, candidate.kind
+    example = getattr(candidate.definition, "_example", None)
+    if callable(example) and kind in _FROM_INSTANCE:
+        return [_FROM_INSTANCE[kind](example())]
+    if name in EXAMPLES:
+        return EXAMPLES[name](candidate.definition)
+    if reason(candidate) is not None:
         return []
     raise NoExample(
-        f"{found.name} ({found.kind}) has no example: give the class a class method"
-        " _example() that returns an instance, or hand one to demur.testing yourself"
+        f"{name} ({kind}) has no example: add a class method _example() that returns an"
+        " instance, or pass an instance to demur.testing"
     )

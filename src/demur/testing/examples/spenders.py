@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from demur.convex import Fit, HeadForm
 from demur.core.adjacency import Ball, Erasure
+from demur.core.promise import Promise
 from demur.testing.builders import LABEL, RADIUS, two_classes
 from demur.testing.subject import Inputs, Subject
 
@@ -16,15 +18,14 @@ _CONSTANTS = {"G": 1.0, "D": 1.0, "c": 1.0, "C": 1.0}
 
 
 def _called(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """make(**changes): the function with its parameters, waiting for data."""
+    """make(**changes): the function with its parameters, to be called with data."""
     return lambda **changes: partial(function, **(fixed | changes))
 
 
 def release_head(function: Any) -> list[Subject]:
     """A head that was trained elsewhere."""
     theta = np.random.default_rng(3).normal(size=4) / 10.0
-    said = {
-        "loss": "logistic",
+    parameters = {
         "n": 500,
         "lam": 0.1,
         "norm_bound": 1.0,
@@ -36,20 +37,33 @@ def release_head(function: Any) -> list[Subject]:
         "bias_scale": 1.0,
     }
 
-    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
-        return made(inputs["theta"], ledger=ledger, label=LABEL, source=source)
+    def flat(theta: Any, *, ledger: Any, label: str, source: Any, **given: Any) -> Any:
+        form = {name: given[name] for name in ("lam", "norm_bound", "bias_scale")}
+        unit = Ball(given["radius"], space="records")
+        return function(
+            theta,
+            HeadForm("logistic", **form),
+            Promise(unit, given["epsilon"], given["delta"]),
+            Fit(given["n"], tau=given["tau"], gradient_norm=given["gradient_norm"]),
+            ledger=ledger,
+            label=label,
+            source=source,
+        )
+
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        return spender(inputs["theta"], ledger=ledger, label=LABEL, source=source)
 
     return [
         Subject(
             name=function.__name__,
-            make=_called(function, **said),
+            make=_called(flat, **parameters),
             spend=spend,
             inputs={"theta": theta},
             unit=Ball(RADIUS, space="records"),
-            parameters={k: v for k, v in said.items() if not isinstance(v, str)},
+            parameters=parameters,
             noisier={"epsilon": 0.5},
             aliases={"theta": ("value",)},
-            # A head of any size is a head, and a matrix of two classes is one too.
+            # A head may have any size, and may be a matrix of two classes.
             lenient=frozenset({"twice as long"}),
         )
     ]
@@ -58,20 +72,22 @@ def release_head(function: Any) -> list[Subject]:
 def private_radius(function: Any) -> list[Subject]:
     """A quantile of within-class distances."""
     X, y = two_classes()
-    said = {"epsilon": 1.0, "norm_bound": 1.0, "quantile": 0.5}
+    parameters = {"epsilon": 1.0, "norm_bound": 1.0, "quantile": 0.5}
 
-    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
-        return made(inputs["X"], inputs["y"], ledger=ledger, label=LABEL, source=source)
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        return spender(
+            inputs["X"], inputs["y"], ledger=ledger, label=LABEL, source=source
+        )
 
     return [
         Subject(
             name=function.__name__,
-            make=_called(function, **said),
+            make=_called(function, **parameters),
             spend=spend,
             inputs={"X": X, "y": y},
             unit=Ball(2.0, space="records"),
             filter="pure",
-            parameters=said,
+            parameters=parameters,
             noisier={"epsilon": 0.5},
             # One of 200 public candidates: two draws may well agree.
             released=lambda result: {},
@@ -83,11 +99,11 @@ def odometer(cls: Any) -> list[Subject]:
     """All deletions of a model, reserved at once."""
 
     def make(epsilon: float = 1.0) -> Any:
-        return lambda **said: cls(epsilon, 1e-5, lambda_=0.1, gamma=2.0, **said)
+        return partial(cls, epsilon, 1e-5, lam=0.1, gamma=2.0)
 
-    def spend(made: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
         del inputs
-        meter = made(scope="joint", ledger=ledger, source=source)
+        meter = spender(scope="joint", ledger=ledger, source=source)
         meter.finalize_with(_CONSTANTS, 10**4)
         return meter
 
@@ -100,7 +116,6 @@ def odometer(cls: Any) -> list[Subject]:
             unit=Erasure(),
             delta=1e-5,
             parameters={"epsilon": 1.0},
-            aliases={"epsilon": ("eps_total",)},
             keeps_data="it holds the key of deletions to come, in memory alone",
         )
     ]

@@ -1,4 +1,4 @@
-"""One audit of one engine, or of a build of it that is broken on purpose."""
+"""Audit cases: one audit of an engine, or of a broken twin of it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Size(StrEnum):
     DEEP = "deep"
 
     def of(self, quick: int) -> int:
-        """So many runs, where `quick` are enough to refute the twins."""
+        """The number of runs, where `quick` are enough to refute the twins."""
         return quick * {"quick": 1, "standard": 5, "deep": 50}[self]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is audited, and how.
+    """One audit of one engine.
 
-    A *twin* (`broken` says what is wrong with it) must be refuted, everything else
-    must not be. Twins take `Size.QUICK` samples always: power is shown where it is
-    smallest. `run(size, seed)` audits; another seed is another sample.
+    A *twin* (`broken` states its error) must be refuted, everything else must not be.
+    Twins always use `Size.QUICK` samples, where the power is smallest.
+    `run(size, seed)` audits; another seed is another sample.
     """
 
     engine: str
@@ -39,9 +39,9 @@ class Case:
     run: Callable[[Size, int], AuditResult]
     broken: str | None = None
 
-    def audit(self, size: Size = Size.QUICK, seed: int = 0) -> Found:
+    def audit(self, size: Size = Size.QUICK, seed: int = 0) -> Outcome:
         """Run the audit."""
-        return Found(self, self.run(Size.QUICK if self.broken else size, seed))
+        return Outcome(self, self.run(Size.QUICK if self.broken else size, seed))
 
     def __str__(self) -> str:
         what = f"{self.name}, {self.broken}" if self.broken else self.name
@@ -49,15 +49,15 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """The outcome of a case."""
 
     case: Case
     result: AuditResult
 
     @property
-    def as_it_should(self) -> bool:
-        """Sound builds are not refuted and twins are."""
+    def as_expected(self) -> bool:
+        """Whether a correct build is not refuted, or a twin is."""
         return self.result.refuted is (self.case.broken is not None)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,16 +66,16 @@ class Found:
             "engine": self.case.engine,
             "name": self.case.name,
             "broken": self.case.broken,
-            "as_it_should": self.as_it_should,
+            "as_expected": self.as_expected,
             "result": self.result.to_json(),
         }
 
 
 @contextmanager
 def broken(module: ModuleType, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    """One function of a module replaced for a while: how a twin is built.
+    """Replace one function of a module inside the block: how a twin is built.
 
-    For this process alone, and not safe beside other threads: twins run one by one.
+    Not thread-safe: twins run one after another.
     """
     right = getattr(module, name)
     setattr(module, name, wrong)

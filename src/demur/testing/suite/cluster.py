@@ -1,4 +1,4 @@
-"""Reports: replay of a whole clustering, the radius law, and corner against corner."""
+"""Audits of local reports: replay of a clustering, the radius law, black box."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from scipy import special
 
 from demur.audit import (
     AuditResult,
+    Claim,
     Law,
     Level,
     audit,
     draws_needed,
     law_of,
     noise_test,
+    replay,
 )
-from demur.audit.replays import replay
 from demur.cluster import PrivateKMeans
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
@@ -40,7 +41,7 @@ def _points(moved: bool = False) -> Values:
     rng = np.random.default_rng(1)
     points = rng.random((40, 2)) * 0.8 + 0.1
     if moved:
-        points[-1] = 1.0  # beyond all others
+        points[-1] = 1.0  # larger than all others
     return points
 
 
@@ -63,7 +64,7 @@ def _clustered(prepare: Callable[[Values], Values], size: Size, seed: int) -> An
         run,
         (_points(), _points(moved=True)),
         unit=ReplaceOne(),
-        subject="cluster: reports and k-means",
+        subject="cluster: local reports and k-means",
         seed=seed,
     ).audit_result()
 
@@ -111,10 +112,10 @@ def _first_sampler(point: Values, source: Seeded, count: int) -> Values:
 def _told_apart(
     claimed: BPM, sample: Sampler, score: str, size: Size, seed: int
 ) -> AuditResult:
-    """Opposite corners, so that all that a replacement may cost is at stake.
+    """Opposite corners, where a replacement costs most.
 
     "ratio": the log-likelihood ratio that the mechanism claims. "crescent": inside the
-    ball of one and outside that of the other, which shows a density that jumps.
+    ball of one and outside that of the other, which detects a density that jumps.
     """
     corner = 0.0 if score == "ratio" else 0.2
     pair = (np.full(2, corner), np.full(2, 1.0 - corner))
@@ -130,8 +131,10 @@ def _told_apart(
     return audit(
         sample,
         pair,
-        claimed.declaration().cost.at(ReplaceOne()),
-        score=ratio if score == "ratio" else crescent,
+        Claim.of(
+            claimed.declaration().cost.at(ReplaceOne()),
+            score=ratio if score == "ratio" else crescent,
+        ),
         many=True,
         runs=size.of(20_000),
         seed=seed,
@@ -143,7 +146,7 @@ def _radii(sample: Sampler, size: Size, seed: int) -> AuditResult:
     law = law_of(_BPM)
     point = np.array([0.5, 0.5])
     count = size.of(draws_needed(law))
-    # Reports outside the ball say nothing of the radius: draw until enough are inside.
+    # Only reports inside the ball have this radius law: draw enough of them.
     reports = sample(point, Seeded(seed), int(2.5 * count / min(_BPM.p_L, 1.0)))
     radii = np.linalg.norm(reports - point, axis=1)
     inside = radii <= _BPM.L
@@ -151,7 +154,7 @@ def _radii(sample: Sampler, size: Size, seed: int) -> AuditResult:
 
 
 def _share(sample: Sampler, size: Size, seed: int) -> AuditResult:
-    """How many reports fall into the ball: a Bernoulli(p_L) each."""
+    """How many reports fall into the ball, a Bernoulli(p_L) each."""
     count = size.of(60_000)
     point = np.array([0.5, 0.5])
     radii = np.linalg.norm(sample(point, Seeded(seed), count) - point, axis=1)
@@ -171,17 +174,17 @@ def _coordinates(mechanism: Any, name: str, size: Size, seed: int) -> AuditResul
 
 
 def cases() -> tuple[Case, ...]:
-    """Sound reports, then twins."""
+    """Correct local reports, then twins."""
     exact, half = _apply(_BPM), _apply(BPM(2.0 * _BPM.epsilon, _BPM.L, 2))
     half_wide = BPM(2.0 * _WIDE.epsilon, _WIDE.L, 2)
     others = {
         "Laplace reports": LaplacePerDimension(epsilon=4.0, dimension=2),
         "Gaussian reports": GaussianReports(epsilon=4.0, dimension=2),
     }
-    sound = (
+    correct = (
         Case(
             ENGINE,
-            "reports and k-means at any replacement",
+            "local reports and k-means at any replacement",
             Level.REPLAY,
             lambda size, seed: _clustered(lambda points: points, size, seed),
         ),
@@ -193,7 +196,7 @@ def cases() -> tuple[Case, ...]:
         ),
         Case(
             ENGINE,
-            "how often BPM stays near",
+            "how often a BPM report stays in the ball",
             Level.NOISE,
             lambda size, seed: _share(exact, size, seed),
         ),
@@ -208,7 +211,7 @@ def cases() -> tuple[Case, ...]:
         ),
         Case(
             ENGINE,
-            "two points told apart by BPM reports",
+            "BPM reports of two points",
             Level.BLACK_BOX,
             lambda s, i: _told_apart(_WIDE, _apply(_WIDE), "ratio", s, i),
         ),
@@ -242,6 +245,9 @@ def cases() -> tuple[Case, ...]:
         ),
     )
     return (
-        *sound,
-        *(Case(ENGINE, "reports", level, run, what) for what, level, run in twins),
+        *correct,
+        *(
+            Case(ENGINE, "local reports", level, run, what)
+            for what, level, run in twins
+        ),
     )

@@ -1,4 +1,4 @@
-"""Heads: replay at the ball and at replacement, raw noise, and many fits of a pair."""
+"""Audits of heads: replay at a ball and at replacement, raw noise, black box."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.audit import AuditResult, Level, audit, draws_needed, law_of, noise_test
-from demur.audit.replays import replay
+from demur.audit import (
+    AuditResult,
+    Claim,
+    Level,
+    audit,
+    draws_needed,
+    law_of,
+    noise_test,
+    replay,
+)
 from demur.convex import BallPrototypeClassifier, BallSoftmaxClassifier
 from demur.convex.heads import inputs, prototypes
 from demur.core import recording
@@ -42,7 +50,7 @@ def _data() -> Data:
 
 
 def _moved(by: tuple[float, float], label: int | None = None) -> Data:
-    """The last record somewhere else."""
+    """The dataset with its last record moved."""
     rows, labels = _data()
     rows[-1] += by
     if label is not None:
@@ -84,8 +92,8 @@ def _replayed(
         return {"model": public, "declared": head.privacy_.entry.declaration}
 
     def audited(size: Size, seed: int) -> AuditResult:
-        found = replay(run, (_data(), other), unit=unit, subject=subject, seed=seed)
-        return found.audit_result()
+        result = replay(run, (_data(), other), unit=unit, subject=subject, seed=seed)
+        return result.audit_result()
 
     return audited
 
@@ -100,7 +108,7 @@ def _noise(size: Size, seed: int) -> AuditResult:
 
 
 def _passage(data: Data, make: Make, seed: int) -> tuple[Values, Values]:
-    """What a fit hands to its mechanism, and the noise that mechanism adds."""
+    """The exact vector that a fit gives to its mechanism, and its sigma."""
     tape = recording.Tape()
     with recording.watching(tape):
         make(Seeded(seed)).fit(*data)
@@ -113,7 +121,7 @@ def _passage(data: Data, make: Make, seed: int) -> tuple[Values, Values]:
 def _told_apart(epsilon: float, size: Size, seed: int) -> AuditResult:
     """A head that claims `_EPSILON` with the noise of `epsilon`, released many times.
 
-    It is fitted once in each world; its release is repeated. One class mean moves by
+    It is fitted once on each dataset; its release is repeated. One class mean moves by
     the whole sensitivity along a known direction.
     """
     make = partial(_prototypes, epsilon=epsilon)
@@ -132,10 +140,7 @@ def _told_apart(epsilon: float, size: Size, seed: int) -> AuditResult:
     return audit(
         run,
         (_moved(_BY_THE_RADIUS), _data()),
-        claim,
-        unit=NEAR,
-        delta=_DELTA,
-        score=direction.reshape(-1),
+        Claim.of(claim, unit=NEAR, delta=_DELTA, score=direction.reshape(-1)),
         many=True,
         runs=size.of(10_000),
         seed=seed,
@@ -184,7 +189,7 @@ _PROTOTYPES_REPLAYED = _replayed(
 
 
 def cases() -> tuple[Case, ...]:
-    """Sound heads, then twins."""
+    """Correct heads, then twins."""
     near = _moved(_BY_THE_RADIUS)
     elsewhere = _moved((5.0, -5.0), label=0)
     return (
@@ -210,7 +215,7 @@ def cases() -> tuple[Case, ...]:
         Case(ENGINE, "the noise of a head", Level.NOISE, _noise),
         Case(
             ENGINE,
-            "prototypes of two worlds told apart",
+            "prototypes of two datasets",
             Level.BLACK_BOX,
             lambda size, seed: _told_apart(_EPSILON, size, seed),
         ),

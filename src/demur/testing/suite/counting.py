@@ -1,4 +1,4 @@
-"""Counts against the exact law they are meant to follow."""
+"""Tests of counts against an exact distribution."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _result(
 
 
 def binomial_test(hits: int, runs: int, share: float, *, subject: str) -> AuditResult:
-    """Whether `hits` of `runs` can come from the probability `share`; exact."""
+    """Exact test of whether `hits` of `runs` have probability `share`."""
     p_value = stats.binomtest(hits, runs, share).pvalue
     refuted = bool(p_value < _ALPHA)
     return _result(subject, "binomial test", runs, refuted, "The share of draws")
@@ -36,7 +36,7 @@ def binomial_test(hits: int, runs: int, share: float, *, subject: str) -> AuditR
 def counts_test(
     observed: NDArray[np.int64], probabilities: NDArray[np.float64], *, subject: str
 ) -> AuditResult:
-    """Pearson's test of how often 0, 1, 2 ... occurred, rare ones taken together."""
+    """Pearson's test of how often 0, 1, 2 ... occurred, rare ones pooled."""
     total = int(observed.sum())
     order = np.argsort(probabilities)[::-1]
     often = order[probabilities[order] * total >= _LEAST_EXPECTED]

@@ -1,4 +1,4 @@
-"""The ledger: what is released is paid for first, and a refusal releases nothing."""
+"""Audits of the ledger: releases are paid for first, and a refusal releases nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.audit import AuditResult, Level
-from demur.audit.replays import replay
+from demur.audit import AuditResult, Level, replay
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import BudgetExceeded
@@ -29,7 +28,7 @@ def _mechanism() -> Gaussian:
 
 
 def _ledger() -> Ledger:
-    """Room for one release."""
+    """Enough budget for one release."""
     return Ledger(Budget(3.0, 1e-6), unit=_UNIT)
 
 
@@ -37,17 +36,17 @@ def _pay_first(data: Values, source: Source) -> list[Values]:
     ledger, released = _ledger(), []
     try:
         for label in ("one", "two"):
-            made = _mechanism().release(
+            release = _mechanism().release(
                 [data.sum()], ledger=ledger, label=label, source=source
             )
-            released.append(made.value)
+            released.append(release.value)
     except BudgetExceeded:
         return released
     return released
 
 
 def _release_first(data: Values, source: Source) -> list[Values]:
-    """The noise is drawn and shown before the ledger is asked."""
+    """The noise is drawn and released before the ledger is asked."""
     ledger, released = _ledger(), []
     try:
         for label in ("one", "two"):
@@ -70,7 +69,7 @@ def _pay_once(data: Values, source: Source) -> list[Values]:
 
 
 def _price_of_the_data(data: Values, source: Source) -> list[Values]:
-    """A charge that tells how many records are large."""
+    """A charge that reveals how many records are large."""
     ledger = _ledger()
     sigma = 20.0 + float((data > 0.5).sum())
     mechanism = Gaussian(sigma, {_UNIT: 1.0})
@@ -89,7 +88,7 @@ def _audited(run: Run, size: Size, seed: int) -> AuditResult:
 
 
 def cases() -> tuple[Case, ...]:
-    """The sound order, then twins."""
+    """The correct order, then twins."""
     twins = (
         ("the budget checked after the release", _release_first),
         ("one charge for two releases", _pay_once),

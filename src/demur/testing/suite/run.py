@@ -1,4 +1,4 @@
-"""The whole suite, engine by engine."""
+"""Runs the audit suite, engine by engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 
-from demur.testing.suite.case import Case, Found, Size
+from demur.testing.suite.case import Case, Outcome, Size
 
 # Loaded one by one, so that an audit of one engine needs no framework of another.
 ENGINES = ("ledger", "convex", "cluster", "unlearning", "training")
-_HOME = {"ledger": "ledger"}
 _NEEDS = {"training": ("jax", "optax", "equinox")}
 
 
@@ -23,8 +22,8 @@ def lacking(engine: str) -> str | None:
 
 
 def all_cases(engines: Iterable[str] = ENGINES, *, twins: bool = True) -> list[Case]:
-    """The cases of these engines, sound ones before twins."""
-    found: list[Case] = []
+    """The cases of these engines, correct builds before twins."""
+    cases: list[Case] = []
     for engine in engines:
         if engine not in ENGINES:
             raise ValueError(
@@ -33,9 +32,9 @@ def all_cases(engines: Iterable[str] = ENGINES, *, twins: bool = True) -> list[C
         lacks = lacking(engine)
         if lacks is not None:
             raise ModuleNotFoundError(lacks)
-        home = import_module(f"demur.testing.suite.{_HOME.get(engine, engine)}")
-        found += [case for case in home.cases() if twins or not case.broken]
-    return sorted(found, key=lambda case: case.broken is not None)
+        module = import_module(f"demur.testing.suite.{engine}")
+        cases += [case for case in module.cases() if twins or not case.broken]
+    return sorted(cases, key=lambda case: case.broken is not None)
 
 
 def run_suite(
@@ -45,8 +44,8 @@ def run_suite(
     twins: bool = True,
     seed: int = 0,
     started: Callable[[Case], None] | None = None,
-) -> Iterator[Found]:
-    """Each outcome as it is found; `started` is told what begins."""
+) -> Iterator[Outcome]:
+    """The outcomes one by one; `started` is called with each case before it runs."""
     for case in all_cases(engines, twins=twins):
         if started is not None:
             started(case)

@@ -1,4 +1,4 @@
-"""Training: replay of short runs, noise, sampling, and canaries."""
+"""Audits of training: replay of short runs, noise, sampling, and canaries."""
 
 from __future__ import annotations
 
@@ -21,21 +21,28 @@ from demur.audit import (
     flip_coins,
     independence_test,
     noise_test,
+    replay,
 )
 from demur.audit.laws import normal
-from demur.audit.replays import replay
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.testing.suite.case import Case, Size
 from demur.testing.suite.counting import counts_test
-from demur.training import BandMFExecutionPlanConfig, dp_sgd, fit
-from demur.training.batches.selection import BatchSelectionStrategy
-from demur.training.canaries import gradient_run, step_weights
-from demur.training.clipping.types import ClippedSum
+from demur.training import (
+    BandMFExecutionPlanConfig,
+    BatchSelectionStrategy,
+    ClippedSum,
+    DPExecutionPlan,
+    Reporting,
+    Resources,
+    dp_sgd,
+    fit,
+    gradient_run,
+    named_optimizer,
+    privatizer,
+    step_weights,
+)
 from demur.training.models import MLP, cross_entropy
-from demur.training.noise.privatizer import privatizer
-from demur.training.optimizers import named_optimizer
-from demur.training.plans.plan import DPExecutionPlan
 
 ENGINE = "training"
 _WEIGHTS, _BIASES = (8, 16), 128
@@ -56,22 +63,22 @@ def _params() -> dict[str, NDArray[np.float32]]:
 
 
 def _plan(iterations: int = 1, **more: Any) -> DPExecutionPlan:
-    said: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "neighboring_relation": "ADD_OR_REMOVE_ONE",
         "l2_clip_norm": 1.0,
         "sampling_prob": 1.0,
         "noise_multiplier": 1.0,
     } | more
-    if "num_bands" in said:
-        return BandMFExecutionPlanConfig(iterations=iterations, **said).make()
-    return dp_sgd(iterations=iterations, **said).make()
+    if "num_bands" in parameters:
+        return BandMFExecutionPlanConfig(iterations=iterations, **parameters).make()
+    return dp_sgd(iterations=iterations, **parameters).make()
 
 
 # -- replay ----------------------------------------------------------------------------
 
 
 def _worlds() -> tuple[Data, Data]:
-    """A far record with one label, and with the other."""
+    """A distant record with one label, and with the other."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(24, 3)).astype(np.float32)
     labels = (rows @ np.arange(1, 4) > 0).astype(np.int32)
@@ -93,8 +100,8 @@ def _replayed(make: Callable[[], DPExecutionPlan], seed: int) -> AuditResult:
             optimizer=named_optimizer("sgd", 0.5),
             delta=_DELTA,
             average=0.9,
-            progress=False,
-            check_mixing=False,
+            resources=Resources(check_loss=False),
+            reporting=Reporting(progress=False),
             source=source,
         )
         return {"params": done.value, "average": done.average, "entry": done.entry}
@@ -105,13 +112,13 @@ def _replayed(make: Callable[[], DPExecutionPlan], seed: int) -> AuditResult:
 
 
 def _short(iterations: int = 2, **more: Any) -> DPExecutionPlan:
-    said = {
+    parameters = {
         "neighboring_relation": "REPLACE_ONE",
         "sampling_prob": 0.9,
         "normalize_by": 20.0,
         "noise": "lattice",
     }
-    return _plan(iterations, **(said | more))
+    return _plan(iterations, **(parameters | more))
 
 
 # -- noise and sampling ----------------------------------------------------------------
@@ -124,7 +131,7 @@ def _draws(kind: str, count: int, seed: int) -> tuple[Values, Any]:
     plan = _plan(steps, noise=kind)
     spec = plan.noise_addition_transform.spec
     if kind == "lattice":
-        # Rounded to float32 after the lattice, so that no step is left to see.
+        # Rounded to float32 after the lattice, which hides the lattice step.
         law = normal(float(np.max(spec.lattice(_SIZE).mechanism.sigma)))
     return gradient_run(plan, _params())(np.zeros((1, _SIZE)), Seeded(seed)), law
 
@@ -145,7 +152,7 @@ def _leaves(same: bool, size: Size, seed: int) -> AuditResult:
 
 
 class _Shuffled(BatchSelectionStrategy):
-    """Every record once in each epoch, in an order that is drawn anew."""
+    """Every record once in each epoch, in a new random order."""
 
     def __init__(self, batch: int, iterations: int) -> None:
         self.batch, self.iterations = batch, iterations
@@ -170,7 +177,7 @@ def _participation(
     return counts_test(
         np.bincount(times, minlength=steps + 1),
         stats.binom.pmf(np.arange(steps + 1), steps, share),
-        subject="training: who takes part",
+        subject="training: participation of records",
     )
 
 
@@ -192,17 +199,14 @@ def _canaries(
 
 
 def _one_step(plan: DPExecutionPlan, size: Size, seed: int) -> AuditResult:
-    """One canary in the biases, in and out, many times."""
+    """One canary in the biases, present and absent, many times."""
     rows = np.zeros((1, _SIZE), np.float32)
     rows[0, 0] = 4.0
     claimed = _plan()
     return audit(
         gradient_run(plan, _params()),
         (rows, np.zeros_like(rows)),
-        claimed.event(),
-        unit=claimed.unit,
-        delta=_DELTA,
-        score=rows[0],
+        Claim.of(claimed.event(), unit=claimed.unit, delta=_DELTA, score=rows[0]),
         runs=size.of(1500),
         seed=seed,
         subject="training: one step, one canary",
@@ -217,14 +221,15 @@ def _with_noise(plan: DPExecutionPlan, factor: float) -> DPExecutionPlan:
         noise=spec.noise,
         l2_norm_bound=spec.l2_norm_bound,
         participation=spec.participation,
+        batches=spec.batches,
     )
     return replace(plan, noise_addition_transform=wrong)
 
 
 def _one_leaf_unclipped(plan: DPExecutionPlan) -> DPExecutionPlan:
-    """Norms without the biases, whose sum is taken as it is."""
+    """Norms without the biases, whose sum is not clipped."""
 
-    def made(loss: Any) -> Any:
+    def unclipped(loss: Any) -> Any:
         right = plan.gradient(loss)
 
         def run(params: Any, rows: Any, *args: Any, **options: Any) -> ClippedSum:
@@ -235,14 +240,14 @@ def _one_leaf_unclipped(plan: DPExecutionPlan) -> DPExecutionPlan:
 
         return replace(right, run=run)
 
-    return replace(plan, clipped_grad=made)
+    return replace(plan, clipped_grad=unclipped)
 
 
 def cases() -> tuple[Case, ...]:
-    """Sound plans, then twins."""
+    """Correct plans, then twins."""
     poisson = _plan(8, sampling_prob=0.25).batch_selection_strategy
     eight = _plan(8, noise_multiplier=1.5)
-    sound: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
+    correct: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
         ("two steps of DP-SGD", Level.REPLAY, lambda s, i: _replayed(_short, i)),
         (
             "seven steps with three bands",
@@ -252,7 +257,11 @@ def cases() -> tuple[Case, ...]:
         ("threefry noise", Level.NOISE, lambda s, i: _noise("threefry", s, i)),
         ("lattice noise", Level.NOISE, lambda s, i: _noise("lattice", s, i)),
         ("noise of two leaves", Level.NOISE, lambda s, i: _leaves(False, s, i)),
-        ("who takes part", Level.NOISE, lambda s, i: _participation(poisson, s, i)),
+        (
+            "participation of records",
+            Level.NOISE,
+            lambda s, i: _participation(poisson, s, i),
+        ),
         ("one step", Level.BLACK_BOX, lambda s, i: _one_step(_plan(), s, i)),
         (
             "eight steps, one run, f-DP",
@@ -294,6 +303,6 @@ def cases() -> tuple[Case, ...]:
         ),
     )
     return (
-        *(Case(ENGINE, name, level, run) for name, level, run in sound),
+        *(Case(ENGINE, name, level, run) for name, level, run in correct),
         *(Case(ENGINE, "DP-SGD", level, run, what) for what, level, run in twins),
     )

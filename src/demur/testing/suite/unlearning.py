@@ -1,4 +1,4 @@
-"""Deletions: against a retrain that never saw the record, and by replay."""
+"""Audits of deletions: comparison with a retrain, and replay."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.audit import AuditResult, Level, audit_deletion
-from demur.audit.replays import replay
+from demur.audit import AuditResult, Level, audit_deletion, replay
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Source
 from demur.testing.suite.case import Case, Size
@@ -52,10 +51,10 @@ def _against_retrain(
 
 
 class _KeepsItsCache(OGD):
-    """A deletion that leaves the last records where they are."""
+    """A deletion that leaves the last records in a cache."""
 
-    def __init__(self, dim: int, **config: Any) -> None:
-        super().__init__(dim, **config)
+    def __init__(self, dimension: int, **config: Any) -> None:
+        super().__init__(dimension, **config)
         self.recent: list[list[float]] = []
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Any:
@@ -64,7 +63,7 @@ class _KeepsItsCache(OGD):
 
 
 class _ForgetsNothing(Ridge):
-    """A deletion that is acknowledged and leaves the record where it is."""
+    """A deletion that is acknowledged and not carried out."""
 
     def delete(
         self,
@@ -79,7 +78,7 @@ class _ForgetsNothing(Ridge):
 
 
 class _Silent(OGD):
-    """A deletion whose noise is lost on the way."""
+    """A deletion without its noise."""
 
     def forget_nothing(self, noise: Any = None, *, grid: Any = None) -> Any:
         silence = None if noise is None else np.zeros(_DIM)
@@ -87,7 +86,7 @@ class _Silent(OGD):
 
 
 def _replayed(make: Callable[[], Mode | str], size: Size, seed: int) -> AuditResult:
-    """Learn all, forget one, learn on; in world 2 its tick passed with a blank."""
+    """Learn all, delete one, learn on; the second dataset has a blank in its place."""
 
     def run(data: Data, source: Source) -> dict[str, Any]:
         rows, targets = data
@@ -123,8 +122,8 @@ def _a_fiftieth(mode: Mode, records: int) -> float:
 
 
 def cases() -> tuple[Case, ...]:
-    """Sound modes, then twins."""
-    sound: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
+    """Correct models, then twins."""
+    correct: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
         (
             "ogd against a retrain",
             Level.DELETION,
@@ -163,10 +162,10 @@ def cases() -> tuple[Case, ...]:
         (
             "a deletion without noise",
             Level.REPLAY,
-            lambda s, i: _replayed(lambda: _Silent(_DIM, lambda_=0.1), s, i),
+            lambda s, i: _replayed(lambda: _Silent(_DIM, lam=0.1), s, i),
         ),
     )
     return (
-        *(Case(ENGINE, name, level, run) for name, level, run in sound),
+        *(Case(ENGINE, name, level, run) for name, level, run in correct),
         *(Case(ENGINE, "deletions", level, run, what) for what, level, run in twins),
     )

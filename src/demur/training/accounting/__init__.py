@@ -1,1 +1,1 @@
-"""What a way of forming batches costs, and the noise for a target."""
+"""Accounting: the privacy cost of each batch strategy, and the noise for a target."""

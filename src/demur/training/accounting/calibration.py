@@ -1,4 +1,4 @@
-"""The least noise for a target, in a few evaluations.
+"""Noise calibration: the least multiplier for a target (epsilon, delta).
 
 A privacy loss distribution of a thousand sampled steps takes most of a second on a fine
 grid. The search therefore runs on `accounting.rough_price`, a tenth of that time and a
@@ -7,9 +7,9 @@ theorem for sampled Gaussians (Bu, Dong, Long and Su 2020),
 
     mu = q sqrt(T (e^(1/z^2) - 1))   =>   z = 1 / sqrt(log(1 + mu^2 / (q^2 T))),
 
-by secants on logarithms. What comes out is then priced for good, by `accounting.price`
-and, where the caller brought one, by their accountant, and moved up until it meets the
-target under both. Nothing rests on the search but time.
+by secants on logarithms. The result is then priced in full, by `accounting.price` and,
+where the caller gave one, by their accountant, and moved up until it meets the target
+under both. The search saves time; no guarantee depends on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOSS = 2e-3  # how far below the target a result may lie without another attemp
 
 @dataclass(frozen=True)
 class Calibration:
-    """A noise multiplier, and the price it was found to have."""
+    """A noise multiplier, and what the run costs with it."""
 
     noise_multiplier: float
     epsilon: float
@@ -57,9 +57,9 @@ def calibrate_noise(
     target as well.
 
     >>> from demur.core.accounting.events import PoissonGaussian, Repeated
-    >>> found = calibrate_noise(
+    >>> least = calibrate_noise(
     ...     lambda z: Repeated(PoissonGaussian(0.01, z), 100), epsilon=1.0, delta=1e-6)
-    >>> round(found.noise_multiplier, 2), found.epsilon <= 1.0
+    >>> round(least.noise_multiplier, 2), least.epsilon <= 1.0
     (0.99, True)
     """
     validate.positive(epsilon=epsilon)
@@ -67,15 +67,15 @@ def calibrate_noise(
 
     if accountant is not None:
         accounting.check_accountant(accountant, make_event(1.0))
-    found = _sampled_search(make_event, epsilon, delta)
-    if found is None:
+    priced = _sampled_search(make_event, epsilon, delta)
+    if priced is None:
         multiplier = calibrate.calibrate(make_event, epsilon, delta, rtol=1e-5)
-        found = multiplier, accounting.price(make_event(multiplier), delta)
+        priced = multiplier, accounting.price(make_event(multiplier), delta)
     if accountant is not None and not _same_grid(
-        accountant, make_event(found[0]), epsilon, delta
+        accountant, make_event(priced[0]), epsilon, delta
     ):
-        found = _agreed(make_event, epsilon, delta, accountant, found)
-    return Calibration(found[0], found[1], delta)
+        priced = _agreed(make_event, epsilon, delta, accountant, priced)
+    return Calibration(*priced, delta)
 
 
 def _same_grid(accountant: Any, event: Event, epsilon: float, delta: float) -> bool:
@@ -96,16 +96,16 @@ def _agreed(
     epsilon: float,
     delta: float,
     accountant: Any,
-    found: tuple[float, float],
+    priced: tuple[float, float],
 ) -> tuple[float, float]:
     """Enough noise for the caller's accountant as well."""
 
     def theirs(event: Event, at: float) -> float:
         return accounting.accountant_epsilon(accountant, event, at)
 
-    multiplier, ours = found
+    multiplier, ours = priced
     if theirs(make_event(multiplier), delta) <= epsilon:
-        return found
+        return priced
     multiplier = calibrate.calibrate(
         make_event,
         epsilon,
@@ -118,7 +118,7 @@ def _agreed(
     if ours > epsilon:  # a price that rises with the noise; never seen
         raise ArithmeticError(
             f"the price is {ours} at multiplier {multiplier}, above {epsilon}, although"
-            f" it was below it at {found[0]}"
+            f" it was below it at {priced[0]}"
         )
     return multiplier, ours
 
@@ -155,8 +155,8 @@ def _sampled_search(
         miss = math.log(cost / epsilon)
         at = math.log(multiplier)
         if before[1] and at != before[0]:
-            found = (before[1] - miss) / (at - before[0])
-            slope = found if found > 0.05 else slope
+            measured = (before[1] - miss) / (at - before[0])
+            slope = measured if measured > 0.05 else slope
         before = at, miss
         step = max(-1.0, min(1.0, miss / slope))
         multiplier *= math.exp(step) * (1 + (1e-6 if miss > 0 else 1e-5))
@@ -178,13 +178,13 @@ class _Rough:
         event = self._make_event(math.exp(log_multiplier))
         ((atom, count),) = events.atoms(event).items()
         assert isinstance(atom, Sampled)
-        found = accounting.rough_price(atom, count, self._delta)
-        if not 0.0 < found < math.inf:
-            return math.copysign(math.inf, found - 1.0)
-        return math.log(found / self._target)
+        epsilon = accounting.rough_price(atom, count, self._delta)
+        if not 0.0 < epsilon < math.inf:
+            return math.copysign(math.inf, epsilon - 1.0)
+        return math.log(epsilon / self._target)
 
     def solve(self, guess: float) -> float | None:
-        """The multiplier whose rough price is the target; None if none is found."""
+        """The multiplier whose rough price is the target; None if the search fails."""
         at = math.log(guess)
         miss = self._miss(at)
         for _ in range(_MOST_ROUGH):

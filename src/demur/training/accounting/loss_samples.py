@@ -1,4 +1,4 @@
-"""Samples of the privacy loss of runs without a closed form.
+"""Privacy loss samples, for runs without a closed form.
 
 For a strategy C without negative entries, a record that is blanked, added or removed
 moves the run at most as the pair
@@ -14,7 +14,8 @@ E_P h(L - epsilon) one way and E_Q h(-L - epsilon) the other, h(x) = max(0, 1 - 
   joint law is a k-dimensional Gaussian.
 - separated batches, C with at most min_sep bands: the columns of a pattern have no row
   in common, so the exponent is a sum of s_t = (2 <c_t, y> - |c_t|^2) / 2 s^2 over its
-  steps, and E_u is a recursion from the last step back, A_t the value of being free:
+  steps, and E_u is a recursion from the last step back, A_t the value of being
+  available:
 
       A_t = (1 - p) A_(t+1) + p e^(s_t) A_(t+min_sep),   A_t = 1 for t >= T.
 """
@@ -140,7 +141,7 @@ def _separated(
 
     def draw(count: int, rng: np.random.Generator) -> tuple[Losses, Losses]:
         noise = rng.standard_normal((count, steps))
-        # The first step in which the record is free, then gaps of at least min_sep.
+        # The first step that the record is available in, then gaps of min_sep or more.
         start = rng.choice(apart, p=[free] + [blocked] * (apart - 1), size=count)
         rounds = np.zeros((count, steps), dtype=bool)
         _patterns(rounds, start, rng.random((count, steps)), p, apart)
@@ -154,7 +155,7 @@ def _separated(
 
 
 def _start_law(selection: BMinSepSampling) -> tuple[float, float]:
-    """The chance to be free in step 0, and of each of the ways to be blocked there."""
+    """The chances to be available in step 0, and of each way to be blocked there."""
     p, apart = selection.sampling_prob, selection.min_sep
     blocked = p / (1 + (apart - 1) * p) if selection.warm_start else 0.0
     return 1.0 - (apart - 1) * blocked, blocked

@@ -1,4 +1,4 @@
-"""Amplification that has no closed form, verified by sampling the privacy loss.
+"""Monte Carlo verification of amplification that has no closed form.
 
 With L the loss of a run (`loss_samples`), delta at epsilon is E h(L - epsilon),
 h(x) = max(0, 1 - e^-x), in either direction.
@@ -86,11 +86,12 @@ class MonteCarlo:
         neighbours: Neighbours,
         rng: np.random.Generator | None = None,
     ) -> MonteCarloAccount:
-        """The account, if the samples bear it out; refused otherwise."""
+        """The account, if the samples verify the target; refused otherwise."""
         if neighbours is Neighbours.REPLACE_ONE:
             raise NotPriced(
-                "the pair that is sampled is for a record that is added, removed or"
-                " blanked; REPLACE_ONE has none"
+                "neighboring_relation=REPLACE_ONE cannot be verified by sampling: the"
+                " pair of distributions is known for a record that is added, removed or"
+                " blanked. Nothing was spent."
             )
         accepted = self.largest_mean()
         if accepted < 0:
@@ -119,7 +120,7 @@ class MonteCarlo:
 class MonteCarloAccount:
     """A run whose (epsilon, delta) was verified for one noise multiplier."""
 
-    checked: MonteCarlo
+    verification: MonteCarlo
     selection: BatchSelectionStrategy
     noise_multiplier: float
 
@@ -130,22 +131,23 @@ class MonteCarloAccount:
 
     @property
     def steps_per_draw(self) -> int:
-        """All of them."""
+        """All steps of the run."""
         return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:
-        """Bins are drawn exactly; separated batches take one table a step."""
+        """0 for bins, which are drawn exactly; one table a step for separation."""
         exact = isinstance(self.selection, BallsInBinsSampling)
         return 0.0 if exact else STEP_DISTANCE * self.selection.iterations
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a reader must believe."""
-        checked = self.checked
+        """What the price assumes."""
+        verification = self.verification
         return (
-            f"one verification by {checked.samples} samples was made, which accepts a"
-            f" wrong epsilon with probability at most {checked.failure:g}",
+            f"one verification by {verification.samples} samples was made, which"
+            " accepts a wrong epsilon with probability at most"
+            f" {verification.failure:g}",
         )
 
     def scale(self, strategy: Strategy) -> float:
@@ -153,13 +155,13 @@ class MonteCarloAccount:
         return strategy.sensitivity(ONE_COLUMN).value
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
-        """The verified pair; nothing is known of another multiplier or relation."""
+        """The verified (epsilon, delta); refused for another multiplier or relation."""
         if neighbours is Neighbours.REPLACE_ONE or multiplier < self.noise_multiplier:
             raise NotPriced(
                 f"only noise_multiplier {self.noise_multiplier:g} was verified, for a"
                 " record that is added, removed or blanked"
             )
-        return ApproxDP(self.checked.epsilon, self.checked.delta)
+        return ApproxDP(self.verification.epsilon, self.verification.delta)
 
 
 def _chunks(

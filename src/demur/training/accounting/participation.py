@@ -1,8 +1,8 @@
-"""What a way of forming batches costs: each strategy's own account.
+"""Accounts: the privacy cost of a run, from its batch strategy.
 
 A plan adds noise stddev C^-1 Z to the sums G of a run, which is post-processing of
-C G + stddev Z. What one record can do to C G depends on the steps it takes part in.
-Three accounts answer for that; the event is always derived from the strategy object.
+C G + stddev Z. How far one record moves C G depends on the steps it takes part in.
+There are three accounts; the event is always derived from the strategy object.
 
 **Poisson** (`PoissonAccount`, Choquette-Choo et al. 2023, Theorems 4 and 5). C has at
 most `cycle_length` bands, and a record takes part in steps of one residue class only.
@@ -18,8 +18,8 @@ out add-or-remove and independent groups.
 **Participation** (`ParticipationAccount`). No amplification: whichever steps the record
 takes part in, C G moves by at most the sensitivity of C over the patterns that the
 strategy allows, times the clip norm (twice that for a replaced record): one Gaussian.
-It asks nothing of the secrecy of batches. Records must be independent of each other,
-so truncated strategies are refused.
+It does not need batches to be secret. Records must be independent of each other, so
+truncated strategies are refused.
 
 **Fixed batches** (`FixedBatchAccount`). Uniform batches without replacement have a
 Renyi bound for a replaced record and independent noise; nothing is known for the rest.
@@ -61,7 +61,7 @@ _KNOWN = (
     BMinSepSampling,
     FixedBatchSampling,
 )
-_MOVES = {
+_CONTRIBUTIONS = {
     Neighbours.ADD_OR_REMOVE_ONE: 1,
     Neighbours.ZERO_OUT: 1,
     Neighbours.REPLACE_ONE: 2,
@@ -69,7 +69,7 @@ _MOVES = {
 
 
 class Account(Protocol):
-    """How a run is recorded: `draws` equal events, each paying for some steps."""
+    """A run as `draws` equal events, each paying for some steps."""
 
     @property
     def draws(self) -> int:
@@ -104,8 +104,8 @@ def check_known(strategy: Selection) -> None:
     """Refuse batches whose law is not written here: a subclass may draw others."""
     if type(strategy) not in _KNOWN:
         raise NotPriced(
-            f"{type(strategy).__name__} says nothing about who takes part when: it has"
-            " no account. Nothing was spent."
+            f"{type(strategy).__name__} is not a batch strategy of demur.training: its"
+            " law is not known, so it has no account. Nothing was spent."
         )
 
 
@@ -143,32 +143,32 @@ class PoissonAccount:
     num_examples: int | None = None
 
     def __post_init__(self) -> None:
-        chosen = self.selection
-        check_known(chosen)
-        if chosen.iterations < 1:
+        selection = self.selection
+        check_known(selection)
+        if selection.iterations < 1:
             raise ValueError("iterations must be at least 1 for a plan")
-        if self.bands > chosen.cycle_length:
+        if self.bands > selection.cycle_length:
             raise NotPriced(
                 f"a strategy with {self.bands} bands needs a cycle of as many steps;"
-                f" cycle_length is {chosen.cycle_length}: a record's columns would"
+                f" cycle_length is {selection.cycle_length}: a record's columns would"
                 " overlap, and no amplification is known for that."
             )
-        if chosen.truncated_batch_size is None:
+        if selection.truncated_batch_size is None:
             return
         if self.num_examples is None:
             raise ValueError(
                 "truncated_batch_size needs num_examples: the price of truncation"
                 " depends on how many records there are, so that must be public"
             )
-        if chosen.partition_type is PartitionType.INDEPENDENT:
+        if selection.partition_type is PartitionType.INDEPENDENT:
             raise NotPriced(
                 "truncated_batch_size needs partition_type=EQUAL_SPLIT: independent"
                 " groups have secret sizes, and truncation is priced by the size"
             )
-        if self.num_examples < chosen.cycle_length:
+        if self.num_examples < selection.cycle_length:
             raise ValueError(
                 f"num_examples must be at least cycle_length; got {self.num_examples}"
-                f" for {chosen.cycle_length} groups"
+                f" for {selection.cycle_length} groups"
             )
 
     @property
@@ -197,27 +197,27 @@ class PoissonAccount:
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
         """A Gaussian on a Poisson sample, truncated or not."""
-        chosen = self.selection
-        q = chosen.sampling_prob
+        selection = self.selection
+        q = selection.sampling_prob
         if neighbours is Neighbours.ADD_OR_REMOVE_ONE:
-            if chosen.truncated_batch_size is not None:
+            if selection.truncated_batch_size is not None:
                 raise NotPriced(
                     "truncated_batch_size has no price under ADD_OR_REMOVE_ONE: the"
                     " number of records would have to be public, and there it is the"
                     " secret. Use zero-out (REPLACE_SPECIAL) or REPLACE_ONE."
                 )
-            if chosen.partition_type is not PartitionType.INDEPENDENT:
+            if selection.partition_type is not PartitionType.INDEPENDENT:
                 raise NotPriced(
                     "partition_type must be INDEPENDENT under ADD_OR_REMOVE_ONE: an"
                     " equal split depends on the number of records, so one record"
                     " moves others to another group"
                 )
-        if chosen.truncated_batch_size is None:
+        if selection.truncated_batch_size is None:
             return PoissonGaussian(q, multiplier, neighbours)
         assert self.num_examples is not None
-        group = self.num_examples // chosen.cycle_length
+        group = self.num_examples // selection.cycle_length
         return TruncatedPoissonGaussian(
-            group, q, chosen.truncated_batch_size, multiplier, neighbours
+            group, q, selection.truncated_batch_size, multiplier, neighbours
         )
 
 
@@ -233,8 +233,9 @@ class ParticipationAccount:
             raise ValueError("iterations must be at least 1 for a plan")
         if getattr(self.selection, "truncated_batch_size", None) is not None:
             raise NotPriced(
-                "truncated_batch_size has no account here: a record that is kept"
-                " pushes another one out, in steps that depend on both"
+                "truncated_batch_size has no participation account: a record in a full"
+                " batch pushes another one out, in steps that depend on both. Nothing"
+                " was spent."
             )
 
     @property
@@ -244,16 +245,16 @@ class ParticipationAccount:
 
     @property
     def steps_per_draw(self) -> int:
-        """All of them."""
+        """All steps of the run."""
         return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:
-        """None: the bound holds for every possible batch."""
+        """0: the bound holds for every possible batch."""
         return 0.0
 
     def scale(self, strategy: Strategy) -> float:
-        """How far C G moves over the patterns of the strategy."""
+        """The sensitivity of C over the patterns of the strategy."""
         return strategy.sensitivity(participation_of(self.selection)).value
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
@@ -273,7 +274,7 @@ class ParticipationAccount:
                 "partition_type must be INDEPENDENT under ADD_OR_REMOVE_ONE: an equal"
                 " split depends on the number of records"
             )
-        return Gaussian(down(multiplier / _MOVES[neighbours]))
+        return Gaussian(down(multiplier / _CONTRIBUTIONS[neighbours]))
 
 
 @dataclass(frozen=True)
@@ -296,21 +297,21 @@ class FixedBatchAccount:
 
     @property
     def steps_per_draw(self) -> int:
-        """All of them."""
+        """All steps of the run."""
         return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:
-        """Uniform subsets are drawn exactly."""
+        """0: uniform subsets are drawn exactly."""
         return 0.0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a reader must believe: the price depends on it, and does not show it."""
+        """What the price assumes and does not show."""
         return (f"batches are drawn from {self.num_examples} records",)
 
     def scale(self, strategy: Strategy) -> float:
-        """1: independent noise alone is covered."""
+        """1: only independent noise is covered."""
         if strategy.bands != 1:
             raise NotPriced(
                 f"fixed batches are amplified for independent noise alone; the strategy"
@@ -335,8 +336,8 @@ class FixedBatchAccount:
         return ApproxDP(epsilon, self.delta)
 
     def dp_event(self, multiplier: float) -> Any:
-        """The run in dp_accounting's words, at no particular delta."""
-        chosen = self.selection
+        """The run as a `dp_accounting.DpEvent`, at no particular delta."""
+        selection = self.selection
         return accounting.fixed_batch_dp_event(
-            self.num_examples, chosen.batch_size, multiplier, chosen.iterations
+            self.num_examples, selection.batch_size, multiplier, selection.iterations
         )

@@ -1,7 +1,7 @@
-"""How large a cap on the batch must be to cost nothing.
+"""Truncated batches: how large a cap must be to cost almost nothing.
 
 A cap B on Poisson batches of n records (a group of the cycle) costs privacy, because a
-record that is kept in a full batch pushes another one out: with probability
+record in a full batch pushes another one out: with probability
 P[Bin(n - 1, q) >= B] a step has twice the sensitivity (Ganesh 2025). Beyond
 qn + 5 sqrt(qn) that probability is about 1e-6 and the price is that of no cap.
 """
@@ -32,7 +32,7 @@ class CapChoice:
 
 
 def nearly_free_cap(num_examples: int, sampling_prob: float) -> int:
-    """qn + 5 sqrt(qn), rounded up: the usual choice.
+    """The usual cap: qn + 5 sqrt(qn), rounded up.
 
     >>> nearly_free_cap(60_000, 128 / 60_000)
     185
@@ -56,8 +56,8 @@ def choose_cap(
     """The smallest cap that raises epsilon by at most the share `extra`.
 
     `num_examples` is the public size of one group and `rounds` the number of its turns.
-    Prices are rough ones: they choose a cap, and the plan made with it is priced for
-    good.
+    Prices are rough: they only choose a cap, and the plan made with it is priced in
+    full.
 
     >>> choice = choose_cap(10_000, 0.01, rounds=1000, noise_multiplier=1.0, delta=1e-5)
     >>> 140 < choice.truncated_batch_size < 150

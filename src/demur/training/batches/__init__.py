@@ -1,1 +1,1 @@
-"""Which examples take part in which step."""
+"""Batch selection: which examples take part in which step."""

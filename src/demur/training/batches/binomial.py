@@ -1,4 +1,4 @@
-"""Binomial draws from integers: how many records a Poisson batch holds.
+"""Binomial draws with integers: how many records a Poisson batch holds.
 
 Amplification by sampling is a statement about the Binomial law, so the draw must
 follow it. numpy's sampler is a floating-point one on a generator whose state can be
@@ -37,7 +37,7 @@ from demur.core.rounding import float_up
 
 LARGEST_DISTANCE = 2.0**-130
 _PEAK = 320  # bits of the largest weight
-_LAST = 160  # bits of the smallest weight that is kept
+_LAST = 160  # bits of the smallest weight in the table
 _MOST_WEIGHTS = 2**22
 
 

@@ -1,4 +1,4 @@
-"""Global batches filled up to physical sizes with -1, the mark of padding."""
+"""Padding: global batches filled up to physical sizes with the index -1."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which examples take part in which step.
+"""Batch selection strategies: Poisson, cyclic, balls-in-bins, separated, fixed, users.
 
 A strategy is a frozen value that holds public facts alone. The number of examples and
-the randomness arrive at `batch_iterator`, because they may be secret. What it yields is
-secret too: amplification by sampling is a promise to somebody who does not see batches.
+the randomness are given to `batch_iterator`, because they may be secret. What it yields
+is secret too: amplification by sampling holds only against those who do not see the
+batches.
 
 Every draw is exact or nearly so (`subsets`, `binomial`): one step is at a statistical
 distance of at most `STEP_DISTANCE` from its law, which the plan declares.
@@ -23,13 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import recording, validate
 from demur.core.entropy import NoiseKey
 from demur.training.batches import subsets
+from demur.training.batches.available_examples import AvailableExamples
 from demur.training.batches.binomial import LARGEST_DISTANCE, binomial_table
-from demur.training.batches.eligible import Pool
 from demur.training.batches.padding import Indices, check_whole
-from demur.training.batches.padding import pad_to_multiple_of as pad_to_multiple_of
-from demur.training.batches.padding import (
-    split_and_pad_global_batch as split_and_pad_global_batch,
-)
 from demur.training.batches.selection_key import Randomness, selection_key
 
 # A step of min-separated sampling draws one table; its warm start draws one more.
@@ -128,7 +125,7 @@ class CyclicPoissonSampling(BatchSelectionStrategy):
 
     @property
     def independent(self) -> bool:
-        """One group, or groups that each example joins by itself; nothing cut off."""
+        """One group, or independent groups, and no truncation."""
         alone = self.partition_type is PartitionType.INDEPENDENT
         return self.truncated_batch_size is None and (alone or self.cycle_length == 1)
 
@@ -161,7 +158,7 @@ class BallsInBinsSampling(BatchSelectionStrategy):
 
     @property
     def independent(self) -> bool:
-        """Each example falls by itself."""
+        """True: each example has a bin of its own."""
         return True
 
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
@@ -187,7 +184,7 @@ class FixedBatchSampling(BatchSelectionStrategy):
     def batch_iterator(
         self, num_examples: int, rng: Randomness = None, *, start: int = 0
     ) -> Batches:
-        """As in every strategy; refuses batches that the examples cannot fill."""
+        """Batches as in every strategy; refused if the examples cannot fill one."""
         check_whole(0, num_examples=num_examples)
         least = min(self.batch_size, 1) if self.replace else self.batch_size
         if num_examples < least:
@@ -209,15 +206,15 @@ class FixedBatchSampling(BatchSelectionStrategy):
 
 @dataclass(frozen=True)
 class BMinSepSampling(BatchSelectionStrategy):
-    """Poisson sampling of those who did not take part in the last min_sep - 1 steps.
+    """Poisson sampling of examples that were not in the last min_sep - 1 batches.
 
     - Between two appearances of an example lie at least min_sep - 1 steps.
-    - An example that is free in a step is drawn with probability `sampling_prob`;
+    - An example that is available in a step is drawn with probability `sampling_prob`;
       examples are independent of each other.
-    - `warm_start` begins in the stationary law: an example is free with probability
-      1 / (1 + (min_sep - 1) p), and each of the min_sep - 1 ways to be blocked has
-      probability p / (1 + (min_sep - 1) p). The expected batch is then the same in all
-      steps. Without it everybody is free in step 0.
+    - `warm_start` begins in the stationary law: an example is available with
+      probability 1 / (1 + (min_sep - 1) p), and each of the min_sep - 1 ways to be
+      blocked has probability p / (1 + (min_sep - 1) p). The expected batch is then the
+      same in all steps. Without it every example is available in step 0.
     - With `truncated_batch_size`, a larger sample is cut to a uniform subset of it;
       those cut away are blocked as if they had taken part.
     """
@@ -238,33 +235,33 @@ class BMinSepSampling(BatchSelectionStrategy):
 
     @property
     def independent(self) -> bool:
-        """Nothing is cut off, which would push others out."""
+        """Whether no batch is truncated: a cut would push other examples out."""
         return self.truncated_batch_size is None
 
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
-        pool = Pool(n)
-        blocked: deque[Indices] = deque(self._warm(pool, key))
+        available = AvailableExamples(n)
+        blocked: deque[Indices] = deque(self._warm(available, key))
         for step in range(self.iterations):
             stream = key.stream("batch", step)
-            drawn = pool.take(Fraction(self.sampling_prob), stream)
+            drawn = available.take(Fraction(self.sampling_prob), stream)
             blocked.append(drawn)
             # Blocked for min_sep - 1 steps after this one.
             if len(blocked) == self.min_sep:
-                pool.put_back(blocked.popleft())
+                available.put_back(blocked.popleft())
             cap = self.truncated_batch_size
             if cap is not None and len(drawn) > cap:
                 drawn = subsets.subset(drawn.copy(), cap, stream)
             if step >= start:
                 yield drawn.copy()
 
-    def _warm(self, pool: Pool, key: NoiseKey) -> list[Indices]:
+    def _warm(self, available: AvailableExamples, key: NoiseKey) -> list[Indices]:
         """Who took part in the min_sep - 1 steps before the first, oldest first."""
         before = self.min_sep - 1
         if before == 0 or not self.warm_start:
             return [np.empty(0, np.int32)] * before
         p = Fraction(self.sampling_prob)
         stream = key.stream("warm start")
-        out = pool.take(before * p / (1 + before * p), stream)
+        out = available.take(before * p / (1 + before * p), stream)
         when = subsets.below(before, len(out), stream)
         return [out[when == step] for step in range(before)]
 
@@ -323,7 +320,7 @@ class UserSelectionStrategy:
             # uniform, and independent between users.
             subsets.shuffle(order, key.stream("user shuffle"))
         order = order[np.argsort(who[order], kind="stable")]
-        owned = np.bincount(who, minlength=len(users))
+        owned = np.bincount(who, minlength=len(users))  # examples of each user
         # Made here, in the caller's thread; drawn where the batches are asked for.
         chosen = self.base_strategy.batch_iterator(len(owned), key)
         steps = self._rows(order, owned, chosen, int(start))

@@ -1,9 +1,9 @@
-"""The secret that batches are drawn from.
+"""Selection keys: the secret that batches are drawn from.
 
 Amplification holds for an observer who does not know the batches, so their randomness
 is cryptographic: a 256-bit key of the operating system, or the key of a ledger entry.
-Every step has a stream of its own, so that a step's batch can be found again by its
-number when a run resumes.
+Every step has a stream of its own, so that a resumed run can draw the batch of a given
+step again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A word x of 32 uniform bits gives floor(x s / 2^32), a number below s, once the few
 words whose low half falls short of 2^32 mod s are rejected (Lemire 2019): every result
-then has the same number of words. Whether a word is rejected says nothing about the
+then has the same number of words. Whether a word is rejected is independent of the
 number that is accepted later, so a draw that ran out of words may start again.
 
 A subset of k out of n is the first k steps of a Fisher-Yates shuffle: step i swaps
@@ -90,17 +90,17 @@ def _partial_shuffle(
     done = 0
     for i in range(count):
         bound = np.uint64(size - i)
-        found = np.int64(-1)
+        offset = np.int64(-1)
         while at < len(words):
             product = np.uint64(words[at]) * bound
             at += 1
             low = product & np.uint64(0xFFFFFFFF)
             if low >= bound or low >= np.uint64(4294967296) % bound:
-                found = np.int64(product >> np.uint64(32))
+                offset = np.int64(product >> np.uint64(32))
                 break
-        if found < 0:
+        if offset < 0:
             break
-        j = i + found
+        j = i + offset
         places[i], places[j] = places[j], places[i]
         swaps[i] = j
         chosen[i] = places[i]
@@ -118,13 +118,13 @@ def _below(words: NDArray[np.uint32], bound: int, out: NDArray[np.int32]) -> boo
     least = np.uint64(4294967296) % size
     at = 0
     for i in range(len(out)):
-        found = False
-        while at < len(words) and not found:
+        accepted = False
+        while at < len(words) and not accepted:
             product = np.uint64(words[at]) * size
             at += 1
             if (product & np.uint64(0xFFFFFFFF)) >= least:
                 out[i] = np.int32(product >> np.uint64(32))
-                found = True
-        if not found:
+                accepted = True
+        if not accepted:
             return False
     return True

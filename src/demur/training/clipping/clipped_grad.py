@@ -5,9 +5,9 @@ example's gradient is scaled down to length C, and the scaled gradients are adde
 result is a `ClippedSum`: adding or removing one example moves it by at most C.
 
 Two methods compute it. "vmap" differentiates example by example. "auto" works from each
-layer's input and output cotangent (`bookkeeping`), at about the price of an ordinary
-gradient, and forms per-example gradients only for parameters used in ways that
-it has no rule for. Both clip at the same bound; `explain` tells what "auto" does.
+layer's input and output cotangent: ghost clipping (also called book-keeping), at about
+the cost of an ordinary gradient. Per-example gradients are formed only for parameters
+that it has no rule for. Both clip at the same bound; `explain` says what "auto" does.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import jax.numpy as jnp
 from demur.core import validate
 from demur.training.clipping import microbatches
 from demur.training.clipping.clip_factors import Clip, add_up
-from demur.training.clipping.ghost.engine import measured_by_ghost
-from demur.training.clipping.ghost.explain import (
+from demur.training.clipping.ghost.explanation import (
     Explanation,
     explain,
     explain_vmap,
     only_shapes,
 )
-from demur.training.clipping.per_example import Loss, measured_by_vmap
+from demur.training.clipping.ghost.gradients import ghost_gradients
+from demur.training.clipping.per_example import Loss, vmap_gradients
 from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import Aux, ClippedGrad, ClippedSum, PyTree
-from demur.training.devices.varying import vary
+from demur.training.devices.varying_axes import as_varying
 
 Method = Literal["auto", "vmap"]
 
@@ -140,27 +140,28 @@ def clipped_grad(
             return value, jax.tree.map(jnp.asarray, aux)
 
         rows = (batch, keys)
-        params = vary(params, like=rows)
+        params = as_varying(params, like=rows)
         return params[0] if single else params, rows, loss
 
     def chunk(params: Any, rows: Any, real: Any, loss: Loss) -> microbatches.Chunk:
         """The clipped sum over some rows."""
         if by_vmap:
-            found = measured_by_vmap(
+            gradients = vmap_gradients(
                 loss, params, rows, pre_clipping_transform, spmd_axis_name
             )
         else:
-            found = measured_by_ghost(loss, params, rows, spmd_axis_name)
-        groups = clip.groups(jax.tree.unflatten(found.tree, found.leaves))
-        sums = add_up(found.leaves, clip, groups, real)
+            gradients = ghost_gradients(loss, params, rows, spmd_axis_name)
+        leaves, tree = gradients.leaves, gradients.tree
+        groups = clip.groups(jax.tree.unflatten(tree, leaves))
+        sums = add_up(leaves, clip, groups, real)
         if dtype is not None:
             sums = [leaf.astype(dtype) for leaf in sums]
-        kept = Aux(
-            found.values if return_values else None,
-            found.norms if return_grad_norms else None,
-            found.aux if has_aux else None,
+        per_example = Aux(
+            gradients.values if return_values else None,
+            gradients.norms if return_grad_norms else None,
+            gradients.aux if has_aux else None,
         )
-        return microbatches.Chunk(jax.tree.unflatten(found.tree, sums), kept)
+        return microbatches.Chunk(jax.tree.unflatten(tree, sums), per_example)
 
     def run(*args: Any, is_padding_example: Any, num_real: Any, **named: Any) -> Any:
         params, rows, loss = split(args, named)
@@ -193,7 +194,7 @@ def clipped_grad(
 def _positions(argnums: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(argnums, int | numbers.Integral):
         return (int(argnums),)
-    return tuple(int(one) for one in argnums)
+    return tuple(int(number) for number in argnums)
 
 
 def _check(
@@ -242,7 +243,7 @@ def _check_call(args: Sequence[Any], named: Sequence[int], key: int | None) -> N
 
 
 def _norm_tree(norms: PyTree, rescale: bool) -> PyTree:
-    def one(norm: Any) -> float:
+    def checked(norm: Any) -> float:
         if isinstance(norm, str | bool) or jnp.shape(norm) != ():
             raise TypeError("l2_clip_norm must be a number or a tree of numbers")
         value = float(norm)
@@ -252,7 +253,7 @@ def _norm_tree(norms: PyTree, rescale: bool) -> PyTree:
 
     if not jax.tree.leaves(norms):
         raise ValueError("l2_clip_norm must hold a number")
-    return jax.tree.map(one, norms)
+    return jax.tree.map(checked, norms)
 
 
 def _parameter(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A batch processed a few examples at a time, real ones only.
+"""Microbatches: a batch processed a few examples at a time, padding skipped.
 
 Padding keeps the shape of a batch public while its size is secret. Padded rows have
 weight zero; whole microbatches of padding are not run at all, because the
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from demur.training.devices.varying import vary
+from demur.training.devices.varying_axes import as_varying
 
 
 class Chunk(NamedTuple):
@@ -33,8 +33,10 @@ def batch_size(batch: Any) -> int:
     if () in sizes:
         raise ValueError("a batch argument has no batch axis: it is a scalar")
     if len(sizes) > 1:
-        found = sorted(size[0] for size in sizes)
-        raise ValueError(f"batch arguments disagree about the batch size: {found}")
+        lengths = sorted(size[0] for size in sizes)
+        raise ValueError(
+            f"batch arguments must have one batch size; got the sizes {lengths}"
+        )
     return int(sizes.pop()[0])
 
 
@@ -70,12 +72,12 @@ def _blank(rows: Any, real: Any) -> Any:
     if real is None:
         return rows
 
-    def one(leaf: Any) -> Any:
+    def blank(leaf: Any) -> Any:
         return jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
 
     return jax.tree.map(
         lambda leaf: (
-            leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else one(leaf)
+            leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else blank(leaf)
         ),
         rows,
     )
@@ -108,14 +110,14 @@ def process(
 
     def turn_of(turn: Any, so_far: Chunk) -> Chunk:
         some, flags = jax.tree.map(lambda leaf: part(leaf, turn), (rows, real))
-        found = chunk(some, flags)
-        sums = jax.tree.map(jnp.add, so_far.sums, found.sums)
+        result = chunk(some, flags)
+        sums = jax.tree.map(jnp.add, so_far.sums, result.sums)
         written = jax.tree.map(
             lambda whole, piece: jax.lax.dynamic_update_slice_in_dim(
                 whole, piece, turn * size, 0
             ),
             so_far.rows,
-            _blank(found.rows, flags),
+            _blank(result.rows, flags),
         )
         return Chunk(sums, written)
 
@@ -128,7 +130,7 @@ def process(
             shapes.rows,
         ),
     )
-    start = vary(start, like=rows)
+    start = as_varying(start, like=rows)
     turns_needed = (last + size - 1) // size
     done = jax.lax.fori_loop(0, turns_needed, turn_of, start)
     return Chunk(done.sums, jax.tree.map(lambda leaf: leaf[:count], done.rows))
@@ -136,14 +138,14 @@ def process(
 
 def _nothing(chunk: Callable[[Any, Any], Chunk], rows: Any) -> Chunk:
     """The result for an empty batch: zero sums, no rows."""
-    one = jax.tree.map(
+    single = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), rows
     )
-    shapes = jax.eval_shape(lambda some: chunk(some, None), one)
+    shapes = jax.eval_shape(lambda some: chunk(some, None), single)
     result = Chunk(
         jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.sums),
         jax.tree.map(
             lambda leaf: jnp.zeros((0, *leaf.shape[1:]), leaf.dtype), shapes.rows
         ),
     )
-    return vary(result, like=rows)
+    return as_varying(result, like=rows)

@@ -1,6 +1,6 @@
 """Per-example norms of a gradient in factored form, and its weighted sum.
 
-With left [B, S, T, I] and right [B, S, T, O] (see `places`), the squared norm of
+With left [B, S, T, I] and right [B, S, T, O] (see `ghost.layers`), the squared norm of
 G_b = sum over t of left_t (x) right_t is, for each s,
 
     one position      |left|^2 |right|^2
@@ -9,8 +9,8 @@ G_b = sum over t of left_t (x) right_t is, for each s,
 
 Gram is taken when T (I + O) <= I O, that is when it is less work. Then 2 T (I O)^(1/2)
 <= I O, so the two T x T tables are at most half the size of G_b. Otherwise G_b is
-smaller than the activations it comes from. So neither way costs more memory than the
-ordinary backward pass has in hand, and an instantiated G_b is kept for the sum.
+smaller than the activations it comes from. So neither way needs more memory than the
+ordinary backward pass uses, and an instantiated G_b is stored for the sum.
 
 Rounding. `upper` is proven to be no smaller than the true squared norm. Sums over
 positions and entries are formed in float64 (`rounding`); what is left is the rounding
@@ -40,8 +40,8 @@ up to 1e38. Such errors are at most h per entry, and make at most
 per unit of w_b. A clip factor below `least` = h^(2/3) is taken as zero, so that the
 first is at most h^(1/3) (2^-42 in float32) times (T I)^(1/2) |right|.
 
-`wobble` is the square of all that per unit of w_b. The clip factor is computed from
-|G_b| + wobble^(1/2), so that what is added in truth is at most the clip norm.
+`sum_error` is the square of all that per unit of w_b. The clip factor is computed from
+|G_b| + sum_error^(1/2), so that what is in fact added is at most the clip norm.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from demur.training.clipping.factors import Factors
+from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.rounding import (
     U64,
     in_float64,
@@ -72,24 +72,24 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Squared norms [B] of one parameter's gradients and how to add those up.
+class MeasuredLeaf:
+    """Squared norms [B] of one parameter's gradients, and their weighted sum.
 
-    In float64: `square` as computed, `upper` proven, `wobble` as in the module's text
-    (None when there is none). `add_up(weights, fine)` is the weighted sum, in `dtype`;
-    `fine` is None, or tells which examples to leave out as if they were zero. Weights
-    are zero or at least `least`.
+    In float64: `square` as computed, `upper` a proven bound, `sum_error` as in the
+    module's text (None: no error). `add_up(weights, finite)` is the weighted sum, in
+    `dtype`; `finite` is None, or marks the examples that count, the others being taken
+    as zero. Weights are zero or at least `least`.
     """
 
     square: Any
     upper: Any
-    wobble: Any
+    sum_error: Any
     dtype: Any
     add_up: Callable[[Any, Any], Any]
     least: float = 0.0
 
 
-def way_of(positions: int, left: int, right: int) -> str:
+def norm_method(positions: int, left: int, right: int) -> str:
     """Which of the three formulas serves a gradient of this form."""
     if positions == 1:
         return "one position"
@@ -101,7 +101,7 @@ def product_roundoff(dtype: Any, precision: Any) -> float:
     """How far a matrix product rounds each factor before multiplying.
 
     GPUs take float32 as TensorFloat-32, whose 10 bits of fraction some products reach
-    by cutting off, and TPUs as bfloat16, unless told otherwise.
+    by cutting off, and TPUs as bfloat16, unless another precision is set.
     """
     if dtype != jnp.float32 or precision in (_EXACT, (_EXACT, _EXACT)):
         return 0.0
@@ -121,15 +121,15 @@ def known_precision(precision: Any) -> Any:
         named = str(precision).upper() in jax.lax.DotAlgorithmPreset.__members__
         return _EXACT if named and str(precision).upper() != "DEFAULT" else None
     pair = precision if isinstance(precision, tuple) else (precision, precision)
-    plain = all(isinstance(one, jax.lax.Precision) for one in pair)
+    plain = all(isinstance(each, jax.lax.Precision) for each in pair)
     return precision if plain else _EXACT
 
 
-def leave_out(array: Any, fine: Any) -> Any:
-    """The array with zeros for the examples that are not fine (None: all are)."""
-    if fine is None:
+def leave_out(array: Any, finite: Any) -> Any:
+    """The array with zeros for the examples that are not finite (None: all are)."""
+    if finite is None:
         return array
-    return jnp.where(fine.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
+    return jnp.where(finite.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
 
 
 def weighted(array: Any, weights: Any) -> Any:
@@ -138,25 +138,25 @@ def weighted(array: Any, weights: Any) -> Any:
     return (array * spread).astype(array.dtype)
 
 
-def measure_instantiated(gradients: Any) -> Measured:
-    """For gradients [B, ...] that exist: the very array is measured and added up."""
+def measure_instantiated(gradients: Any) -> MeasuredLeaf:
+    """Norms and sum of gradients [B, ...] that were formed: one array serves both."""
     gradients = gradients.astype(wide(gradients.dtype))
     square, upper = sum_of_squares(gradients, 1)
 
-    def add_up(weights: Any, fine: Any) -> Any:
-        kept = leave_out(gradients, fine)
-        return jnp.tensordot(weights, kept, axes=1, precision=_EXACT)
+    def add_up(weights: Any, finite: Any) -> Any:
+        counted = leave_out(gradients, finite)
+        return jnp.tensordot(weights, counted, axes=1, precision=_EXACT)
 
-    return Measured(square, upper, None, gradients.dtype, add_up)
+    return MeasuredLeaf(square, upper, None, gradients.dtype, add_up)
 
 
-def measure(factors: Factors) -> Measured:
-    """For gradients in factored form."""
+def measure(factors: FactoredGradients) -> MeasuredLeaf:
+    """Norms and sum of gradients in factored form."""
     left, right = _one_dtype(factors.left, factors.right)
     precision = known_precision(factors.precision)
     positions, inputs = left.shape[2:]
-    way = way_of(positions, inputs, right.shape[3])
-    if way == "instantiated":
+    method = norm_method(positions, inputs, right.shape[3])
+    if method == "instantiated":
         gradients = jnp.einsum(
             "bsti,bsto->bsio",
             left,
@@ -167,8 +167,8 @@ def measure(factors: Factors) -> Measured:
         return measure_instantiated(gradients)
     scale_left = inputs <= right.shape[3]
 
-    def add_up(weights: Any, fine: Any) -> Any:
-        first, second = leave_out(left, fine), leave_out(right, fine)
+    def add_up(weights: Any, finite: Any) -> Any:
+        first, second = leave_out(left, finite), leave_out(right, finite)
         if scale_left:
             first = weighted(first, weights)
         else:
@@ -184,7 +184,7 @@ def measure(factors: Factors) -> Measured:
     rounded = unit_roundoff(left.dtype) + 2.001 * product_roundoff(
         left.dtype, precision
     )
-    if way == "one position":
+    if method == "one position":
         square, upper, mass, sizes = _one_position(left, right)
     else:
         square, upper, mass, sizes = _gram(left, right, scale_left)
@@ -194,7 +194,7 @@ def measure(factors: Factors) -> Measured:
     lost = (tiny / least, tiny) if scale_left else (tiny, tiny / least)
     entries = [positions * width for width in (inputs, right.shape[3])]
     errors = _errors(rounded, mass, lost, entries, sizes)
-    return Measured(square, upper, errors, wide(left.dtype), add_up, least)
+    return MeasuredLeaf(square, upper, errors, wide(left.dtype), add_up, least)
 
 
 @in_float64
@@ -205,7 +205,7 @@ def _errors(
     entries: Sequence[int],
     sizes: Sequence[Any],
 ) -> Any:
-    """The wobble: rounding, and what each factor loses against the other's size."""
+    """The sum error: rounding, and what each factor loses against the other's size."""
     errors = rounded * jnp.sqrt(mass)
     for each, count, other in zip(lost, entries, reversed(sizes), strict=True):
         errors += each * jnp.sqrt(count * other)
@@ -270,7 +270,7 @@ def inner_roundoff(length: int, dtype: Any) -> float:
 
 @in_float64
 def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[Any]]:
-    """The squared norm, its bound, the mass of the wobble and the factors' sizes.
+    """The squared norm, its bound, the mass of the sum error and the factors' sizes.
 
     The tables are symmetric: strips on and above the diagonal are enough.
     """
@@ -286,19 +286,20 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[
         # Off the diagonal block, each pair stands for two.
         for part, times in ((slice(0, own), 1), (slice(own, None), 2)):
             a, b = (
-                jax.lax.convert_element_type(one[..., part], jnp.float64)
-                for one in tables
+                jax.lax.convert_element_type(table[..., part], jnp.float64)
+                for table in tables
             )
             square += times * total(a * b, 2)
             still = b if scale_left else a
             still_squared += times * total(still * still, 2)
-        for found, table in zip(diagonals, tables, strict=True):
-            found.append(jnp.diagonal(table[..., :own], axis1=2, axis2=3))
+        for pieces, table in zip(diagonals, tables, strict=True):
+            pieces.append(jnp.diagonal(table[..., :own], axis1=2, axis2=3))
     each = [inner_roundoff(n, left.dtype) for n in (inputs, right.shape[3])]
     grow = 1 + 2 * (each[0] + each[1]) + 8 * (positions**2 + 8) * U64
     sizes = [
-        jax.lax.convert_element_type(jnp.concatenate(found, axis=2), jnp.float64) * grow
-        for found in diagonals
+        jax.lax.convert_element_type(jnp.concatenate(pieces, axis=2), jnp.float64)
+        * grow
+        for pieces in diagonals
     ]
     m_squared = (total(jnp.sqrt(sizes[0] * sizes[1]), 2) * grow) ** 2
     slack = 1.01 * (each[0] + each[1]) + 4 * (positions**2 + 8) * U64

@@ -1,4 +1,4 @@
-"""Gradients example by example: the plain method, and what all methods return."""
+"""Per-example gradients by `vmap`, and the form in which every method returns them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from demur.training.clipping.norms import Measured, measure_instantiated
+from demur.training.clipping.norms import MeasuredLeaf, measure_instantiated
 from demur.training.clipping.rounding import in_float64
 
 Loss: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 
-class Found(NamedTuple):
+class MeasuredGradients(NamedTuple):
     """Measured gradients, leaf by leaf, and what else one pass over the batch gives."""
 
-    leaves: list[Measured]
+    leaves: list[MeasuredLeaf]
     tree: Any
     values: Any
     aux: Any
@@ -27,30 +27,32 @@ class Found(NamedTuple):
 
 
 @in_float64
-def norms_of(measured: list[Measured]) -> Any:
+def norms_of(leaves: list[MeasuredLeaf]) -> Any:
     """The gradient norm of each example, as computed."""
-    norms = jnp.sqrt(reduce(add, [one.square for one in measured]))
-    return norms.astype(reduce(jnp.promote_types, [one.dtype for one in measured]))
+    norms = jnp.sqrt(reduce(add, [leaf.square for leaf in leaves]))
+    return norms.astype(reduce(jnp.promote_types, [leaf.dtype for leaf in leaves]))
 
 
-def measured_by_vmap(
+def vmap_gradients(
     loss: Loss,
     params: Any,
     rows: Any,
     transform: Callable[[Any], Any] | None,
     spmd_axis_name: Any,
-) -> Found:
-    """Differentiate each example; `transform` may change its gradient before the clip.
+) -> MeasuredGradients:
+    """Gradients of each example; `transform` may change them before the clip.
 
     The norms returned are those of the gradients themselves.
     """
 
-    def one(row: Any) -> tuple[Any, ...]:
+    def gradient_of(row: Any) -> tuple[Any, ...]:
         (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(params, row)
         changed = None if transform is None else transform(gradient)
         return value, aux, gradient, changed
 
-    values, aux, gradients, changed = jax.vmap(one, spmd_axis_name=spmd_axis_name)(rows)
+    values, aux, gradients, changed = jax.vmap(
+        gradient_of, spmd_axis_name=spmd_axis_name
+    )(rows)
     leaves, tree = jax.tree.flatten(gradients)
     measured = [measure_instantiated(leaf) for leaf in leaves]
     norms = norms_of(measured)
@@ -63,4 +65,4 @@ def measured_by_vmap(
                     f" got {leaf.dtype}"
                 )
         measured = [measure_instantiated(leaf) for leaf in leaves]
-    return Found(measured, tree, values, aux, norms)
+    return MeasuredGradients(measured, tree, values, aux, norms)

@@ -1,4 +1,4 @@
-"""Sums in float64, whatever the precision of the loss, so that rounding is known.
+"""Rounding of norms: sums in float64 with known bounds, whatever the loss's precision.
 
 Adding n numbers in float32 can err by n 2^-24 of the sum of their sizes, in whatever
 order a compiler picks: [1, 1e-4, 1e-4, ...] with a million entries has norm 1.005, and

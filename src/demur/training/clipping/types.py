@@ -1,9 +1,8 @@
-"""The typed border between clipping and noise.
+"""Clipped sums and clipped gradients: the types between clipping and noise.
 
-A sum of clipped gradients is not private. It leaves `ClippedGrad` as a `ClippedSum`,
-which carries the bound that was enforced on it and which a privatizer alone accepts,
-so that no scaling, averaging or adding can slip in between the clip and the noise
-without being seen.
+A sum of clipped gradients is not private. `ClippedGrad` returns it as a `ClippedSum`,
+which carries the bound that was enforced on it and which a privatizer alone accepts, so
+that no scaling, averaging or adding can happen unseen between the clip and the noise.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _RELATION: dict[type, str] = {
 
 
 class Aux(NamedTuple):
-    """Exact per-example outputs: private data, for the caller's own use alone.
+    """Exact per-example outputs: private data, not to be released.
 
     A field that was not asked for is None. Rows of padding are zero.
     """
@@ -56,8 +55,8 @@ class ClippedSum:
     """A sum of gradients, each of them at most `l2_norm_bound` long; not private.
 
     `value` is the sum over the examples divided by the public `normalize_by`, in
-    float32 or wider. Reading it is a visible act: arithmetic, truth and conversion to
-    an array are refused, and a privatizer takes the object whole. It is a pytree, so
+    float32 or wider. It has to be read by name: arithmetic, truth and conversion to an
+    array are refused, and a privatizer takes the object whole. It is a pytree, so
     that it can cross `jit` and `jax.lax.psum` over shards that hold different
     examples; parts of one batch are added by `join`.
     """
@@ -92,8 +91,8 @@ class ClippedSum:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
-            "a ClippedSum is exact, and its bound holds for it as it stands: hand it"
-            " to a privatizer, or read `.value` if you mean to give up the guarantee"
+            "a ClippedSum is exact, and its bound holds for it unchanged: pass it to a"
+            " privatizer, or read `.value`, which gives up the guarantee"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
@@ -137,7 +136,7 @@ class ClippedGrad:
     ) -> Any:
         """A `ClippedSum`, or with `has_aux` the pair `(ClippedSum, Aux)`.
 
-        Padding is told by a mask (`is_padding_example`, one truth per example) or by
+        Padding is marked by a mask (`is_padding_example`, one truth per example) or by
         the number of real examples, which come first (`num_real`).
         """
         return self.run(
@@ -145,7 +144,7 @@ class ClippedGrad:
         )
 
     def sensitivity(self, neighboring_relation: Unit | Any) -> float:
-        """How far, in l2 norm, two neighbouring batches can move the sum.
+        """The l2 distance between the sums of two neighbouring batches, at most.
 
         Takes a unit of demur, dp_accounting's NeighboringRelation, or its name. One
         contribution for add-or-remove and for a blanked record, two for a replaced
@@ -164,7 +163,7 @@ class ClippedGrad:
         return _MOVED[name] * records * self.l2_norm_bound
 
     def explain(self, params: PyTree, *batch: Any, **kwargs: Any) -> Any:
-        """For each parameter, how its norms and its sum are computed, and why.
+        """How the norms and the sum of each parameter are computed, and why.
 
         Only shapes and dtypes are looked at: arrays or `jax.ShapeDtypeStruct`.
         """

@@ -1,1 +1,1 @@
-"""Where arrays lie, and what the processes of one run agree on."""
+"""Devices and processes of one run: placement of arrays, and agreement."""

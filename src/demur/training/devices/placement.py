@@ -1,9 +1,10 @@
-"""Where things lie: rows of a batch and the state of a run, over the devices of a mesh.
+"""Placement of batches and state over the devices of a mesh.
 
 A batch is cut into as many equal runs of rows as there are devices, in the order of the
 mesh. Every process knows the indices of the whole batch (they follow from the entry's
 key and the step) and reads the rows of its own devices alone. Parameters and optimiser
-are the same on every device; the memory of correlated noise is spread (`spread_noise`).
+are the same on every device; the memory of correlated noise is sharded
+(`noise.layouts`).
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class Placement:
             object.__setattr__(self, "mesh", plain)
 
     @property
-    def rows(self) -> NamedSharding | None:
+    def row_sharding(self) -> NamedSharding | None:
         """A share of the rows on each device."""
         if self.mesh is None:
             return None
         return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
 
     @property
-    def everywhere(self) -> NamedSharding | None:
+    def replicated(self) -> NamedSharding | None:
         """The whole on each device."""
         if self.mesh is None:
             return None
@@ -50,21 +51,21 @@ class Placement:
 
     def replicate(self, tree: Any) -> Any:
         """`tree` on every device; each process brings the same arrays."""
-        sharding = self.everywhere
-        return tree if sharding is None else spread_out(tree, sharding)
+        sharding = self.replicated
+        return tree if sharding is None else shard(tree, sharding)
 
     def like(self, tree: Any, placed: Any) -> Any:
         """Whole arrays of the host, laid out as the leaves of `placed` are."""
 
-        def one(value: Any, leaf: Any) -> Any:
+        def place(value: Any, leaf: Any) -> Any:
             if self.mesh is None:
                 return jax.device_put(value, leaf.sharding)
-            return spread_out(value, leaf.sharding)
+            return shard(value, leaf.sharding)
 
-        return jax.tree.map(one, tree, placed)
+        return jax.tree.map(place, tree, placed)
 
-    def told(self) -> str:
-        """What a sum's rounding depends on: axes, devices, and whose they are."""
+    def digest(self) -> str:
+        """A digest of what a sum's rounding depends on: axes, devices, their owners."""
         if self.mesh is None:
             return "one device"
         owners = [device.process_index for device in self.mesh.devices.flat]
@@ -73,36 +74,36 @@ class Placement:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def spread_out(tree: Any, sharding: NamedSharding) -> Any:
+def shard(tree: Any, sharding: NamedSharding) -> Any:
     """Whole arrays of the host as one array over `sharding`, each process its parts."""
 
-    def one(leaf: Any) -> Any:
+    def place(leaf: Any) -> Any:
         if jnp.issubdtype(jax.dtypes.result_type(leaf), jax.dtypes.prng_key):
-            placed = one(jax.random.key_data(leaf))
+            placed = place(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(leaf))
         whole = np.asarray(leaf)
         return jax.make_array_from_callback(
             whole.shape, sharding, lambda index: whole[index]
         )
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(place, tree)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Share:
-    """Data by row, of which a process reads what lands on its own devices."""
+class ShardedData:
+    """Data of which each process reads the rows of its own devices."""
 
     data: Data
     sharding: NamedSharding
 
     def take(self, indices: NDArray[Any]) -> Any:
         """The rows at `indices` as one array over all devices."""
-        mine = self.sharding.addressable_devices_indices_map(indices.shape)
+        own = self.sharding.addressable_devices_indices_map(indices.shape)
         parts = {
-            device: self.data.take(indices[index]) for device, index in mine.items()
+            device: self.data.take(indices[index]) for device, index in own.items()
         }
 
-        def one(*leaves: Any) -> Any:
+        def join(*leaves: Any) -> Any:
             placed = [
                 jax.device_put(leaf, device)
                 for device, leaf in zip(parts, leaves, strict=True)
@@ -112,4 +113,4 @@ class Share:
                 shape, self.sharding, placed
             )
 
-        return jax.tree.map(one, *parts.values())
+        return jax.tree.map(join, *parts.values())

@@ -1,16 +1,16 @@
-"""Several processes that run one program: agreement, and what the first one knows.
+"""Several processes that run one program: agreement, broadcasts and shared errors.
 
 Every process calls `fit` with the same arguments on its own share of the devices. Only
-process 0 speaks to the ledger and to the checkpoint. Everything here is a collective
-call: all processes make it, in the same order, or none returns. So a stage that fails
-in one process must fail in all of them before the next collective is begun, and that
-is what `stage` is for:
+process 0 uses the ledger and the checkpoint. Everything here is a collective call: all
+processes make it, in the same order, or none returns. So a stage that fails in one
+process must fail in all of them before the next collective begins, which is what
+`stage` does:
 
     with group.stage():
         ...                 an error of any process is raised in every process
 
-A process that dies takes part in nothing any more: what the others wait for then fails
-(`ProcessLost`), or JAX's coordination service ends them (`training.distributed`).
+When a process dies, the collective that the others wait for fails (`ProcessLost`), or
+JAX's coordination service ends them (`training.distributed`).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from demur.training.errors import ProcessesDisagree, ProcessFailed, ProcessLost
 T = TypeVar("T")
 _TEXT = 1024  # bytes of an error message that reach the other processes
 _DIGEST = 32
-_BROKEN = re.compile(
+_BROKEN_CONNECTION = re.compile(
     "gloo|nccl|collective|coordination|unavailable|heartbeat|connection|socket|peer",
     re.IGNORECASE,
 )
 
 
 @dataclass
-class Meeting:
-    """Where the processes meet; `stop` is what process 0 wishes."""
+class Stage:
+    """A stage of the run; set `stop` in process 0 to end the run after it."""
 
     stop: bool = False
 
 
 class Processes:
-    """The processes that a mesh spans; one alone makes every call a formality."""
+    """The processes that a mesh spans; with one process, collectives do nothing."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         here, everyone = jax.process_index(), jax.process_count()
@@ -81,15 +81,13 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks to the ledger."""
+        """Whether this process uses the ledger and the checkpoint."""
         return self.index == 0
 
     # -- agreement ---------------------------------------------------------------------
 
-    def _settle(
-        self, error: BaseException | None = None, *, stop: bool = False
-    ) -> bool:
-        """Whether process 0 wants to stop; raises in all if any brings an error."""
+    def _agree(self, error: BaseException | None = None, *, stop: bool = False) -> bool:
+        """Whether process 0 wants to stop; raises in all if any has an error."""
         if self._interrupted and error is None:
             error = KeyboardInterrupt()
         if self.count == 1:
@@ -97,30 +95,30 @@ class Processes:
                 raise error
             return stop
         if isinstance(error, ProcessLost):
-            raise error  # nobody answers any more
-        words = self._gathered(_word(error, stop))
-        failed = [k for k, word in enumerate(words) if word[0]]
+            raise error  # the others no longer answer
+        messages = self._all_gather(_message(error, stop))
+        failed = [k for k, message in enumerate(messages) if message[0]]
         if error is not None:
             raise error
         if failed:
-            _raise_again(failed[0], bytes(words[failed[0]][2:]))
-        return bool(words[0][1])
+            _raise_again(failed[0], bytes(messages[failed[0]][2:]))
+        return bool(messages[0][1])
 
     @contextmanager
-    def stage(self) -> Iterator[Meeting]:
+    def stage(self) -> Iterator[Stage]:
         """A part of the run without collectives: if it fails in one, it does in all.
 
-        A wish to stop counts if it is process 0's; afterwards all know it.
+        `stop` counts if process 0 has set it; afterwards it is the same in all.
         """
-        meeting = Meeting()
+        stage = Stage()
         try:
-            yield meeting
+            yield stage
         except BaseException as error:
-            self._settle(error)
+            self._agree(error)
         else:
-            meeting.stop = self._settle(stop=meeting.stop)
+            stage.stop = self._agree(stop=stage.stop)
 
-    def same(
+    def check_same(
         self, parts: Mapping[str, object], why: str = "Nothing was spent."
     ) -> None:
         """Refuse, in every process, if the `parts` are not the same in all of them."""
@@ -129,8 +127,8 @@ class Processes:
         digests = [
             hashlib.sha256(str(part).encode()).digest() for part in parts.values()
         ]
-        mine = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _DIGEST)
-        every = self._gathered(mine)
+        own = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _DIGEST)
+        every = self._all_gather(own)
         wrong = [
             name for i, name in enumerate(parts) if (every[:, i] != every[0, i]).any()
         ]
@@ -139,19 +137,19 @@ class Processes:
                 f"the {self.count} processes differ in {', '.join(wrong)}. {why}"
             )
 
-    # -- what the first one knows ------------------------------------------------------
+    # -- broadcasts from process 0 -----------------------------------------------------
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives in process 0, in every process."""
-        found: Any = None
+        """What `make` returns in process 0, in every process."""
+        value: Any = None
         content = b""
         with self.stage():
             if self.first:
-                found = make()
-                # Here, where a failure is told: the others wait for what comes next.
-                content = pickle.dumps(found) if self.count > 1 else b""
+                value = make()
+                # Inside the stage, which shares a failure: the others wait after it.
+                content = pickle.dumps(value) if self.count > 1 else b""
         if self.count == 1:
-            return found
+            return value
         # Pickled by a process that runs this very program, and holds the data.
         return pickle.loads(self._from_first(content))
 
@@ -168,55 +166,56 @@ class Processes:
             return tree
         leaves, treedef = jax.tree.flatten(like)
         given = jax.tree.leaves(tree) if self.first else [None] * len(leaves)
-        found = []
+        received = []
         for leaf, value in zip(leaves, given, strict=True):
             raw = np.zeros(leaf.size * leaf.dtype.itemsize, np.uint8)
             if value is not None:
                 raw[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-            told = self._broadcast(raw).tobytes() if raw.size else b""
-            found.append(np.frombuffer(told, leaf.dtype).reshape(leaf.shape).copy())
-        return jax.tree.unflatten(treedef, found)
+            content = self._broadcast(raw).tobytes() if raw.size else b""
+            array = np.frombuffer(content, leaf.dtype).reshape(leaf.shape)
+            received.append(array.copy())
+        return jax.tree.unflatten(treedef, received)
 
-    def whole(self, tree: Any) -> Any:
-        """The arrays of a spread `tree`, on the host, one at a time; in process 0."""
+    def gather(self, tree: Any) -> Any:
+        """The arrays of a sharded `tree`, on the host, one at a time; in process 0."""
         if self.count == 1:
             return tree
 
-        def one(leaf: Any) -> Any:
+        def gathered(leaf: Any) -> Any:
             if not leaf.size:
                 return np.zeros(leaf.shape, leaf.dtype)
             if leaf.is_fully_replicated:
                 return np.asarray(leaf) if self.first else leaf
-            with self.in_touch():
-                found = multihost_utils.process_allgather(leaf, tiled=True)
-            return found if self.first else leaf
+            with self.collective():
+                whole = multihost_utils.process_allgather(leaf, tiled=True)
+            return whole if self.first else leaf
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(gathered, tree)
 
     # -- collectives -------------------------------------------------------------------
 
     @contextmanager
-    def in_touch(self) -> Iterator[None]:
-        """What a broken connection raises inside, by its name."""
+    def collective(self) -> Iterator[None]:
+        """Code with collectives: a broken connection inside is a `ProcessLost`."""
         try:
             yield
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            found = error if self.count == 1 else lost(error)
-            if found is error:
+            named = error if self.count == 1 else as_process_lost(error)
+            if named is error:
                 raise
-            raise found from error
+            raise named from error
 
-    def _gathered(self, array: NDArray[Any]) -> NDArray[Any]:
-        with self.in_touch():
+    def _all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        with self.collective():
             return np.asarray(multihost_utils.process_allgather(array))
 
     def _broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        with self.in_touch():
+        with self.collective():
             return np.asarray(multihost_utils.broadcast_one_to_all(array))
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C in one process ends all of them where they meet next; twice, at once.
+        """Ctrl-C in one process ends all of them at their next stage; twice, at once.
 
         A KeyboardInterrupt between two collectives would leave the others waiting.
         """
@@ -225,51 +224,51 @@ class Processes:
             yield
             return
 
-        def note(*_: object) -> None:
+        def interrupted(*_: object) -> None:
             self._interrupted = True
             signal.signal(signal.SIGINT, before)
 
         # None: the handler was not set by Python, and cannot be put back.
         before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
-        signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGINT, interrupted)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
 
 
-def lost(error: Exception) -> Exception:
+def as_process_lost(error: Exception) -> Exception:
     """`ProcessLost` for an error of JAX that a dead process causes, or the error."""
-    found = _BROKEN.search(str(error))
-    if not isinstance(error, jax.errors.JaxRuntimeError | ValueError) or not found:
+    broken = _BROKEN_CONNECTION.search(str(error))
+    if not isinstance(error, jax.errors.JaxRuntimeError | ValueError) or not broken:
         return error
     return ProcessLost(
-        "another process of the run has died or cannot be reached. What was recorded is"
-        " recorded; with a checkpoint the run is taken up where it was, by starting all"
-        f" processes again. ({str(error)[:300]})"
+        "another process of the run has died or cannot be reached. The run stays paid;"
+        " with a checkpoint, start all processes again and it is resumed where it was."
+        f" ({str(error)[:300]})"
     )
 
 
-def _word(error: BaseException | None, stop: bool) -> NDArray[np.uint8]:
+def _message(error: BaseException | None, stop: bool) -> NDArray[np.uint8]:
     """failed, stop, and the error's name and message, in a fixed number of bytes."""
-    word = np.zeros(2 + _TEXT, np.uint8)
-    word[1] = stop
+    message = np.zeros(2 + _TEXT, np.uint8)
+    message[1] = stop
     if error is not None:
-        told = f"{type(error).__name__}\n{error}".encode()[:_TEXT]
-        word[0] = 1
-        word[2 : 2 + len(told)] = np.frombuffer(told, np.uint8)
-    return word
+        text = f"{type(error).__name__}\n{error}".encode()[:_TEXT]
+        message[0] = 1
+        message[2 : 2 + len(text)] = np.frombuffer(text, np.uint8)
+    return message
 
 
-def _raise_again(process: int, told: bytes) -> NoReturn:
-    name, _, message = told.rstrip(b"\0").decode(errors="replace").partition("\n")
+def _raise_again(process: int, text: bytes) -> NoReturn:
+    name, _, message = text.rstrip(b"\0").decode(errors="replace").partition("\n")
     failed = ProcessFailed(f"process {process}: {name}: {message}")
     kind = _errors().get(name)
     if kind is None:
         raise failed
     try:
         error = kind(f"process {process}: {message}")
-    except TypeError:  # one that wants more than a message
+    except TypeError:  # its constructor needs more than a message
         error = failed
     raise error
 
@@ -277,10 +276,10 @@ def _raise_again(process: int, told: bytes) -> NoReturn:
 def _errors() -> Mapping[str, type[BaseException]]:
     """Errors that take a message alone: demur's refusals, and Python's common ones."""
     plain = (ValueError, TypeError, RuntimeError, MemoryError, KeyboardInterrupt)
-    found: dict[str, type[BaseException]] = {kind.__name__: kind for kind in plain}
+    errors: dict[str, type[BaseException]] = {kind.__name__: kind for kind in plain}
     waiting: list[type[DemurError]] = [DemurError]
     while waiting:
         kind = waiting.pop()
-        found[kind.__name__] = kind
+        errors[kind.__name__] = kind
         waiting.extend(kind.__subclasses__())
-    return found
+    return errors

@@ -1,11 +1,11 @@
-"""The hardened Gaussian for every step of a run, correlated or not.
+"""Lattice noise: the hardened Gaussian for every step of a run, correlated or not.
 
 Floating-point noise on the sums would leak (see `mechanisms.gaussian`). Here step t
 releases, on the host and exactly in float64,
 
     h_t = lattice(u_t) + integers,     u_t = sum_(j<b) C[t, t-j] g_(t-j),
 
-the hardened mechanism on row t of C G, and hands on
+the hardened mechanism on row t of C G, and returns
 
     y_t = (h_t - sum_(0<j<b) C[t, t-j] y_(t-j)) / C[t, t],
 
@@ -52,13 +52,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """Hardened noise of deviation `stddev` under C, for `dimension` parameters."""
+    """Hardened noise of deviation `stddev` under C, for `dimension` parameters.
+
+    `paid_as` is the fingerprint of the plan that these steps belong to: a key that was
+    paid for something else is refused.
+    """
 
     strategy: Strategy
     stddev: float
     l2_norm_bound: float
     dimension: int
     participation: Participation | None = None
+    paid_as: str | None = None
     mechanism: Gaussian = field(init=False)
     reach: float = field(init=False)
 
@@ -72,16 +77,18 @@ class Lattice:
         share = moved / (2.0 * math.sqrt(steps))
         sigma = self.stddev
         while True:
-            made = self._gaussian(sigma, share)
+            mechanism = self._gaussian(sigma, share)
             root = math.sqrt(self.dimension) * math.sqrt(steps)
-            rho = quotient_up(2.0 * float(made.grid) * root, moved) * (1 + 1e-9)
+            rho = quotient_up(2.0 * float(mechanism.grid) * root, moved) * (1 + 1e-9)
             needed = product_up(self.stddev, sum_up(1.0, rho))
             # The grid follows sigma by powers of two at most: this settles at once.
             if needed <= sigma:
                 break
             sigma = needed
-        object.__setattr__(self, "mechanism", made)
-        reach = float(made.grid) * 2.0**51 / ((bands + 2) * self._largest_row_sum())
+        object.__setattr__(self, "mechanism", mechanism)
+        reach = (
+            float(mechanism.grid) * 2.0**51 / ((bands + 2) * self._largest_row_sum())
+        )
         # A power of two, so that it is a float32 too.
         object.__setattr__(self, "reach", math.ldexp(1.0, math.frexp(reach)[1] - 1))
 
@@ -96,7 +103,7 @@ class Lattice:
 
     @property
     def sampler_distance(self) -> float:
-        """Of one step."""
+        """The statistical distance of one step's sampler to the ideal law."""
         sigma, grid = self.mechanism.sigma, self.mechanism.grid
         return float(sampler_distance(self.dimension, sigma / grid))
 
@@ -112,7 +119,7 @@ class Lattice:
     def _released(self, step: int, combined: Values, key: NoiseKey) -> Values:
         tape = recording.active()
         if tape is None:
-            return self.mechanism.apply(combined, key, draw=step)
+            return self._noisy(step, combined, key)
         declared = recording.Step(
             step=step,
             strategy=self.strategy,
@@ -125,14 +132,26 @@ class Lattice:
             "a step with lattice noise",
             declared,
             (combined,),
-            lambda: self.mechanism.apply(combined, key, draw=step),
+            lambda: self._noisy(step, combined, key),
             key=key,
         )
+
+    def _noisy(self, step: int, combined: Values, key: NoiseKey) -> Values:
+        """`combined` on the grid plus the step's noise, exact in float64."""
+        if key.binding is not None:
+            key.pays_for(
+                self.paid_as or self.mechanism.fingerprint,
+                lambda: self.mechanism.digest(combined),
+                draw=step,
+            )
+        grid = self.mechanism.grid
+        on_grid = np.rint(self.mechanism.check(combined) / grid) * grid
+        return on_grid + self.mechanism.noise(key, draw=step)
 
     def step(
         self, step: int, sums: Floats, memory: Floats, key: NoiseKey
     ) -> tuple[Floats, Floats]:
-        """The noisy sums of one step, and the memory with both its rings moved on.
+        """The noisy sums of one step, and the memory for the next one.
 
         `memory[0]` holds the last exact sums (secret), `memory[1]` the last releases.
         """

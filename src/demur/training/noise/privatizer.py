@@ -1,4 +1,4 @@
-"""Noise for a run of steps, as optax transformations that take a `ClippedSum` alone.
+"""Privatizers: noise for a run, as optax transformations that take a `ClippedSum`.
 
     privatizer(strategy, stddev=...)      noise stddev C^-1 Z, streamed step by step
     gaussian_privatizer(stddev, steps)    C = 1: independent noise, DP-SGD
@@ -12,11 +12,11 @@ the step runs, inside `jit` too. Two runs of one plan never share noise.
 **Two kinds of noise.** `noise="threefry"` draws float32 normals on the device. That is
 the textbook mechanism with textbook rounding: the low bits of its sums can tell two
 neighbouring values apart, and the statement says "float32 threefry, not hardened".
-`noise="lattice"` (`training.lattice`) takes the hardened Gaussian on the host for every
-step.
+`noise="lattice"` (`noise.lattice`) takes the hardened Gaussian on the host for every
+step; it is given the key itself and refuses one that was paid for another plan.
 
 There is no row past the strategy's last step: outside `jit` that is an IndexError,
-inside it the result is NaN, which nobody mistakes for a release.
+inside it the result is NaN, which cannot be taken for a release.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,7 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh
 
 from demur.core import recording, validate
+from demur.core.declaration import fingerprint_of
 from demur.core.entropy import NoiseKey, OsEntropy
 from demur.core.errors import NotPrivate
 from demur.core.rounding import product_up
@@ -45,12 +47,12 @@ from demur.mechanisms.correlated import (
     Strategy,
 )
 from demur.training.clipping.types import ClippedSum, PyTree
-from demur.training.devices.varying import varying_axes
+from demur.training.devices.varying_axes import varying_axes
 from demur.training.noise.lattice import Lattice
-from demur.training.noise.sharded import Here, Spread
-from demur.training.noise.streams import own_keys, streamed
-from demur.training.noise.streams import step_keys as step_keys
-from demur.training.noise.watched_steps import watched
+from demur.training.noise.layouts import ShardedLayout, WholeLayout
+from demur.training.noise.recorded_steps import recorded
+from demur.training.noise.recursions import recursion_of
+from demur.training.noise.threefry import own_keys
 
 KINDS = ("threefry", "lattice")
 NOT_HARDENED = "float32 threefry, not hardened"
@@ -58,7 +60,7 @@ HARDENED = "integer lattice, hardened"
 
 
 class NoiseState(NamedTuple):
-    """The step to come and what the noise remembers of the past. Secret."""
+    """The step to come and the memory of the noise. Secret."""
 
     step: Any
     memory: Any
@@ -72,8 +74,9 @@ Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
 class NoiseSpec:
     """What a privatizer adds: public, and enough for a declaration.
 
-    `participation` are the patterns of steps that one record can take part in; a plan
-    knows them, and an audit holds the run to them.
+    A plan sets the last two. `participation` are the patterns of steps that one record
+    can take part in, which an audit compares with the run; `batches` is the batch
+    strategy as it is written, part of what is paid for.
     """
 
     strategy: Strategy
@@ -81,6 +84,7 @@ class NoiseSpec:
     noise: str
     l2_norm_bound: float | None
     participation: Participation | None = None
+    batches: str | None = None
 
     @property
     def hardened(self) -> bool:
@@ -89,14 +93,14 @@ class NoiseSpec:
 
     @property
     def statement(self) -> str:
-        """How the noise was made, for the person who signs."""
+        """How the noise is drawn, for the privacy statement."""
         return HARDENED if self.hardened else NOT_HARDENED
 
     def sampler_distance(self, dimension: int) -> float:
         """Statistical distance of one step's sampler to the ideal law.
 
-        For the lattice it is proven. The floats of threefry have no such bound; the
-        declaration says so in words, and nothing is charged that is not known.
+        For the lattice it is proven. The floats of threefry have no such bound: the
+        declaration states that as an assumption, and nothing is charged for it.
         """
         if not self.hardened or self.l2_norm_bound is None:
             return 0.0
@@ -112,8 +116,19 @@ class NoiseSpec:
             self.l2_norm_bound,
             dimension,
             self.participation,
+            self.paid_as,
         )
 
+    @cached_property
+    def paid_as(self) -> str | None:
+        """The fingerprint of the plan that pays for this noise, if there is one."""
+        return None if self.batches is None else self.plan_fingerprint(self.batches)
+
+    def plan_fingerprint(self, batches: str) -> str:
+        """The fingerprint of a plan with this noise and these batches."""
+        return fingerprint_of("training plan", batches, self.fingerprint)
+
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of all that shapes the noise."""
         if isinstance(self.strategy, Buffered):
@@ -135,28 +150,28 @@ class Privatizer(optax.GradientTransformationExtraArgs):
     """An optax transformation whose `update` turns a `ClippedSum` into a pytree."""
 
     spec: NoiseSpec
-    _spread: Callable[[Mesh], Privatizer] | None
+    _over_mesh: Callable[[Mesh], Privatizer] | None
 
     def __new__(
         cls,
         init: Callable[..., Any],
         update: Callable[..., Any],
         spec: NoiseSpec,
-        spread: Callable[[Mesh], Privatizer] | None = None,
+        over_mesh: Callable[[Mesh], Privatizer] | None = None,
     ) -> Privatizer:
-        """The pair of functions, what they do, and how they would on a mesh."""
-        made = super().__new__(cls, init, update)
-        made.spec = spec
-        made._spread = spread
-        return made
+        """The two functions, what they add, and the same over a mesh."""
+        transformation = super().__new__(cls, init, update)
+        transformation.spec = spec
+        transformation._over_mesh = over_mesh
+        return transformation
 
     def on(self, mesh: Mesh) -> Privatizer:
         """The same noise, each device of `mesh` drawing a share of it.
 
-        The memory of correlated noise is spread likewise: a device holds its share.
+        The memory of correlated noise is sharded likewise: a device holds its share.
         Lattice noise is drawn on the host, whole.
         """
-        return self if self._spread is None else self._spread(mesh)
+        return self if self._over_mesh is None else self._over_mesh(mesh)
 
 
 def noise_stddev(
@@ -183,13 +198,14 @@ def privatizer(
     noise: str = "threefry",
     l2_norm_bound: float | None = None,
     participation: Participation | None = None,
+    batches: str | None = None,
 ) -> Privatizer:
     """The transformation that adds stddev C^-1 Z to the sums of a run.
 
     `stddev` is the deviation of Z (see `noise_stddev`). With `l2_norm_bound`, a sum
     clipped to a larger bound than the noise was made for is refused; the lattice needs
-    it. `update(sum, state, params=None, *, key=None)` returns the noisy tree and the
-    next state.
+    it. `participation` and `batches` are a plan's (`NoiseSpec`). `update(sum, state,
+    params=None, *, key=None)` returns the noisy tree and the next state.
 
     >>> from demur.mechanisms.correlated import optimize_banded_toeplitz
     >>> from demur.training.clipping.types import ClippedSum
@@ -208,13 +224,15 @@ def privatizer(
         raise ValueError(f"noise must be one of {KINDS}; got {noise!r}")
     if l2_norm_bound is not None:
         validate.positive(l2_norm_bound=l2_norm_bound)
-    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation)
+    spec = NoiseSpec(
+        strategy, float(stddev), noise, l2_norm_bound, participation, batches
+    )
     if noise == "lattice":
         return _transformation(spec, *_lattice(spec))
     return _transformation(
         spec,
-        *_threefry(spec, Here()),
-        lambda mesh: _transformation(spec, *_threefry(spec, Spread(mesh))),
+        *_threefry(spec, WholeLayout()),
+        lambda mesh: _transformation(spec, *_threefry(spec, ShardedLayout(mesh))),
     )
 
 
@@ -222,7 +240,7 @@ def _transformation(
     spec: NoiseSpec,
     init: Init,
     add: Add,
-    spread: Callable[[Mesh], Privatizer] | None = None,
+    over_mesh: Callable[[Mesh], Privatizer] | None = None,
 ) -> Privatizer:
     def update(
         updates: ClippedSum,
@@ -237,7 +255,7 @@ def _transformation(
         _check_step(state.step, spec.strategy.iterations)
         return add(updates, state, key)
 
-    return Privatizer(init, update, spec, spread)
+    return Privatizer(init, update, spec, over_mesh)
 
 
 def _check(updates: object, spec: NoiseSpec) -> None:
@@ -272,12 +290,12 @@ def _check_step(step: Any, iterations: int) -> None:
 # -- threefry --------------------------------------------------------------------------
 
 
-def _threefry(spec: NoiseSpec, layout: Here | Spread) -> tuple[Init, Add]:
+def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Init, Add]:
     strategy = spec.strategy
-    streams = streamed(strategy)
+    recursion = recursion_of(strategy)
 
     def init(params: PyTree) -> NoiseState:
-        step, memory = layout.empty(streams, jax.tree.leaves(params))
+        step, memory = layout.empty(recursion, jax.tree.leaves(params))
         return NoiseState(step, memory)
 
     def add(
@@ -297,19 +315,18 @@ def _threefry(spec: NoiseSpec, layout: Here | Spread) -> tuple[Init, Add]:
                 f" it; got {keys.dtype} of shape {keys.shape}"
             )
         shares = [layout.flat(leaf) for leaf in leaves]
-        noise, memory = streams.advance(
-            state.step, state.memory, keys, [layout.kind(leaf) for leaf in leaves]
-        )
+        drawn_for = [layout.drawn_for(leaf) for leaf in leaves]
+        noise, memory = recursion.advance(state.step, state.memory, keys, drawn_for)
         # A step beyond the last has no row: NaN, not the last row again.
         scale = jnp.where(state.step < strategy.iterations, spec.stddev, math.nan)
         noisy = [
             layout.whole(
-                share.astype(one.dtype) + (scale * one).astype(one.dtype), leaf
+                share.astype(drawn.dtype) + (scale * drawn).astype(drawn.dtype), leaf
             )
-            for share, one, leaf in zip(shares, noise, leaves, strict=True)
+            for share, drawn, leaf in zip(shares, noise, leaves, strict=True)
         ]
         if tape is not None:
-            noisy = watched(
+            noisy = recorded(
                 tape, spec, updates.l2_norm_bound, state.step, leaves, noisy
             )
         return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)
@@ -347,11 +364,11 @@ def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
         tape = recording.active()
 
         def run(step: Any, sums: Any, memory: Any) -> tuple[Any, Any]:
-            # The key of an entry and the step's number, or a key for this call alone.
-            noise = NoiseKey.free(OsEntropy()) if key is None else key
+            # The key of the payment, or without one a key for this call alone.
+            own = NoiseKey.free(OsEntropy()) if key is None else key
             with recording.watching(tape):  # in a thread of JAX's, under jit
                 return mechanism.step(
-                    int(step), np.asarray(sums), np.asarray(memory), noise
+                    int(step), np.asarray(sums), np.asarray(memory), own
                 )
 
         if isinstance(flat, jax.core.Tracer) or isinstance(state.step, jax.core.Tracer):

@@ -1,1 +1,1 @@
-"""Execution plans: batches, clipping, noise and price that fit each other."""
+"""Execution plans: batches, clipping, noise and cost that fit each other."""

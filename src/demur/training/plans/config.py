@@ -1,4 +1,4 @@
-"""What a plan is made from: public choices, checked against each other.
+"""Configs of execution plans: public choices, checked against each other.
 
 `BandMFExecutionPlanConfig` is the amplified plan (Poisson batches, banded noise; one
 band is DP-SGD, `dp_sgd`). `ExecutionPlanConfig` takes any batch strategy that has an
@@ -35,11 +35,11 @@ from demur.training.batches.selection import (
     FixedBatchSampling,
     PartitionType,
 )
-from demur.training.plans.target import Target
+from demur.training.plans.base_config import BasePlanConfig
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BandMFExecutionPlanConfig(Target):
+class BandMFExecutionPlanConfig(BasePlanConfig):
     """Poisson batches from the groups of a cycle, noise with as many bands.
 
     `sampling_prob` is the chance of a record in the steps of its own group: the
@@ -79,7 +79,7 @@ class BandMFExecutionPlanConfig(Target):
             bands = self._strategy.bands
             if self.num_bands not in (None, bands):
                 raise ValueError(
-                    f"strategy has {bands} bands and num_bands says {self.num_bands}"
+                    f"strategy has {bands} bands and num_bands is {self.num_bands}"
                 )
         if self._relation(required=False) is not None:
             self._account.draw_event(1.0, self.neighbours)
@@ -148,11 +148,11 @@ def dp_sgd(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ExecutionPlanConfig(Target):
+class ExecutionPlanConfig(BasePlanConfig):
     """Any batch strategy that has an account, with any noise strategy.
 
-    `account` says which one: "participation" (no amplification; holds for whoever
-    sees the batches), "amplified" (Poisson batches with enough of a cycle, or fixed
+    `account` is "participation" (no amplification; holds against those who see the
+    batches), "amplified" (Poisson batches with enough of a cycle, or fixed
     ones under REPLACE_ONE), or a `MonteCarlo` verification for balls-in-bins and
     min-separated batches. Without `strategy` the noise is independent.
     """
@@ -164,10 +164,10 @@ class ExecutionPlanConfig(Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         # What needs a target or a verification is checked when the plan is made.
-        waits = isinstance(self.account, MonteCarlo) or (
+        later = isinstance(self.account, MonteCarlo) or (
             self.account == "amplified" and self.delta is None
         )
-        if not waits:
+        if not later:
             self._account.scale(self._strategy)
 
     @property
@@ -182,31 +182,31 @@ class ExecutionPlanConfig(Target):
 
     @cached_property
     def _account(self) -> Account:
-        chosen = self.batch_selection_strategy
+        selection = self.batch_selection_strategy
         if isinstance(self.account, MonteCarlo):
             if self.noise_multiplier is None:
                 raise TypeError("a Monte Carlo account needs a noise_multiplier")
             return self.account.verify(
-                chosen, self._strategy, self.noise_multiplier, self.neighbours
+                selection, self._strategy, self.noise_multiplier, self.neighbours
             )
         if self.account == "participation":
-            return ParticipationAccount(chosen)
+            return ParticipationAccount(selection)
         if self.account != "amplified":
             raise ValueError(
                 "account must be 'participation', 'amplified' or a MonteCarlo; got"
                 f" {self.account!r}"
             )
-        if isinstance(chosen, CyclicPoissonSampling):
-            return PoissonAccount(chosen, self._strategy.bands, self.num_examples)
-        if isinstance(chosen, FixedBatchSampling):
+        if isinstance(selection, CyclicPoissonSampling):
+            return PoissonAccount(selection, self._strategy.bands, self.num_examples)
+        if isinstance(selection, FixedBatchSampling):
             if self.num_examples is None or self.delta is None:
                 raise TypeError(
                     "fixed batches are priced from num_examples at one delta: give both"
                 )
             return FixedBatchAccount(
-                chosen, self.num_examples, calibrate.ideal_delta(self.delta)
+                selection, self.num_examples, calibrate.ideal_delta(self.delta)
             )
         raise NotPriced(
-            f"{type(chosen).__name__} has no amplified account in closed form: use"
+            f"{type(selection).__name__} has no amplified account in closed form: use"
             " account='participation' or a MonteCarlo verification"
         )

@@ -1,11 +1,11 @@
-"""A plan: batches, clipped gradients, noise and their price, made to fit each other.
+"""Execution plans: batches, clipped gradients, noise and cost, made to fit each other.
 
     config  -> which batches, which correlation, which relation, which target
     .make() -> DPExecutionPlan: the objects a loop needs, and the event they cost
 
-The event is derived from the batch strategy object (`participation`), the noise from
-the bound that the clipped gradient enforces and the columns of the matrix that is used.
-Nothing is typed twice, so nothing can disagree.
+The event is derived from the batch strategy object (`accounting.participation`), the
+noise from the bound that the clipped gradient enforces and the columns of the matrix
+that is used. No number is given twice, so the parts cannot disagree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from demur.core.adjacency import (
 )
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotCovered, NotPriced
+from demur.core.promise import Promise
 from demur.core.rounding import product_up
 from demur.ledger import Ledger, Payment
 from demur.mechanisms.correlated import Strategy
@@ -50,15 +51,27 @@ _SECRET = "batches, clipped sums and noise states of the run stay secret"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DPExecutionPlan:
-    """The parts of a private run that belong together.
+    """The parts of a private training run, and what the run costs.
 
     - `clipped_grad`: a `ClippedGrad`, or, for a plan that was made without one, the
-      function that makes it from a loss (`plan.gradient(loss)` serves both);
+      function that makes it from a loss (`plan.gradient(loss)` works for both);
     - `batch_selection_strategy`: yields global batches of indices;
     - `noise_addition_transform`: an optax transformation from `ClippedSum` to a noisy
       pytree, for `iterations` steps;
     - `dp_event`: what the run costs, a `dp_accounting.DpEvent`;
-    - `neighboring_relation`: the relation it was made for, dp_accounting's.
+    - `neighboring_relation`: the relation it was made for, dp_accounting's;
+    - `target`: the (epsilon, delta) it was calibrated to, if it was.
+
+    A loop of your own pays first and draws from the key of the payment:
+
+    >>> from demur import AddOrRemoveOne, Budget, Ledger
+    >>> from demur.training import dp_sgd
+    >>> plan = dp_sgd(iterations=3, sampling_prob=0.5, noise_multiplier=2.0,
+    ...     neighboring_relation="ADD_OR_REMOVE_ONE", l2_clip_norm=1.0).make()
+    >>> ledger = Ledger(Budget(9.0, 1e-6), unit=AddOrRemoveOne(), filter="pure")
+    >>> payment = plan.paid(ledger, label="three steps")
+    >>> key = plan.key(payment)
+    >>> batches = plan.batch_selection_strategy.batch_iterator(10, key)
     """
 
     clipped_grad: ClippedGrad | Callable[..., ClippedGrad]
@@ -69,8 +82,7 @@ class DPExecutionPlan:
     noise_multiplier: float
     l2_norm_bound: float
     num_examples: int | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    target: Promise | None = None
     assumptions: tuple[str, ...] = field(default=())
 
     @property
@@ -84,6 +96,16 @@ class DPExecutionPlan:
         return unit_of(self.neighbours)
 
     @property
+    def epsilon(self) -> float | None:
+        """The target's epsilon, if there is a target."""
+        return None if self.target is None else self.target.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """The target's delta, if there is a target."""
+        return None if self.target is None else self.target.delta
+
+    @property
     def neighboring_relation(self) -> Any:
         """The relation as dp_accounting's NeighboringRelation."""
         return accounting.to_relation(self.neighbours)
@@ -92,7 +114,7 @@ class DPExecutionPlan:
     def dp_event(self) -> Any:
         """The whole run as a `dp_accounting.DpEvent`.
 
-        A run that was verified by Monte Carlo has no word there but "unsupported". The
+        A run that was verified by Monte Carlo is "unsupported" there. The
         Gaussian of a run without amplification is stated per sensitivity: under
         REPLACE_ONE dp_accounting's PLD halves it once more, and overstates the cost.
         """
@@ -118,8 +140,8 @@ class DPExecutionPlan:
 
         A unit at which the batches have no account is refused with the reason.
         """
-        who = self.neighbours if unit is None else _relation_at(unit)
-        return run_event(self.account, self.noise_multiplier, who)
+        neighbours = self.neighbours if unit is None else _relation_at(unit)
+        return run_event(self.account, self.noise_multiplier, neighbours)
 
     def price(self, delta: float | None = None, unit: Unit | None = None) -> float:
         """Epsilon of the whole run at `delta` (default: the target's)."""
@@ -134,18 +156,18 @@ class DPExecutionPlan:
             return self.clipped_grad
         if loss_fn is None:
             raise TypeError("loss_fn must be given: the plan was made without a loss")
-        made = self.clipped_grad(loss_fn)
-        if made.l2_norm_bound > self.l2_norm_bound:
+        gradient = self.clipped_grad(loss_fn)
+        if gradient.l2_norm_bound > self.l2_norm_bound:
             raise ValueError(
                 f"the noise was made for a bound of {self.l2_norm_bound:g}; the"
-                f" gradient has {made.l2_norm_bound:g}"
+                f" gradient has {gradient.l2_norm_bound:g}. Nothing was spent."
             )
-        return made
+        return gradient
 
     def declaration(
         self, units: Iterable[Unit] | None = None, *, dimension: int | None = None
     ) -> Declaration:
-        """One draw, for the ledger: what it costs at each of `units`.
+        """One draw as the ledger stores it: its cost at each of `units`.
 
         `dimension` is the number of parameters; hardened noise needs it to state how
         far its sampler is from the ideal law.
@@ -159,14 +181,17 @@ class DPExecutionPlan:
         wanted = [self.unit] if units is None else list(units)
         relations = {_stated_at(unit): _relation_at(unit) for unit in wanted}
         terms = [
-            Fixed(unit, self.account.draw_event(self.noise_multiplier, who))
-            for unit, who in relations.items()
+            Fixed(unit, self.account.draw_event(self.noise_multiplier, neighbours))
+            for unit, neighbours in relations.items()
         ]
         known_n = any(not isinstance(unit, AddOrRemoveOne) for unit in wanted)
-        said = f"{spec.noise} noise" if spec.hardened else spec.statement
+        noise = f"{spec.noise} noise" if spec.hardened else spec.statement
+        correlated = spec.strategy.bands > 1
+        method = (
+            "DP training with correlated noise" if correlated else "DP-SGD training"
+        )
         return Declaration(
-            name=f"one {'round' if self.steps_per_draw > 1 else 'step'} of a DP"
-            f" training of {self.iterations} steps",
+            name=f"{method}, {self.iterations} steps",
             cost=Cost(tuple(terms)),
             sampler_distance=self.account.selection_distance + sampler,
             bounds=(
@@ -179,7 +204,7 @@ class DPExecutionPlan:
             unprotected=("the number of records",) if known_n else (),
             assumptions=(
                 _SECRET,
-                f"the noise is as good as Gaussian: {said}",
+                f"the noise is as good as Gaussian: {noise}",
                 *self.assumptions,
             ),
             fingerprint=self.fingerprint,
@@ -188,10 +213,9 @@ class DPExecutionPlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of batches and noise: two plans of one price may differ in it."""
+        """A digest of batches and noise: plans of one cost may differ in it."""
         spec = self.noise_addition_transform.spec
-        batches = repr(self.batch_selection_strategy)
-        return fingerprint_of("training plan", batches, spec.fingerprint())
+        return spec.plan_fingerprint(repr(self.batch_selection_strategy))
 
     def paid(
         self,
@@ -206,13 +230,13 @@ class DPExecutionPlan:
     ) -> Payment:
         """Pay for the whole run at once; `draws` draws, each good for some steps.
 
-        The declaration speaks of every unit at which the ledger has a budget. In a
-        ledger of blocks alone the plan is priced at its own delta, so that it fits a
-        budget it was calibrated for; elsewhere at `block_delta` or the filter's
-        default.
+        The declaration states a cost at every unit for which the ledger has a budget.
+        In a ledger of blocks alone the plan is priced at its own delta, so that it fits
+        a budget it was calibrated for; elsewhere at `block_delta` or the filter's
+        default. `plan.key(payment)` is the key of batches and noise.
         """
         units = [unit for unit, _ in ledger.terms.budgets]
-        units = [u for u in units if isinstance(u, _SPOKEN)] or [self.unit]
+        units = [unit for unit in units if isinstance(unit, _PRICED)] or [self.unit]
         if (
             block_delta is None
             and self.delta is not None
@@ -230,7 +254,7 @@ class DPExecutionPlan:
         )
 
     def key(self, payment: Payment) -> NoiseKey:
-        """The key of batches and noise, if the payment was made for this plan."""
+        """The key of batches and noise; refused if another plan was paid for."""
         payment.key.pays_for(self.fingerprint)
         return payment.key
 
@@ -241,26 +265,26 @@ class DPExecutionPlan:
         )
 
 
-_SPOKEN = (AddOrRemoveOne, ReplaceOne, ZeroOut, Ball)
+_PRICED = (AddOrRemoveOne, ReplaceOne, ZeroOut, Ball)
 
 
 def _relation_at(unit: Any) -> Neighbours:
     if getattr(unit, "records_per_person", 1) != 1:
         raise NotCovered(
             f"a plan protects one record of its batches, and {unit} several at once:"
-            " form batches of persons (UserSelectionStrategy) and read the plan at one"
-            " record. Nothing was spent."
+            " form batches of persons (UserData) and read the plan at one record."
+            " Nothing was spent."
         )
     if isinstance(unit, Erasure):
         raise NotCovered(
-            "a plan says what a run reveals about a record, not whether one was"
-            " forgotten. Nothing was spent."
+            "a plan has no cost at unit Erasure(): it bounds what a run reveals about a"
+            " record, not whether one was deleted. Nothing was spent."
         )
     return neighbours_of(unit)
 
 
 def _stated_at(unit: Unit) -> Unit:
-    """Where the term is stated: what holds for any replacement holds for a ball."""
+    """The unit of the term: what holds for any replacement holds for a ball."""
     return ReplaceOne() if isinstance(unit, Ball) else unit
 
 
@@ -276,8 +300,8 @@ def assemble(
     noise: str = "threefry",
     **rest: Any,
 ) -> DPExecutionPlan:
-    """The plan whose parts follow from each other."""
-    account.draw_event(noise_multiplier, neighbours)  # refuses what has no account
+    """The plan with the noise that its account asks for."""
+    account.draw_event(noise_multiplier, neighbours)  # refused if it has no account
     if strategy.iterations != selection.iterations:
         raise NotPriced(
             f"the noise strategy is made for {strategy.iterations} steps, the batches"
@@ -295,6 +319,7 @@ def assemble(
             noise=noise,
             l2_norm_bound=l2_norm_bound,
             participation=participation_of(selection),
+            batches=repr(selection),
         ),
         neighbours=neighbours,
         account=account,

@@ -1,4 +1,4 @@
-"""The neighbouring relation of a plan, by whichever name it is given."""
+"""Neighbouring relations of plans, as units, dp_accounting's relations or names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS: dict[Neighbours, Unit] = {
 
 
 def neighbours_of(relation: Any) -> Neighbours:
-    """The relation meant by a unit, one of dp_accounting's relations, or a name.
+    """The relation of a unit, of one of dp_accounting's relations, or of a name.
 
     >>> neighbours_of(ZeroOut()).name, neighbours_of("REPLACE_SPECIAL").name
     ('ZERO_OUT', 'ZERO_OUT')
@@ -47,5 +47,5 @@ def neighbours_of(relation: Any) -> Neighbours:
 
 
 def unit_of(neighbours: Neighbours) -> Unit:
-    """The unit at which a promise under this relation is made."""
+    """The unit of a relation."""
     return _UNITS[neighbours]

@@ -1,1 +1,1 @@
-"""Running a plan: steps, batches, checkpoints, charges and what is reported."""
+"""Training runs: `fit`, its steps, checkpoints, payment and reports."""

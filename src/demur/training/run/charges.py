@@ -1,4 +1,4 @@
-"""Charges of a training run: which ledger pays, and what the entry is bound to."""
+"""Charges of a training run: the ledger that pays, its draws, and input digests."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def ledger_for(
 ) -> tuple[Ledger, float]:
     """The ledger that pays, and the delta at which the run is read.
 
-    Without a ledger: one in memory that the run fills to the brim.
+    Without a ledger it is one in memory, whose budget the run uses up.
     """
     if ledger is not None:
         checked = ledger_or_in_memory(ledger, Budget(1.0), unit=plan.unit)
         budgets = dict(checked.terms.budgets)
-        own = budgets.get(plan.unit, next(iter(budgets.values())))
+        budget = budgets.get(plan.unit, next(iter(budgets.values())))
         if delta is not None:
-            # 0 is a delta as well, and one that Gaussian noise has no epsilon at.
+            # Gaussian noise has no epsilon at a delta of 0.
             validate.open_probability(delta=delta)
             return checked, delta
-        return checked, own.delta if plan.delta is None else plan.delta
+        return checked, budget.delta if plan.delta is None else plan.delta
     at = plan.delta if delta is None else delta
     if at is None:
         raise TypeError(
-            "delta must be given: neither a ledger nor a target of the plan says it."
+            "delta must be given: there is no ledger, and the plan has no target."
             " Nothing was spent."
         )
     validate.open_probability(delta=at)
@@ -61,7 +61,7 @@ def ledger_for(
     return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 
-def paid_run(
+def pay_for_run(
     plan: DPExecutionPlan,
     ledger: Ledger,
     *,
@@ -72,7 +72,7 @@ def paid_run(
     run: str | None,
     source: Source | None,
 ) -> Payment:
-    """Pay for the whole run, or find the payment that a run has made already."""
+    """The payment for the whole run; that of an earlier call if the run is resumed."""
     block = calibrate.ideal_delta(delta) if not ledger.terms.filter.meters else None
     try:
         return plan.paid(
@@ -86,57 +86,57 @@ def paid_run(
         )
     except IdempotencyConflict as error:
         raise CheckpointRefused(
-            "the checkpoint's run has begun with other data, first parameters, plan,"
-            " program or mesh: the same noise on two sums would reveal their"
+            "the run of this checkpoint began with other data, first parameters, plan,"
+            " program or mesh, and the same noise on two sums would reveal their"
             " difference. Begin a new run in a new folder. Nothing was spent."
         ) from error
 
 
 def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], None]:
-    """step -> its draw, durable, unless an earlier one has made it.
+    """A function of a step that makes its draw durable, if it has not been drawn.
 
     Draws are taken ahead in blocks that double, because each transaction waits for a
-    disk or a server, and a step on an accelerator is shorter than that. A draw says
+    disk or a server, and a step on an accelerator is shorter than that. A draw means
     that its step *may* have happened, so taking it early is safe; a run that stops
     leaves at most as many unused as it has used, and `_LARGEST_BLOCK`.
     """
-    made = reservation.drawn
+    drawn = reservation.drawn
     block = 1
 
     def pay(step: int) -> None:
-        nonlocal made, block
+        nonlocal drawn, block
         index, within = divmod(step, plan.steps_per_draw)
-        if within or index < made:
+        if within or index < drawn:
             return
         try:
             draws = reservation.draw_many(min(block, reservation.count - index))
         except BudgetExceeded as error:
-            raise _somebody_else() from error
+            raise _drawn_elsewhere() from error
         if draws[0].index != index:
-            raise _somebody_else()
-        made = draws[-1].index + 1
+            raise _drawn_elsewhere()
+        drawn = draws[-1].index + 1
         block = min(2 * block, _LARGEST_BLOCK)
 
     return pay
 
 
-def _somebody_else() -> CheckpointRefused:
+def _drawn_elsewhere() -> CheckpointRefused:
     return CheckpointRefused(
-        "somebody else draws from this run: a copy of its checkpoint folder is in use."
-        " Take the run up again when the other has stopped; no draw is lost."
+        "another process draws from this run: a copy of its checkpoint folder is in"
+        " use. Resume the run when the other has stopped; no draw is lost."
     )
 
 
 def program_digest(*lowered: Any) -> str:
     """A digest of what programs compute: every operation and every constant.
 
-    Taken from what is handed to the compiler. The text of a jaxpr leaves out the
-    constants of functions that are jitted themselves.
+    It is taken from the compiler's input: the text of a jaxpr leaves out the constants
+    of functions that are jitted themselves.
     """
-    found = hashlib.sha256(f"jax {jax.__version__} {jax.default_backend()}".encode())
+    whole = hashlib.sha256(f"jax {jax.__version__} {jax.default_backend()}".encode())
     for program in lowered:
-        found.update(program.as_text().encode())
-    return found.hexdigest()
+        whole.update(program.as_text().encode())
+    return whole.hexdigest()
 
 
 def tree_digest(tree: PyTree) -> str:

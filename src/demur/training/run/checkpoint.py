@@ -1,16 +1,17 @@
-"""A run that can be taken up again, without a second draw of any noise.
+"""Checkpoints: runs that can be resumed, without a second draw of any noise.
 
-    FOLDER/model-<step>.npz      parameters and optimiser state: private-safe
+    FOLDER/model-<step>.npz      parameters and optimiser state: may be shown
     FOLDER/secret/               owner only
         run.json                 the run's name in the ledger
-        noise-<step>.npz         what correlated noise remembers
+        noise-<step>.npz         the memory of correlated noise
         latest.json              step, digest and seal of the last pair
 
-No key is stored: the ledger's shelf keeps the entry's key until the run is committed,
-and hands it out again for the identical input alone. Noise and batches of step t are a
-function of that key and of t, so a step that was cut short is repeated exactly.
+No key is stored here: the ledger's key store keeps the entry's key until the run is
+committed, and hands it out again for the identical input alone. Noise and batches of
+step t are a function of that key and of t, so a step that was cut short is repeated
+exactly.
 
-That is only safe if everything else is the same: the same noise on another sum would
+That is safe only if everything else is the same: the same noise on another sum would
 reveal the difference. The entry is bound to a digest of the data, the first parameters
 and the program, and a checkpoint carries a seal (HMAC under a key derived from the
 entry's), so that neither changed data nor edited parameters are continued.
@@ -39,7 +40,7 @@ from demur.training.errors import CheckpointRefused
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run is kept, and how often it is written."""
+    """The folder of a resumable run, and after how many steps it is written."""
 
     folder: str | os.PathLike[str]
     every: int = 100
@@ -49,15 +50,15 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint as read: trees of arrays, not yet believed (see `Keeper.load`)."""
+class SavedState:
+    """A checkpoint as read: the step, and trees of arrays."""
 
     step: int
     model: Any
     noise: Any
 
 
-class Keeper:
+class CheckpointFolder:
     """The folder of one run, locked against a second process."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -92,14 +93,14 @@ class Keeper:
             _write(path, json.dumps({"run": name}).encode())
             return name
         try:
-            found = json.loads(path.read_text())["run"]
+            name = json.loads(path.read_text())["run"]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointRefused(f"{path.name} is damaged: {error}") from error
-        validate.name(run=found)
-        return str(found)
+        validate.name(run=name)
+        return str(name)
 
     def save(self, step: int, digest: str, seal: bytes, model: Any, noise: Any) -> None:
-        """Write both halves, then the note that makes them count; older ones go."""
+        """Write both halves, then the note that names them; older ones are deleted."""
         halves = _pack(model), _pack(noise)
         note = {
             "step": step,
@@ -111,7 +112,9 @@ class Keeper:
         _write(self._secret / "latest.json", json.dumps(note).encode())
         self._drop_others(step, also=False)
 
-    def load(self, digest: str, seal: bytes, model: Any, noise: Any) -> Saved | None:
+    def load(
+        self, digest: str, seal: bytes, model: Any, noise: Any
+    ) -> SavedState | None:
         """The last checkpoint, shaped like `model` and `noise`, or None."""
         try:
             note = json.loads((self._secret / "latest.json").read_text())
@@ -120,7 +123,7 @@ class Keeper:
                 (self._folder / f"model-{step}.npz").read_bytes(),
                 (self._secret / f"noise-{step}.npz").read_bytes(),
             )
-            kept, told = str(note["seal"]), str(note["digest"])
+            stored_seal, stored_digest = str(note["seal"]), str(note["digest"])
         except FileNotFoundError as error:
             if Path(error.filename).name == "latest.json":
                 return None
@@ -129,21 +132,21 @@ class Keeper:
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointRefused(f"the checkpoint is damaged: {error!r}") from error
-        if told != digest:
+        if stored_digest != digest:
             raise CheckpointRefused(
                 "the checkpoint is of another run: data, first parameters, plan,"
                 " program or mesh differ. The same noise on two sums would reveal their"
                 " difference. Nothing was drawn."
             )
-        if not hmac.compare_digest(kept, _seal(seal, step, digest, halves)):
+        if not hmac.compare_digest(stored_seal, _seal(seal, step, digest, halves)):
             raise CheckpointRefused(
                 "the checkpoint was edited or damaged after it was written: its noise"
                 " must not be drawn again on other parameters. Nothing was drawn."
             )
-        return Saved(step, _unpack(halves[0], model), _unpack(halves[1], noise))
+        return SavedState(step, _unpack(halves[0], model), _unpack(halves[1], noise))
 
     def finish(self, step: int) -> None:
-        """The run is saved and committed: keep the model, drop what is secret."""
+        """Delete what is secret of a saved and committed run; the model stays."""
         (self._secret / "latest.json").unlink(missing_ok=True)
         self._drop_others(step, also=True)
 
@@ -156,10 +159,10 @@ class Keeper:
                 old.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> CheckpointFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,10 +170,10 @@ class Keeper:
 
 
 def _seal(key: bytes, step: int, digest: str, halves: tuple[bytes, bytes]) -> str:
-    made = hmac.new(key, f"{step} {digest}".encode(), hashlib.sha256)
+    code = hmac.new(key, f"{step} {digest}".encode(), hashlib.sha256)
     for half in halves:
-        made.update(hashlib.sha256(half).digest())
-    return made.hexdigest()
+        code.update(hashlib.sha256(half).digest())
+    return code.hexdigest()
 
 
 def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -198,7 +201,7 @@ def _pack(tree: Any) -> bytes:
 
 def _unpack(content: bytes, like: Any) -> Any:
     leaves, treedef = jax.tree.flatten(like)
-    found = []
+    arrays = []
     with np.load(BytesIO(content), allow_pickle=False) as file:
         if len(file.files) != 2 * len(leaves):
             raise CheckpointRefused("the checkpoint has another number of arrays")
@@ -210,18 +213,18 @@ def _unpack(content: bytes, like: Any) -> Any:
                     f" {kind}"
                 )
             raw = file[f"leaf_{i}"].tobytes()
-            found.append(np.frombuffer(raw, leaf.dtype).reshape(leaf.shape).copy())
-    return jax.tree.unflatten(treedef, found)
+            arrays.append(np.frombuffer(raw, leaf.dtype).reshape(leaf.shape).copy())
+    return jax.tree.unflatten(treedef, arrays)
 
 
 def load_model(folder: str | os.PathLike[str], like: Any) -> Any:
     """The parameters and optimiser state last written, shaped like `like`.
 
-    For looking at a run; continuing it is `fit`'s work, which checks the seal.
+    For reading a run's model; to continue a run use `fit`, which checks the seal.
     """
-    found = sorted(
+    paths = sorted(
         Path(folder).glob("model-*.npz"), key=lambda p: int(p.stem.split("-")[1])
     )
-    if not found:
+    if not paths:
         raise FileNotFoundError(f"no model in {str(folder)!r}")
-    return _unpack(found[-1].read_bytes(), like)
+    return _unpack(paths[-1].read_bytes(), like)

@@ -1,4 +1,4 @@
-"""The loop of a run: steps in flight, and what is told after each of them."""
+"""The training loop: steps in flight, and the report after each of them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import jax
 
 from demur.training.clipping.types import PyTree
 from demur.training.plans.plan import DPExecutionPlan
-from demur.training.run.custody import Custody
-from demur.training.run.feed import StepInput
-from demur.training.run.metrics import Exact, StepReport, spent_so_far
-from demur.training.run.progress import Bar
+from demur.training.run.paid_run import PaidRun
+from demur.training.run.prefetcher import StepInput
+from demur.training.run.progress import ProgressBar
+from demur.training.run.reports import Exact, StepReport, spent_so_far
 from demur.training.run.steps import Steps, TrainState
 
 _IN_FLIGHT = 3  # steps the device may lag behind; more would pile up batches
 
 
-class Loop:
-    """The loop's own bookkeeping: reports, rate, waste."""
+class TrainingLoop:
+    """One step after the other, with reports, rate and waste."""
 
     def __init__(
         self,
         plan: DPExecutionPlan,
         steps: Steps,
-        run: Custody,
+        run: PaidRun,
         callback: Callable[[StepReport], Any] | None,
-        shown: Bar,
+        progress: ProgressBar,
     ) -> None:
         self._plan = plan
         self._steps = steps
         self._key = run.key
         self._callback = callback
-        self._shown = shown
+        self._progress = progress
         self._delta = run.delta
         self._spent = None
-        if callback is not None or shown.visible:
+        if callback is not None or progress.visible:
             whole = run.entry.epsilon(plan.unit, run.delta)
             self._spent = spent_so_far(plan.event(), plan.draws, run.delta, whole)
         self._in_flight: deque[Any] = deque()
@@ -56,23 +56,23 @@ class Loop:
         self._in_flight.append(token)
         if len(self._in_flight) > _IN_FLIGHT:
             jax.block_until_ready(self._in_flight.popleft())
-        self._computed += sum(part.size for part in given.parts)
-        self._real += sum(part.real for part in given.parts)
+        self._computed += sum(part.size for part in given.minibatches)
+        self._real += sum(part.real for part in given.minibatches)
         return state, value
 
-    def tell(self, state: TrainState, given: StepInput, value: Any) -> bool:
-        """Show where the run is, call back; True if the callback wants no more."""
+    def report(self, state: TrainState, given: StepInput, value: Any) -> bool:
+        """Show progress and call the callback; True if it asks to stop."""
         if self._spent is None:
             return False
         self._times.append(time.perf_counter())
         rate = (len(self._times) - 1) / (self._times[-1] - self._times[0])
         epsilon = self._spent(given.step // self._plan.steps_per_draw + 1)
-        self._shown.show(given.step + 1, epsilon, rate)
+        self._progress.show(given.step + 1, epsilon, rate)
         if self._callback is None:
             return False
         exact = None
         if value is not None:
-            real = sum(part.real for part in given.parts)
+            real = sum(part.real for part in given.minibatches)
             exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
         params = state.params
         report = StepReport(
@@ -90,7 +90,7 @@ class Loop:
 def _copied(params: PyTree) -> PyTree:
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(params)):
         raise RuntimeError(
-            "the parameters of this step are gone, the next one was written over them:"
-            " call report.params() inside the callback"
+            "the parameters of this step were overwritten by the next one: call"
+            " report.params() inside the callback"
         )
     return jax.device_get(params)

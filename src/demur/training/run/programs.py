@@ -1,8 +1,8 @@
-"""The programs of a shape plan, compiled beforehand and in the background.
+"""Compiled programs of a shape plan, made beforehand and in the background.
 
 Exactly the sizes of the plan are compiled, before any batch is drawn: neither what is
-compiled nor the compile cache can tell anything about the batches. (Which of the
-programs runs when does follow the batch sizes, as any running time does.)
+compiled nor the compile cache depends on the batches. (Which of the programs runs when
+does follow the batch sizes, as any running time does.)
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import jax
 
 from demur.training.sizes.shapes import ShapePlan
 
-# A plan that is run again (other data, another seed, a run taken up) has the same
-# programs. They are known by their text: a loss that changed is compiled again.
-_KEPT: OrderedDict[str, Any] = OrderedDict()
-_MOST_KEPT = 16
+# A plan that is run again (other data, another seed, a resumed run) has the same
+# programs. They are cached by their text: a loss that changed is compiled again.
+_CACHE: OrderedDict[str, Any] = OrderedDict()
+_LARGEST_CACHE = 16
 _LOCK = threading.Lock()
 
 
@@ -52,7 +52,7 @@ class Programs:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="demur-compile")
         # The largest first: it is the one that may not fit, and a full run needs it.
         self._waiting: dict[int, Future[Any]] = {
-            # An audit watches what is traced in that thread too (`core.recording`).
+            # An audit records what is traced in that thread too (`core.recording`).
             size: self._pool.submit(
                 copy_context().run, _compiled, jitted, arguments, size
             )
@@ -84,21 +84,21 @@ class Programs:
 
 
 def _compiled(jitted: Any, arguments: Callable[[int], Sequence[Any]], size: int) -> Any:
-    given = arguments(size)
-    lowered = jitted.lower(*given)
+    structs = arguments(size)
+    lowered = jitted.lower(*structs)
     text = lowered.as_text()
     if "callback" in text:  # names the Python function by its position only
         return lowered.compile()
-    places = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(given)]
-    told = f"{text} {lowered.in_tree} {lowered.out_tree} {places}"
-    name = hashlib.sha256(told.encode()).hexdigest()
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(structs)]
+    described = f"{text} {lowered.in_tree} {lowered.out_tree} {shardings}"
+    name = hashlib.sha256(described.encode()).hexdigest()
     with _LOCK:
-        if name in _KEPT:
-            _KEPT.move_to_end(name)
-            return _KEPT[name]
-    made = lowered.compile()
+        if name in _CACHE:
+            _CACHE.move_to_end(name)
+            return _CACHE[name]
+    program = lowered.compile()
     with _LOCK:
-        _KEPT[name] = made
-        while len(_KEPT) > _MOST_KEPT:
-            _KEPT.popitem(last=False)
-    return made
+        _CACHE[name] = program
+        while len(_CACHE) > _LARGEST_CACHE:
+            _CACHE.popitem(last=False)
+    return program

@@ -1,4 +1,4 @@
-"""The bar of a run: step, epsilon so far, steps a second. Public numbers alone."""
+"""Progress bar of a run: step, epsilon so far, steps a second; public numbers alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-class Bar:
-    """Shows where a run is, or does nothing."""
+class ProgressBar:
+    """A bar on the console, or nothing if it is not visible."""
 
     def __init__(
         self,
@@ -25,22 +25,22 @@ class Bar:
             self._progress = Progress(
                 TextColumn("step {task.completed}/{task.total}"),
                 BarColumn(),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[state]}"),
                 TimeRemainingColumn(),
                 console=console or Console(stderr=True),
                 transient=True,
             )
             self._task = self._progress.add_task(
-                "training", total=iterations, completed=start, told=""
+                "training", total=iterations, completed=start, state=""
             )
 
     def show(self, step: int, epsilon: float, rate: float) -> None:
         """The state after `step` steps."""
         if self._progress is not None:
-            told = f"epsilon {epsilon:.3g} so far, {rate:.1f} steps/s"
-            self._progress.update(self._task, completed=step, told=told)
+            state = f"epsilon {epsilon:.3g} so far, {rate:.1f} steps/s"
+            self._progress.update(self._task, completed=step, state=state)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         if self._progress is not None:
             self._progress.start()
         return self
@@ -50,7 +50,7 @@ class Bar:
             self._progress.stop()
 
 
-def bar(iterations: int, start: int, wanted: bool | None) -> Bar:
-    """A bar on stderr; without a wish, only where somebody is looking."""
+def progress_bar(iterations: int, start: int, wanted: bool | None) -> ProgressBar:
+    """A bar on stderr; if `wanted` is None, on a terminal alone."""
     visible = sys.stderr.isatty() if wanted is None else wanted
-    return Bar(iterations, start, visible)
+    return ProgressBar(iterations, start, visible)

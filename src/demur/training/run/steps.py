@@ -1,11 +1,11 @@
-"""The steps of a run, compiled for each physical batch size and for no other.
+"""Training steps, compiled for each physical batch size and for no other.
 
     whole(state, key, batch, real)   one minibatch holds the global batch: one program
     first, more, last                several do: sums are joined, then one draw
 
 The state is donated, so parameters, optimiser and noise memory are updated in place.
-Programs are compiled ahead of time, in the background (`precompile`), for public
-sizes alone.
+Programs are compiled ahead of time, in the background (`programs`), for public sizes
+alone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from jax.sharding import Mesh, PartitionSpec
 from demur.core.entropy import NoiseKey
 from demur.training.clipping.types import ClippedGrad, ClippedSum, PyTree
 from demur.training.devices.placement import Placement
-from demur.training.noise.privatizer import Privatizer, step_keys
+from demur.training.noise.privatizer import Privatizer
+from demur.training.noise.threefry import step_keys
 from demur.training.run.charges import program_digest
-from demur.training.run.feed import StepInput
+from demur.training.run.prefetcher import StepInput
 from demur.training.run.programs import Programs
 from demur.training.sizes.shapes import ShapePlan
 
@@ -36,7 +37,7 @@ _ONE_DEVICE = Placement(None)
 
 
 class TrainState(NamedTuple):
-    """What a step changes. `noise` is secret; the rest is private-safe."""
+    """What a step changes. `noise` is secret; the rest may be released."""
 
     params: PyTree
     optimizer: Any
@@ -61,7 +62,7 @@ class Steps:
         self._clipped = clipped
         mesh = placement.mesh
         self._privatizer = privatizer if mesh is None else privatizer.on(mesh)
-        self._noise_is_spread = self._privatizer is not privatizer
+        self._noise_is_sharded = self._privatizer is not privatizer
         self._placement = placement
         self._optimizer = optimizer
         self._average = average
@@ -75,18 +76,18 @@ class Steps:
 
     def init(self, params: PyTree) -> TrainState:
         """The state before the first step; the caller's arrays are left alone."""
-        mine = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        self._leaves = len(jax.tree.leaves(mine))
+        own = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        self._leaves = len(jax.tree.leaves(own))
         place = self._placement.replicate
-        noise = self._privatizer.init(mine)
+        noise = self._privatizer.init(own)
         return TrainState(
-            params=place(mine),
-            optimizer=place(self._optimizer.init(mine)),
+            params=place(own),
+            optimizer=place(self._optimizer.init(own)),
             average=None
             if self._average is None
-            else place(jax.tree.map(jnp.copy, mine)),
+            else place(jax.tree.map(jnp.copy, own)),
             steps=place(jnp.zeros((), jnp.int32)),
-            noise=noise if self._noise_is_spread else place(noise),
+            noise=noise if self._noise_is_sharded else place(noise),
         )
 
     # -- what is compiled --------------------------------------------------------------
@@ -102,8 +103,8 @@ class Steps:
         self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, more: Any
     ) -> Any:
         arguments = call_arguments(clipped, params, batch, more)
-        found = clipped(*arguments, num_real=real)
-        total, aux = found if clipped.has_aux else (found, None)
+        result = clipped(*arguments, num_real=real)
+        total, aux = result if clipped.has_aux else (result, None)
         return total, None if aux is None or not self._exact else aux.values.sum()
 
     def _sum_by_device(
@@ -112,24 +113,24 @@ class Steps:
         """Each device takes its own rows, a few at a time, and the sums are added.
 
         A loop over microbatches of the whole batch would gather the rows of each one,
-        and every device would compute all of them. A loss with a key stays with that:
-        its keys are dealt out by row of the whole batch.
+        and every device would compute all of them. A loss with a key is left to that
+        loop: its keys are given out by row of the whole batch.
         """
         axes, whole = mesh.axis_names, PartitionSpec()
         rows = jax.tree.leaves(batch)[0].shape[0] // mesh.size
         local = self._clipped.with_(microbatch_size=max(1, micro // mesh.size))
 
         def share(params: PyTree, batch: Any, real: Any) -> Any:
-            mine = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
-            return jax.lax.psum(self._sum(local, params, batch, mine, None), axes)
+            own = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
+            return jax.lax.psum(self._sum(local, params, batch, own, None), axes)
 
-        spread = jax.shard_map(
+        by_device = jax.shard_map(
             share,
             mesh=mesh,
             in_specs=(whole, PartitionSpec(axes), whole),
             out_specs=whole,
         )
-        return spread(params, batch, real)
+        return by_device(params, batch, real)
 
     def more(
         self, params: PyTree, total: ClippedSum, batch: Any, real: Any, more: Any
@@ -185,24 +186,24 @@ class Steps:
         *,
         several: bool,
     ) -> None:
-        """Trace for each physical size; `batch(size)` tells its shapes."""
+        """Trace for each physical size; `batch(size)` has its shapes."""
         like, key, more = _structs(state), self._key_struct(), self._more_struct()
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
-            # Traced here: what is wrong with a loss comes out before anything is paid.
+            # Traced here: an error in a loss is raised before anything is paid.
             function.trace(*arguments(shapes.sizes[-1]))
             self._waiting.append((function, shapes, arguments))
 
-        # A step hands on its state as it got it; a compiler may find another layout.
-        places: Any = (None, None, None)
+        # A state keeps its sharding from step to step; a compiler may choose another.
+        shardings: Any = (None, None, None)
         if self._placement.mesh is not None:
-            places = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
+            shardings = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
         self._jitted = {
-            "whole": jax.jit(self.whole, donate_argnums=0, out_shardings=places),
+            "whole": jax.jit(self.whole, donate_argnums=0, out_shardings=shardings),
             "first": jax.jit(self.first),
             "more": jax.jit(self.more, donate_argnums=1),
-            "last": jax.jit(self.last, donate_argnums=0, out_shardings=places[:2]),
-            "apply": jax.jit(self.apply, donate_argnums=0, out_shardings=places[:2]),
+            "last": jax.jit(self.last, donate_argnums=0, out_shardings=shardings[:2]),
+            "apply": jax.jit(self.apply, donate_argnums=0, out_shardings=shardings[:2]),
         }
         if not self._hardened:
             ahead(
@@ -226,11 +227,11 @@ class Steps:
         """Start compiling what is prepared, in the background."""
         while self._waiting:
             function, shapes, arguments = self._waiting.pop(0)
-            made = Programs(function, shapes, arguments)
-            self._ahead[function] = self._open.enter_context(made)
+            programs = Programs(function, shapes, arguments)
+            self._ahead[function] = self._open.enter_context(programs)
 
     def wait(self) -> None:
-        """Until all is compiled: what cannot be, fails here and not in a step."""
+        """Wait until all is compiled: what cannot be, fails here and not in a step."""
         for programs in self._ahead.values():
             for size in programs.sizes:
                 programs[size]
@@ -247,7 +248,7 @@ class Steps:
     def _more_struct(self) -> Any:
         return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
 
-    def text(self, state: TrainState, batch: Any) -> str:
+    def digest(self, state: TrainState, batch: Any) -> str:
         """A digest of what a step computes; after `prepare`."""
         like, more = _structs(state), self._more_struct()
         if not self._hardened:
@@ -255,7 +256,7 @@ class Steps:
             return program_digest(
                 whole.lower(like, self._key_struct(), batch, _COUNT, more)
             )
-        # The noise is drawn on the host: the plan's fingerprint speaks of it.
+        # The noise is drawn on the host: it is part of the plan's fingerprint.
         total = jax.eval_shape(self.first, like.params, batch, _COUNT, more)[0]
         return program_digest(
             self._jitted["first"].lower(like.params, batch, _COUNT, more),
@@ -268,7 +269,7 @@ class Steps:
         self, state: TrainState, given: StepInput, key: NoiseKey
     ) -> tuple[TrainState, Any, Any]:
         """The next state, something to wait for, and the summed loss if asked for."""
-        step, parts = given.step, given.parts
+        step, parts = given.step, given.minibatches
         keys: Any = [None] * len(parts)
         if self._random:
             keys = step_keys(key.stream(_DROPOUT, step), len(parts))
@@ -281,9 +282,9 @@ class Steps:
         total, value = self._program("first", parts[0].size)(
             state.params, parts[0].batch, np.int32(parts[0].real), keys[0]
         )
-        for part, one in zip(parts[1:], keys[1:], strict=True):
+        for part, own in zip(parts[1:], keys[1:], strict=True):
             total, added = self._program("more", part.size)(
-                state.params, total, part.batch, np.int32(part.real), one
+                state.params, total, part.batch, np.int32(part.real), own
             )
             value = None if value is None else value + added
         if self._hardened:
@@ -296,11 +297,11 @@ class Steps:
         """Lattice noise. Every process draws the whole of it, from the same key."""
         if self._placement.mesh is None:
             return self._privatizer.update(total, noise, key=key)
-        found = self._privatizer.update(*jax.device_get((total, noise)), key=key)
-        return self._placement.replicate(found)
+        noisy = self._privatizer.update(*jax.device_get((total, noise)), key=key)
+        return self._placement.replicate(noisy)
 
     def close(self) -> None:
-        """Forget programs that are not compiled yet."""
+        """Drop programs that are not compiled yet."""
         self._open.close()
 
 
@@ -308,22 +309,22 @@ def call_arguments(
     clipped: ClippedGrad, params: PyTree, batch: Any, key: Any
 ) -> list[Any]:
     """params, the batch in its places, and a key where the loss takes one."""
-    said = clipped.arguments
-    positions = said["batch_argnums"]
+    options = clipped.arguments
+    positions, key_position = options["batch_argnums"], options["prng_argnum"]
     placed: dict[int, Any] = {0: params}
     if isinstance(positions, tuple | list):
         placed.update(zip(positions, batch, strict=True))
     else:
         placed[positions] = batch
-    if said["prng_argnum"] is not None:
-        placed[said["prng_argnum"]] = (
+    if key_position is not None:
+        placed[key_position] = (
             None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
         )
-    if sorted(placed) != list(range(len(placed))) or said["argnums"] != 0:
+    if sorted(placed) != list(range(len(placed))) or options["argnums"] != 0:
         raise ValueError(
             "fit takes a loss of (params, batch...) and possibly a key; the gradient"
-            f" has argnums={said['argnums']!r}, batch_argnums={positions!r},"
-            f" prng_argnum={said['prng_argnum']!r}"
+            f" has argnums={options['argnums']!r}, batch_argnums={positions!r},"
+            f" prng_argnum={key_position!r}. Nothing was spent."
         )
     return [placed[i] for i in range(len(placed))]
 

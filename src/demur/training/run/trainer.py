@@ -1,14 +1,14 @@
-"""`fit`: run a plan on data, and release the parameters it ends with.
+"""`fit`: DP training of a model by a plan, charged to a ledger.
 
-    reserve -> select -> clip and sum -> noise -> update -> commit
+    pay -> select -> clip and sum -> noise -> update -> commit
 
-The whole run is one reservation in the ledger, paid before the first batch is selected;
-every round is drawn from it before its noise exists, and after the last one it
-declines. Batches and noise come from the entry's key, by step, so that a run that was
-cut short is taken up where its checkpoint left it, with the noise it would have had.
+The whole run is one entry of the ledger, paid before the first batch is selected; every
+round is drawn from it before its noise exists, and after the last one it declines.
+Batches and noise come from the entry's key, by step, so that a run that was interrupted
+is resumed from its checkpoint with the noise it would have had.
 
-What comes out on the way (`callback`) is private-safe: step, rate, epsilon so far, and
-parameters. Exact metrics exist for whoever asks, wrapped so that nothing prints them.
+What a run reports on the way (`Reporting`) may be released: step, rate, epsilon so far,
+and parameters. Exact metrics exist on request, wrapped so that nothing prints them.
 """
 
 from __future__ import annotations
@@ -16,72 +16,39 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from numpy.typing import ArrayLike, NDArray
 
-from demur.core import validate
 from demur.core.digest import digest_of_parts
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.training.batches.selection import UserSelectionStrategy
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.data import Data, as_data
-from demur.training.devices.placement import Placement, Share
+from demur.training.data import Data, UserData, as_data
+from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run import charges
 from demur.training.run.checkpoint import Checkpoint
-from demur.training.run.custody import Custody, as_checkpoint
-from demur.training.run.feed import Feed
-from demur.training.run.independence import check_examples_do_not_mix
-from demur.training.run.loop import Loop
-from demur.training.run.metrics import Exact, StepReport
-from demur.training.run.progress import bar
+from demur.training.run.loop import TrainingLoop
+from demur.training.run.paid_run import PaidRun, PaymentTerms, as_checkpoint
+from demur.training.run.prefetcher import Prefetcher
+from demur.training.run.progress import progress_bar
+from demur.training.run.reports import Exact, Reporting
+from demur.training.run.separability import check_separable
 from demur.training.run.steps import Steps, TrainState, call_arguments
 from demur.training.sizes.defaults import loss_flops, may_need_several, shapes_for
-from demur.training.sizes.shapes import CostModel, ShapePlan
+from demur.training.sizes.resources import Resources
 
-
-@dataclass(frozen=True, eq=False)
-class Users:
-    """Batches of people: `ids[i]` owns example i, and brings `examples` to a batch."""
-
-    ids: ArrayLike
-    examples: int = 1
-
-    def __post_init__(self) -> None:
-        validate.count(examples=self.examples)
-        object.__setattr__(self, "ids", _owners(self.ids))
-
-    @property
-    def count(self) -> int:
-        """How many people there are."""
-        return len(np.unique(self.ids))
-
-
-def _owners(ids: ArrayLike) -> NDArray[Any]:
-    """Names as an array. A missing one (None, NaN) would be taken for a person."""
-    # Through objects: an array of strings would have made "nan" of a missing one.
-    given = ids if isinstance(ids, np.ndarray) else np.array(ids, dtype=object)
-    if given.dtype.kind == "O":
-        kinds = (str, bytes, int, np.integer)
-        wrong = [name for name in given.ravel() if not isinstance(name, kinds)]
-        found = np.array(given.tolist())
-    else:
-        found = given
-        wrong = [] if given.dtype.kind in "iuSUT" or not given.size else [given.flat[0]]
-    if wrong:
-        kind = type(wrong[0]).__name__
-        raise TypeError(f"ids must be whole numbers or strings; got {kind}")
-    return found
+_DEFAULT_RESOURCES = Resources()
+_DEFAULT_REPORTING = Reporting()
 
 
 @dataclass(frozen=True)
@@ -89,13 +56,48 @@ class Trained(Release[PyTree]):
     """The parameters of a finished run, and the entry that paid.
 
     `average` is their moving average, if one was asked for (post-processing: it costs
-    nothing). `waste` is the share of computed rows that were padding; it tells about
+    nothing). `waste` is the share of computed rows that were padding; it follows from
     the sampled batches, so it is exact, not private.
     """
 
     average: PyTree | None
     steps: int
     waste: Exact[float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Examples:
+    """The rows of a run, and the units that batches are formed of: rows, or users."""
+
+    rows: Data
+    ids: ArrayLike | None = None
+    per_user: int = 1
+
+    @classmethod
+    def of(cls, data: Any) -> _Examples:
+        if isinstance(data, UserData):
+            return cls(data.data, data.ids, data.examples)
+        return cls(as_data(data))
+
+    @property
+    def count(self) -> int:
+        """How many rows or users there are."""
+        return len(self.rows) if self.ids is None else len(np.unique(self.ids))
+
+    def structs(self, size: int, sharding: Any = None) -> Any:
+        """Shapes and dtypes of a batch of `size` rows or users."""
+        width = () if self.ids is None else (self.per_user,)
+        return self.rows.structs((size, *width), sharding)
+
+    def batches(
+        self, plan: DPExecutionPlan, key: NoiseKey, start: int
+    ) -> Iterator[NDArray[Any]]:
+        """The plan's batches from step `start` on."""
+        selection = plan.batch_selection_strategy
+        if self.ids is None:
+            return selection.batch_iterator(len(self.rows), key, start=start)
+        users = UserSelectionStrategy(selection, self.per_user)
+        return users.batch_iterator(self.ids, key, start=start)
 
 
 def fit(
@@ -108,141 +110,119 @@ def fit(
     ledger: Ledger | None = None,
     label: str = "DP training",
     delta: float | None = None,
-    minibatch_size: int | None = None,
-    microbatch_size: int | None = None,
-    shapes: ShapePlan | CostModel | None = None,
-    callback: Callable[[StepReport], Any] | None = None,
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     average: float | None = None,
-    users: Users | None = None,
-    mesh: Mesh | None = None,
-    progress: bool | None = None,
-    exact_metrics: bool = False,
-    check_mixing: bool = True,
+    resources: Resources = _DEFAULT_RESOURCES,
+    reporting: Reporting = _DEFAULT_REPORTING,
     source: Source | None = None,
 ) -> Trained:
     """Train `params` on `data` by `plan`, charge the ledger, and release the result.
 
     - `loss_fn(params, batch)` is the loss of a batch, a mean or sum over its examples;
       None takes the loss of the plan's own gradient. `batch` has the structure of
-      `data`: arrays, memory maps, an Arrow table, or a file (`as_data`).
-    - `minibatch_size` is the most rows on the device at once; a global batch that
-      exceeds it is processed in several goes and gets one draw of noise.
-      `microbatch_size` splits further, inside the program. `shapes` is a `ShapePlan`,
-      or what things cost on this machine; by default the sizes follow from the law of
-      the batch size and usual costs.
+      `data`: arrays, memory maps, an Arrow table, a file (`as_data`), or any of these
+      grouped by user (`UserData`); the plan then protects a user.
     - `ledger` pays. None: a ledger in memory, at `delta` (the plan's, if it has one).
-    - `callback(report)` is called after every step; if it returns True, the run ends
-      there (what was reserved stays spent).
     - `checkpoint` (a folder, or a `Checkpoint`) makes the run resumable; it needs a
-      ledger that lasts.
+      ledger on disk or on a server.
     - `average` keeps a moving average of the parameters with this decay.
-    - `users` forms batches of people; the plan then protects one of them.
-    - `mesh` spreads batches and noise over its devices. If it spans several processes
-      (`distributed.start`), all of them call `fit` alike, and process 0 alone is given
-      the `ledger`.
-    - `check_mixing=False` skips the check that examples do not mix in the loss.
+    - `resources`: sizes of what is computed at once, and devices (`Resources`).
+    - `reporting`: callback, progress bar, exact metrics (`Reporting`).
+    - `source` is where the noise comes from: the operating system, or, in tests, a
+      `Seeded` source.
     """
+    mesh = resources.mesh
     group, placement = Processes(mesh), Placement(mesh)
     with ExitStack() as stack:
         stack.enter_context(group.interruptible())
         with group.stage():
-            rows = as_data(data)
-            clipped = _gradient(plan, loss_fn, microbatch_size, exact_metrics)
-            _check(plan, params, rows, average, users)
+            examples = _Examples.of(data)
+            clipped = _gradient(plan, loss_fn, resources, reporting)
+            _check(plan, params, examples, average)
             selection = plan.batch_selection_strategy
-            people = len(rows) if users is None else users.count
-            width = () if users is None else (users.examples,)
-            physical = shapes_for(
+            micro = clipped.arguments["microbatch_size"]
+            shapes = shapes_for(
                 selection,
-                people,
-                asked=shapes,
-                flops=lambda: _flops(clipped, params, rows, width),
-                minibatch_size=minibatch_size,
-                microbatch_size=clipped.arguments["microbatch_size"],
-                mesh=mesh,
+                examples.count,
+                replace(resources, microbatch_size=micro),
+                flops=lambda: _flops(clipped, params, examples),
             )
-            paying = _paying(group, plan, ledger, delta)
+            paying_ledger, read_at = _paying_ledger(group, plan, ledger, delta)
             steps = Steps(
                 clipped,
                 plan.noise_addition_transform,
                 optimizer,
                 average=average,
-                exact=exact_metrics,
+                exact=reporting.exact_metrics,
                 placement=placement,
             )
             stack.callback(steps.close)
             state = steps.init(params)
 
             def batch(size: int) -> Any:
-                return rows.structs((size, *width), placement.rows)
+                return examples.structs(size, placement.row_sharding)
 
-            several = may_need_several(selection, people, physical)
-            steps.prepare(state, physical, batch, several=several)
-            if check_mixing:
-                steps.compile()  # behind the check, which takes its time as well
-                _check_mixing(clipped, params, rows, width)
-            kept = as_checkpoint(checkpoint)
-            if kept is not None:
-                _check_keepable(state)
-            given: dict[str, object] = {}
-            if kept is not None or group.count > 1:
-                given = {
-                    "data": rows.told() if kept is None else rows.digest(),
+            several = may_need_several(selection, examples.count, shapes)
+            steps.prepare(state, shapes, batch, several=several)
+            if resources.check_loss:
+                steps.compile()  # in the background of the check, which takes a while
+                _check_loss(clipped, params, examples)
+            stored = as_checkpoint(checkpoint)
+            if stored is not None:
+                _check_storable(state)
+            inputs: dict[str, object] = {}
+            if stored is not None or group.count > 1:
+                rows, ids = examples.rows, examples.ids
+                inputs = {
+                    "data": rows.structure() if stored is None else rows.digest(),
                     "first parameters": charges.tree_digest(params),
                     "plan": plan.fingerprint,
-                    "batch sizes": physical.sizes,
-                    "users": None if users is None else charges.tree_digest(users.ids),
-                    "program": steps.text(state, batch(physical.sizes[0])),
+                    "batch sizes": shapes.sizes,
+                    "users": None if ids is None else charges.tree_digest(ids),
+                    "program": steps.digest(state, batch(shapes.sizes[0])),
                 }
                 if mesh is not None:  # the rounding of sums follows it
-                    given["mesh"] = placement.told()
-        group.same(given | {"checkpoint": None if kept is None else kept.every})
-        run = stack.enter_context(
-            Custody(
-                group,
-                plan,
-                paying,
-                label=label,
-                state=state,
-                checkpoint=kept,
-                digest=None if kept is None else digest_of_parts(*given.values()),
-                source=source,
-            )
-        )
+                    inputs["mesh"] = placement.digest()
+        every = None if stored is None else stored.every
+        group.check_same(inputs | {"checkpoint": every})
+        digest = None if stored is None else digest_of_parts(*inputs.values())
+        terms = PaymentTerms(paying_ledger, read_at, label, digest, source)
+        run = stack.enter_context(PaidRun(group, plan, terms, state, stored))
         steps.compile()
         state, start = run.resumed(state, placement)
-        shown = bar(plan.iterations, start, progress if group.first else False)
-        loop = Loop(plan, steps, run, callback, stack.enter_context(shown))
-        feed = Feed(
-            _batches(plan, rows, users, run.key, start),
-            rows if placement.rows is None else Share(rows, placement.rows),
+        shown = reporting.progress if group.first else False
+        progress = stack.enter_context(progress_bar(plan.iterations, start, shown))
+        loop = TrainingLoop(plan, steps, run, reporting.callback, progress)
+        sharding = placement.row_sharding
+        prefetcher = Prefetcher(
+            examples.batches(plan, run.key, start),
+            examples.rows if sharding is None else ShardedData(examples.rows, sharding),
             start=start,
-            shapes=physical,
+            shapes=shapes,
             place=jax.device_put if mesh is None else lambda rows: rows,
             pay=run.pay,
         )
-        inputs = iter(stack.enter_context(feed))
+        step_inputs = iter(stack.enter_context(prefetcher))
         with group.stage():
             if group.count > 1:
                 steps.wait()  # a process that fails inside a step leaves the others
-            now = next(inputs, None)
+            now = next(step_inputs, None)
         while now is not None:
-            with group.in_touch():
+            with group.collective():
                 state, value = loop.step(state, now)
             done = now.step + 1
-            with group.stage() as meeting:
-                meeting.stop = loop.tell(state, now, value) and group.first
-                if not (meeting.stop or run.due(done)):
-                    now = next(inputs, None)
+            with group.stage() as stage:
+                stage.stop = loop.report(state, now, value) and group.first
+                if not (stage.stop or run.due(done)):
+                    now = next(step_inputs, None)
             if run.due(done):
                 run.save(done, state)
-            if meeting.stop:
+            if stage.stop:
                 break
             if run.due(done):
                 # Only now: a batch that fails must not cost what is due before it.
                 with group.stage():
-                    now = next(inputs, None)
+                    now = next(step_inputs, None)
         run.commit(state)
     return Trained(
         value=state.params,
@@ -256,16 +236,16 @@ def fit(
 def _gradient(
     plan: DPExecutionPlan,
     loss_fn: Callable[..., Any] | None,
-    microbatch_size: int | None,
-    exact: bool,
+    resources: Resources,
+    reporting: Reporting,
 ) -> ClippedGrad:
     clipped = plan.gradient(loss_fn)
     changes: dict[str, Any] = {}
     if loss_fn is not None and clipped.arguments["fun"] is not loss_fn:
         changes["fun"] = loss_fn
-    if microbatch_size is not None:
-        changes["microbatch_size"] = microbatch_size
-    if exact:
+    if resources.microbatch_size is not None:
+        changes["microbatch_size"] = resources.microbatch_size
+    if reporting.exact_metrics:
         changes["return_values"] = True
     clipped = clipped.with_(**changes) if changes else clipped
     if clipped.l2_norm_bound > plan.l2_norm_bound:
@@ -277,32 +257,24 @@ def _gradient(
 
 
 def _check(
-    plan: DPExecutionPlan,
-    params: PyTree,
-    rows: Data,
-    average: float | None,
-    users: Users | None,
+    plan: DPExecutionPlan, params: PyTree, examples: _Examples, average: float | None
 ) -> None:
     for leaf in jax.tree.leaves(params):
         if not np.isfinite(np.asarray(leaf)).all():
             raise ValueError("params must be finite. Nothing was spent.")
     if average is not None and not 0.0 < average < 1.0:
-        raise ValueError(f"average must be between 0 and 1; got {average!r}")
-    if users is not None and np.shape(users.ids) != (len(rows),):
         raise ValueError(
-            f"users must name the owner of each of {len(rows)} examples; got shape"
-            f" {np.shape(users.ids)}"
+            f"average must be between 0 and 1; got {average!r}. Nothing was spent."
         )
-    found = len(rows) if users is None else users.count
-    if plan.num_examples is not None and plan.num_examples != found:
+    if plan.num_examples is not None and plan.num_examples != examples.count:
         raise ValueError(
             f"the plan was made for num_examples={plan.num_examples}; the data has"
-            f" {found}. Its price rests on that number. Nothing was spent."
+            f" {examples.count}. Its price rests on that number. Nothing was spent."
         )
 
 
-def _check_keepable(state: TrainState) -> None:
-    """Refuse, unpaid, what a checkpoint could not hold."""
+def _check_storable(state: TrainState) -> None:
+    """Refuse, unpaid, a state that a checkpoint could not hold."""
     for leaf in jax.tree.leaves(state):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise TypeError(
@@ -311,62 +283,50 @@ def _check_keepable(state: TrainState) -> None:
             )
 
 
-def _check_mixing(
-    clipped: ClippedGrad, params: PyTree, rows: Data, width: tuple[int, ...]
-) -> None:
-    said = clipped.arguments
-    # Without the batch axis a loss sees one example and has nothing to mix; with a key
-    # it is random, and two calls differ anyway.
-    if not said["keep_batch_dim"] or said["prng_argnum"] is not None:
+def _takes_batches(clipped: ClippedGrad) -> bool:
+    """Whether the loss takes a batch, and the same batch has the same loss again.
+
+    Without the batch axis a loss sees one example alone; with a key it is random.
+    """
+    options = clipped.arguments
+    return options["keep_batch_dim"] and options["prng_argnum"] is None
+
+
+def _check_loss(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> None:
+    if not _takes_batches(clipped):
         return
-    batch = rows.structs((2, *width))
-    arguments = call_arguments(clipped, params, batch, None)[1:]
-    check_examples_do_not_mix(
-        said["fun"], params, tuple(arguments), has_aux=said["has_aux"]
+    arguments = call_arguments(clipped, params, examples.structs(2), None)[1:]
+    options = clipped.arguments
+    check_separable(
+        options["fun"], params, tuple(arguments), has_aux=options["has_aux"]
     )
 
 
-def _flops(
-    clipped: ClippedGrad, params: PyTree, rows: Data, width: tuple[int, ...]
-) -> float | None:
-    said = clipped.arguments
-    if not said["keep_batch_dim"] or said["prng_argnum"] is not None:
+def _flops(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> float | None:
+    if not _takes_batches(clipped):
         return None
+    options = clipped.arguments
 
     def value(*arguments: Any) -> Any:
-        found = said["fun"](*arguments)
-        return found[0] if said["has_aux"] else found
+        result = options["fun"](*arguments)
+        return result[0] if options["has_aux"] else result
 
-    batch = rows.structs((1, *width))
-    return loss_flops(value, *call_arguments(clipped, params, batch, None))
+    structs = examples.structs(1)
+    return loss_flops(value, *call_arguments(clipped, params, structs, None))
 
 
-def _paying(
+def _paying_ledger(
     group: Processes,
     plan: DPExecutionPlan,
     ledger: Ledger | None,
     delta: float | None,
-) -> tuple[Ledger, float] | None:
+) -> tuple[Ledger, float] | tuple[None, None]:
     """The ledger and the delta it is read at, in the process that holds it."""
     if group.first:
         return charges.ledger_for(plan, ledger, delta)
     if ledger is not None:
         raise TypeError(
-            "only process 0 holds the ledger: pass ledger=None in the others. Nothing"
-            " was spent."
+            "ledger must be None in every process but process 0, which holds it."
+            " Nothing was spent."
         )
-    return None
-
-
-def _batches(
-    plan: DPExecutionPlan,
-    rows: Data,
-    users: Users | None,
-    key: NoiseKey,
-    start: int,
-) -> Iterator[NDArray[Any]]:
-    chosen = plan.batch_selection_strategy
-    if users is None:
-        return chosen.batch_iterator(len(rows), key, start=start)
-    people = UserSelectionStrategy(chosen, users.examples)
-    return people.batch_iterator(users.ids, key, start=start)
+    return None, None

@@ -1,1 +1,1 @@
-"""Physical batch sizes, chosen from public numbers before anything is sampled."""
+"""Physical batch sizes and other resources, from public numbers alone."""

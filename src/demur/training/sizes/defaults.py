@@ -1,4 +1,4 @@
-"""Physical batch sizes of a run when its user does not name them."""
+"""Default physical batch sizes of a run, from public numbers alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from demur.core import validate
 from demur.training.batches.selection import (
@@ -18,56 +17,61 @@ from demur.training.batches.selection import (
     FixedBatchSampling,
     PartitionType,
 )
-from demur.training.sizes.shapes import CostModel, ShapePlan, plan_shapes, size_law
+from demur.training.sizes.resources import Resources
+from demur.training.sizes.shapes import ShapePlan, plan_shapes
+from demur.training.sizes.step_costs import CostModel, size_law
 
 # Round numbers. They decide how many sizes are worth compiling (one to three, for a few
 # hundred steps), and nothing about the result.
 _USUAL = CostModel(compile_s=2.0, per_example_s=5e-5, fixed_s=1e-3)
 _FLOPS = 2e10  # a second, of a small model on a CPU; small matrices are slow
 _ACCELERATED_EXAMPLE_S = 5e-6
-_MOST_ROWS = 8192  # on the device at once, when nobody says otherwise
+_MOST_ROWS = 8192  # on the device at once, by default
 
 
 def shapes_for(
     selection: BatchSelectionStrategy,
     num_examples: int,
+    resources: Resources,
     *,
-    asked: ShapePlan | CostModel | None,
     flops: Callable[[], float | None] | None = None,
-    minibatch_size: int | None,
-    microbatch_size: int | None,
-    mesh: Mesh | None,
 ) -> ShapePlan:
-    """The sizes to compile, from public numbers alone.
+    """The sizes to compile: those of `resources`, or the best ones for a machine.
 
     `flops()` is what the loss of one example takes, if it is known.
     """
+    given, mesh = resources.shapes, resources.mesh
+    minibatch_size = resources.minibatch_size
+    microbatch_size = resources.microbatch_size
     multiple = math.lcm(microbatch_size or 1, 1 if mesh is None else mesh.size)
-    if isinstance(asked, ShapePlan):
-        wrong = [size for size in asked.sizes if size % multiple]
+    if isinstance(given, ShapePlan):
+        wrong = [size for size in given.sizes if size % multiple]
         if wrong:
-            raise ValueError(f"shapes must be multiples of {multiple}; got {wrong}")
-        return asked
+            raise ValueError(
+                f"shapes must be multiples of {multiple} (microbatch and devices); got"
+                f" {wrong}. Nothing was spent."
+            )
+        return given
     if minibatch_size is not None:
         validate.count(minibatch_size=minibatch_size)
         if minibatch_size % multiple:
             raise ValueError(
                 f"minibatch_size must be a multiple of {multiple} (microbatch and"
-                f" devices); got {minibatch_size}"
+                f" devices); got {minibatch_size}. Nothing was spent."
             )
         return _one_size(minibatch_size, microbatch_size, selection.iterations)
     if isinstance(selection, FixedBatchSampling):
         size = -(-max(1, min(selection.batch_size, _MOST_ROWS)) // multiple) * multiple
         return _one_size(size, microbatch_size, selection.iterations)
-    cost = asked
+    cost = given
     if cost is None:
         known = None if flops is None else flops()
         cost = CostModel(**vars(_USUAL) | _rows_at_once(multiple) | _per_example(known))
-    like, people = _like_poisson(selection), max(1, num_examples)
-    top = -(-int(size_law(like, people).sizes[-1]) // multiple) * multiple
+    like, examples = _like_poisson(selection), max(1, num_examples)
+    top = -(-int(size_law(like, examples).sizes[-1]) // multiple) * multiple
     return plan_shapes(
         like,
-        people,
+        examples,
         cost,
         microbatch_sizes=[microbatch_size],
         multiple_of=multiple,
@@ -93,9 +97,9 @@ def _one_size(size: int, micro: int | None, iterations: int) -> ShapePlan:
 
 
 def loss_flops(loss: Callable[..., Any], *structs: Any) -> float | None:
-    """What XLA counts for one call; None where it does not (accelerators)."""
-    told = jax.jit(loss).lower(*structs).cost_analysis() or {}
-    return told.get("flops")
+    """Operations of one call as XLA counts them; None where it does not."""
+    costs = jax.jit(loss).lower(*structs).cost_analysis() or {}
+    return costs.get("flops")
 
 
 def _per_example(flops: float | None) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Physical batch sizes, chosen before anything is sampled.
+"""Shape plans: the physical batch sizes to compile, chosen before anything is sampled.
 
 A compiled program has one batch size; a Poisson batch has any. The law of its size is
-public (Binomial), so the sizes worth compiling follow from it and from what things
-cost, and nothing that is compiled, cached or timed beforehand depends on what is drawn.
+public (Binomial), so the sizes worth compiling follow from it and from the costs, and
+nothing that is compiled, cached or timed beforehand depends on what is drawn.
 
 Let program sizes be s_1 < ... < s_K. A batch of r examples is cut into as many full
 minibatches of s_K as come before its last 1 to s_K examples, which go to the smallest
@@ -36,9 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.core import validate
 from demur.training.batches.selection import BatchSelectionStrategy
-from demur.training.sizes.step_costs import CostModel as CostModel
-from demur.training.sizes.step_costs import SizeLaw as SizeLaw
-from demur.training.sizes.step_costs import size_law as size_law
+from demur.training.sizes.step_costs import CostModel, SizeLaw, size_law
 
 Array = NDArray[Any]
 _MOST_SIZES = 512
@@ -81,7 +79,7 @@ class ShapePlan:
         return sum(-(-inside // m) * m for _, inside in self.layout(real))
 
     def realised_waste(self, reals: ArrayLike) -> float:
-        """The share of padding over the batches of a run. Private: sizes are secret."""
+        """The share of padding over the batches of a run. Exact: sizes are secret."""
         counts = np.asarray(reals, dtype=np.int64).ravel()
         computed = sum(self.computed(int(real)) for real in counts)
         return 1.0 - float(counts.sum()) / computed if computed else 0.0
@@ -99,8 +97,8 @@ def plan_shapes(
 ) -> ShapePlan:
     """The program sizes and the microbatch with the least expected total time.
 
-    Everything it looks at is public: the strategy, the number of examples (or a bound
-    on it) and the costs. `multiple_of` restricts sizes (to the number of devices);
+    Its inputs are public: the strategy, the number of examples (or a bound on it) and
+    the costs. `multiple_of` restricts sizes (to the number of devices);
     `microbatch_sizes` restricts what is tried (None: no microbatches). Without
     `accumulate` the largest program holds any batch, or as much as memory does.
 
@@ -116,22 +114,22 @@ def plan_shapes(
     if most_programs is not None:
         validate.count(most_programs=most_programs)
     law = size_law(strategy, num_examples)
-    found: list[ShapePlan] = []
+    plans: list[ShapePlan] = []
     for micro in _microbatches(law, cost, microbatch_sizes, multiple_of):
         step = math.lcm(multiple_of, micro or 1)
         largest_sizes = _largest_sizes(law, cost, micro, step)
         for largest in largest_sizes if accumulate else largest_sizes[-1:]:
-            found.append(
+            plans.append(
                 _best(
                     law, cost, micro, step, largest, strategy.iterations, most_programs
                 )
             )
-    if not found:
+    if not plans:
         raise ValueError(
             f"no size is a multiple of {multiple_of} and fits in memory"
             f" ({cost.most_at_once} examples at once)"
         )
-    return min(found, key=lambda plan: plan.expected_seconds)
+    return min(plans, key=lambda plan: plan.expected_seconds)
 
 
 def _microbatches(
@@ -145,14 +143,14 @@ def _microbatches(
         powers = [multiple_of * 2**i for i in range(24) if multiple_of * 2**i <= top]
         asked = [None, *powers]
     fit = cost.most_at_once
-    kept: list[int | None] = []
+    fitting: list[int | None] = []
     for micro in asked:
         if micro is not None:
             validate.count(microbatch_size=micro)
             if micro % multiple_of or (fit is not None and micro > fit):
                 continue
-        kept.append(micro)
-    return kept
+        fitting.append(micro)
+    return fitting
 
 
 def _largest_sizes(
@@ -170,8 +168,8 @@ def _largest_sizes(
     tails = np.cumsum(law.probabilities[::-1])[::-1]
     rare = [law.sizes[np.searchsorted(-tails, -tail) - 1] for tail in _TAILS]
     tried = np.concatenate([np.geomspace(step, limit, _LARGEST_TRIED), rare])
-    found = {math.ceil(size / step) * step for size in tried} | {limit}
-    return sorted(size for size in found if step <= size <= limit)
+    rounded = {math.ceil(size / step) * step for size in tried} | {limit}
+    return sorted(size for size in rounded if step <= size <= limit)
 
 
 def _best(
@@ -222,7 +220,7 @@ def _best(
 def _intervals(
     weights: Array, cost: Array, compile_s: float, most: int | None
 ) -> tuple[list[int], float]:
-    """Which candidates to keep, the last among them, and the least total."""
+    """The candidates to compile, the last among them, and the least total cost."""
     count = len(weights)
     if cost[0] == cost[-1]:  # size costs nothing: one program does
         return [count - 1], compile_s + float(weights.sum() * cost[-1])

@@ -1,4 +1,4 @@
-"""What a step costs, and how large its batch is: both public."""
+"""Costs of a step on a machine, and the law of its batch size: both public."""
 
 from __future__ import annotations
 

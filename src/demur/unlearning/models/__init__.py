@@ -1,6 +1,6 @@
-"""Ways to learn and forget: what each does, and the theorem that covers it.
+"""The modes: models that learn and forget, each with the theorem that covers it.
 
-| mode | forgets by | keeps | promise |
+| mode | forgets by | keeps | guarantee |
 |---|---|---|---|
 | `ogd` | noise in the state | no data | Gaussian, shift G / (lambda (t + t0)) |
 | `ridge` | subtracting integers | sums of products | exact: epsilon 0 |
@@ -48,10 +48,10 @@ MODES: dict[str, type[Mode]] = {
 }
 
 
-def make_mode(name: str, dim: int, **config: Any) -> Mode:
+def make_mode(name: str, dimension: int, **config: Any) -> Mode:
     """An empty mode by name: "ogd", "ridge", "logistic" or "seed".
 
-    >>> make_mode("ogd", 3, lambda_=0.5).shift_bound() < 1.0
+    >>> make_mode("ogd", 3, lam=0.5).shift_bound() < 1.0
     True
     """
     if name not in MODES:
@@ -60,6 +60,6 @@ def make_mode(name: str, dim: int, **config: Any) -> Mode:
             f" {validate.shorten(name)}"
         )
     try:
-        return MODES[name](dim, **config)  # type: ignore[call-arg]
+        return MODES[name](dimension, **config)  # type: ignore[call-arg]
     except TypeError as error:
         raise TypeError(f"mode {name!r}: {error}") from error

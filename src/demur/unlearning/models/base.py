@@ -1,4 +1,4 @@
-"""What every mode of the unlearning engine must be able to do, and say of itself.
+"""`Mode`: the interface of a model that forgets, and the theorem that covers it.
 
 A mode is a model that learns one record at a time and forgets on request. Its promise
 compares two worlds:
@@ -9,14 +9,16 @@ compares two worlds:
 
 `shift_bound()` bounds how far apart the two worlds are at the moment of the deletion,
 before noise. Noise of deviation at least z times that bound, in both worlds, makes
-them as hard to tell apart as N(0, 1) and N(1/z, 1). Where the noise goes is the
-mode's affair (`publishes`):
+them as hard to tell apart as N(0, 1) and N(1/z, 1). Where the noise goes is declared
+by the mode (`publishes`):
 
     "state"    it enters the state and stays. Everything later is post-processing, and
                nothing secret is left: one deletion costs once, however often the
                model is read afterwards.
     "output"   it enters the published copy alone and the inner point stays secret.
-               Every further published copy (`publish`) costs once more.
+               Every further published copy (`publish`) costs once more. Noise is the
+               last step of a deletion: `delete` with silent noise and then
+               `publish(noise)` gives the same bits as `delete` with that noise.
 
 Noise is drawn by the caller, who pays for it first. Modes that are `exact` take none.
 """
@@ -49,7 +51,7 @@ NEVER_COVERED = (
 
 @dataclass(frozen=True)
 class Theorem:
-    """What a mode promises of a deletion, in words, and what it does not.
+    """What a mode guarantees of a deletion, in words, and what it does not.
 
     `composes` says over what costs add up, for each scope: under "subject" the worlds
     differ in one subject's records, under "joint" in all deleted ones.
@@ -67,7 +69,7 @@ class Theorem:
     )
 
     def composition(self, scope: Scope) -> Composition:
-        """What adds up under `scope`; an error if the theorem does not speak of it."""
+        """What adds up under `scope`; an error if the theorem does not cover it."""
         if scope not in self.scopes:
             known = ", ".join(self.scopes) or "none: it makes no promise"
             raise ValueError(f"theorem {self.id!r} has no scope {scope!r} ({known})")
@@ -82,7 +84,7 @@ class Mode(abc.ABC):
     needs_record: ClassVar[bool]  # delete needs (x, y)
     exact: ClassVar[bool]  # equal digests and no noise: epsilon 0
     publishes: ClassVar[Literal["state", "output"]]
-    dim: int
+    dimension: int
 
     @abc.abstractmethod
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
@@ -101,15 +103,15 @@ class Mode(abc.ABC):
         """Learn rows in order: `insert` in a loop, bit for bit, all rows or none."""
 
     def skip(self) -> None:  # noqa: B027 - most modes have no clock
-        """What the replay does in the tick of a record that it never saw."""
+        """The step of the replay in the tick of a record that it never saw."""
 
     @abc.abstractmethod
     def shift_bound(self, records: int = 1) -> float:
-        """How far a deletion of `records` records now would leave this from the replay.
+        """A bound on the distance to the replay after deleting `records` records now.
 
         The records are one subject's. A function of the configuration, the clock and
-        earlier grids, never of the data: noise that follows it tells nothing. 0.0 if
-        exact.
+        earlier grids, never of the data, so that noise sized by it reveals nothing.
+        0.0 if exact.
         """
 
     @abc.abstractmethod
@@ -124,22 +126,22 @@ class Mode(abc.ABC):
     ) -> None:
         """Forget a record, or `records` of one subject as rows x and vector y.
 
-        x and y may be None where `needs_record` is False. `noise` has `dim` entries,
-        of deviation at least z times `shift_bound(records)`; None for exact modes.
-        With `grid` (of the `Gaussian` that drew it), what is noised is first rounded to
-        multiples of it, so that the sum is exact and its bits tell nothing; that adds
-        grid sqrt(dim) to the shift. Nothing has changed if this raises.
+        x and y may be None where `needs_record` is False. `noise` is a vector of
+        deviation at least z times `shift_bound(records)`; None for exact modes. With
+        `grid` (of the `Gaussian` that drew it), what is noised is first rounded to
+        multiples of it, so that the sum is exact and its bits reveal nothing; that adds
+        grid sqrt(dimension) to the shift. Nothing has changed if this raises.
         """
 
     def forget_nothing(
         self, noise: Array | None = None, *, grid: float | None = None
     ) -> None:
-        """What the replay does where the other world deletes: the noise alone."""
+        """The step of the replay where the other world deletes: the noise alone."""
         self.publish(noise, grid=grid)
 
     @abc.abstractmethod
     def published(self) -> Array:
-        """A copy of what may leave: the weights, noise included."""
+        """A copy of the parameters that may be released, noise included."""
 
     def publish(self, noise: Array | None = None, *, grid: float | None = None) -> None:
         """Renew the published copy, with noise; a mode with "output" pays for each.
@@ -158,7 +160,10 @@ class Mode(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Go on from a `state()` of the same configuration."""
+        """Go on from a `state()` of the same configuration.
+
+        Nothing is left of the state before, in work space either.
+        """
 
     @abc.abstractmethod
     def config(self) -> dict[str, Any]:
@@ -166,22 +171,28 @@ class Mode(abc.ABC):
 
     def fresh(self) -> Self:
         """The same configuration, nothing learned."""
-        return type(self)(self.dim, **self.config())  # type: ignore[call-arg]
+        return type(self)(self.dimension, **self.config())  # type: ignore[call-arg]
+
+    def copy(self) -> Self:
+        """Another model in the same state."""
+        twin = self.fresh()
+        twin.restore(self.state())
+        return twin
 
     def digest(self) -> str:
         """SHA-256 of mode, configuration and state; equal states, equal digests."""
-        return digest_of(self.name, self.dim, self.config(), self.state())
+        return digest_of(self.name, self.dimension, self.config(), self.state())
 
 
 def digest_of(
     name: str,
-    dim: int,
+    dimension: int,
     config: Mapping[str, Any],
     state: Mapping[str, np.ndarray[Any, Any]],
 ) -> str:
     """SHA-256 of a canonical encoding: names sorted, numbers little-endian."""
-    tip = json.dumps([name, dim, dict(config)], sort_keys=True)
-    digest = hashlib.sha256(f"demur mode\x00{tip}".encode())
+    header = json.dumps([name, dimension, dict(config)], sort_keys=True)
+    digest = hashlib.sha256(f"demur mode\x00{header}".encode())
     for key in sorted(state):
         array = np.asarray(state[key])
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))

@@ -1,8 +1,8 @@
-"""Records as the modes take them: checked, and inside the declared bound.
+"""Input checks of the modes: finite rows, clipped to the declared bound.
 
 Clipping leaves a row alone whose norm is at most norm_bound (1 + 1e-12). So a row
-that was clipped once is never touched again, and a record that is handed in for its
-deletion becomes the very same numbers as when it was learned. The sensitivities use
+that was clipped once is never changed again, and a record that is handed in for its
+deletion becomes the same numbers as when it was learned. The sensitivities use
 `longest`, which has room for that and for the rounding of the norm itself.
 """
 
@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from demur.core import recording, validate
 from demur.core.bounds import real_array
 from demur.core.rounding import up
-from demur.unlearning.models import kernels
 from demur.unlearning.models.base import Array
+from demur.unlearning.models.kernels import rows as kernels
 
 LOOSE = 1.0 + 1e-12
 FLOAT64 = np.dtype(np.float64)  # one object, so `is` tells the common case fast
@@ -34,16 +34,16 @@ def check_norm_bound(norm_bound: float) -> None:
         )
 
 
-def longest(norm_bound: float, dim: int) -> float:
-    """What no clipped row exceeds, all rounding in (`kernels._dot` has its error)."""
-    return up(norm_bound * (LOOSE + (dim / 4.0 + 8.0) * 2.0**-53), 2)
+def longest(norm_bound: float, dimension: int) -> float:
+    """A bound on the norm of clipped rows, with the error of `kernels.rows._dot`."""
+    return up(norm_bound * (LOOSE + (dimension / 4.0 + 8.0) * 2.0**-53), 2)
 
 
-def vector(x: ArrayLike, dim: int, what: str = "x") -> Array:
-    """A finite float64 vector of `dim` entries, or a clear error."""
+def vector(x: ArrayLike, dimension: int, what: str = "x") -> Array:
+    """A finite float64 vector of `dimension` entries, or a clear error."""
     row = _array(what, x, "a vector")
-    if row.shape != (dim,):
-        raise ValueError(f"{what} must have shape ({dim},); got {row.shape}")
+    if row.shape != (dimension,):
+        raise ValueError(f"{what} must have shape ({dimension},); got {row.shape}")
     if not np.isfinite(row).all():
         raise ValueError(f"{what} must be finite; it holds NaN or infinity")
     return row
@@ -84,12 +84,14 @@ def label(y: object) -> float:
     raise ValueError("y must be a class, 0 or 1 (or -1 or 1); got another number")
 
 
-def rows(X: ArrayLike, Y: ArrayLike, dim: int) -> tuple[Array, Array]:
+def rows(X: ArrayLike, Y: ArrayLike, dimension: int) -> tuple[Array, Array]:
     """Finite rows and as many finite targets, or a clear error that names the row."""
     matrix = _array("X", X, "a matrix")
     targets = _array("Y", Y, "a vector")
-    if matrix.ndim != 2 or matrix.shape[1] != dim:
-        raise ValueError(f"X must have shape (records, {dim}); got {matrix.shape}")
+    if matrix.ndim != 2 or matrix.shape[1] != dimension:
+        raise ValueError(
+            f"X must have shape (records, {dimension}); got {matrix.shape}"
+        )
     if targets.shape != (len(matrix),):
         raise ValueError(
             f"Y must hold one target for each of {len(matrix)} rows; got shape"
@@ -105,20 +107,22 @@ def rows(X: ArrayLike, Y: ArrayLike, dim: int) -> tuple[Array, Array]:
 
 
 def with_noise(
-    value: Array, noise: Array | None, grid: float | None, dim: int
+    value: Array, noise: Array | None, grid: float | None, dimension: int
 ) -> Array:
     """`value`, rounded to the grid if there is one, plus the noise."""
     tape = recording.active()
     if tape is None:
-        return sum_with(value, noise, grid, dim)
-    return tape.added(value, noise, lambda: sum_with(value, noise, grid, dim))
+        return sum_with(value, noise, grid, dimension)
+    return tape.added(value, noise, lambda: sum_with(value, noise, grid, dimension))
 
 
-def sum_with(value: Array, noise: Array | None, grid: float | None, dim: int) -> Array:
+def sum_with(
+    value: Array, noise: Array | None, grid: float | None, dimension: int
+) -> Array:
     """`with_noise` for a trial whose sum is thrown away: nothing is released."""
     if noise is None:
         raise ValueError("this mode's deletions need noise; nothing has changed")
-    drawn = vector(noise, dim, "noise")
+    drawn = vector(noise, dimension, "noise")
     if grid is None:
         noised: Array = value + drawn
         return noised

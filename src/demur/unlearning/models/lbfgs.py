@@ -1,8 +1,8 @@
 """Limited-memory BFGS: the two-loop recursion, and the spectrum of what it stores.
 
-The stored pairs *are* data: for squared loss y = (x . s) x, so that the feature vectors
-of the last records lie here up to scale. The seed mode keeps them as the seed does, and
-that is one reason why it has no guarantee.
+The stored pairs *are* data: for squared loss y = (x . s) x, so that they hold the
+feature vectors of the last records up to scale. The seed mode keeps them as the seed
+does, and that is one reason why it has no guarantee.
 """
 
 from __future__ import annotations

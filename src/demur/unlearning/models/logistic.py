@@ -25,7 +25,7 @@ grows by |x|^2 with each insertion in between; deletions only lower the true val
 **The promise.** A deletion is refused unless r' / Lambda <= `tolerance`. The replay
 without the record obeys the same rule and has the same minimiser, so the two inner
 points are at most Delta = 2 tolerance apart (tolerance, against an exact refit). Delta
-is a declared constant: noise that followed r itself would tell of the data.
+is a declared constant: noise sized by r itself would depend on the data.
 Published is w + N(0, sigma^2 I), the inner point never. The next published copy has an
 inner point of its own, so costs add up over *publications*, for one subject too; the
 inner points do not depend on the noise, so k copies are one Gaussian mechanism of
@@ -61,7 +61,6 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.rounding import up
 from demur.unlearning.errors import CertificateExceeded
-from demur.unlearning.models import kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.models.inputs import (
     FLOAT64,
@@ -74,10 +73,12 @@ from demur.unlearning.models.inputs import (
     vector,
     with_noise,
 )
+from demur.unlearning.models.kernels import newton as kernels
+from demur.unlearning.models.kernels import rows as row_kernels
 from demur.unlearning.models.newton_fit import Batch, Minimum
 
 _U = 2.0**-53
-# scalars: see kernels.newton_event
+# scalars: see kernels.newton.event
 _RECORDS, _RESIDUAL, _TOP, _DRIFT, _SINCE, _APART, _EVENTS = range(7)
 
 
@@ -106,9 +107,9 @@ class Logistic(Mode):
     theorem = Theorem(
         id="newton-residual",
         statement=(
-            "A copy published after the deletion is as hard to tell from one of a"
-            " model that never learned the record as two Gaussians that lie"
-            " shift / sigma apart; each published copy costs that once."
+            "A copy published after the deletion can be told apart from one of a model"
+            " that never learned the record no better than two Gaussians whose means"
+            " are shift / sigma apart; each published copy costs that once."
         ),
         scopes=("subject", "joint"),
         not_covered=(
@@ -121,13 +122,13 @@ class Logistic(Mode):
 
     def __init__(
         self,
-        dim: int,
+        dimension: int,
         *,
         norm_bound: float = 1.0,
         Lambda: float = 1.0,
         tolerance: float = 1e-3,
     ) -> None:
-        validate.count(dim=dim)
+        validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
         validate.positive(Lambda=Lambda, tolerance=tolerance)
         if not tolerance * norm_bound < 1e200:  # scores stay finite, noise included
@@ -137,14 +138,14 @@ class Logistic(Mode):
                 "Lambda must be at least 1e-9 norm_bound^2, or Newton steps drown in"
                 f" rounding; got Lambda={Lambda!r}, norm_bound={norm_bound!r}"
             )
-        self.dim, self.norm_bound = int(dim), float(norm_bound)
+        self.dimension, self.norm_bound = int(dimension), float(norm_bound)
         self.Lambda, self.tolerance = float(Lambda), float(tolerance)
         # |x| may exceed the bound by 1e-12 of it; the recursion uses the looser one.
-        self._bound = longest(self.norm_bound, self.dim)
+        self._bound = longest(self.norm_bound, self.dimension)
         most = self.Lambda * self.tolerance * (1.0 - 1e-12)
         self._constants = np.array([self.norm_bound, self.Lambda, most, self._bound])
-        self._matrices = np.zeros((3, self.dim, self.dim))
-        self._vectors = np.zeros((6, self.dim))
+        self._matrices = np.zeros((3, self.dimension, self.dimension))
+        self._vectors = np.zeros((6, self.dimension))
         self._scalars = np.zeros(7)
         self._clear()
 
@@ -161,34 +162,35 @@ class Logistic(Mode):
         return int(self._scalars[_RECORDS])
 
     def certificate(self) -> float:
-        """An upper bound on the distance of the inner point to the minimiser. Secret:
-        it follows the data.
+        """An upper bound on the distance of the inner point to the minimiser.
+
+        It depends on the data and must stay secret.
         """
         return up(float(self._scalars[_RESIDUAL]) / self.Lambda, 2)
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it will be learned; y as 0 or 1."""
-        return clipped(vector(x, self.dim), self.norm_bound), label(y)
+        return clipped(vector(x, self.dimension), self.norm_bound), label(y)
 
     def predict(self, x: ArrayLike) -> float:
         """Probability of class 1, from the published copy."""
-        row = clipped(vector(x, self.dim), self.norm_bound)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
         w = self._vectors[2 if self._scalars[_APART] else 0]
-        return float(kernels.predict(w, row, self.norm_bound, kernels.LOGISTIC))
+        return float(row_kernels.predict(w, row, self.norm_bound, row_kernels.LOGISTIC))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One Newton step; the prediction from before."""
         if (
             type(x) is not np.ndarray
             or x.dtype is not FLOAT64
-            or x.shape != (self.dim,)
+            or x.shape != (self.dimension,)
             or not isinstance(y, float)
         ):
             x, y = self.check(x, y)
         predicted = self._event(x, y, 1.0)
         if predicted != predicted:
             predicted = self._event(*self.check(x, y), 1.0)
-        if kernels.newton_due(self._scalars):
+        if kernels.measurement_due(self._scalars):
             self._measure_top()
         return predicted
 
@@ -198,7 +200,7 @@ class Logistic(Mode):
         out = np.empty(len(matrix))
         at = 0
         while at < len(matrix):
-            at += kernels.newton_run(
+            at += kernels.run(
                 self._matrices,
                 self._vectors,
                 self._scalars,
@@ -207,12 +209,12 @@ class Logistic(Mode):
                 self._constants,
                 out[at:],
             )
-            if kernels.newton_due(self._scalars):
+            if kernels.measurement_due(self._scalars):
                 self._measure_top()
         return out
 
     def _event(self, x: Array, y: float, sign: float) -> float:
-        return kernels.newton_event(
+        return kernels.event(
             self._matrices,
             self._vectors,
             self._scalars,
@@ -223,19 +225,19 @@ class Logistic(Mode):
         )
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
-        matrix, targets = rows(X, Y, self.dim)
-        if kernels.usable(matrix, targets, True) < len(matrix):
+        matrix, targets = rows(X, Y, self.dimension)
+        if row_kernels.usable(matrix, targets, True) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
         return matrix, targets
 
     def _measure_top(self) -> None:
-        """The Gram's top eigenvalue, rounded up, if that is lower than what we have."""
+        """Lower the bound on the top eigenvalue to that of the Gram matrix."""
         gram = self._matrices[2]
         top = float(np.linalg.eigvalsh(gram)[-1])
         # Eigenvalues move by at most the norm of the Gram's rounding errors.
-        events = float(self._scalars[_EVENTS]) + self.dim + 16.0
+        events = float(self._scalars[_EVENTS]) + self.dimension + 16.0
         loose = 4.0 * _U * (events * self._bound) ** 2
         self._scalars[_TOP] = min(self._scalars[_TOP], top * (1.0 + 1e-9) + loose)
         self._scalars[_SINCE] = 0.0
@@ -278,15 +280,16 @@ class Logistic(Mode):
 
     def _batch(self, X: ArrayLike, Y: ArrayLike) -> Batch:
         matrix, targets = self._rows(X, Y)
-        matrix = kernels.clip_rows(matrix, self.norm_bound)
+        matrix = row_kernels.clip_rows(matrix, self.norm_bound)
         return Batch(matrix, np.maximum(targets, 0.0), self.Lambda, self._bound)
 
-    def _take(self, found: Minimum, records: int) -> None:
+    def _take(self, minimum: Minimum, records: int) -> None:
         """Begin again from a minimum: point, anchor and sums are new."""
-        self._matrices[:] = found.H, found.P, found.gram
-        self._vectors[:2] = found.w
+        self._matrices[:] = minimum.H, minimum.P, minimum.gram
+        self._vectors[:2] = minimum.w
         self._scalars[_RECORDS] = self._scalars[_EVENTS] = records
-        self._scalars[_RESIDUAL], self._scalars[_DRIFT] = found.residual, found.drift
+        self._scalars[_RESIDUAL] = minimum.residual
+        self._scalars[_DRIFT] = minimum.drift
         self._scalars[_TOP] = math.inf
         self._measure_top()
 
@@ -319,7 +322,7 @@ class Logistic(Mode):
             )
         # Refused before anything changes; a step is at most B / Lambda long.
         reach = np.abs(self._vectors[0]) + 2.0 * records * self._bound / self.Lambda
-        sum_with(reach, noise, grid, self.dim)
+        sum_with(reach, noise, grid, self.dimension)
         before = self._copy() if records > 1 else None
         for row, target in zip(matrix, targets, strict=True):
             certified = self._event(row, target, -1.0) != -1.0
@@ -344,7 +347,7 @@ class Logistic(Mode):
         """A new published copy: the inner point with noise."""
         if not self._scalars[_RESIDUAL] <= self._constants[2]:
             self._refuse()
-        copy = with_noise(self._vectors[0], noise, grid, self.dim)
+        copy = with_noise(self._vectors[0], noise, grid, self.dimension)
         self._vectors[2] = copy
         self._scalars[_APART] = 1.0
 
@@ -367,18 +370,19 @@ class Logistic(Mode):
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
-        square = (self.dim, self.dim)
+        square = (self.dimension, self.dimension)
         matrices = [
             np.asarray(state[key], dtype=np.float64) for key in ("H", "P", "gram")
         ]
         vectors = [
-            vector(state[key], self.dim, f"the state's {key}")
+            vector(state[key], self.dimension, f"the state's {key}")
             for key in ("w", "anchor", "published")
         ]
         scalars = vector(state["scalars"], 7, "the state's scalars")
         if any(m.shape != square or not np.isfinite(m).all() for m in matrices):
             raise ValueError("this is not a state of a logistic mode of this size")
         self._matrices[:], self._vectors[:3] = matrices, vectors
+        self._vectors[3:] = 0.0  # work space that may hold a record
         self._scalars[:] = scalars
 
     def config(self) -> dict[str, Any]:

@@ -76,7 +76,6 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.rounding import up
-from demur.unlearning.models import kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.models.inputs import (
     FLOAT64,
@@ -89,6 +88,8 @@ from demur.unlearning.models.inputs import (
     vector,
     with_noise,
 )
+from demur.unlearning.models.kernels import ogd as kernels
+from demur.unlearning.models.kernels import rows as row_kernels
 
 _U = 2.0**-53
 _MOST_TICKS = 2**50  # the clock is a float64
@@ -97,12 +98,12 @@ _MOST_TICKS = 2**50  # the clock is a float64
 class OGD(Mode):
     """Strongly convex online gradient descent; a deletion is noise alone.
 
-    Larger `lambda_` forgets faster (Delta = G / (lambda (t + t0))) and fits less.
+    Larger `lam` forgets faster (Delta = G / (lambda (t + t0))) and fits less.
     `radius` defaults to G / lambda, which no step leaves. The features must have norm
     at most `norm_bound`; longer rows are scaled back. Predictions are scores for
     loss="huber" and probabilities of class 1 for loss="logistic".
 
-    >>> mode = OGD(2, lambda_=0.5)
+    >>> mode = OGD(2, lam=0.5)
     >>> mode.insert([0.6, 0.8], 1.0), round(mode.predict([0.6, 0.8]), 4)
     (0.0, 0.5)
     >>> round(mode.shift_bound(), 4)  # G / (lambda (1 + t0)) = 1 / (0.5 * 4)
@@ -116,9 +117,9 @@ class OGD(Mode):
     theorem = Theorem(
         id="ogd-shift",
         statement=(
-            "After the deletion, the whole state and everything computed from it are"
-            " as hard to tell from those of a model whose tick passed without the"
-            " record as two Gaussians that lie shift / sigma apart."
+            "After the deletion, the whole state and everything computed from it can be"
+            " told apart from those of a model whose tick passed without the record no"
+            " better than two Gaussians whose means are shift / sigma apart."
         ),
         scopes=("subject", "joint"),
         not_covered=(
@@ -129,34 +130,34 @@ class OGD(Mode):
 
     def __init__(
         self,
-        dim: int,
+        dimension: int,
         *,
         loss: Literal["huber", "logistic"] = "huber",
         norm_bound: float = 1.0,
-        lambda_: float = 0.1,
+        lam: float = 0.1,
         kappa: float = 1.0,
         radius: float | None = None,
         t0: float | None = None,
     ) -> None:
-        validate.count(dim=dim)
+        validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
-        validate.positive(lambda_=lambda_, kappa=kappa)
+        validate.positive(lam=lam, kappa=kappa)
         if loss not in ("huber", "logistic"):
             raise ValueError(f'loss must be "huber" or "logistic"; got {loss!r}')
-        self.dim, self.loss = int(dim), loss
-        self.norm_bound, self.lambda_ = float(norm_bound), float(lambda_)
+        self.dimension, self.loss = int(dimension), loss
+        self.norm_bound, self.lam = float(norm_bound), float(lam)
         self.kappa = float(kappa)
         smooth = 1.0 if loss == "huber" else 0.25
         steepest = self.kappa if loss == "huber" else 1.0
-        longest_row = longest(self.norm_bound, self.dim)
+        longest_row = longest(self.norm_bound, self.dimension)
         self.gradient_bound = up(steepest * longest_row, 2)
-        reach = up(self.gradient_bound / self.lambda_)
-        least = up(1.0 + smooth * longest_row**2 / self.lambda_, 4)
+        reach = up(self.gradient_bound / self.lam)
+        least = up(1.0 + smooth * longest_row**2 / self.lam, 4)
         self.radius = reach if radius is None else float(radius)
         self.t0 = least if t0 is None else float(t0)
         validate.positive(radius=self.radius, t0=self.t0)
         if not reach * self.norm_bound * self.t0 < 1e300:
-            raise ValueError("norm_bound, kappa and 1 / lambda_ are too large together")
+            raise ValueError("norm_bound, kappa and 1 / lam are too large together")
         if not self.radius * max(self.norm_bound, 1.0) < 1e300:  # scores are finite
             raise ValueError("norm_bound and radius are too large together")
         if self.t0 < least:
@@ -167,12 +168,12 @@ class OGD(Mode):
         self._given_radius, self._given_t0 = radius, t0
         # No step leaves the ball of radius G / lambda, so it need not be enforced.
         self._projects = self.radius < reach
-        self._kind = kernels.LOGISTIC if loss == "logistic" else kernels.HUBER
+        self._kind = row_kernels.LOGISTIC if loss == "logistic" else row_kernels.HUBER
         within = self.radius if self._projects else math.inf
         self._constants = np.array(
-            [self.lambda_, self.kappa, self.norm_bound, within, self.t0, self._kind]
+            [self.lam, self.kappa, self.norm_bound, within, self.t0, self._kind]
         )
-        self._state = np.zeros(self.dim + 1)
+        self._state = np.zeros(self.dimension + 1)
         self._drift = 0.0  # (t + t0) times what earlier grids may have moved
 
     @property
@@ -182,45 +183,49 @@ class OGD(Mode):
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it will be learned."""
-        row = clipped(vector(x, self.dim), self.norm_bound)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
         return row, label(y) if self.loss == "logistic" else number(y)
 
     def predict(self, x: ArrayLike) -> float:
         """Score, or probability of class 1."""
-        if type(x) is np.ndarray and x.dtype is FLOAT64 and x.shape == (self.dim,):
-            predicted: float = kernels.predict(
+        if (
+            type(x) is np.ndarray
+            and x.dtype is FLOAT64
+            and x.shape == (self.dimension,)
+        ):
+            predicted: float = row_kernels.predict(
                 self._state, x, self.norm_bound, self._kind
             )
             if predicted == predicted:
                 return predicted
-        row = clipped(vector(x, self.dim), self.norm_bound)
-        return float(kernels.predict(self._state, row, self.norm_bound, self._kind))
+        row = clipped(vector(x, self.dimension), self.norm_bound)
+        return float(row_kernels.predict(self._state, row, self.norm_bound, self._kind))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One step; the prediction from before."""
         if (
             type(x) is np.ndarray
             and x.dtype is FLOAT64
-            and x.shape == (self.dim,)
+            and x.shape == (self.dimension,)
             and isinstance(y, float)
         ):
-            predicted: float = kernels.ogd_step(self._state, x, y, self._constants)
+            predicted: float = kernels.step(self._state, x, y, self._constants)
             if predicted == predicted:
                 return predicted
         row, target = self.check(x, y)
         self._room(1)
-        return float(kernels.ogd_step(self._state, row, target, self._constants))
+        return float(kernels.step(self._state, row, target, self._constants))
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""
-        matrix, targets = rows(X, Y, self.dim)
-        if kernels.usable(matrix, targets, self.loss == "logistic") < len(matrix):
+        matrix, targets = rows(X, Y, self.dimension)
+        if row_kernels.usable(matrix, targets, self.loss == "logistic") < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
         self._room(len(matrix))
         out = np.empty(len(matrix))
-        kernels.ogd_run(self._state, matrix, targets, self._constants, out)
+        kernels.run(self._state, matrix, targets, self._constants, out)
         return out
 
     def _room(self, records: int) -> None:
@@ -229,7 +234,7 @@ class OGD(Mode):
 
     def skip(self) -> None:
         """A tick without a record: the regulariser's step."""
-        kernels.ogd_skip(self._state, self._constants)
+        kernels.skip(self._state, self._constants)
 
     def shift_bound(self, records: int = 1) -> float:
         """k G / (lambda (t + t0)), and what rounding adds.
@@ -239,7 +244,7 @@ class OGD(Mode):
         """
         validate.count(records=records)
         t = self._state[-1]
-        exact = self.gradient_bound / (self.lambda_ * (t + self.t0))
+        exact = self.gradient_bound / (self.lam * (t + self.t0))
         wide = 1.0 + 6.0 * _U * (t + 8.0)
         faded = self._drift / (t + self.t0) * wide
         return up(float(records * exact * wide + faded + self._rounding(t)), 4)
@@ -248,11 +253,11 @@ class OGD(Mode):
         """2 sum_s e_s (s + t0) / (t + t0), see the module's docstring."""
         each, data = self._step_error()
         mean = t * (t + 1.0 + 2.0 * self.t0) / (2.0 * (t + self.t0))
-        return 2.0 * _U * (each * mean + data / self.lambda_)
+        return 2.0 * _U * (each * mean + data / self.lam)
 
     def _step_error(self) -> tuple[float, float]:
         """(a, b): a step's rounding error is at most u (a + eta b)."""
-        R, B, d = self.radius, self.norm_bound, self.dim
+        R, B, d = self.radius, self.norm_bound, self.dimension
         each = (d + 20.0 if self._projects else 4.0) * R
         return each, B * B * R * (d / 4.0 + 8.0) + 16.0 * self.gradient_bound
 
@@ -273,13 +278,13 @@ class OGD(Mode):
         self, noise: Array | None = None, *, grid: float | None = None
     ) -> None:
         """The same as a deletion: noise, then the projection."""
-        w = with_noise(self._state[:-1], noise, grid, self.dim)
+        w = with_noise(self._state[:-1], noise, grid, self.dimension)
         norm = float(np.linalg.norm(w))
         if norm > self.radius:
             w *= self.radius / norm
         self._state[:-1] = w
-        moved = (grid or 0.0) * math.sqrt(self.dim)
-        moved += 2.0 * (self.dim + 20.0) * _U * self.radius
+        moved = (grid or 0.0) * math.sqrt(self.dimension)
+        moved += 2.0 * (self.dimension + 20.0) * _U * self.radius
         self._drift += up(moved * (self._state[-1] + self.t0), 4)
 
     def published(self) -> Array:
@@ -296,7 +301,7 @@ class OGD(Mode):
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
-        w = vector(state["w"], self.dim, "the state's w")
+        w = vector(state["w"], self.dimension, "the state's w")
         ticks, drift = int(state["ticks"]), float(state["drift"])
         if not 0 <= ticks <= _MOST_TICKS or not 0.0 <= drift < math.inf:
             raise ValueError(f"a state with {ticks} ticks, drift {drift} is damaged")
@@ -307,7 +312,7 @@ class OGD(Mode):
         return {
             "loss": self.loss,
             "norm_bound": self.norm_bound,
-            "lambda_": self.lambda_,
+            "lam": self.lam,
             "kappa": self.kappa,
             "radius": self._given_radius,
             "t0": self._given_t0,

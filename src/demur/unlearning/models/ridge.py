@@ -10,7 +10,7 @@ are live), S and n are those of a model that saw the live records alone, in any 
 *Proof.* Integer addition is associative, commutative and has inverses, and no sum
 overflows: a limb's partial sums over n live records are at most n 2^(2 bits) (one limb)
 or n 2^32 (two limbs: z_i z_j = high 2^32 + low is summed part by part, |high| <=
-2^(2 bits - 32) and 0 <= low < 2^32), and n is refused past the tip-room. []
+2^(2 bits - 32) and 0 <= low < 2^32), and n is refused past the head-room. []
 
 Weights are a function of S alone:
 
@@ -21,9 +21,10 @@ B 2^-(bits + 1)). So the whole state is as if the record had never been learned:
 epsilon 0, no noise, any number of deletions.
 
 **The lag.** Solving costs d^3 / 3, an insertion d^2 / 2. The prediction that `insert`
-returns uses weights that are solved every `refresh` ticks (1 up to 32 features, `dim`
-beyond); `predict` and `published` always solve first. A deletion solves at once, and
-`skip` counts as a tick, so the lagged weights too are equal in both worlds.
+returns uses weights that are solved every `refresh` ticks (1 up to 32 features, as many
+as there are features beyond); `predict` and `published` always solve first. A deletion
+solves at once, and `skip` counts as a tick, so the lagged weights too are equal in both
+worlds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from demur.core import validate
-from demur.unlearning.models import kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
@@ -53,6 +53,8 @@ from demur.unlearning.models.inputs import (
     rows,
     vector,
 )
+from demur.unlearning.models.kernels import ridge as kernels
+from demur.unlearning.models.kernels import rows as row_kernels
 
 _SMALL = 32  # up to here the compiled Cholesky beats LAPACK's call overhead
 
@@ -94,7 +96,7 @@ class Ridge(Mode):
 
     def __init__(
         self,
-        dim: int,
+        dimension: int,
         *,
         norm_bound: float = 1.0,
         y_bound: float = 1.0,
@@ -103,7 +105,7 @@ class Ridge(Mode):
         limbs: int | None = None,
         refresh: int | None = None,
     ) -> None:
-        validate.count(dim=dim, bits=bits)
+        validate.count(dimension=dimension, bits=bits)
         check_norm_bound(norm_bound)
         validate.positive(y_bound=y_bound, Lambda=Lambda)
         if bits > 30:
@@ -112,11 +114,13 @@ class Ridge(Mode):
             limbs = 1 if bits <= 21 else 2
         if limbs not in (1, 2):
             raise ValueError(f"limbs must be 1 or 2; got {limbs!r}")
-        self.dim, self.bits, self.limbs = int(dim), int(bits), int(limbs)
+        self.dimension, self.bits, self.limbs = int(dimension), int(bits), int(limbs)
         self.norm_bound, self.y_bound = float(norm_bound), float(y_bound)
         self.Lambda = float(Lambda)
         self.refresh = (
-            (1 if dim <= _SMALL else self.dim) if refresh is None else refresh
+            (1 if dimension <= _SMALL else self.dimension)
+            if refresh is None
+            else refresh
         )
         validate.count(refresh=self.refresh)
         self._given_refresh = refresh
@@ -134,10 +138,10 @@ class Ridge(Mode):
         self._constants = np.array(
             [self.norm_bound, self.y_bound, 2.0**bits, ridge, weight]
         )
-        size = self.dim + 1
+        size = self.dimension + 1
         self._sums: NDArray[np.int64] = np.zeros((limbs, size, size), dtype=np.int64)
-        self._w = np.zeros(self.dim)
-        self._small = self.dim <= _SMALL
+        self._w = np.zeros(self.dimension)
+        self._small = self.dimension <= _SMALL
         # records, ticks, period of the compiled solver (0: solved here), stale
         period = self.refresh if self._small else 0
         self._clock = np.array([0, 0, period, 0], dtype=np.int64)
@@ -151,14 +155,16 @@ class Ridge(Mode):
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it will be learned, both bounds enforced."""
-        row = clipped(vector(x, self.dim), self.norm_bound)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
         return row, min(max(number(y), -self.y_bound), self.y_bound)
 
     def predict(self, x: ArrayLike) -> float:
         """The score of a row, from weights that are solved first if need be."""
-        row = clipped(vector(x, self.dim), self.norm_bound)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
         self._solve()
-        return float(kernels.predict(self._w, row, self.norm_bound, kernels.HUBER))
+        return float(
+            row_kernels.predict(self._w, row, self.norm_bound, row_kernels.HUBER)
+        )
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """Add a record; the prediction from before."""
@@ -166,7 +172,7 @@ class Ridge(Mode):
         if (
             type(x) is not np.ndarray
             or x.dtype is not FLOAT64
-            or x.shape != (self.dim,)
+            or x.shape != (self.dimension,)
             or not isinstance(y, float)
         ):
             x, y = self.check(x, y)
@@ -178,7 +184,7 @@ class Ridge(Mode):
         return predicted
 
     def _insert(self, x: Array, y: float) -> float:
-        return kernels.ridge_insert(
+        return kernels.insert(
             self._sums,
             self._w,
             self._system,
@@ -215,7 +221,7 @@ class Ridge(Mode):
         return int(self.refresh - self._clock[1] % self.refresh)
 
     def _run(self, X: Array, Y: Array, out: Array) -> None:
-        kernels.ridge_run(
+        kernels.run(
             self._sums,
             self._w,
             self._system,
@@ -230,8 +236,8 @@ class Ridge(Mode):
             self._solve()
 
     def _add_block(self, X: Array, Y: Array, out: Array) -> None:
-        K = np.empty((len(X), self.dim + 1))
-        kernels.ridge_block(self._w, X, Y, self._constants, self._integers, K, out)
+        K = np.empty((len(X), self.dimension + 1))
+        kernels.block_rows(self._w, X, Y, self._constants, self._integers, K, out)
         self._sums[0] += np.tril(K.T @ K).astype(np.int64)
         self._clock[:2] += len(X)
         self._clock[3] = 1
@@ -239,8 +245,8 @@ class Ridge(Mode):
             self._solve()
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
-        matrix, targets = rows(X, Y, self.dim)
-        if kernels.usable(matrix, targets, False) < len(matrix):
+        matrix, targets = rows(X, Y, self.dimension)
+        if row_kernels.usable(matrix, targets, False) < len(matrix):
             matrix = np.array([clipped(row, self.norm_bound) for row in matrix])
         return matrix, targets
 
@@ -256,14 +262,14 @@ class Ridge(Mode):
         if not self._clock[3]:
             return
         if self._small:
-            kernels.ridge_solve(self._sums, self._w, self._system, self._constants)
+            kernels.solve(self._sums, self._w, self._system, self._constants)
         else:
-            system, d = self._system, self.dim
-            kernels.ridge_floats(self._sums, system, self._constants[3])
+            system, d = self._system, self.dimension
+            kernels.floats(self._sums, system, self._constants[3])
             try:
                 factor = cho_factor(system[:d, :d], check_finite=False)
-            except LinAlgError:  # Lambda is lost in rounding; the slow way knows it
-                kernels.ridge_solve(self._sums, self._w, system, self._constants)
+            except LinAlgError:  # Lambda is lost in rounding; elimination keeps it
+                kernels.solve(self._sums, self._w, system, self._constants)
             else:
                 solved = cho_solve(factor, system[:d, d], check_finite=False)
                 self._w[:] = solved * self._constants[4]
@@ -306,7 +312,7 @@ class Ridge(Mode):
             )
         for row, target in zip(matrix, targets, strict=True):
             self._add(row, target, -1)
-        possible = kernels.ridge_possible(self._sums, self.records - records)
+        possible = kernels.possible(self._sums, self.records - records)
         if not possible:
             for row, target in zip(matrix, targets, strict=True):
                 self._add(row, target, 1)
@@ -321,8 +327,8 @@ class Ridge(Mode):
         self._solve()
 
     def _add(self, row: Array, target: float, sign: int) -> None:
-        kernels.ridge_integers(row, target, self._constants, self._integers)
-        kernels.ridge_add(self._sums, self._integers, sign)
+        kernels.integers(row, target, self._constants, self._integers)
+        kernels.add(self._sums, self._integers, sign)
 
     def forget_nothing(
         self, noise: Array | None = None, *, grid: float | None = None
@@ -347,7 +353,7 @@ class Ridge(Mode):
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
         sums, clock = np.asarray(state["sums"]), np.asarray(state["clock"])
-        w = vector(state["w"], self.dim, "the state's w")
+        w = vector(state["w"], self.dimension, "the state's w")
         if (
             sums.shape != self._sums.shape
             or sums.dtype != np.int64
@@ -360,6 +366,7 @@ class Ridge(Mode):
                 "this is not a state of a ridge mode of this configuration"
             )
         self._sums[:], self._clock[:], self._w[:] = sums, clock, w
+        self._integers[:], self._system[:] = 0, 0.0  # work space that may hold a record
 
     def digest(self) -> str:
         """SHA-256 of the sums and the number of records; the weights follow from them.
@@ -367,7 +374,7 @@ class Ridge(Mode):
         Ticks are left out: a model trained on the survivors alone had fewer.
         """
         exact = {"sums": self._sums, "records": self._clock[0]}
-        return digest_of(self.name, self.dim, self.config(), exact)
+        return digest_of(self.name, self.dimension, self.config(), exact)
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""

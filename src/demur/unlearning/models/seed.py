@@ -1,4 +1,4 @@
-"""The seed's own learner, verbatim: online L-BFGS, and a deletion step. No guarantee.
+"""Mode `seed`: the seed's online L-BFGS and deletion step, verbatim. No guarantee.
 
 insert:  g = (w.x - y) x;  d = -H g (two-loop);  w+ = w + step d;  s = w+ - w;
          keep (s, gradient at w+ minus g) in the memory of pairs
@@ -38,8 +38,7 @@ _THEOREM = Theorem(
 class Seed(Mode):
     """Online L-BFGS for squared loss, as the seed writes it.
 
-    `L` and `lambda_` make the distance L / lambda_ that the seed takes for granted
-    (`shift_bound`); nobody has proved it.
+    `shift_bound` is the distance L / lam that the seed assumes; nobody has proved it.
     """
 
     name: ClassVar[str] = "seed"
@@ -50,25 +49,25 @@ class Seed(Mode):
 
     def __init__(
         self,
-        dim: int,
+        dimension: int,
         *,
         step: float = 0.5,
         m_max: int = 10,
         L: float = 1.0,
-        lambda_: float = 1.0,
+        lam: float = 1.0,
     ) -> None:
-        validate.count(dim=dim)
-        validate.positive(step=step, L=L, lambda_=lambda_)
-        self.dim = int(dim)
+        validate.count(dimension=dimension)
+        validate.positive(step=step, L=L, lam=lam)
+        self.dimension = int(dimension)
         self.step = float(step)
         self.L = float(L)
-        self.lambda_ = float(lambda_)
+        self.lam = float(lam)
         self.lbfgs = LimitedMemoryBFGS(m_max)
-        self.theta: Array = np.zeros(self.dim)
+        self.theta: Array = np.zeros(self.dimension)
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it is; the seed enforces no bound."""
-        features = vector(x, self.dim)
+        features = vector(x, self.dimension)
         try:
             target = float(y)
         except (TypeError, ValueError, OverflowError):
@@ -104,7 +103,7 @@ class Seed(Mode):
         rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
         if rows.ndim != 2 or targets.shape != (len(rows),):
             raise ValueError(
-                "X must have shape (n, dim) and Y shape (n,); got"
+                "X must have shape (n, dimension) and Y shape (n,); got"
                 f" {rows.shape} and {targets.shape}. Nothing has changed."
             )
         before = self.state()
@@ -117,9 +116,9 @@ class Seed(Mode):
             raise
 
     def shift_bound(self, records: int = 1) -> float:
-        """What the seed claims, L / lambda_ for each record; not proved."""
+        """What the seed claims, L / lam for each record; not proved."""
         validate.count(records=records)
-        return records * self.L / self.lambda_
+        return records * self.L / self.lam
 
     def delete(
         self,
@@ -146,7 +145,7 @@ class Seed(Mode):
             grad = (float(theta @ features) - value) * features
             theta = theta - self.lbfgs.direction(grad)
         if noise is not None:
-            theta = with_noise(theta, noise, grid, self.dim)
+            theta = with_noise(theta, noise, grid, self.dimension)
         if not np.isfinite(theta).all():
             raise ValueError("the deletion step diverges; nothing has changed")
         self.theta = theta
@@ -156,7 +155,7 @@ class Seed(Mode):
     ) -> None:
         """The noise alone."""
         if noise is not None:
-            self.theta = with_noise(self.theta, noise, grid, self.dim)
+            self.theta = with_noise(self.theta, noise, grid, self.dimension)
 
     def published(self) -> Array:
         """The weights."""
@@ -168,7 +167,7 @@ class Seed(Mode):
 
     def state(self) -> State:
         """Weights and pairs."""
-        pairs = (len(self.lbfgs), self.dim)
+        pairs = (len(self.lbfgs), self.dimension)
         return {
             "theta": self.theta.copy(),
             "S": np.array(self.lbfgs.S, dtype=np.float64).reshape(pairs),
@@ -189,5 +188,5 @@ class Seed(Mode):
             "step": self.step,
             "m_max": self.lbfgs.m_max,
             "L": self.L,
-            "lambda_": self.lambda_,
+            "lam": self.lam,
         }

@@ -1,4 +1,4 @@
-"""Constants of a stream, estimated from its first records, and the N* they imply.
+"""`Calibrator`: constants of a stream, estimated from its first records, and N*.
 
 G is a quantile of gradient norms, D the largest distance from the first parameters, c
 and C bound the curvature matrix. They are *estimates from the data*: they plan (N*),
@@ -26,7 +26,7 @@ from demur.core import validate
 Formula: TypeAlias = Literal["seed", "consistent"]
 FORMULAS: tuple[Formula, ...] = ("seed", "consistent")
 
-# Fewer observations than this say nothing: G = D = c = C = 1 then.
+# Fewer observations than this give no estimate: G = D = c = C = 1 then.
 FEWEST_POINTS = 2
 LARGEST_N_STAR = 1_000_000
 
@@ -41,7 +41,7 @@ class HasCurvature(Protocol):
 
 @dataclass(frozen=True)
 class CalibStats(Mapping[str, float]):
-    """What calibration found; also readable by the seed's keys, as in stats["G"]."""
+    """The estimated constants; also readable by the seed's keys, as in stats["G"]."""
 
     G: float
     D: float
@@ -110,24 +110,24 @@ class Calibrator:
 
     @property
     def observations(self) -> int:
-        """How many were noted."""
+        """The number of observations."""
         return len(self.grad_norms)
 
     def forget_from(self, index: int) -> None:
         """Drop observation `index` and all later ones.
 
         What came before a record does not depend on it; every later gradient and
-        parameter does. So the rest that a deleted record leaves is the part before it.
+        parameter does. So what may be kept after its deletion is the part before it.
         """
         del self.grad_norms[index:]
         del self.thetas[index:]
 
     def estimate_bounds(self, model: object = None) -> tuple[float, float]:
         """(c, C) of the model's curvature matrix; (1, 1) where it has none."""
-        ask = getattr(model, "lbfgs_bounds", None)
-        if ask is None:
+        bounds = getattr(model, "lbfgs_bounds", None)
+        if bounds is None:
             return 1.0, 1.0
-        c, C = ask()
+        c, C = bounds()
         if not 0.0 < c <= C < math.inf:
             return 1.0, 1.0
         return float(c), float(C)

@@ -8,19 +8,25 @@ the sum of grid points is then exactly as private as the continuous mechanism.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from demur.core import validate
-from demur.core.accounting import events
 from demur.core.adjacency import Erasure
 from demur.core.declaration import fingerprint_of
 from demur.core.entropy import NoiseKey
-from demur.core.rounding import product_up, up
+from demur.core.rounding import sum_up, up
 from demur.mechanisms.gaussian import Gaussian
 from demur.unlearning.models.base import Array
 
-# The grid costs at most 1e-4 of the sensitivity, and 2^-20 of it for any usual z.
-_FIRST_GUESS = 1.0 + 2.0**-19
+
+class NoiseNeed(NamedTuple):
+    """Noise of `multiplier` times `shift`, for the records of one person."""
+
+    multiplier: float
+    shift: float
 
 
 @dataclass(frozen=True)
@@ -32,26 +38,38 @@ class DrawnNoise:
     sigma: float
 
 
-def mechanism_for(shift: float, z: float, dim: int) -> Gaussian:
-    """The Gaussian whose multiplier at `shift`, the grid's cost in, is at least z."""
-    validate.positive(shift=shift, z=z)
-    sigma = product_up(z, shift * _FIRST_GUESS)
-    for _ in range(100):
-        found = Gaussian(
-            sigma, {Erasure(): shift}, dimension=dim, name="the noise of a deletion"
+def mechanism_for(needs: Sequence[NoiseNeed], dimension: int) -> Gaussian:
+    """The least Gaussian noise that meets every need, the cost of its grid included.
+
+    One noise serves several persons, each of whom might be served by less.
+    """
+    for need in needs:
+        validate.positive(shift=need.shift, multiplier=need.multiplier)
+    largest = max(need.shift for need in needs)
+    sigma = max(up(need.multiplier * need.shift, 2) for need in needs)
+    while True:  # The grid depends on sigma by a power of two alone: few rounds.
+        mechanism = Gaussian(
+            sigma,
+            {Erasure(): largest},
+            dimension=dimension,
+            name="the noise of a deletion",
         )
-        event = found.event(Erasure())
-        assert isinstance(event, events.Gaussian)
-        if event.multiplier >= z:
-            return found
-        sigma = max(up(sigma), product_up(sigma, z / event.multiplier))
-    raise ValueError(
-        f"no noise of multiplier {z:g} in {dim} dimensions; nothing was spent"
-    )
+        least = max(
+            up(need.multiplier * moved_by(mechanism, need.shift), 4) for need in needs
+        )
+        if sigma >= least:
+            return mechanism
+        sigma = least
+
+
+def moved_by(mechanism: Gaussian, shift: float) -> float:
+    """The shift, and what rounding to the grid adds to any distance."""
+    grid = float(mechanism.grid)
+    return sum_up(shift, up(grid * math.sqrt(mechanism.dimension), 2))
 
 
 def noise_fingerprint(z: float) -> str:
-    """What the key of reserved deletions was paid for: noise of multiplier z."""
+    """What the key of reserved deletions was paid for: noise of at least z."""
     return fingerprint_of("noise of deletions", z)
 
 

@@ -1,8 +1,8 @@
-"""The plan of an odometer: how many deletions, with how much noise, recorded as what.
+"""The plan of an odometer: how many deletions, their noise, and the ledger's entries.
 
-Pure functions of the odometer's terms and of its sizing. Two limits make the capacity:
+Pure functions of the odometer's terms and constants. Two limits make the capacity:
 privacy (all deletions within epsilon and delta) and regret (their noise, spread over T
-events, costs at most gamma on average); the noise for m deletions is what privacy asks
+events, costs at most gamma on average). The noise for m deletions is what privacy asks
 for, so the search is over m alone.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
 
 from demur.core import validate
 from demur.core.accounting import gaussian
@@ -21,10 +23,11 @@ from demur.core.rounding import product_up, sum_up, up
 from demur.ledger import Budget, Filter
 from demur.mechanisms.sampling.rounded_gaussian import LARGEST_SCALE, sampler_distance
 from demur.unlearning.models.base import NEVER_COVERED, Accounting, Mode, Scope
-from demur.unlearning.pricing import capacity
+from demur.unlearning.pricing import capacity, regret
+from demur.unlearning.pricing.budget import WHOLE, DeletionBudget
 from demur.unlearning.pricing.calibrator import Formula, checked_formula
+from demur.unlearning.pricing.constants import StreamConstants, average_regret
 from demur.unlearning.pricing.noise import noise_fingerprint
-from demur.unlearning.pricing.sizing import Sizing, average_regret
 
 _SEED_CLAIM = (
     "the seed's step leaves the model within L / lambda of the one that never saw the"
@@ -42,21 +45,21 @@ class OdometerTerms:
 
     epsilon: float
     delta: float
-    lambda_: float
+    lam: float
     delta_B: float
     T: int
     gamma: float
     accounting: Accounting
     formula: Formula
     scope: Scope
-    requests_per_subject: int
+    requests_per_subject: int | None
 
     def __post_init__(self) -> None:
-        validate.positive(
-            eps_total=self.epsilon, lambda_=self.lambda_, gamma=self.gamma
-        )
-        validate.open_probability(delta_total=self.delta, delta_B=self.delta_B)
-        validate.count(T=self.T, requests_per_subject=self.requests_per_subject)
+        validate.positive(epsilon=self.epsilon, lam=self.lam, gamma=self.gamma)
+        validate.open_probability(delta=self.delta, delta_B=self.delta_B)
+        validate.count(T=self.T)
+        if self.requests_per_subject is not None:
+            validate.count(requests_per_subject=self.requests_per_subject)
         checked_formula(self.formula)
         if self.accounting not in capacity.ACCOUNTINGS:
             known = ", ".join(capacity.ACCOUNTINGS)
@@ -71,17 +74,27 @@ class OdometerTerms:
         if self.scope not in ("subject", "joint"):
             raise ValueError(f"scope must be 'subject' or 'joint'; got {self.scope!r}")
 
+    @cached_property
+    def budget(self) -> DeletionBudget:
+        """The budget that the deletions share."""
+        return DeletionBudget(
+            float(self.epsilon),
+            float(self.delta),
+            self.accounting,
+            self.requests_per_subject,
+        )
+
     @property
     def several(self) -> bool:
         """Whether several deletions are part of one promise."""
-        return self.scope == "joint" or self.requests_per_subject > 1
+        return self.scope == "joint" or self.requests_per_subject != 1
 
     def check_mode(self, mode: Mode) -> None:
         """Refuse a mode whose theorem does not cover these terms."""
         theorem = mode.theorem
         if not theorem.scopes or mode.exact:
             return
-        theorem.composition(self.scope)  # speaks of the scope, or raises
+        theorem.composition(self.scope)  # covers the scope, or raises
         if self.several and self.accounting not in theorem.joint_accounting:
             what = "scope='joint'" if self.scope == "joint" else "several requests"
             raise ValueError(
@@ -97,107 +110,121 @@ class OdometerTerms:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """m deletions of multiplier z; what each is alone; what their promise is about.
+class OdometerPlan:
+    """m deletions of multiplier z, and what each of them is alone.
 
-    `composed` is how many Gaussians the promise adds up: all m, or one person's
-    requests. `eps_step` and `delta_step` add up under "basic" alone.
+    `per_subject`: each person has the budget for themselves; z is then the multiplier
+    of a first request. Elsewhere all m deletions share it. `epsilon_step` and
+    `delta_step` add up under "basic" alone.
     """
 
     m: int
     z: float
-    composed: int
-    eps_step: float
+    per_subject: bool
+    epsilon_step: float
     delta_step: float
     sigma_step: float
     degenerate: bool
 
 
-def composed(terms: OdometerTerms, sizing: Sizing, m: int) -> int:
-    """How many Gaussians the promise is about, if m deletions are made."""
-    theorem = sizing.theorem
+def per_subject(terms: OdometerTerms, constants: StreamConstants) -> bool:
+    """Whether each person has the budget for themselves."""
+    theorem = constants.theorem
     if theorem is None or not theorem.scopes:
-        return m
-    alone = theorem.composition(terms.scope) == "nothing"
-    return terms.requests_per_subject if alone else m
+        return False
+    return theorem.composition(terms.scope) == "nothing"
 
 
-def proves_gaussian(terms: OdometerTerms, sizing: Sizing) -> bool:
+def proves_gaussian(terms: OdometerTerms, constants: StreamConstants) -> bool:
     """Whether the promise is a composition of Gaussians, by theorem."""
-    theorem = sizing.theorem
+    theorem = constants.theorem
     if theorem is None or not theorem.scopes or not terms.several:
         return True
     return "gdp" in theorem.joint_accounting
 
 
-def multiplier(terms: OdometerTerms, sizing: Sizing, m: int) -> float:
-    """The z that m deletions need, the sampler's share of delta set aside."""
-    count = composed(terms, sizing, m)
-    target = (terms.epsilon, gaussian.ideal_delta(terms.delta))
-    z = capacity.multiplier(count, *target, terms.accounting)
-    if terms.accounting == "basic" and not proves_gaussian(terms, sizing):
-        z = max(z, capacity.multiplier(count, *target, "zcdp"))
+def part(
+    terms: OdometerTerms, constants: StreamConstants, m: int, request: int = 1
+) -> Fraction:
+    """The part of the budget that one of m deletions gets."""
+    if per_subject(terms, constants):
+        return terms.budget.part_of_request(request)
+    return Fraction(1, m)
+
+
+def multiplier(
+    terms: OdometerTerms, constants: StreamConstants, m: int, request: int = 1
+) -> float:
+    """The z of one of m deletions, a person's request number `request`."""
+    share = part(terms, constants, m, request)
+    z = terms.budget.multiplier(share)
+    if terms.accounting == "basic" and not proves_gaussian(terms, constants):
+        z = max(z, replace(terms.budget, accounting="zcdp").multiplier(share))
     return z
 
 
-def within(terms: OdometerTerms, sizing: Sizing, m: int, z: float) -> bool:
+def within(terms: OdometerTerms, constants: StreamConstants, m: int, z: float) -> bool:
     """Whether m deletions of multiplier z keep the average regret at gamma."""
     if terms.formula == "seed":
-        R_ins = sizing.G * sizing.D * math.sqrt(sizing.c * sizing.C * terms.T)
-        R_del = capacity.seed_deletion_regret(
+        R_ins = constants.G * constants.D
+        R_ins *= math.sqrt(constants.c * constants.C * terms.T)
+        R_del = regret.seed_deletion_regret(
             m,
-            L=sizing.G,
-            lambda_=terms.lambda_,
-            eps_total=terms.epsilon,
-            delta_total=terms.delta,
+            L=constants.G,
+            lam=terms.lam,
+            epsilon=terms.epsilon,
+            delta=terms.delta,
             delta_B=terms.delta_B,
         )
         return (R_ins + R_del) / terms.T <= terms.gamma
-    return average_regret(sizing, m, z, terms.T, terms.delta_B) <= terms.gamma
+    return average_regret(constants, m, z, terms.T, terms.delta_B) <= terms.gamma
 
 
-def solve(terms: OdometerTerms, sizing: Sizing) -> Plan:
+def solve(terms: OdometerTerms, constants: StreamConstants) -> OdometerPlan:
     """The largest m that privacy and regret allow, and the noise it takes."""
     if terms.formula == "seed":
-        return _seed_plan(terms, sizing)
-    if sizing.exact:
-        return Plan(capacity.UNLIMITED, 0.0, 0, 0.0, 0.0, 0.0, False)
-    if sizing.G == 0.0:
+        return _seed_plan(terms, constants)
+    alone = per_subject(terms, constants)
+    if constants.exact:
+        return OdometerPlan(capacity.UNLIMITED, 0.0, alone, 0.0, 0.0, 0.0, False)
+    if constants.G == 0.0:
         raise ValueError("stats['G'] is 0: there is nothing to size noise by")
     m = capacity.largest(
-        lambda count: within(terms, sizing, count, multiplier(terms, sizing, count)),
+        lambda count: within(
+            terms, constants, count, multiplier(terms, constants, count)
+        ),
         min(terms.T, capacity.UNLIMITED),
     )
     if m == 0:
-        return Plan(0, 0.0, 0, 0.0, 0.0, 0.0, True)
-    z, count = multiplier(terms, sizing, m), composed(terms, sizing, m)
-    delta_step = terms.delta / count
+        return OdometerPlan(0, 0.0, alone, 0.0, 0.0, 0.0, True)
+    z, share = multiplier(terms, constants, m), part(terms, constants, m)
+    delta_step = float(Fraction(terms.delta) * share)
     if terms.accounting == "basic":
-        eps_step = terms.epsilon / count
+        epsilon_step = float(Fraction(terms.epsilon) * share)
     else:
-        eps_step = gaussian.gaussian_epsilon(up(1.0 / z), delta_step)
-    sigma = product_up(z, sizing.shift)
-    return Plan(m, z, count, eps_step, delta_step, sigma, False)
+        epsilon_step = gaussian.gaussian_epsilon(up(1.0 / z), delta_step)
+    sigma = product_up(z, constants.shift)
+    return OdometerPlan(m, z, alone, epsilon_step, delta_step, sigma, False)
 
 
-def _seed_plan(terms: OdometerTerms, sizing: Sizing) -> Plan:
+def _seed_plan(terms: OdometerTerms, constants: StreamConstants) -> OdometerPlan:
     """The seed's numbers, verbatim: capacity 1 where not even one is allowed."""
-    found = capacity.largest(lambda m: within(terms, sizing, m, 0.0), terms.T)
-    m = max(1, found)
-    eps_step, delta_step = terms.epsilon / m, terms.delta / m
-    z = math.sqrt(2.0 * math.log(1.25 / delta_step)) / eps_step
-    if sizing.theorem is not None and sizing.theorem.scopes:
-        z = max(z, multiplier(terms, sizing, m))  # a promise is kept all the same
-    sigma = sizing.G / terms.lambda_ * z
-    return Plan(m, z, m, eps_step, delta_step, sigma, found == 0)
+    allowed = capacity.largest(lambda m: within(terms, constants, m, 0.0), terms.T)
+    m = max(1, allowed)
+    epsilon_step, delta_step = terms.epsilon / m, terms.delta / m
+    z = math.sqrt(2.0 * math.log(1.25 / delta_step)) / epsilon_step
+    if constants.theorem is not None and constants.theorem.scopes:
+        z = max(z, multiplier(terms, constants, m))  # a promise is kept all the same
+    sigma = constants.G / terms.lam * z
+    return OdometerPlan(m, z, False, epsilon_step, delta_step, sigma, allowed == 0)
 
 
 # -- what goes into the ledger -----------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Charging:
-    """One promise to charge (None: the draws carry it) and the draws to reserve."""
+class LedgerEntries:
+    """The promise to charge (None: the draws carry it) and the draws to reserve."""
 
     promise: Declaration | None
     draws: Declaration
@@ -205,49 +232,80 @@ class Charging:
     filter: Filter
 
 
-def charging(terms: OdometerTerms, sizing: Sizing, plan: Plan) -> Charging:
+def ledger_entries(
+    terms: OdometerTerms, constants: StreamConstants, plan: OdometerPlan
+) -> LedgerEntries:
     """The entries of a plan, and a budget and filter that just hold them."""
     budget = Budget(terms.epsilon, terms.delta)
-    gaussian_ledger = Filter.gaussian()
-    if sizing.exact:
-        free = _declare(terms, sizing, Pure(0.0), "exact deletions")
-        return Charging(None, free, budget, gaussian_ledger)
+    if constants.exact:
+        free = _declare(terms, constants, Pure(0.0), "exact deletions")
+        return LedgerEntries(None, free, budget, Filter.gaussian())
+    # One promise covers so many noises: all m, or the requests of one person. Where no
+    # number limits those, each draw declares its own.
+    noises = terms.requests_per_subject if plan.per_subject else plan.m
     counted = _declare(
-        terms, sizing, Pure(0.0), "deletions that a promise paid for", z=plan.z
+        terms,
+        constants,
+        Pure(0.0),
+        "deletions that a promise paid for",
+        noises=1 if noises is None else 0,
+        z=plan.z,
     )
-    if not proves_gaussian(terms, sizing):
-        pair = ApproxDP(terms.epsilon, gaussian.ideal_delta(terms.delta))
+    if not proves_gaussian(terms, constants):
+        pair = ApproxDP(terms.epsilon, terms.budget.ideal_delta)
         whole = _declare(
-            terms, sizing, pair, "the promise of all deletions", plan.composed
+            terms, constants, pair, "the promise of all deletions", noises=noises or 0
         )
-        return Charging(whole, counted, budget, Filter.pure())
-    event: Event = Gaussian(plan.z)
+        return LedgerEntries(whole, counted, budget, Filter.pure())
     if terms.formula == "seed":
         # The classic formula costs more than it promises above epsilon 8: a ledger of
         # the odometer's own says what it costs, and one that is given may decline.
-        ideal = gaussian.ideal_delta(terms.delta)
-        real = capacity.total_epsilon(plan.m, plan.z, ideal)
+        real = capacity.total_epsilon(plan.m, plan.z, terms.budget.ideal_delta)
         budget = Budget(max(terms.epsilon, sum_up(real, 1e-9)), terms.delta)
-    if plan.composed == plan.m:
+    if not plan.per_subject:
         draws = _declare(
-            terms, sizing, event, "deletions with Gaussian noise", 1, plan.z
+            terms,
+            constants,
+            Gaussian(plan.z),
+            "deletions with Gaussian noise",
+            noises=1,
+            z=plan.z,
         )
-        return Charging(None, draws, budget, gaussian_ledger)
-    if plan.composed > 1:
-        event = Repeated(event, plan.composed)
-    own = _declare(terms, sizing, event, "the promise to one subject", plan.composed)
-    return Charging(own, counted, budget, gaussian_ledger)
+        return LedgerEntries(None, draws, budget, Filter.gaussian())
+    own = _declare(
+        terms,
+        constants,
+        _promise_to_one(terms, plan),
+        "the promise to one subject",
+        noises=noises or 0,
+    )
+    return LedgerEntries(own, counted, budget, Filter.gaussian())
+
+
+def _promise_to_one(terms: OdometerTerms, plan: OdometerPlan) -> Event:
+    """What all requests of one person come to."""
+    requests = terms.requests_per_subject
+    if requests is None:
+        # Parts that add up to 1. Under "basic" the requests are (epsilon, delta)-DP
+        # together, and Gaussians that are compose to at most the Gaussian of the whole.
+        accounting: Accounting = (
+            "gdp" if terms.accounting == "basic" else terms.accounting
+        )
+        return Gaussian(replace(terms.budget, accounting=accounting).multiplier(WHOLE))
+    event: Event = Gaussian(plan.z)
+    return event if requests == 1 else Repeated(event, requests)
 
 
 def _declare(
     terms: OdometerTerms,
-    sizing: Sizing,
+    constants: StreamConstants,
     event: Event,
     name: str,
+    *,
     noises: int = 0,
     z: float | None = None,
 ) -> Declaration:
-    theorem = sizing.theorem
+    theorem = constants.theorem
     unprotected: tuple[str, ...] = NEVER_COVERED
     assumptions = [_CALLER_CLAIM]
     if theorem is not None:
@@ -255,18 +313,26 @@ def _declare(
         if theorem.scopes:
             unprotected = theorem.not_covered
             assumptions = [f"theorem {theorem.id} is read at scope {terms.scope!r}"]
-            if theorem.composition(terms.scope) == "nothing" and not sizing.exact:
-                assumptions.append(
-                    f"no subject makes more than {terms.requests_per_subject} deletion"
-                    " request(s), records deleted without an id being different"
-                    " subjects'"
-                )
+            if theorem.composition(terms.scope) == "nothing" and not constants.exact:
+                assumptions.append(_about_requests(terms))
     return Declaration(
-        f"{name} (mode {sizing.mode}, scope {terms.scope})",
+        f"{name} (mode {constants.mode}, scope {terms.scope})",
         Cost((Fixed(Erasure(), event),)),
-        sampler_distance=noises * sampler_distance(sizing.dim, LARGEST_SCALE),
+        sampler_distance=noises * sampler_distance(constants.dimension, LARGEST_SCALE),
         unprotected=unprotected,
         assumptions=tuple(assumptions),
         fingerprint="" if z is None else noise_fingerprint(z),
         interactive=z is not None,
+    )
+
+
+def _about_requests(terms: OdometerTerms) -> str:
+    strangers = "records deleted without an id being different subjects'"
+    if terms.requests_per_subject is None:
+        return (
+            f"each request of a subject is noised by its number among them, {strangers}"
+        )
+    return (
+        f"no subject makes more than {terms.requests_per_subject} deletion"
+        f" request(s), {strangers}"
     )

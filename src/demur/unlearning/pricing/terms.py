@@ -1,13 +1,14 @@
-"""The terms of a service: everything that is fixed when it is first opened.
+"""The terms of a deletion service, fixed when it is first opened.
 
-They are the genesis of its journal, so none of them can change later.
+Their text is the genesis of its journal, so none of them can change later.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args
 
 from demur.core import validate
 from demur.durable.chain import canonical
@@ -16,22 +17,37 @@ from demur.unlearning.models import make_mode
 from demur.unlearning.models.base import Accounting, Composition, Mode, Scope
 
 RecordStore: TypeAlias = Literal["none", "encrypted"]
+Value = TypeVar("Value")
+
+
+class AskedTerms(TypedDict, total=False):
+    """What an opening may name; None, or left out: as it is, or the default."""
+
+    mode: str | None
+    dimension: int | None
+    epsilon: float | None
+    delta: float | None
+    scope: Scope | None
+    accounting: Accounting | None
+    capacity: int | None
+    requests_per_subject: int | None
+    record_store: RecordStore | None
 
 
 @dataclass(frozen=True)
-class Terms:
+class ServiceTerms:
     """Mode, budget, scope, and how deletions are paid for.
 
     - `capacity`: under a scope in which deletions (or publications) compose, the number
       that the noise is planned for; elsewhere a limit on deletions in one epoch, for
       the sake of the model's quality (None: no limit).
-    - `requests_per_subject`: how many requests of one person share (epsilon, delta)
-      equally; None shares it out in a series, so that no request is ever the last.
+    - `requests_per_subject`: how the requests of one person share (epsilon, delta); see
+      `pricing.budget`.
     - `testing`: noise comes from a seeded source; certificates and `repr` are stamped.
     """
 
     mode: str
-    dim: int
+    dimension: int
     epsilon: float
     delta: float
     scope: Scope = "subject"
@@ -45,21 +61,27 @@ class Terms:
     @classmethod
     def make(
         cls,
+        config: Mapping[str, Any],
         *,
-        mode: str,
-        dim: int,
-        epsilon: float | None,
-        delta: float | None,
-        scope: Scope,
-        accounting: Accounting | None,
-        capacity: int | None,
-        requests_per_subject: int | None,
-        record_store: RecordStore,
-        config: dict[str, Any],
         testing: bool = False,
-    ) -> Terms:
-        """Terms that a theorem stands behind, or a ValueError that says why not."""
-        model = make_mode(mode, dim, **config)
+        **asked: Unpack[AskedTerms],
+    ) -> ServiceTerms:
+        """Terms that a theorem stands behind, or a ValueError that says why not.
+
+        `config` are the mode's own options.
+        """
+        mode, dimension = _or(asked.get("mode"), "ogd"), asked.get("dimension")
+        scope: Scope = _or(asked.get("scope"), "subject")
+        record_store: RecordStore = _or(asked.get("record_store"), "none")
+        capacity = asked.get("capacity")
+        requests = asked.get("requests_per_subject")
+        if dimension is None:
+            raise ServiceMismatch(
+                "there is no service here: the first opening needs dimension=, and"
+                " epsilon= and delta= for a mode that forgets by noise. Nothing was"
+                " created."
+            )
+        model = make_mode(mode, dimension, **config)
         composition = model.theorem.composition(scope)
         if record_store not in get_args(RecordStore):
             raise ValueError(
@@ -67,19 +89,11 @@ class Terms:
             )
         for name, value in (
             ("capacity", capacity),
-            ("requests_per_subject", requests_per_subject),
+            ("requests_per_subject", requests),
         ):
             if value is not None:
                 validate.count(**{name: value})
-        if model.exact:
-            epsilon, delta = 0.0, 0.0
-        elif epsilon is None or delta is None:
-            raise ValueError(
-                f"epsilon and delta must be given: mode {mode!r} forgets by noise"
-            )
-        else:
-            validate.positive(epsilon=epsilon)
-            validate.open_probability(delta=delta)
+        epsilon, delta = _budget(model, asked.get("epsilon"), asked.get("delta"))
         if composition != "nothing" and capacity is None:
             raise ValueError(
                 f"capacity must say how many {composition} the noise is planned for:"
@@ -87,13 +101,13 @@ class Terms:
             )
         return cls(
             mode=mode,
-            dim=int(dim),
-            epsilon=float(epsilon),
-            delta=float(delta),
+            dimension=int(dimension),
+            epsilon=epsilon,
+            delta=delta,
             scope=scope,
-            accounting=_accounting(model, scope, accounting, requests_per_subject),
+            accounting=_accounting(model, scope, asked.get("accounting"), requests),
             capacity=capacity,
-            requests_per_subject=requests_per_subject,
+            requests_per_subject=requests,
             record_store=record_store,
             config=model.config(),
             testing=testing,
@@ -101,33 +115,55 @@ class Terms:
 
     def model(self) -> Mode:
         """The mode, with nothing learned."""
-        return make_mode(self.mode, self.dim, **self.config)
+        return make_mode(self.mode, self.dimension, **self.config)
 
     def to_text(self) -> str:
         """The terms as canonical text: the genesis of the journal."""
         return canonical(asdict(self))
 
     @classmethod
-    def from_text(cls, text: str) -> Terms:
+    def from_text(cls, text: str) -> ServiceTerms:
         """The terms that `to_text` wrote; anything else is a ValueError."""
         try:
             return cls(**json.loads(text))
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the terms of a service: {error}") from error
 
-    def must_equal(self, asked: dict[str, Any], config: dict[str, Any]) -> None:
+    def must_equal(self, asked: AskedTerms, config: Mapping[str, Any]) -> None:
         """Refuse other terms than these; what was not asked for is as it is."""
-        kept = asdict(self)
+        stored = asdict(self)
+        wanted: dict[str, Any] = dict(asked)
+        if self.model().exact:  # it has no budget, whatever was asked for
+            wanted |= {"epsilon": None, "delta": None}
         # A configuration is compared whole, with the defaults that it leaves open.
         if config:
-            asked = asked | {"config": self.model().config() | config}
-        for name, wanted in asked.items():
-            if wanted is not None and kept[name] != wanted:
+            wanted["config"] = self.model().config() | dict(config)
+        for name, value in wanted.items():
+            if value is not None and stored[name] != value:
                 raise ServiceMismatch(
-                    f"this service was opened with {name} {kept[name]!r}; asked for"
-                    f" now: {wanted!r}. The terms of a service never change: ask for"
+                    f"this service was opened with {name} {stored[name]!r}; asked for"
+                    f" now: {value!r}. The terms of a service never change: ask for"
                     " these, or open another. Nothing was changed."
                 )
+
+
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
+
+
+def _budget(
+    model: Mode, epsilon: float | None, delta: float | None
+) -> tuple[float, float]:
+    """(epsilon, delta), checked; an exact mode has none."""
+    if model.exact:
+        return 0.0, 0.0
+    if epsilon is None or delta is None:
+        raise ValueError(
+            f"epsilon and delta must be given: mode {model.name!r} forgets by noise"
+        )
+    validate.positive(epsilon=epsilon)
+    validate.open_probability(delta=delta)
+    return float(epsilon), float(delta)
 
 
 def _accounting(

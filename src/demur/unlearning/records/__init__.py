@@ -1,1 +1,1 @@
-"""What a deletion service keeps: journal, records, snapshots, certificates, queue."""
+"""What a deletion service stores: journal, records, snapshots, certificates, queue."""

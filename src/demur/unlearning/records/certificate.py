@@ -1,7 +1,7 @@
-"""The certificate of one deletion: what was done, under which theorem, at what cost.
+"""`Certificate` of one deletion: what was done, under which theorem, at what cost.
 
-Its content is a row of the journal, word for word, so that the journal's chain pins
-it: `tip` is the place and the hash of that row.
+Its content is a row of the journal, word for word, so that the journal's hash chain
+fixes it: `tip` is the number and the hash of that row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
 @dataclass(frozen=True)
 class Certificate:
-    """One record was forgotten: by which mode, how surely, and where it is written.
+    """One record was deleted: by which mode, with what guarantee, recorded where.
 
-    - `record`, `subject`: keyed marks of the ids; `generation` counts the times the
+    - `record`, `subject`: pseudonyms of the ids; `generation` counts the times the
       record was learned.
     - `requests`: which request of this person it was; `records` how many records that
       request deleted at once.
@@ -32,7 +32,7 @@ class Certificate:
       noise of deviation `sigma` was added.
     - `epsilon`, `epsilon_so_far`: of this deletion, and of all that compose with it
       under `scope` (this person's requests, or all deletions), both at `delta`.
-    - `digest_before`, `digest_after`: sealed digests of the state. `state_digest` is
+    - `digest_before`, `digest_after`: keyed digests of the state. `state_digest` is
       the plain one, given where the state may be published: compare it with a retrain.
     - `ledger`, `entry`: where the cost is recorded.
     """
@@ -121,12 +121,12 @@ class Certificate:
 
 
 def stamped(statement: str, testing: bool) -> str:
-    """What a certificate says; of a service for tests, with the stamp before it."""
+    """The statement of a certificate; for a service for tests, stamped NOT PRIVATE."""
     return f"{_NOT_PRIVATE} {statement}" if testing else statement
 
 
 def _check_type(name: str, kind: str, value: object) -> None:
-    fine = {
+    valid = {
         "int": isinstance(value, int) and not isinstance(value, bool),
         "str": isinstance(value, str),
         "float": isinstance(value, float | int)
@@ -137,7 +137,7 @@ def _check_type(name: str, kind: str, value: object) -> None:
         "tuple[str, ...]": isinstance(value, list)
         and all(isinstance(line, str) for line in value),
     }[kind]
-    if not fine:
+    if not valid:
         raise ValueError(
             f"not a certificate of deletion: {name} is {validate.shorten(value)}"
         )

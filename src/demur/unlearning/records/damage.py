@@ -1,4 +1,4 @@
-"""What is stored and cannot be read: damage, told as such."""
+"""Stored data that cannot be read: reported as damage, not as a bug."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.exc import NoResultFound
 
 from demur.unlearning.errors import ServiceDamaged
 
-# What reading text, numbers or a table that are none of ours may raise.
+# What reading text, numbers or a table that demur did not write may raise.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -22,7 +22,7 @@ UNREADABLE = (
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Around what is read from disk: text that is none of ours is damage, not a bug."""
+    """Around what is read from disk: data that demur did not write is damage."""
     try:
         yield
     except UNREADABLE as error:

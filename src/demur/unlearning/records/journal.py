@@ -1,19 +1,19 @@
-"""The journal of a service: every event in order, hash-chained, without raw records.
+"""The journal of a deletion service: every event in order, in a hash chain.
 
 Row k carries hash_k = SHA-256(hash_(k-1) || body_k); the genesis is the hash of the
-service's terms (`ledger.chain`). A body holds marks, never ids or features. The kinds
-of rows, by `op`:
+service's terms (`durable.chain`). A body holds pseudonyms, never ids or features. The
+kinds of rows, by `op`:
 
     insert    a record was learned
     intent    an operation is about to be paid for; `operation` names it in the ledger
     delete    a deletion took effect; the row *is* the certificate's content
     abandon   the intent before it died with its process; what it cost stays spent
     publish   the published copy was renewed (modes that publish an output)
-    bury      an unknown id was asked for and is refused from now on
+    block     an unknown id was asked for and is refused from now on
     retrain   a new epoch began from a given set of records
     restore   the state went back to a snapshot
     renew     the model was brought to its minimum again, by the live records
-    drop      a record is not in the model any more, after a retrain or a restore
+    drop      a record is no longer in the model, after a retrain or a restore
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPERATIONS = (
     "delete",
     "abandon",
     "publish",
-    "bury",
+    "block",
     "retrain",
     "drop",
     "restore",
@@ -112,28 +112,28 @@ def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
         .execution_options(yield_per=2000)
     )
     with connection.execute(statement) as result:
-        for found in result:
-            yield _parsed(found)
+        for stored in result:
+            yield _parsed(stored)
 
 
 def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
     """One row, parsed."""
     table = store.journal
     statement = sa.select(table).where(table.c.sequence == sequence)
-    found = connection.execute(statement).one_or_none()
-    if found is None:
+    stored = connection.execute(statement).one_or_none()
+    if stored is None:
         raise ServiceDamaged(f"row {sequence} of the journal is missing")
-    return _parsed(found)
+    return _parsed(stored)
 
 
-def _parsed(found: Any) -> tuple[Row, Body]:
+def _parsed(stored: Any) -> tuple[Row, Body]:
     try:
-        row = Row(int(found.sequence), found.op, found.body, found.hash)
+        row = Row(int(stored.sequence), stored.op, stored.body, stored.hash)
         _ = row.tip
         body = json.loads(row.body)
     except (ValueError, TypeError, RecursionError) as error:
         raise ServiceDamaged(
-            f"row {str(found.sequence):.20} of the journal cannot be read"
+            f"row {str(stored.sequence):.20} of the journal cannot be read"
         ) from error
     if not isinstance(body, dict):
         raise ServiceDamaged(f"row {row.sequence} is not a row of a journal")
@@ -141,17 +141,17 @@ def _parsed(found: Any) -> tuple[Row, Body]:
 
 
 def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
-    """The entries that the journal speaks of, with the ledger and epoch of each."""
+    """The entries that the journal names, with the ledger and epoch of each."""
     table = store.journal
     statement = sa.select(table).where(table.c.op.in_((*PAID, "abandon")))
     entries = {}
-    for found in connection.execute(statement):
-        row, body = _parsed(found)
-        said = body.get("certificate", body)
-        if said["entry"] is not None:
+    for stored in connection.execute(statement):
+        row, body = _parsed(stored)
+        outcome = body.get("certificate", body)
+        if outcome["entry"] is not None:
             # A retrain is charged to the ledger of the epoch that it ends.
             epoch = body["before"] if row.op == "retrain" else body["epoch"]
-            entries[said["entry"]] = (said["ledger"], epoch)
+            entries[outcome["entry"]] = (outcome["ledger"], epoch)
     return entries
 
 
@@ -186,5 +186,5 @@ def last_of(
 
 def last_forgotten(connection: Connection) -> int:
     """The last row that took something out of the model; 0 if there is none."""
-    found = last_of(connection, _FORGETFUL)
-    return 0 if found is None else found[0].sequence
+    last = last_of(connection, _FORGETFUL)
+    return 0 if last is None else last[0].sequence

@@ -1,4 +1,4 @@
-"""What the rows of a journal say, taken together, and whether they may follow.
+"""Rules of the journal: which row may follow which, and what all rows say together.
 
 Nothing here trusts the process that wrote: each row is checked against those before it.
 """
@@ -25,7 +25,7 @@ _MOST_PROBLEMS = 50
 
 @dataclass
 class History:
-    """What the rows of a journal say, taken together."""
+    """What the rows of a journal say together."""
 
     service: str
     tip: Tip
@@ -36,7 +36,7 @@ class History:
     certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
     paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, ledger
     abandoned: dict[str, str | None] = field(default_factory=dict)
-    units: int = 0
+    used: int = 0  # of this epoch's capacity
     ticks: list[int] = field(default_factory=lambda: [0])  # after each row
     epoch: int = 1
     drops: tuple[str, int] = ("", 0)  # still to come, and by what
@@ -49,9 +49,9 @@ class History:
 
 def follow(connection: Connection) -> History:
     """Walk the journal from its genesis and check every row."""
-    kept = connection.execute(sa.select(store.service)).one()
-    previous = Tip(0, digest_of_text(kept.terms))
-    history = History(kept.service_id, previous)
+    service = connection.execute(sa.select(store.service)).one()
+    previous = Tip(0, digest_of_text(service.terms))
+    history = History(service.service_id, previous)
     intent: Body | None = None
     carried = 0
     try:
@@ -88,21 +88,24 @@ def _apply(
     op, known = row.op, history.generations
     history.ticks.append(_tick(history, row, body))
     if intent is not None and body.get("operation") != intent["operation"]:
-        history.wrong(row, "a deletion was left hanging in the air before it")
+        history.wrong(row, "the intent before it has no outcome")
         intent = None
     match op:
         case "insert":
-            mark, generation = body["record"], body["generation"]
-            if generation != 1 - known.get(mark, 0) or known.get(mark, -1) == 0:
+            pseudonym, generation = body["record"], body["generation"]
+            if (
+                generation != 1 - known.get(pseudonym, 0)
+                or known.get(pseudonym, -1) == 0
+            ):
                 history.wrong(row, "a record was learned that could not be")
-            known[mark] = generation
-            history.subjects[mark] = body["subject"]
+            known[pseudonym] = generation
+            history.subjects[pseudonym] = body["subject"]
         case "intent":
             for subject, number in body["requests"].items():
                 history.requests[subject] += 1
                 if number != history.requests[subject]:
                     history.wrong(row, "a person's requests are miscounted")
-            history.units += body["units"]
+            history.used += body["used"]
             return body, 0
         case "delete" | "publish" | "retrain" | "restore" | "abandon":
             if intent is None or body["operation"] != intent["operation"]:
@@ -118,11 +121,11 @@ def _apply(
                 history.paid[body["operation"]] = (body["entry"], body["ledger"])
                 history.drops = (op, body.get("drops", 0))
                 if op == "retrain":
-                    history.units, history.epoch = 0, history.epoch + 1
+                    history.used, history.epoch = 0, history.epoch + 1
                 return None, 0
             certificate = body["certificate"]
-            mark, generation = certificate["record"], certificate["generation"]
-            if [mark, generation] not in intent["records"]:
+            pseudonym, generation = certificate["record"], certificate["generation"]
+            if [pseudonym, generation] not in intent["records"]:
                 history.wrong(row, "it deletes what its intent does not name")
             if certificate["tick"] != history.ticks[-1]:
                 history.wrong(row, "its tick is not that of the journal")
@@ -139,9 +142,9 @@ def _apply(
                 history.wrong(row, "it drops a record without a new model")
             history.drops = (why, left - 1)
             _forgotten(history, row, body["certificate"])
-        case "bury":
+        case "block":
             if body["record"] in known:
-                history.wrong(row, "it buries a record that is known")
+                history.wrong(row, "it blocks a record that is known")
             known[body["record"]] = 0
     return None, 0
 
@@ -159,8 +162,8 @@ def _tick(history: History, row: Row, body: Body) -> int:
 
 
 def _forgotten(history: History, row: Row, certificate: dict[str, Any]) -> None:
-    mark, generation = certificate["record"], certificate["generation"]
-    if history.generations.get(mark) != generation:
+    pseudonym, generation = certificate["record"], certificate["generation"]
+    if history.generations.get(pseudonym) != generation:
         history.wrong(row, "it deletes a record that is not live")
-    history.generations[mark] = -generation
-    history.certified[mark, generation] = (row, certificate)
+    history.generations[pseudonym] = -generation
+    history.certified[pseudonym, generation] = (row, certificate)

@@ -1,11 +1,11 @@
-"""Marks: what journal and certificates say instead of ids, records and states.
+"""Pseudonyms of ids, records and states, for the journal and the certificates.
 
-A mark is HMAC-SHA256 under a secret of the service that lies outside its database
+A pseudonym is HMAC-SHA256 under a secret of the service that lies outside its database
 (`<path>.keys/`, owner-only). Without it nobody who holds the journal can test a guess:
 not an id, not a record, and not a state. The last one matters most. Whoever knows all
 records but one could replay the model with and without a candidate; an unkeyed digest
 of the state from *before* a deletion would tell them which of the two it was. So
-digests of states are sealed as well, except where the state may be published anyway.
+digests of states are keyed as well, except where the state may be published anyway.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from demur.core.entropy import OsEntropy, Source
 from demur.durable.keys import KeyStore
 from demur.unlearning.errors import ServiceMismatch
 
-_NAME = "unlearning-marks"
+_NAME = "unlearning-pseudonyms"
 _OWNER = "unlearning-service"
 _DOUBLE = struct.Struct("<d")
 _OS = OsEntropy()
 
 
-class Marks:
-    """Keyed marks of one service."""
+class Pseudonyms:
+    """Pseudonyms of one service, under its secret."""
 
     def __init__(self, secret: bytes) -> None:
         # Copies of a keyed HMAC are twice as fast as keying it each time.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     @classmethod
-    def create(cls, folder: Path, source: Source = _OS) -> Marks:
-        """Marks under a new secret, on disk before this returns.
+    def create(cls, folder: Path, source: Source = _OS) -> Pseudonyms:
+        """Pseudonyms under a new secret, on disk before this returns.
 
         One that is there was left by a first opening that was killed, and is taken.
         """
@@ -46,8 +46,8 @@ class Marks:
         return cls.load(folder, testing=not source.private)
 
     @classmethod
-    def load(cls, folder: Path, *, testing: bool = False) -> Marks:
-        """Marks under the secret that is there."""
+    def load(cls, folder: Path, *, testing: bool = False) -> Pseudonyms:
+        """Pseudonyms under the secret that is there."""
         name = _name(testing)
         secret = KeyStore(folder).take(name, keep=True)
         if secret is None:
@@ -57,53 +57,53 @@ class Marks:
             )
         return cls(secret)
 
-    def _mark(self, kind: bytes, data: bytes) -> str:
+    def _pseudonym(self, kind: bytes, data: bytes) -> str:
         keyed = self._keyed.copy()
         keyed.update(kind + b"\x00" + data)
         return keyed.hexdigest()
 
     def own(self) -> str:
-        """The mark of the secret itself, by which it is recognised."""
-        return self._mark(b"secret", b"")
+        """The pseudonym of the secret itself, to recognise it."""
+        return self._pseudonym(b"secret", b"")
 
     def record(self, record_id: str | int) -> str:
-        """The mark of a record's id."""
-        return self._mark(b"record", _identifier("record_id", record_id))
+        """The pseudonym of a record's id."""
+        return self._pseudonym(b"record", _identifier("record_id", record_id))
 
     def subject(self, subject_id: str | int) -> str:
-        """The mark of a person's id."""
-        return self._mark(b"subject", _identifier("subject_id", subject_id))
+        """The pseudonym of a person's id."""
+        return self._pseudonym(b"subject", _identifier("subject_id", subject_id))
 
-    def alone(self, record_mark: str) -> str:
-        """The subject of a record for which none was named: the record's own."""
-        return self._mark(b"alone", record_mark.encode())
+    def alone(self, record_pseudonym: str) -> str:
+        """The pseudonym of the subject of a record for which none was named."""
+        return self._pseudonym(b"alone", record_pseudonym.encode())
 
     def content(self, x: ArrayLike, y: float) -> str:
-        """The mark of a record as its caller gave it (-0.0 is 0.0)."""
+        """The pseudonym of a record as its caller gave it (-0.0 is 0.0)."""
         row = np.asarray(x, dtype="<f8") + 0.0
-        return self._mark(b"content", row.tobytes() + _DOUBLE.pack(float(y) + 0.0))
+        return self._pseudonym(b"content", row.tobytes() + _DOUBLE.pack(float(y) + 0.0))
 
     def state(self, digest: str) -> str:
-        """The sealed digest of a state."""
-        return self._mark(b"state", digest.encode())
+        """The keyed digest of a state."""
+        return self._pseudonym(b"state", digest.encode())
 
     def snapshot(self, content: bytes) -> str:
         """The seal of a snapshot file."""
-        return self._mark(b"snapshot", content)
+        return self._pseudonym(b"snapshot", content)
 
     def __repr__(self) -> str:
-        return "Marks(<secret>)"
+        return "Pseudonyms(<secret>)"
 
 
 def _name(testing: bool) -> str:
-    """A secret from a seed has another name: no service in use ever takes it up."""
+    """A secret from a seed has another name: no service in use ever reads it."""
     return f"{_NAME}-for-tests" if testing else _NAME
 
 
 def claim(folder: Path, service_id: str) -> None:
     """Make a folder of secrets this service's own, or refuse another's.
 
-    Two services in one folder would sweep away each other's keys and snapshots.
+    Two services in one folder would erase each other's keys and snapshots.
     """
     KeyStore(folder).put(_OWNER, service_id.encode(), keep=True)  # the first one wins
     if owner(folder) != service_id:
@@ -114,9 +114,9 @@ def claim(folder: Path, service_id: str) -> None:
 
 
 def owner(folder: Path) -> str | None:
-    """Whose folder this is."""
-    known = KeyStore(folder).take(_OWNER, keep=True)
-    return None if known is None else known.decode(errors="replace")
+    """The id of the service whose folder this is."""
+    stored = KeyStore(folder).take(_OWNER, keep=True)
+    return None if stored is None else stored.decode(errors="replace")
 
 
 def _identifier(name: str, value: object) -> bytes:

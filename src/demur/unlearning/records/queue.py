@@ -1,4 +1,4 @@
-"""Requests that wait: why, since when, and until when they must be honoured."""
+"""The queue of deletion requests that wait: why, since when, and until when."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
-class Queued:
-    """A deletion that could not be carried out yet; the record is still learned.
+class QueuedRequest:
+    """A deletion that could not be carried out yet; the record is still in the model.
 
     `reason` is "privacy", "regret" or "numeric" (see `CapacityExhausted`), or
     "interrupted" for one that a crash cut short.
@@ -53,17 +53,17 @@ def deadline_text(deadline: datetime | timedelta | None) -> str:
 
 
 def put(
-    connection: Connection, mark: str, generation: int, deadline: str, reason: str
-) -> Queued:
+    connection: Connection, pseudonym: str, generation: int, deadline: str, reason: str
+) -> QueuedRequest:
     """Let a request wait; one that waits already keeps its first deadline."""
-    known = sa.select(store.queue).where(store.queue.c.mark == mark)
-    found = connection.execute(known).one_or_none()
-    if found is not None:
-        return _queued(found)
-    queued = Queued(mark, generation, now(), deadline, reason)
+    statement = sa.select(store.queue).where(store.queue.c.pseudonym == pseudonym)
+    row = connection.execute(statement).one_or_none()
+    if row is not None:
+        return _queued(row)
+    queued = QueuedRequest(pseudonym, generation, now(), deadline, reason)
     connection.execute(
         store.queue.insert().values(
-            mark=mark,
+            pseudonym=pseudonym,
             generation=generation,
             requested=queued.requested,
             deadline=deadline,
@@ -73,12 +73,14 @@ def put(
     return queued
 
 
-def waiting(connection: Connection) -> list[Queued]:
+def waiting(connection: Connection) -> list[QueuedRequest]:
     """Every request that waits, the most urgent first."""
     table = store.queue
     statement = sa.select(table).order_by(table.c.deadline)
     return [_queued(row) for row in connection.execute(statement)]
 
 
-def _queued(row: Any) -> Queued:
-    return Queued(row.mark, row.generation, row.requested, row.deadline, row.reason)
+def _queued(row: Any) -> QueuedRequest:
+    return QueuedRequest(
+        row.pseudonym, row.generation, row.requested, row.deadline, row.reason
+    )

@@ -1,8 +1,8 @@
-"""States as bytes, and snapshot files that die with the next deletion.
+"""Snapshots: states as bytes, and files that the next deletion destroys.
 
 A state is a header (one line of JSON: names, types, shapes) and the numbers after it,
 little-endian. A snapshot file is a state with the service, epoch and sequence it
-belongs to. A state from before a deletion still knows what was deleted, so a deletion
+belongs to. A state from before a deletion still holds what was deleted, so a deletion
 overwrites and removes the snapshot files of its service, and `restore` refuses one
 that comes back from elsewhere.
 """
@@ -80,25 +80,25 @@ class Snapshot:
 
     def to_bytes(self) -> bytes:
         """The file's content."""
-        tip = vars(self) | {"state": len(self.state), "format": _MAGIC}
-        return canonical(tip).encode() + b"\n" + self.state
+        header = vars(self) | {"state": len(self.state), "format": _MAGIC}
+        return canonical(header).encode() + b"\n" + self.state
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Snapshot:
         """The snapshot that `to_bytes` wrote; anything else is a SnapshotRefused."""
         line, _, state = data.partition(b"\n")
         try:
-            tip = json.loads(line)
-            if tip.pop("format") != _MAGIC or tip.pop("state") != len(state):
+            header = json.loads(line)
+            if header.pop("format") != _MAGIC or header.pop("state") != len(state):
                 raise ValueError("its length or format is wrong")
-            return cls(**tip, state=state)
+            return cls(**header, state=state)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             raise SnapshotRefused(
                 f"this is no whole snapshot ({why!r:.80}). Nothing was changed."
             ) from why
 
 
-class Shelf:
+class SnapshotFiles:
     """The snapshot files of one service."""
 
     def __init__(self, folder: Path) -> None:
@@ -121,12 +121,12 @@ class Shelf:
         """The snapshots that are there, oldest first."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"))
 
-    def burn(self, before: int) -> int:
+    def destroy(self, before: int) -> int:
         """Overwrite and remove every snapshot before a sequence; how many there were.
 
         Files that a crash left half-written, and copies under other names, go too.
         """
-        burnt = 0
+        destroyed = 0
         for path in sorted(self._folder.glob("*")):
             if not path.is_file():
                 continue
@@ -139,5 +139,5 @@ class Shelf:
                     file.flush()
                     os.fsync(file.fileno())
                 path.unlink()
-                burnt += 1
-        return burnt
+                destroyed += 1
+        return destroyed

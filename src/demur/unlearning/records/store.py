@@ -1,7 +1,8 @@
-"""Where a service is kept: its tables, and the one process that may write them.
+"""Database of a deletion service: its tables, and the lock of its one writer.
 
-The engine, its transactions and its durability are the ledger's (`ledger.store`): a
-transaction that has returned is on disk. Two things are added for SQLite:
+The engine, its transactions and its durability are those of the ledger
+(`durable.store`): a transaction that has returned is on disk. Two things are added for
+SQLite:
 
 - `secure_delete`: what a row held is overwritten with zeros when it is deleted or
   replaced, in the page itself;
@@ -11,7 +12,7 @@ transaction that has returned is on disk. Two things are added for SQLite:
   outside of what a program can reach.)
 
 On PostgreSQL a deleted row stays in its page until the server vacuums: `scrub` asks for
-that, and the server's own archive is the operator's affair.
+that. The server's own archive is up to its operator.
 
 The writer's lock is held by the operating system (a locked file, or a session lock of
 the server), so it ends with the process, however that ends.
@@ -35,7 +36,8 @@ from demur.durable.store import Store
 from demur.ledger import Timeouts
 from demur.unlearning.errors import ServiceBusy
 
-SCHEMA_VERSION = 2  # of rows and terms; 2: a retrain and a restore are paid for
+# Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
+SCHEMA_VERSION = 3
 _ADVISORY_LOCK = 6845231978
 _SCRUB_PATIENCE_MS = 200
 
@@ -47,10 +49,10 @@ service = sa.Table(
     sa.Column("schema_version", sa.Integer, nullable=False),
     sa.Column("service_id", sa.String(32), nullable=False),
     sa.Column("terms", sa.Text, nullable=False),
-    sa.Column("secret", sa.String(64), nullable=False),  # a mark that proves the key
+    sa.Column("secret", sa.String(64), nullable=False),  # proves the key
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
-    sa.Column("paid", sa.BigInteger, nullable=False),  # units, in this epoch
+    sa.Column("used", sa.BigInteger, nullable=False),  # of this epoch's capacity
 )
 journal = sa.Table(
     "demur_unlearning_journal",
@@ -63,7 +65,7 @@ journal = sa.Table(
 records = sa.Table(
     "demur_unlearning_records",
     metadata,
-    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("live", sa.Boolean, nullable=False),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
@@ -72,7 +74,7 @@ records = sa.Table(
 subjects = sa.Table(
     "demur_unlearning_subjects",
     metadata,
-    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
     sa.Column("requests", sa.Integer, nullable=False),
 )
 state = sa.Table(
@@ -87,14 +89,14 @@ state = sa.Table(
 certificates = sa.Table(
     "demur_unlearning_certificates",
     metadata,
-    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
     sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("body", sa.Text, nullable=False),
 )
 queue = sa.Table(
     "demur_unlearning_queue",
     metadata,
-    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("requested", sa.String(40), nullable=False),
     sa.Column("deadline", sa.String(40), nullable=False),
@@ -103,17 +105,17 @@ queue = sa.Table(
 boxes = sa.Table(
     "demur_unlearning_boxes",
     metadata,
-    sa.Column("mark", sa.String(64), primary_key=True),
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 
 class ServiceStore(Store):
-    """A durable store that overwrites what it deletes."""
+    """A durable store that overwrites what it deletes, with one writer."""
 
     def __init__(self, url: str) -> None:
-        # One writer, whom nobody waits for: its steps may take longer than a charge.
+        # There is one writer, and nobody waits for it: its steps may take long.
         super().__init__(url, Timeouts(pause=120.0, call=600.0))
         self._writer: WriterLock | None = None
         if self._path is not None:  # Links to one file are one service: lock, keys,
@@ -205,7 +207,7 @@ class _FileLock(WriterLock):
 
 
 class _ServerLock(WriterLock):
-    """Held by a session of the server: whoever loses it may have a successor."""
+    """Held by a session of the server: once it is lost, another writer may have it."""
 
     def __init__(self, store: ServiceStore) -> None:
         self._lost = False

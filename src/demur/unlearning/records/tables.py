@@ -1,4 +1,4 @@
-"""The rows of a service's tables: how they are written and found. SQL, no decisions."""
+"""Rows of a deletion service's tables: SQL to write and find them, no decisions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from demur.unlearning.records.journal import Body
 _MOST_VARIABLES = 500  # in one statement
 _AT: sa.BindParameter[str] = sa.bindparam("at")
 # Built once: putting a statement together costs more than running it.
-_KEEP_RECORD = store.records.insert()
+_INSERT_RECORD = store.records.insert()
 _RENEW_RECORD = (
     store.records.update()
-    .where(store.records.c.mark == _AT)
+    .where(store.records.c.pseudonym == _AT)
     .values(
         generation=sa.bindparam("of"),
         live=True,
@@ -28,7 +28,7 @@ _RENEW_RECORD = (
         content=sa.bindparam("what"),
     )
 )
-_MOVE_STATE = store.state.update().values(
+_UPDATE_STATE = store.state.update().values(
     epoch=sa.bindparam("of"),
     tick=sa.bindparam("clock"),
     sequence=sa.bindparam("to"),
@@ -36,50 +36,56 @@ _MOVE_STATE = store.state.update().values(
 )
 _END_RECORD = (
     store.records.update()
-    .where(store.records.c.mark == _AT)
+    .where(store.records.c.pseudonym == _AT)
     .values(live=False, content=None)
 )
 
 
 @dataclass(frozen=True)
-class Learned:
-    """A record that was learned, as journal and tables say it."""
+class LearnedRecord:
+    """A record that was learned, as journal and tables name it."""
 
-    mark: str
+    pseudonym: str
     generation: int
     subject: str
     content: str
 
 
-def keep_learned(connection: Connection, learned: Sequence[Learned]) -> None:
-    """New records, and deleted ones that came back."""
+def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> None:
+    """Insert new records, and deleted ones that are learned again."""
     new = [r for r in learned if r.generation == 1]
     again = [r for r in learned if r.generation > 1]
     if new:
-        connection.execute(_KEEP_RECORD, [vars(r) | {"live": True} for r in new])
+        connection.execute(_INSERT_RECORD, [vars(r) | {"live": True} for r in new])
     if again:
         connection.execute(
             _RENEW_RECORD,
             [
-                {"at": r.mark, "of": r.generation, "who": r.subject, "what": r.content}
+                {
+                    "at": r.pseudonym,
+                    "of": r.generation,
+                    "who": r.subject,
+                    "what": r.content,
+                }
                 for r in again
             ],
         )
 
 
-def keep_buried(connection: Connection, mark: str) -> None:
-    """An id that is refused: a record of generation 0."""
+def insert_blocked(connection: Connection, pseudonym: str) -> None:
+    """Insert an id that is refused: a record of generation 0."""
     connection.execute(
-        _KEEP_RECORD, {"mark": mark, "generation": 0, "live": False, "subject": mark}
+        _INSERT_RECORD,
+        {"pseudonym": pseudonym, "generation": 0, "live": False, "subject": pseudonym},
     )
 
 
-def keep_state(
+def update_state(
     connection: Connection, mode: Mode, epoch: int, tick: int, sequence: int
 ) -> None:
-    """The whole state, as of a row of the journal."""
+    """Write the whole state, as of a row of the journal."""
     connection.execute(
-        _MOVE_STATE,
+        _UPDATE_STATE,
         {
             "of": epoch,
             "clock": tick,
@@ -90,28 +96,28 @@ def keep_state(
 
 
 def count_intent(connection: Connection, intent: Body) -> None:
-    """An intent is counted when it is written, and never discounted."""
+    """Count an intent when it is written; it is never taken back."""
     table = store.subjects
     for subject, number in intent["requests"].items():
-        connection.execute(table.delete().where(table.c.mark == subject))
-        connection.execute(table.insert().values(mark=subject, requests=number))
+        connection.execute(table.delete().where(table.c.pseudonym == subject))
+        connection.execute(table.insert().values(pseudonym=subject, requests=number))
     connection.execute(
-        store.service.update().values(paid=store.service.c.paid + intent["units"])
+        store.service.update().values(used=store.service.c.used + intent["used"])
     )
 
 
 def end_records(connection: Connection, issued: Mapping[str, Certificate]) -> None:
-    """Certificates in, everything else that speaks of the records out."""
+    """Insert certificates, and delete everything else about their records."""
     if not issued:
         return
-    marks = [{"at": mark} for mark in issued]
+    pseudonyms = [{"at": pseudonym} for pseudonym in issued]
     for table in (store.boxes, store.queue):
-        connection.execute(table.delete().where(table.c.mark == _AT), marks)
-    connection.execute(_END_RECORD, marks)
+        connection.execute(table.delete().where(table.c.pseudonym == _AT), pseudonyms)
+    connection.execute(_END_RECORD, pseudonyms)
     connection.execute(
         store.certificates.insert(),
         [
-            {"mark": m, "generation": c.generation, "body": c.to_json()}
+            {"pseudonym": m, "generation": c.generation, "body": c.to_json()}
             for m, c in issued.items()
         ],
     )
@@ -123,31 +129,31 @@ def column(
     value: sa.Column[Any],
     keys: Iterable[str],
 ) -> dict[str, Any]:
-    """The values of many keys."""
+    """The values of many keys, by key."""
     wanted = list(keys)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for at in range(0, len(wanted), _MOST_VARIABLES):
         part = wanted[at : at + _MOST_VARIABLES]
         rows = connection.execute(sa.select(key, value).where(key.in_(part)))
-        found |= {row[0]: row[1] for row in rows}
-    return found
+        values |= {row[0]: row[1] for row in rows}
+    return values
 
 
-def certificate(connection: Connection, mark: str, generation: int) -> str | None:
+def certificate(connection: Connection, pseudonym: str, generation: int) -> str | None:
     """The text of a certificate."""
     table = store.certificates
     return connection.execute(
         sa.select(table.c.body).where(
-            table.c.mark == mark, table.c.generation == generation
+            table.c.pseudonym == pseudonym, table.c.generation == generation
         )
     ).scalar_one_or_none()
 
 
 def index(connection: Connection) -> dict[str, int]:
-    """The generation of each mark: negative once it is deleted, 0 if it is buried."""
+    """The generation of each pseudonym: negative if deleted, 0 if blocked."""
     columns = store.records.c
-    statement = sa.select(columns.mark, columns.generation, columns.live)
+    statement = sa.select(columns.pseudonym, columns.generation, columns.live)
     return {
-        mark: generation if live else -generation
-        for mark, generation, live in connection.execute(statement)
+        pseudonym: generation if live else -generation
+        for pseudonym, generation, live in connection.execute(statement)
     }

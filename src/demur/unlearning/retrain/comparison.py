@@ -1,12 +1,12 @@
-"""Does a deletion leave what was never learned? Replay without the record, and compare.
+"""The retrain test: each deletion compared with a replay without the record.
 
 `verify_against_retrain` runs a stream through a mode and, for every deletion, the same
 stream without the deleted records (their ticks skipped, the same noise elsewhere). It
 fails a mode on any of these:
 
 1. *shift*: the two worlds, before the deletion's noise, are farther apart than the
-   mode's `shift_bound`; also for all deleted records at once. What is compared is what
-   the mode's promise covers: the whole state, or the published copy.
+   mode's `shift_bound`; also for all deleted records at once. Compared is what the
+   mode's theorem covers: the whole state, or the published copy.
 2. *direction*: most deletions leave the weights farther from the replay than they were.
 3. *distinguishing*: `trials` noised copies of each world, projected on the line through
    their noiseless points (for equal Gaussians that is the Neyman-Pearson statistic) and
@@ -18,7 +18,7 @@ fails a mode on any of these:
 5. *search*: a vector of the state, or of anything the object holds, is parallel to a
    deleted x (|cos| > 0.999) while the replay's state has no such vector.
 
-The report holds noiseless distances: it is for test data, not for release.
+The report holds noiseless distances: it is for test data and must not be released.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from demur.unlearning.retrain.report import (
 from demur.unlearning.retrain.worlds import (
     LEAST_DIM,
     PARALLEL,
+    Deletion,
     Event,
-    Forget,
-    Learn,
+    Insertion,
     World,
     checked,
     covered_distance,
@@ -52,8 +52,8 @@ from demur.unlearning.retrain.worlds import (
 )
 
 __all__ = [
-    "Forget",
-    "Learn",
+    "Deletion",
+    "Insertion",
     "RetrainReport",
     "stream",
     "verify_against_retrain",
@@ -90,7 +90,7 @@ def verify_against_retrain(
     validate.open_probability(confidence=confidence)
     mu = gaussian_mu(epsilon, delta)
 
-    def world(*absent: Forget) -> World:
+    def world(*absent: Deletion) -> World:
         mode = make.fresh() if isinstance(make, Mode) else make()
         return World(mode, frozenset(r for f in absent for r in f.records))
 
@@ -103,14 +103,14 @@ def verify_against_retrain(
 
     rng = np.random.default_rng(seed)
     first, begin = world(), 0
-    dim = first.mode.dim
-    requests: list[Forget] = []
+    dimension = first.mode.dimension
+    requests: list[Deletion] = []
     noises: list[Array] = []
     checks: list[DeletionCheck] = []
     traces: list[Trace] = []
-    worst: tuple[World, World, Forget, float] | None = None
+    worst: tuple[World, World, Deletion, float] | None = None
     for position, request in enumerate(listed):
-        if not isinstance(request, Forget):
+        if not isinstance(request, Deletion):
             continue
         first.run(listed[begin:position], noises)
         begin = position + 1
@@ -125,7 +125,7 @@ def verify_against_retrain(
             worst = (first.copy(), replay.copy(), request, sigma)
         checks.append(check)
         requests.append(request)
-        noises.append(rng.normal(size=dim) * sigma)
+        noises.append(rng.normal(size=dimension) * sigma)
         noised_records = {r: first.live[r][0] for r in request.records}
         first.forget(request, noises[-1])
         replay.forget(request, noises[-1])
@@ -136,13 +136,13 @@ def verify_against_retrain(
     mode = first.mode
     test = None
     if not mode.exact:
-        found = _mu_lower(*worst, trials, confidence, rng)
+        mu_lower = _mu_lower(*worst, trials, confidence, rng)
         test = Distinguishing(
             trials=trials,
             confidence=confidence,
-            mu_lower=found,
+            mu_lower=mu_lower,
             mu_claimed=mu,
-            epsilon_lower=gaussian_epsilon(found, delta) if found > 0.0 else 0.0,
+            epsilon_lower=gaussian_epsilon(mu_lower, delta) if mu_lower > 0.0 else 0.0,
             epsilon_claimed=epsilon,
             delta=delta,
         )
@@ -156,50 +156,52 @@ def verify_against_retrain(
         joint_digests_equal=mode.digest() == without.mode.digest(),
         distinguishing=test,
         traces=tuple(traces),
-        searched=dim >= LEAST_DIM,
+        searched=dimension >= LEAST_DIM,
     )
 
 
-def _compare(one: World, two: World, request: Forget, bound: float) -> DeletionCheck:
+def _compare(
+    first: World, replay: World, request: Deletion, bound: float
+) -> DeletionCheck:
     """Both worlds through the deletion without noise."""
-    untouched = one.copy(), two.copy()
+    untouched = first.copy(), replay.copy()
     for world in untouched:
-        world.publish_still()
-    for world in (one, two):
-        world.forget(request, np.zeros(world.mode.dim))
+        world.publish_without_noise()
+    for world in (first, replay):
+        world.forget(request, np.zeros(world.mode.dimension))
     return DeletionCheck(
         records=request.records,
         bound=bound,
-        distance=covered_distance(one, two),
+        distance=covered_distance(first, replay),
         weights_before=weight_distance(*untouched),
-        weights_after=weight_distance(one, two),
-        digests_equal=one.mode.digest() == two.mode.digest(),
+        weights_after=weight_distance(first, replay),
+        digests_equal=first.mode.digest() == replay.mode.digest(),
     )
 
 
 def _mu_lower(
-    one: World,
-    two: World,
-    request: Forget,
+    first: World,
+    replay: World,
+    request: Deletion,
     sigma: float,
     trials: int,
     confidence: float,
     rng: np.random.Generator,
 ) -> float:
     """A lower bound on mu from noised copies; at confidence `confidence`."""
-    dim = one.mode.dim
+    dimension = first.mode.dimension
     means = []
-    for world in (one.copy(), two.copy()):
-        world.forget(request, np.zeros(dim))
+    for world in (first.copy(), replay.copy()):
+        world.forget(request, np.zeros(dimension))
         means.append(world.mode.published())
     line = means[0] - means[1]
     if not line.any():
-        line = np.ones(dim)
+        line = np.ones(dimension)
     middle = float(line @ (means[0] + means[1])) / 2.0
     above = []
-    for world in (one, two):
+    for world in (first, replay):
         start, live, hits = world.mode.state(), dict(world.live), 0
-        for noise in rng.normal(size=(trials, dim)) * sigma:
+        for noise in rng.normal(size=(trials, dimension)) * sigma:
             world.forget(request, noise)
             hits += float(line @ world.mode.published()) > middle
             world.mode.restore(start)
@@ -217,13 +219,13 @@ def _mu_lower(
 
 def _search(first: World, replay: World, deleted: dict[object, Array]) -> list[Trace]:
     """Deleted records whose x the state still holds, up to scale."""
-    found: list[Trace] = []
-    if first.mode.dim < LEAST_DIM:
-        return found
+    traces: list[Trace] = []
+    if first.mode.dimension < LEAST_DIM:
+        return traces
     for record, x in deleted.items():
         if not x.any():
             continue
         cosine, where = parallel_vectors(first, x)
         if cosine > PARALLEL and not parallel_vectors(replay, x)[0] > PARALLEL:
-            found.append(Trace(record, where, cosine))
-    return found
+            traces.append(Trace(record, where, cosine))
+    return traces

@@ -1,4 +1,4 @@
-"""What the comparison with a retrained model found: frozen, printable."""
+"""`RetrainReport`: the findings of the retrain test, frozen and printable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DeletionCheck:
 
     records: tuple[Hashable, ...]
     bound: float
-    distance: float  # of what the promise covers: whole states, or published copies
+    distance: float  # of what the theorem covers: whole states, or published copies
     weights_before: float  # distance of the published weights, before the deletion
     weights_after: float
     digests_equal: bool
@@ -50,7 +50,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class RetrainReport:
-    """What the comparison found; `passed` is the verdict, `failures` say why not."""
+    """The findings of the retrain test; `failures` say why it did not pass."""
 
     mode: str
     theorem: str
@@ -66,40 +66,40 @@ class RetrainReport:
     @property
     def failures(self) -> tuple[str, ...]:
         """One sentence for each check that failed."""
-        found = []
+        failed = []
         beyond = [d for d in self.deletions if not d.distance <= d.bound]
         if beyond:
             worst = max(d.tightness for d in beyond)
-            found.append(
+            failed.append(
                 f"shift: {len(beyond)} of {len(self.deletions)} deletions ended beyond"
                 f" their bound (up to {worst:.3g} times)"
             )
         if not self.joint_distance <= self.joint_bound:
-            found.append(
+            failed.append(
                 f"shift: without all deleted records {self.joint_distance:.3g}, bound"
                 f" {self.joint_bound:.3g}"
             )
         if self.moved_away > 0.5:
-            found.append(
+            failed.append(
                 f"direction: {self.moved_away:.0%} of the deletions left the model"
                 " farther from the replay than it was"
             )
         test = self.distinguishing
         if test is not None and test.mu_lower > test.mu_claimed:
-            found.append(
+            failed.append(
                 f"distinguishing: epsilon is at least {test.epsilon_lower:.3g}, claimed"
                 f" {test.epsilon_claimed:.3g}"
             )
         unequal = [d for d in self.deletions if not d.digests_equal]
         if self.exact and (unequal or not self.joint_digests_equal):
-            found.append("digest: the state differs from that of the survivors alone")
+            failed.append("digest: the state differs from that of the survivors alone")
         if self.traces:
             worst_trace = max(self.traces, key=lambda t: t.cosine)
-            found.append(
+            failed.append(
                 f"search: {len(self.traces)} deleted record(s) found in the state"
                 f" ({worst_trace.where}, |cos| = {worst_trace.cosine:.6f})"
             )
-        return tuple(found)
+        return tuple(failed)
 
     @property
     def passed(self) -> bool:
@@ -143,7 +143,9 @@ class RetrainReport:
                 f" {test.epsilon_claimed:.4g} claimed ({test.trials} copies,"
                 f" {test.confidence:.0%})"
             )
-        seen = f"{len(self.traces)} found" if self.searched else "not made: dim < 4"
+        seen = (
+            f"{len(self.traces)} found" if self.searched else "not made: dimension < 4"
+        )
         lines.append(f"  {'search for deleted records':34}{seen}")
         lines += [f"  FAILED {failure}" for failure in self.failures]
         lines.append("  passed" if self.passed else "  FAILED")

@@ -1,4 +1,4 @@
-"""Worlds that learned a record and worlds that never did, on the same stream."""
+"""Two runs of one stream: one that learned a record, and a replay that never did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEPTH = 6  # of attributes inside attributes
 
 
 @dataclass(frozen=True, eq=False)
-class Learn:
+class Insertion:
     """A record to insert."""
 
     record: Hashable
@@ -28,13 +28,13 @@ class Learn:
 
 
 @dataclass(frozen=True)
-class Forget:
+class Deletion:
     """A deletion: one record, or all records of one subject."""
 
     records: tuple[Hashable, ...]
 
 
-Event = Learn | Forget
+Event = Insertion | Deletion
 
 
 def stream(
@@ -46,11 +46,11 @@ def stream(
     """
     events: list[Event] = []
     for t, (x, y) in enumerate(zip(np.asarray(X), np.asarray(Y), strict=True)):
-        events.append(Learn(t, np.asarray(x, dtype=np.float64), float(y)))
+        events.append(Insertion(t, np.asarray(x, dtype=np.float64), float(y)))
         if t in deletions:
             named = deletions[t]
             rows = named if isinstance(named, Sequence) else (named,)
-            events.append(Forget(tuple(rows)))
+            events.append(Deletion(tuple(rows)))
     return events
 
 
@@ -60,24 +60,26 @@ def checked(events: Iterable[Event]) -> list[Event]:
     live: set[Hashable] = set()
     deletions = 0
     for event in listed:
-        if isinstance(event, Learn):
+        if isinstance(event, Insertion):
             if event.record in live:
                 raise ValueError("a record is learned twice under one name")
             live.add(event.record)
-        elif isinstance(event, Forget):
+        elif isinstance(event, Deletion):
             if not event.records or not live.issuperset(event.records):
                 raise ValueError("a deletion names a record that is not live")
             live.difference_update(event.records)
             deletions += 1
         else:
-            raise TypeError(f"events are Learn and Forget; got {type(event).__name__}")
+            raise TypeError(
+                f"events are Insertion and Deletion; got {type(event).__name__}"
+            )
     if not deletions:
         raise ValueError("the stream deletes nothing: there is nothing to compare")
     return listed
 
 
 class World:
-    """A mode on its way through a stream that may lack some records."""
+    """A mode that runs through a stream from which some records may be absent."""
 
     def __init__(self, mode: Mode, absent: frozenset[Hashable]) -> None:
         self.mode = mode
@@ -87,60 +89,60 @@ class World:
 
     def run(self, events: Sequence[Event], noises: Sequence[Array]) -> None:
         """Go through the events; the n-th deletion of this world uses noises[n]."""
-        block: list[Learn] = []
+        block: list[Insertion] = []
         for event in events:
-            if isinstance(event, Learn) and event.record not in self.absent:
+            if isinstance(event, Insertion) and event.record not in self.absent:
                 block.append(event)
                 continue
             self._learn(block)
             block = []
-            if isinstance(event, Learn):
+            if isinstance(event, Insertion):
                 self.mode.skip()
             else:
                 self.prepare(event)
                 self.forget(event, noises[self._deletions])
         self._learn(block)
 
-    def _learn(self, block: Sequence[Learn]) -> None:
+    def _learn(self, block: Sequence[Insertion]) -> None:
         if block:
             X, Y = np.array([e.x for e in block]), np.array([e.y for e in block])
             self.mode.insert_many(X, Y)
             self.live.update({e.record: (e.x, e.y) for e in block})
 
-    def prepare(self, request: Forget) -> None:
+    def prepare(self, request: Deletion) -> None:
         """Renew a mode that could not certify this deletion as it is."""
         try:
-            self.copy()._forget(request, np.zeros(self.mode.dim))
+            self.copy()._forget(request, np.zeros(self.mode.dimension))
         except CertificateExceeded:
             if not hasattr(self.mode, "renew"):
                 raise
             self.mode.renew(*self._rows(self.live.values()))
 
-    def forget(self, request: Forget, noise: Array) -> None:
-        """The deletion, or in a world that lacks the records its noise."""
+    def forget(self, request: Deletion, noise: Array) -> None:
+        """The deletion; in a world that lacks the records, its noise alone."""
         self._deletions += 1
         gone = [r for r in request.records if r in self.live]
-        kept = {r: v for r, v in self.live.items() if r not in gone}
+        staying = {r: v for r, v in self.live.items() if r not in gone}
         try:
             self._forget(request, noise)
         except CertificateExceeded:  # one step will not do: solve without the records
             if not hasattr(self.mode, "renew"):
                 raise
-            self.mode.renew(*self._rows(kept.values()), forgotten=len(gone))
+            self.mode.renew(*self._rows(staying.values()), forgotten=len(gone))
             self.mode.publish(noise)
-        self.live = kept
+        self.live = staying
 
     def _rows(self, records: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
         pairs = list(records)
-        X = np.array([x for x, _ in pairs]).reshape(-1, self.mode.dim)
+        X = np.array([x for x, _ in pairs]).reshape(-1, self.mode.dimension)
         return X, np.array([y for _, y in pairs])
 
-    def publish_still(self) -> None:
+    def publish_without_noise(self) -> None:
         """Bring the published copy up to date, without noise."""
         if self.mode.publishes == "output":
-            self.mode.publish(np.zeros(self.mode.dim))
+            self.mode.publish(np.zeros(self.mode.dimension))
 
-    def _forget(self, request: Forget, noise: Array) -> None:
+    def _forget(self, request: Deletion, noise: Array) -> None:
         drawn = None if self.mode.exact else noise
         known = [self.live[r] for r in request.records if r in self.live]
         if not known:
@@ -153,31 +155,30 @@ class World:
 
     def copy(self) -> World:
         """Another world in the same state."""
-        twin = World(self.mode.fresh(), self.absent)
-        twin.mode.restore(self.mode.state())
+        twin = World(self.mode.copy(), self.absent)
         twin.live, twin._deletions = dict(self.live), self._deletions
         return twin
 
 
-def weight_distance(one: World, two: World) -> float:
-    """How far the published weights are apart."""
-    return float(np.linalg.norm(one.mode.published() - two.mode.published()))
+def weight_distance(world: World, other: World) -> float:
+    """The distance of the published weights."""
+    return float(np.linalg.norm(world.mode.published() - other.mode.published()))
 
 
-def covered_distance(one: World, two: World) -> float:
-    """How far apart is what the promise covers: the whole state, or what leaves."""
-    if one.mode.publishes == "output":
-        return weight_distance(one, two)
-    first, second = one.mode.state(), two.mode.state()
+def covered_distance(world: World, other: World) -> float:
+    """The distance of what the theorem covers: whole states, or published copies."""
+    if world.mode.publishes == "output":
+        return weight_distance(world, other)
+    first, second = world.mode.state(), other.mode.state()
     if first.keys() != second.keys():
         return float("inf")
     total = 0.0
     for key, array in first.items():
-        other = second[key]
-        if array.shape != other.shape:
+        counterpart = second[key]
+        if array.shape != counterpart.shape:
             return float("inf")
         # Integers are subtracted as integers: floats would lose the last bits.
-        total += float(np.sum((array - other).astype(np.float64) ** 2))
+        total += float(np.sum((array - counterpart).astype(np.float64) ** 2))
     return float(np.sqrt(total))
 
 

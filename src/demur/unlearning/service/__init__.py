@@ -1,1 +1,1 @@
-"""The deletion service: learns by id, forgets on request, and can prove it."""
+"""The deletion service: a durable model with record ids, a journal and certificates."""

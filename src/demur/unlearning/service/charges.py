@@ -1,7 +1,7 @@
-"""The till: where the deletions of a service are recorded before noise is drawn.
+"""Charges of a deletion service: each deletion is in the ledger before its noise.
 
 A deletion is one charge at `Erasure`, under the name of its operation. The noise key
-that the ledger makes for it lives in this process's memory alone and is handed out
+that the ledger makes for it exists in this process's memory alone and is handed out
 once. So a deletion that dies between its charge and its commit can never be drawn
 again, by anybody: the charge stays, and a second attempt is another operation that pays
 anew.
@@ -30,22 +30,23 @@ from demur.core.errors import (
 )
 from demur.ledger import GaussianMeter, Ledger, Payment
 from demur.unlearning.errors import CapacityExhausted
-from demur.unlearning.pricing.prices import Tariff
-from demur.unlearning.pricing.terms import Terms
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.pricing.prices import DeletionPrices
+from demur.unlearning.pricing.terms import ServiceTerms
+from demur.unlearning.service.state import ServiceState
 
 _OS = OsEntropy()
+PER_PERSON = "budget per person"  # the name of that entry, beside the operations
 
 
 def ledger_path(path: Path, epoch: int, composes: bool) -> Path:
-    """Where a service's own ledger of an epoch lies."""
+    """The file of a service's own ledger of an epoch."""
     return path.with_name(f"{path.name}.ledger-{epoch if composes else 1}")
 
 
 def ledgers_beside(path: Path) -> list[Path]:
     """The service's own ledgers that are there, of all epochs."""
-    found = path.parent.glob(f"{glob.escape(path.name)}.ledger-*")
-    return sorted(p for p in found if p.name.rpartition("-")[2].isdigit())
+    named = path.parent.glob(f"{glob.escape(path.name)}.ledger-*")
+    return sorted(p for p in named if p.name.rpartition("-")[2].isdigit())
 
 
 def later_ledger(path: Path, epoch: int) -> bool:
@@ -58,7 +59,7 @@ def entry_name(service_id: str, operation: str) -> str:
     return f"unlearning {service_id} {operation}"
 
 
-def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
+def check_shared(ledger: object, terms: ServiceTerms, prices: DeletionPrices) -> Ledger:
     """A ledger that can carry a service, or the reason why it cannot."""
     if not isinstance(ledger, Ledger):
         raise TypeError(
@@ -81,37 +82,37 @@ def check_shared(ledger: object, terms: Terms, tariff: Tariff) -> Ledger:
             " Nothing was spent."
         )
     gaussian = any(isinstance(m, GaussianMeter) for m in ledger.terms.filter.meters)
-    if gaussian and terms.accounting != "gdp" and not tariff.exact:
+    if gaussian and terms.accounting != "gdp" and not prices.exact:
         raise LedgerMismatch(
-            f"this ledger adds up squares of mu, which theorem"
-            f" {terms.model().theorem.id!r} does not prove for several deletions: open"
-            " one with filter='rdp', or with requests_per_subject=1 if every person"
-            " asks once. Nothing was spent."
+            f"this ledger adds up squares of mu, and this service composes its"
+            f" deletions by {terms.accounting!r}: open a ledger with filter='rdp', or"
+            " the service with accounting='gdp' where its theorem proves that. Nothing"
+            " was spent."
         )
     return ledger
 
 
-class Till:
-    """One ledger and the service that pays into it."""
+class DeletionCharges:
+    """The charges of one service to one ledger."""
 
     def __init__(
         self,
         ledger: Ledger,
-        tariff: Tariff,
+        prices: DeletionPrices,
         service_id: str,
         *,
         own: bool,
         source: Source = _OS,
     ) -> None:
-        self.ledger, self.tariff, self.own = ledger, tariff, own
+        self.ledger, self.prices, self.own = ledger, prices, own
         self._service, self._source = service_id, source
-        self.cover: Entry | None = None
-        if tariff.composition == "nothing":
+        self.budget_per_person: Entry | None = None
+        if prices.per_person:
             try:
-                self.cover = ledger.paid(
-                    tariff.cover(),
+                self.budget_per_person = ledger.paid(
+                    prices.budget_per_person(),
                     label="deletion budget per person",
-                    idempotency_key=self._name("cover"),
+                    idempotency_key=self._name(PER_PERSON),
                     source=source,
                 ).entry
             except BudgetExceeded as error:
@@ -122,18 +123,23 @@ class Till:
                 ) from error
 
     @classmethod
-    def own_ledger(cls, url: str, keeper: Keeper, tariff: Tariff, keys: Path) -> Till:
-        """The service's own ledger of this epoch: beside a file, or in its database."""
-        path, composes = keeper.place.path, tariff.composition != "nothing"
+    def own_ledger(
+        cls, url: str, state: ServiceState, prices: DeletionPrices, keys: Path
+    ) -> DeletionCharges:
+        """Charges to the service's own ledger of this epoch.
+
+        It lies beside a service in a file, or in the service's database.
+        """
+        path, composes = state.database.path, not prices.per_person
         ledger = Ledger.open(
-            url if path is None else ledger_path(path, keeper.epoch, composes),
-            dataset=f"deletion service {keeper.id}",
-            budgets={Erasure(): tariff.budget},
-            filter=tariff.rule,
+            url if path is None else ledger_path(path, state.epoch, composes),
+            dataset=f"deletion service {state.id}",
+            budgets={Erasure(): prices.budget},
+            filter=prices.filter,
             keys=keys / "ledger" if path is None else None,
-            testing=keeper.terms.testing,
+            testing=state.terms.testing,
         )
-        return cls(ledger, tariff, keeper.id, own=True, source=keeper.source)
+        return cls(ledger, prices, state.id, own=True, source=state.source)
 
     def _name(self, operation: str) -> str:
         return entry_name(self._service, operation)
@@ -146,7 +152,7 @@ class Till:
         return f" of service {self._service}"
 
     def recorded(self) -> set[str]:
-        """The entries of this service's operations, the cover aside."""
+        """The entries of this service's operations, the budget per person aside."""
         return {
             entry.id
             for entry in self.ledger.entries()
@@ -157,7 +163,7 @@ class Till:
     def paid(self, declaration: Declaration, operation: str) -> Payment:
         """Charge an operation, durably, before its noise exists.
 
-        The key of its noise lives in this process alone, and is handed out once.
+        The key of its noise exists in this process alone, and is handed out once.
         """
         try:
             return self.ledger.paid(
@@ -172,31 +178,31 @@ class Till:
             ) from error
 
     def find(self, operation: str) -> Entry | None:
-        """The entry of an operation, if it was recorded; final, not just not yet."""
+        """The entry of an operation; None means that there will not be one either."""
         return self.ledger.find(self._name(operation), settled=True)
 
     @contextmanager
-    def ledger_of(self, keeper: Keeper, epoch: int) -> Iterator[Ledger]:
+    def ledger_of(self, state: ServiceState, epoch: int) -> Iterator[Ledger]:
         """The ledger that was charged in an epoch, or this one if that was put away."""
-        path, composes = keeper.place.path, self.tariff.composition != "nothing"
+        path, composes = state.database.path, not self.prices.per_person
         with ExitStack() as earlier:
-            found = self.ledger
-            if self.own and path is not None and composes and epoch != keeper.epoch:
-                ledger = ledger_path(path, epoch, composes)
-                if ledger.exists():
-                    found = earlier.enter_context(Ledger.open(ledger))
-            yield found
+            charged = self.ledger
+            if self.own and path is not None and composes and epoch != state.epoch:
+                file = ledger_path(path, epoch, composes)
+                if file.exists():
+                    charged = earlier.enter_context(Ledger.open(file))
+            yield charged
 
     def stop(self, operation: str) -> None:
-        """Take the place of an operation's charge, unless it was recorded.
+        """Charge an empty entry in place of an operation's, unless it was recorded.
 
-        A writer that lost its lock between its intent and its charge is still there:
-        its entry would be one that no journal knows. Now its charge is refused.
+        A writer that lost its lock between its intent and its charge may still run, and
+        its entry would be missing in every journal. Now its charge is refused.
         """
         if self.find(operation) is None:
             # A conflict: it was faster, and is recorded after all.
             with suppress(IdempotencyConflict):
-                self.paid(self.tariff.stopped(), operation)
+                self.paid(self.prices.stopped(), operation)
 
     def close(self) -> None:
         """Close the ledger if it is the service's own."""

@@ -1,9 +1,9 @@
-"""One deletion, in the only order that survives a crash at any point.
+"""One deletion of a service, in the only order that survives a crash at any point.
 
     intent   pending inserts, the request and its count, in one transaction
     spend    a charge in the ledger, durable, under the operation's name
     noise    from the key of that charge, which this process's memory alone holds
-    state    applied to a copy of the model, that nobody can read
+    state    applied to a copy of the model that nobody can read
     commit   the noised state, the certificate and the record's end, in one transaction
     seen     only now the copy takes the model's place, and the caller is answered
 
@@ -19,6 +19,12 @@ that was not paid for.
 Why not complete it with the same noise? That takes the key on disk between charge and
 commit, where it could be read and subtracted later. Paying twice in a rare crash is the
 cheaper side.
+
+**Before the intent** the deletion is computed on a copy with silent noise, so that one
+which cannot be carried out is refused before it is paid for. An exact mode takes no
+noise, and a mode that noises its output adds it last: there that copy becomes the
+result, and nothing is computed twice. A mode that noises its state goes on computing
+with the noise (`ogd` projects), so its copy is thrown away.
 """
 
 from __future__ import annotations
@@ -32,25 +38,26 @@ import numpy as np
 from demur import __version__
 from demur.core.entry import Entry
 from demur.core.errors import DemurError
-from demur.core.rounding import quotient_down, sum_up
+from demur.core.rounding import quotient_down
 from demur.durable.clock import now
 from demur.ledger import Payment
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Array, Mode
-from demur.unlearning.pricing.prices import Tariff, grid_slack
+from demur.unlearning.pricing.noise import NoiseNeed, moved_by
+from demur.unlearning.pricing.prices import DeletionPrices
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
-from demur.unlearning.service import intents as operations
-from demur.unlearning.service.charges import Till
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.service import intents
+from demur.unlearning.service.charges import DeletionCharges
+from demur.unlearning.service.state import ServiceState
 
 
 @dataclass(frozen=True)
-class Target:
-    """A record to forget; x and y where the mode must see them."""
+class RecordToDelete:
+    """A record to delete; x and y where the mode must see them."""
 
-    mark: str
+    pseudonym: str
     generation: int
     subject: str
     x: Array | None = None
@@ -58,146 +65,168 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Quote:
-    """What a deletion of several records at once takes."""
+class DeletionPlan:
+    """The noise and the cost of deleting several records at once."""
 
-    records: dict[str, int]  # of each person
+    records: dict[str, int]  # how many, of each person
     requests: dict[str, int]  # the number of each person's request
-    units: int
+    used: int  # of the capacity
     mechanism: GaussianMechanism | None
     shifts: dict[str, float]
+
+    @property
+    def grid(self) -> float | None:
+        """The grid of the noise; None for exact deletions."""
+        return None if self.mechanism is None else float(self.mechanism.grid)
 
 
 class Deletions:
     """Prices deletions and carries them out."""
 
-    def __init__(self, keeper: Keeper, till: Till, tariff: Tariff) -> None:
-        self._keeper, self._till, self._tariff = keeper, till, tariff
+    def __init__(
+        self, state: ServiceState, charges: DeletionCharges, prices: DeletionPrices
+    ) -> None:
+        self._state, self._charges, self._prices = state, charges, prices
 
-    def quote(self, targets: Sequence[Target]) -> Quote:
+    def plan(self, records: Sequence[RecordToDelete]) -> DeletionPlan:
         """The noise and the cost, or `CapacityExhausted`; nothing is written."""
-        keeper, tariff, mode = self._keeper, self._tariff, self._keeper.mode
-        records = dict(Counter(target.subject for target in targets))
-        numbers = {s: n + 1 for s, n in keeper.requests(records).items()}
-        units = len(targets) if tariff.composition == "deletions" else 1
-        limit = keeper.terms.capacity
-        if limit is not None and keeper.paid + units > limit:
-            quality = tariff.composition == "nothing"
+        state, prices, mode = self._state, self._prices, self._state.mode
+        counts = dict(Counter(record.subject for record in records))
+        numbers = {s: n + 1 for s, n in state.request_counts(counts).items()}
+        used = len(records) if prices.composition == "deletions" else 1
+        limit = state.terms.capacity
+        if limit is not None and state.used + used > limit:
             raise CapacityExhausted(
-                f"{keeper.paid} of {limit} are used in this epoch, and {units} more"
-                " are asked for: the capacity is exhausted. Nothing was spent. Retrain"
-                " on the records that stay.",
-                "regret" if quality else "privacy",
+                f"{state.used} of {limit} are used in this epoch, and {used} more"
+                " are asked for: the capacity is exhausted. Retrain on the records"
+                " that stay. Nothing was spent.",
+                "regret" if prices.per_person else "privacy",
                 retrain_required=True,
             )
-        if tariff.exact:
-            return Quote(records, numbers, units, None, dict.fromkeys(records, 0.0))
-        if tariff.composition == "nothing":
-            shifts = {s: mode.shift_bound(k) for s, k in records.items()}
-            wanted = [
-                (tariff.multiplier(tariff.part_of_request(numbers[s])), shifts[s])
-                for s in records
+        if prices.exact:
+            return DeletionPlan(counts, numbers, used, None, dict.fromkeys(counts, 0.0))
+        if prices.per_person:
+            shifts = {s: mode.shift_bound(k) for s, k in counts.items()}
+            needs = [
+                NoiseNeed(prices.multiplier_of_request(numbers[s]), shifts[s])
+                for s in counts
             ]
         else:
-            shift = mode.shift_bound(max(len(targets), 1))
-            shifts = dict.fromkeys(records, shift)
-            wanted = [(tariff.multiplier(tariff.part_of_units(units)), shift)]
+            shift = mode.shift_bound(max(len(records), 1))
+            shifts = dict.fromkeys(counts, shift)
+            needs = [NoiseNeed(prices.multiplier_of(used), shift)]
         try:
-            mechanism = tariff.mechanism(wanted)
+            mechanism = prices.mechanism(needs)
         except ValueError as error:
             raise CapacityExhausted(
                 f"no noise can be drawn for this shift: {error}. Nothing was spent.",
                 "numeric",
                 retrain_required=True,
             ) from error
-        return Quote(records, numbers, units, mechanism, shifts)
+        return DeletionPlan(counts, numbers, used, mechanism, shifts)
 
     def carry_out(
-        self, targets: Sequence[Target], deadline: str
+        self, records: Sequence[RecordToDelete], deadline: str
     ) -> dict[str, Certificate]:
-        """Forget these records together; their certificates, by mark."""
-        quote = self.quote(targets)
-        self._rehearse(targets, quote)
-        operation = operations.new_name(self._keeper)
-        self._keeper.flush(then=self.intent(operation, targets, quote, deadline))
+        """Delete these records together; their certificates, by pseudonym."""
+        plan = self.plan(records)
+        rehearsed = self.rehearsed(records, plan)
+        operation = intents.new_name(self._state)
+        self._state.flush(then=self.intent(operation, records, plan, deadline))
         try:
-            payment = self.spend(operation, quote)
-            copy = self.noised(payment, targets, quote)
-            issued = self.commit(operation, payment.entry, copy, targets, quote)
+            payment = self.spend(operation, plan)
+            copy = self.noised(payment, rehearsed, records, plan)
+            issued = self.commit(operation, payment.entry, copy, records, plan)
         except BaseException:
             self.abandon(operation)
             raise
         if issued:
-            self._keeper.tidy()
-        payment.commit(self._keeper.tip.hash)
+            self._state.clean_up()
+        payment.commit(self._state.tip.hash)
         return issued
 
-    def _rehearse(self, targets: Sequence[Target], quote: Quote) -> None:
-        """Find out that a deletion cannot be made before it is paid for."""
-        silence = None if quote.mechanism is None else np.zeros(self._keeper.terms.dim)
+    def rehearsed(self, records: Sequence[RecordToDelete], plan: DeletionPlan) -> Mode:
+        """A copy of the model after the deletion, without noise, or the refusal.
+
+        What cannot be carried out is found out before it is paid for.
+        """
+        copy = self._state.mode.copy()
+        silent = None if plan.mechanism is None else np.zeros(copy.dimension)
         try:
-            self._apply(_copied(self._keeper.mode), targets, silence, quote)
+            self._apply(copy, records, silent, plan.grid)
         except (DemurError, ValueError) as error:
             raise CapacityExhausted(
                 f"the model cannot certify this deletion: {error} Nothing was spent.",
                 "numeric",
                 retrain_required=True,
             ) from error
+        return copy
 
+    @staticmethod
     def _apply(
-        self,
         mode: Mode,
-        targets: Sequence[Target],
+        records: Sequence[RecordToDelete],
         noise: Array | None,
-        quote: Quote,
+        grid: float | None,
     ) -> None:
-        grid = None if quote.mechanism is None else float(quote.mechanism.grid)
-        if not targets:
+        """The deletion of these records; of none, a new published copy."""
+        if not records:
             mode.publish(noise, grid=grid)
         elif mode.needs_record:
-            rows = np.array([t.x for t in targets])
             mode.delete(
-                rows,
-                np.array([t.y for t in targets]),
+                np.array([record.x for record in records]),
+                np.array([record.y for record in records]),
                 noise,
-                records=len(targets),
+                records=len(records),
                 grid=grid,
             )
         else:
-            mode.delete(noise=noise, records=len(targets), grid=grid)
+            mode.delete(noise=noise, records=len(records), grid=grid)
 
     # -- the five steps ------------------------------------------------------------
 
     def intent(
-        self, operation: str, targets: Sequence[Target], quote: Quote, deadline: str
+        self,
+        operation: str,
+        records: Sequence[RecordToDelete],
+        plan: DeletionPlan,
+        deadline: str,
     ) -> Body:
-        """What is about to be done, and what it will cost."""
-        return operations.intent(
-            self._keeper,
+        """The journal's row of what is about to be done, and what it will cost."""
+        return intents.intent(
+            self._state,
             operation,
-            records=[(t.mark, t.generation) for t in targets],
-            requests=quote.requests,
-            units=quote.units,
+            records=[(record.pseudonym, record.generation) for record in records],
+            requests=plan.requests,
+            used=plan.used,
             deadline=deadline,
         )
 
-    def spend(self, operation: str, quote: Quote) -> Payment:
-        """Ledger the operation; durable when this returns."""
-        tariff, cover = self._tariff, self._till.cover
-        if cover is None:
-            assert quote.mechanism is not None
-            return self._till.paid(tariff.paid(quote.mechanism), operation)
-        free = tariff.free(self._keeper.id, quote.mechanism)
-        return self._till.paid(free, operation)
+    def spend(self, operation: str, plan: DeletionPlan) -> Payment:
+        """Charge the operation; durable when this returns."""
+        prices = self._prices
+        if self._charges.budget_per_person is None:
+            assert plan.mechanism is not None
+            return self._charges.paid(prices.added_up(plan.mechanism), operation)
+        free = prices.within_budget_per_person(self._state.id, plan.mechanism)
+        return self._charges.paid(free, operation)
 
-    def noised(self, payment: Payment, targets: Sequence[Target], quote: Quote) -> Mode:
+    def noised(
+        self,
+        payment: Payment,
+        rehearsed: Mode,
+        records: Sequence[RecordToDelete],
+        plan: DeletionPlan,
+    ) -> Mode:
         """A copy of the model that has forgotten; nobody sees it yet."""
-        copy = _copied(self._keeper.mode)
-        noise = None
-        if quote.mechanism is not None:
-            silence = np.zeros(self._keeper.terms.dim)
-            noise = quote.mechanism.apply(silence, payment.key)
-        self._apply(copy, targets, noise, quote)
+        if plan.mechanism is None:
+            return rehearsed
+        noise = plan.mechanism.apply(np.zeros(rehearsed.dimension), payment.key)
+        if rehearsed.publishes == "output":
+            rehearsed.publish(noise, grid=plan.grid)
+            return rehearsed
+        copy = self._state.mode.copy()
+        self._apply(copy, records, noise, plan.grid)
         return copy
 
     def commit(
@@ -205,64 +234,68 @@ class Deletions:
         operation: str,
         entry: Entry,
         copy: Mode,
-        targets: Sequence[Target],
-        quote: Quote,
+        records: Sequence[RecordToDelete],
+        plan: DeletionPlan,
     ) -> dict[str, Certificate]:
-        """The new state and everything that speaks of it, at once; then it is seen."""
+        """Write the new state and everything about it at once; then it is seen."""
         gone = {
-            t.mark: self._certificate(t, operation, entry, copy, quote) for t in targets
+            record.pseudonym: self._certificate(record, operation, entry, copy, plan)
+            for record in records
         }
         bodies = [
-            self._keeper.row("delete", operation=operation, certificate=c.content())
-            for c in gone.values()
+            self._state.row(
+                "delete", operation=operation, certificate=certificate.content()
+            )
+            for certificate in gone.values()
         ]
-        if not targets:
+        if not records:
             bodies = [
-                self._keeper.row(
+                self._state.row(
                     "publish",
                     operation=operation,
                     entry=entry.id,
-                    ledger=self._till.ledger.id,
+                    ledger=self._charges.ledger.id,
                     time=now(),
                 )
             ]
-        return self._keeper.replace(copy, bodies, gone)
+        return self._state.replace(copy, bodies, gone)
 
     def abandon(self, operation: str) -> None:
         """Close an intent that came to nothing; what it cost stays spent."""
-        operations.abandon(self._keeper, self._till, operation)
+        intents.abandon(self._state, self._charges, operation)
 
     def _certificate(
         self,
-        target: Target,
+        record: RecordToDelete,
         operation: str,
         entry: Entry,
         after: Mode,
-        quote: Quote,
+        plan: DeletionPlan,
     ) -> Certificate:
-        keeper, tariff, terms = self._keeper, self._tariff, self._keeper.terms
+        state, prices, terms = self._state, self._prices, self._state.terms
         sigma, epsilon, so_far = 0.0, 0.0, 0.0
-        shift, number = quote.shifts[target.subject], quote.requests[target.subject]
-        if quote.mechanism is not None:
-            sigma = float(quote.mechanism.sigma)
-            moved = sum_up(shift, grid_slack(quote.mechanism))
-            epsilon = tariff.epsilon(quotient_down(sigma, moved))
+        shift, number = plan.shifts[record.subject], plan.requests[record.subject]
+        if plan.mechanism is not None:
+            sigma = float(plan.mechanism.sigma)
+            epsilon = prices.epsilon(
+                quotient_down(sigma, moved_by(plan.mechanism, shift))
+            )
             so_far = epsilon
-            if tariff.composition != "nothing":
-                so_far = tariff.epsilon_of_part(tariff.part_of_units(keeper.paid))
+            if not prices.per_person:
+                so_far = prices.epsilon_of(state.used)
             elif number > 1:
-                so_far = tariff.epsilon_of_part(tariff.part_of_requests(number))
+                so_far = prices.epsilon_of_requests(number)
         plain = after.exact or after.publishes == "state"
         return Certificate(
             version=VERSION,
-            service=keeper.id,
-            record=target.mark,
-            generation=target.generation,
-            subject=target.subject,
+            service=state.id,
+            record=record.pseudonym,
+            generation=record.generation,
+            subject=record.subject,
             requests=number,
-            records=quote.records[target.subject],
-            epoch=keeper.epoch,
-            tick=keeper.tick,
+            records=plan.records[record.subject],
+            epoch=state.epoch,
+            tick=state.tick,
             mode=terms.mode,
             theorem=after.theorem.id,
             statement=stamped(after.theorem.statement, terms.testing),
@@ -274,18 +307,12 @@ class Deletions:
             epsilon=epsilon,
             delta=terms.delta,
             epsilon_so_far=so_far,
-            digest_before=keeper.sealed(keeper.mode),
-            digest_after=keeper.sealed(after),
+            digest_before=state.keyed_digest(state.mode),
+            digest_after=state.keyed_digest(after),
             state_digest=after.digest() if plain else None,
             operation=operation,
-            ledger=self._till.ledger.id,
+            ledger=self._charges.ledger.id,
             entry=entry.id,
             library=__version__,
             time=now(),
         )
-
-
-def _copied(mode: Mode) -> Mode:
-    copy = mode.fresh()
-    copy.restore(mode.state())
-    return copy

@@ -1,4 +1,4 @@
-"""What an open service tells, and how it ends; it changes nothing of its model."""
+"""Reading an open service: predictions, certificates, status, verification, closing."""
 
 from __future__ import annotations
 
@@ -11,102 +11,104 @@ from demur.ledger import Ledger, Tip
 from demur.unlearning.errors import UnknownRecord
 from demur.unlearning.models.base import Array
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.queue import Queued
+from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service import opening
-from demur.unlearning.service.opening import Opened
-from demur.unlearning.service.requests import BURIED, Desk
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.service.opening import OpenService
+from demur.unlearning.service.requests import BLOCKED, DeletionRequests
+from demur.unlearning.service.state import ServiceState
 from demur.unlearning.service.status import ServiceStatus, status_of
-from demur.unlearning.service.verification import Finding, verify_service
+from demur.unlearning.service.verification import ServiceVerification, verify_service
 
 
-class Serving:
-    """A service in one process: its answers, and the way out."""
+class ServiceReader:
+    """The part of a service that does not change its model."""
 
-    _opened: Opened
-    _keeper: Keeper
-    _desk: Desk
+    _opened: OpenService
+    _state: ServiceState
+    _requests: DeletionRequests
     _resources: ExitStack
 
     def flush(self) -> Tip:
         """Acknowledge every insert so far; the journal's tip, to keep elsewhere."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            keeper.flush()
-            return keeper.tip
+        state = self._state
+        with state.lock:
+            state.usable()
+            state.flush()
+            return state.tip
 
     def predict(self, x: ArrayLike) -> float:
         """A prediction from what may be published."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._keeper.mode.predict(x)
+        with self._state.lock:
+            self._state.usable()
+            return self._state.mode.predict(x)
 
     def published(self) -> Array:
         """The parameters that may be published."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._keeper.mode.published()
+        with self._state.lock:
+            self._state.usable()
+            return self._state.mode.published()
 
-    def queue(self) -> list[Queued]:
+    def queue(self) -> list[QueuedRequest]:
         """Requests that wait, the most urgent first."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._desk.waiting()
+        with self._state.lock:
+            self._state.usable()
+            return self._requests.waiting()
 
     # -- trust -------------------------------------------------------------------
 
     def certificate(self, record_id: str | int) -> Certificate:
         """The certificate of a record's last deletion."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            mark = keeper.marks.record(record_id)
-            generation = keeper.index.get(mark, BURIED)
+        state = self._state
+        with state.lock:
+            state.usable()
+            pseudonym = state.pseudonyms.record(record_id)
+            generation = state.index.get(pseudonym, BLOCKED)
             last = -generation if generation < 0 else generation - 1
-            found = keeper.certificate(mark, last) if last > 0 else None
-        if found is None:
+            issued = state.certificate(pseudonym, last) if last > 0 else None
+        if issued is None:
             raise UnknownRecord("no record of this id was ever deleted here")
-        return found
+        return issued
 
-    def verify(self) -> Finding:
+    def verify(self) -> ServiceVerification:
         """Check journal, certificates, state and ledger against each other."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.flush()
+        with self._state.lock:
+            self._state.usable()
+            self._state.flush()
             with opening.ledgers(self._opened) as ledgers:
-                keeper = self._keeper
-                return verify_service(keeper.place, ledgers, keeper.sealed_bytes)
+                state = self._state
+                return verify_service(
+                    state.database, ledgers, state.keyed_digest_of_bytes
+                )
 
     def status(self) -> ServiceStatus:
-        """Where the service stands."""
-        with self._keeper.lock:
-            return status_of(self._keeper, self.queue())
+        """Counts of records and requests, and what is left of the capacity."""
+        with self._state.lock:
+            return status_of(self._state, self.queue())
 
     def scrub(self) -> None:
-        """Wipe what a deletion left behind, if a reader or an error was in the way."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.sweep()
-            self._keeper.scrub(strict=True)
+        """Erase what a deletion left behind because of a reader or an error."""
+        with self._state.lock:
+            self._state.usable()
+            self._state.remove_leftovers()
+            self._state.scrub(strict=True)
 
     @property
     def ledger(self) -> Ledger:
         """The ledger that this epoch's deletions are charged to."""
-        return self._opened.till.ledger
+        return self._opened.charges.ledger
 
     def close(self) -> None:
-        """Flush and give the service back."""
-        keeper = self._keeper
-        with keeper.lock:
-            if keeper.closed:
+        """Make pending inserts durable, and close the service."""
+        state = self._state
+        with state.lock:
+            if state.closed:
                 return
-            if keeper.foreign:  # Pending inserts and connections are the parent's.
-                keeper.closed = True
+            if state.foreign:  # Pending inserts and connections are the parent's.
+                state.closed = True
                 return
             try:
-                if not keeper.broken:
-                    keeper.flush()
+                if not state.broken:
+                    state.flush()
             finally:
                 self._resources.close()
 
@@ -120,8 +122,9 @@ class Serving:
         raise TypeError("a service cannot be copied or pickled: it has one writer")
 
     def __repr__(self) -> str:
-        terms = self._keeper.terms
+        terms = self._state.terms
         stamp = ", NOT PRIVATE" if terms.testing else ""
         return (
-            f"<UnlearningService {terms.mode}, dim {terms.dim}, {terms.scope}{stamp}>"
+            f"<UnlearningService {terms.mode}, dimension {terms.dimension},"
+            f" {terms.scope}{stamp}>"
         )

@@ -1,4 +1,4 @@
-"""The desk: takes requests by id, finds out what they are about, and has them done.
+"""Deletion requests by id: what they are about, and what becomes of each.
 
 A request that cannot be made out (an unknown id, a record that is not the one learned,
 a record that is needed and not there) is refused before anything is written or spent.
@@ -7,7 +7,7 @@ a record that is needed and not there) is refused before anything is written or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,196 +22,209 @@ from demur.unlearning.errors import (
 )
 from demur.unlearning.records import queue, store
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.queue import Queued
-from demur.unlearning.service.deletion import Deletions, Target
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.records.queue import QueuedRequest
+from demur.unlearning.service.deletion import Deletions, RecordToDelete
+from demur.unlearning.service.state import ServiceState
 
 OnExhausted: TypeAlias = Literal["raise", "queue", "retrain"]
-Answer: TypeAlias = Certificate | Queued
+Answer: TypeAlias = Certificate | QueuedRequest
 # What lets a request wait; a box that cannot be opened waits for its record, too.
 _NOT_NOW = (CapacityExhausted, RecordNeeded, ServiceDamaged)
-BURIED = 0  # the generation of an id that was asked for and never learned
+BLOCKED = 0  # the generation of an id that was asked for and never learned
 
 
-class Desk:
-    """Requests of one service."""
+class NewRecord(NamedTuple):
+    """A record that may be learned."""
+
+    pseudonym: str
+    generation: int
+    subject: str
+
+
+class DeletionRequests:
+    """Requests to one service."""
 
     def __init__(
         self,
-        keeper: Keeper,
+        state: ServiceState,
         deletions: Deletions,
         on_exhausted: OnExhausted,
         retrain_without: Callable[[set[str]], dict[str, Certificate]],
     ) -> None:
-        self._keeper = keeper
+        self._state = state
         self.deletions = deletions
         self._on_exhausted = on_exhausted
         self._retrain_without = retrain_without
 
-    def newcomer(
+    def new_record(
         self, record_id: str | int, subject_id: str | int | None
-    ) -> tuple[str, int, str]:
-        """Mark, generation and subject of a record that may be learned, or why not."""
-        keeper = self._keeper
-        mark = keeper.marks.record(record_id)
-        owners = keeper.subjects([mark]) if mark in keeper.index else {}
-        return self._newcomer(mark, subject_id, owners)
+    ) -> NewRecord:
+        """A record that may be learned, or the refusal."""
+        state = self._state
+        pseudonym = state.pseudonyms.record(record_id)
+        owners = state.subjects([pseudonym]) if pseudonym in state.index else {}
+        return self._new_record(pseudonym, subject_id, owners)
 
-    def newcomers(
+    def new_records(
         self,
         record_ids: Iterable[str | int],
         subject_ids: Iterable[str | int | None],
-    ) -> list[tuple[str, int, str]]:
-        """The same of many, looked up together."""
-        keeper = self._keeper
-        marks = [keeper.marks.record(record_id) for record_id in record_ids]
-        owners = keeper.subjects(mark for mark in marks if mark in keeper.index)
+    ) -> list[NewRecord]:
+        """The same for many, looked up together."""
+        state = self._state
+        pseudonyms = [state.pseudonyms.record(record_id) for record_id in record_ids]
+        owners = state.subjects(p for p in pseudonyms if p in state.index)
         return [
-            self._newcomer(mark, subject_id, owners)
-            for mark, subject_id in zip(marks, subject_ids, strict=True)
+            self._new_record(pseudonym, subject_id, owners)
+            for pseudonym, subject_id in zip(pseudonyms, subject_ids, strict=True)
         ]
 
-    def _newcomer(
-        self, mark: str, subject_id: str | int | None, owners: Mapping[str, str]
-    ) -> tuple[str, int, str]:
-        keeper = self._keeper
-        known = keeper.index.get(mark)
-        if known is not None and known > 0:
+    def _new_record(
+        self, pseudonym: str, subject_id: str | int | None, owners: Mapping[str, str]
+    ) -> NewRecord:
+        state = self._state
+        generation = state.index.get(pseudonym)
+        if generation is not None and generation > 0:
             raise RecordExists(
                 "a record of this id is live: delete it first, or use another id."
                 " Nothing has changed."
             )
-        if known == BURIED:
+        if generation == BLOCKED:
             raise RecordExists(
-                "this id was asked to be forgotten before it was learned, and is"
+                "this id was asked to be forgotten before it was learned, and has been"
                 " refused since. Nothing has changed."
             )
         if subject_id is not None:
-            subject = keeper.marks.subject(subject_id)
-        elif known is None:
-            subject = keeper.marks.alone(mark)
-        else:  # It comes back to its person, whose requests go on counting.
-            subject = owners[mark]
-        return mark, 1 if known is None else 1 - known, subject
+            subject = state.pseudonyms.subject(subject_id)
+        elif generation is None:
+            subject = state.pseudonyms.alone(pseudonym)
+        else:  # It belongs to the same person, whose requests go on counting.
+            subject = owners[pseudonym]
+        again = 1 if generation is None else 1 - generation
+        return NewRecord(pseudonym, again, subject)
 
-    def forget(
+    def delete(
         self, asked: Sequence[tuple[str, Any, Any]], deadline: str
     ) -> list[Answer]:
-        """Forget records by mark, with x and y where given; all or none."""
-        keeper = self._keeper
+        """Delete records by pseudonym, with x and y where given; all or none."""
+        state = self._state
         answers: dict[str, Answer] = {}
-        targets: dict[str, Target] = {}
-        if any(keeper.index.get(mark, BURIED) == BURIED for mark, _, _ in asked):
+        records: dict[str, RecordToDelete] = {}
+        if any(
+            state.index.get(pseudonym, BLOCKED) == BLOCKED for pseudonym, *_ in asked
+        ):
             raise UnknownRecord(
                 "no record of this id was ever learned here. Nothing was spent."
             )
-        keeper.flush()  # The tables must know a record before it is found.
-        for mark, x, y in asked:
-            generation = keeper.index[mark]
+        state.flush()  # The tables must know a record before it is looked up.
+        for pseudonym, x, y in asked:
+            generation = state.index[pseudonym]
             if generation < 0:
-                answers[mark] = self._issued(mark, -generation)
+                answers[pseudonym] = self._issued(pseudonym, -generation)
             else:
-                targets[mark] = self.target(mark, generation, x, y)
-        if targets:
-            answers |= self._carry_out(list(targets.values()), deadline)
-        return [answers[mark] for mark, _, _ in asked]
+                records[pseudonym] = self.record(pseudonym, generation, x, y)
+        if records:
+            answers |= self._carry_out(list(records.values()), deadline)
+        return [answers[pseudonym] for pseudonym, _, _ in asked]
 
-    def _issued(self, mark: str, generation: int) -> Certificate:
-        found = self._keeper.certificate(mark, generation)
-        assert found is not None, "a deleted record has a certificate"
-        return found
+    def _issued(self, pseudonym: str, generation: int) -> Certificate:
+        certificate = self._state.certificate(pseudonym, generation)
+        assert certificate is not None, "a deleted record has a certificate"
+        return certificate
 
-    def target(self, mark: str, generation: int, x: Any, y: Any) -> Target:
-        """The record to forget, checked against what was learned."""
-        keeper = self._keeper
+    def record(self, pseudonym: str, generation: int, x: Any, y: Any) -> RecordToDelete:
+        """The record to delete, checked against what was learned."""
+        state = self._state
         if (x is None) != (y is None):
             raise ValueError("x and y go together. Nothing was spent.")
-        with keeper.place.read() as connection:
+        with state.database.read() as connection:
             row = connection.execute(
-                sa.select(store.records).where(store.records.c.mark == mark)
+                sa.select(store.records).where(store.records.c.pseudonym == pseudonym)
             ).one()
-            if x is None and keeper.mode.needs_record:
-                if keeper.vault is None:
+            if x is None and state.mode.needs_record:
+                if state.encrypted is None:
                     raise RecordNeeded(
-                        f"mode {keeper.terms.mode!r} must see a record to forget it:"
+                        f"mode {state.terms.mode!r} must see a record to forget it:"
                         " give its x and y, or keep an encrypted store. Nothing was"
                         " spent."
                     )
-                x, y = keeper.vault.open(connection, mark)
+                x, y = state.encrypted.open(connection, pseudonym)
         if x is None:
-            return Target(mark, generation, row.subject)
-        keeper.mode.check(x, y)
-        if keeper.marks.content(x, y) != row.content:
+            return RecordToDelete(pseudonym, generation, row.subject)
+        state.mode.check(x, y)
+        if state.pseudonyms.content(x, y) != row.content:
             raise RecordMismatch(
                 "this is not the record that was learned under this id: forgetting it"
                 " would damage the model. Nothing has changed and nothing was spent."
             )
         point = np.asarray(x, dtype=np.float64)
-        return Target(mark, generation, row.subject, point, float(y))
+        return RecordToDelete(pseudonym, generation, row.subject, point, float(y))
 
-    def _carry_out(self, targets: Sequence[Target], deadline: str) -> dict[str, Answer]:
-        """Forget, or do what was agreed for the day when the capacity is gone."""
+    def _carry_out(
+        self, records: Sequence[RecordToDelete], deadline: str
+    ) -> dict[str, Answer]:
+        """Delete, or what `on_exhausted` says where the capacity is used up."""
         try:
-            return dict(self.deletions.carry_out(targets, deadline))
+            return dict(self.deletions.carry_out(records, deadline))
         except CapacityExhausted as error:
             if self._on_exhausted == "raise":
                 raise
             if self._on_exhausted == "retrain":
-                return dict(self._retrain_without({t.mark for t in targets}))
-            with self._keeper.writing() as connection:
+                return dict(self._retrain_without({r.pseudonym for r in records}))
+            with self._state.writing() as connection:
                 return {
-                    t.mark: queue.put(
-                        connection, t.mark, t.generation, deadline, error.reason
+                    r.pseudonym: queue.put(
+                        connection, r.pseudonym, r.generation, deadline, error.reason
                     )
-                    for t in targets
+                    for r in records
                 }
 
     def records_of(self, subject: str) -> list[str]:
-        """The marks of a person's records, deleted ones included."""
-        self._keeper.flush()
+        """The pseudonyms of a person's records, deleted ones included."""
+        self._state.flush()
         columns = store.records.c
-        with self._keeper.place.read() as connection:
-            found = connection.execute(
-                sa.select(columns.mark)
+        with self._state.database.read() as connection:
+            pseudonyms = connection.execute(
+                sa.select(columns.pseudonym)
                 .where(columns.subject == subject)
-                .order_by(columns.mark)
+                .order_by(columns.pseudonym)
             )
-            return list(found.scalars())
+            return list(pseudonyms.scalars())
 
-    def waiting(self) -> list[Queued]:
+    def waiting(self) -> list[QueuedRequest]:
         """Requests that wait, the most urgent first."""
-        with self._keeper.place.read() as connection:
+        with self._state.database.read() as connection:
             return queue.waiting(connection)
 
-    def process(self, waiting: Iterable[Queued]) -> list[Certificate]:
-        """Try requests that wait again; the certificates of those that went."""
+    def process(self, waiting: Iterable[QueuedRequest]) -> list[Certificate]:
+        """Try waiting requests again; the certificates of those that were done."""
         issued: list[Certificate] = []
         for queued in waiting:
-            if self._keeper.index.get(queued.record) != queued.generation:
+            if self._state.index.get(queued.record) != queued.generation:
                 continue
             try:
-                target = self.target(queued.record, queued.generation, None, None)
-                done = self.deletions.carry_out([target], queued.deadline)
+                record = self.record(queued.record, queued.generation, None, None)
+                done = self.deletions.carry_out([record], queued.deadline)
             except _NOT_NOW:
                 continue
             issued.extend(done.values())
         return issued
 
     def take_up_interrupted(self) -> None:
-        """What a crash cut short is carried out now, where that takes no record.
+        """Carry out what a crash cut short, where that does not need the record.
 
-        Together if that can be: as many requests of one person would be noised more
-        and more, and they were one.
+        Together if possible, as they were one request: as several requests of one
+        person each would get more noise than the one before.
         """
-        live = self._keeper.index
+        live = self._state.index
         waiting = [
             q
             for q in self.waiting()
             if q.reason == queue.INTERRUPTED and live.get(q.record) == q.generation
         ]
         try:
-            targets = [self.target(q.record, q.generation, None, None) for q in waiting]
-            if targets:
-                self.deletions.carry_out(targets, waiting[0].deadline)
+            records = [self.record(q.record, q.generation, None, None) for q in waiting]
+            if records:
+                self.deletions.carry_out(records, waiting[0].deadline)
         except _NOT_NOW:
             self.process(waiting)

@@ -1,7 +1,7 @@
-"""A model in the model's place: retrained, renewed, or restored from a snapshot.
+"""Replacing the model of a service: retrain, renew, or restore from a snapshot.
 
-A record that is not in the new model any more is deleted by that, exactly: nothing of
-it is left in the state, and its certificate says so (theorem "retrain", epsilon 0).
+A record that the new model lacks is deleted by that, exactly: nothing of it is left in
+the state, and its certificate says so (theorem "retrain", epsilon 0).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from demur.unlearning.records import journal, store
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
 from demur.unlearning.records.snapshot import Snapshot, decode, encode
-from demur.unlearning.records.tables import Learned
+from demur.unlearning.records.tables import LearnedRecord
 from demur.unlearning.service import intents
-from demur.unlearning.service.charges import Till
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.service.charges import DeletionCharges
+from demur.unlearning.service.state import ServiceState
 
 Record: TypeAlias = (
     tuple[str | int, ArrayLike, float]
@@ -47,95 +47,98 @@ WITHOUT_NOISE = {
 
 
 @dataclass(frozen=True)
-class Gathered:
+class TrainingRecord:
     """A record that the new model will know."""
 
-    record: Learned
+    record: LearnedRecord
     x: Array
     y: float
     new: bool
 
 
-def gather(
-    keeper: Keeper,
+def training_records(
+    state: ServiceState,
     connection: Connection,
     records: Iterable[Record] | None,
     without: set[str],
-) -> list[Gathered]:
+) -> list[TrainingRecord]:
     """Records for a new model, each checked against what was learned."""
     columns = store.records.c
-    kept = {
-        row.mark: Learned(row.mark, row.generation, row.subject, row.content)
+    live = {
+        row.pseudonym: LearnedRecord(
+            row.pseudonym, row.generation, row.subject, row.content
+        )
         for row in connection.execute(sa.select(store.records).where(columns.live))
     }
     if records is None:
-        if keeper.vault is None:
+        if state.encrypted is None:
             raise RecordNeeded(
                 "there is no encrypted store: give the records that stay, as"
                 " (record_id, x, y). Nothing has changed."
             )
         return [
-            Gathered(kept[mark], x, y, False)
-            for mark, x, y in keeper.vault.everything(connection)
-            if mark in kept and mark not in without
+            TrainingRecord(live[pseudonym], x, y, False)
+            for pseudonym, x, y in state.encrypted.everything(connection)
+            if pseudonym in live and pseudonym not in without
         ]
-    found: dict[str, Gathered] = {}
+    checked: dict[str, TrainingRecord] = {}
     for record_id, x, y, *rest in records:
-        mark = keeper.marks.record(record_id)
-        if mark in without:
+        pseudonym = state.pseudonyms.record(record_id)
+        if pseudonym in without:
             continue
-        keeper.mode.check(x, y)
-        if mark in found:
+        state.mode.check(x, y)
+        if pseudonym in checked:
             raise RecordExists("an id occurs twice among the records to retrain on")
-        content = keeper.marks.content(x, y)
+        content = state.pseudonyms.content(x, y)
         point = np.asarray(x, dtype=np.float64)
-        if mark in kept:
-            if kept[mark].content != content:
+        if pseudonym in live:
+            if live[pseudonym].content != content:
                 raise RecordMismatch(
                     "a record to retrain on is not what was learned under its id."
                     " Nothing has changed."
                 )
-            found[mark] = Gathered(kept[mark], point, float(y), False)
+            checked[pseudonym] = TrainingRecord(live[pseudonym], point, float(y), False)
             continue
-        if mark in keeper.index:
+        if pseudonym in state.index:
             raise RecordExists(
                 "a record to retrain on was deleted: leave it out, and insert it"
                 " afterwards if its owner wants it back. Nothing has changed."
             )
-        subject = rest[0] if rest else None
-        who = (
-            keeper.marks.alone(mark)
-            if subject is None
-            else keeper.marks.subject(subject)
+        subject_id = rest[0] if rest else None
+        subject = (
+            state.pseudonyms.alone(pseudonym)
+            if subject_id is None
+            else state.pseudonyms.subject(subject_id)
         )
-        found[mark] = Gathered(Learned(mark, 1, who, content), point, float(y), True)
-    return list(found.values())
+        learned = LearnedRecord(pseudonym, 1, subject, content)
+        checked[pseudonym] = TrainingRecord(learned, point, float(y), True)
+    return list(checked.values())
 
 
 def begin(
-    keeper: Keeper, till: Till, found: Sequence[Gathered]
+    state: ServiceState, charges: DeletionCharges, staying: Sequence[TrainingRecord]
 ) -> dict[str, Certificate]:
-    """A new epoch on these records; the certificates of all others, by mark.
+    """Begin an epoch on these records; the certificates of all others, by pseudonym.
 
-    The caller opens the ledger of the new epoch, and tidies up.
+    The caller opens the ledger of the new epoch, and cleans up.
     """
-    mode = keeper.terms.model()
-    if found:
-        X, Y = np.array([g.x for g in found]), np.array([g.y for g in found])
+    mode = state.terms.model()
+    if staying:
+        X, Y = np.array([s.x for s in staying]), np.array([s.y for s in staying])
         # A mode that can take a batch gets closer to its minimum than event by event.
         learn: Callable[[Array, Array], object] = getattr(mode, "fit", mode.insert_many)
         learn(X, Y)
-    new = [g for g in found if g.new]
-    stay = {g.record.mark for g in found}
-    lost = [m for m, generation in keeper.index.items() if generation > 0]
-    lost = [mark for mark in lost if mark not in stay]
-    gone = _certificates(keeper, till, lost, mode, "retrain", keeper.epoch + 1)
-    with intents.replacing(keeper, till) as paid, keeper.step():
-        old, keeper.epoch = keeper.epoch, keeper.epoch + 1
+    new = [s for s in staying if s.new]
+    stay = {s.record.pseudonym for s in staying}
+    lost = [p for p, generation in state.index.items() if generation > 0]
+    lost = [pseudonym for pseudonym in lost if pseudonym not in stay]
+    gone = _certificates(state, charges, lost, mode, "retrain", state.epoch + 1)
+    with intents.replacing(state, charges) as paid, state.step():
+        old, state.epoch = state.epoch, state.epoch + 1
         bodies: list[Body] = [
-            keeper.row(
+            state.row(
                 "retrain",
-                records=len(found),
+                records=len(staying),
                 new=len(new),
                 drops=len(gone),
                 before=old,
@@ -143,154 +146,156 @@ def begin(
                 **paid,
             ),
             *(
-                keeper.row(
+                state.row(
                     "insert",
-                    record=g.record.mark,
-                    generation=g.record.generation,
-                    subject=g.record.subject,
+                    record=s.record.pseudonym,
+                    generation=s.record.generation,
+                    subject=s.record.subject,
                 )
-                for g in new
+                for s in new
             ),
-            *_drops(keeper, gone),
+            *_drops(state, gone),
         ]
-        if keeper.vault is not None:
-            for g in new:
-                keeper.vault.seal(g.record.mark, g.record.generation, g.x, g.y)
-        return keeper.replace(
+        if state.encrypted is not None:
+            for s in new:
+                state.encrypted.seal(s.record.pseudonym, s.record.generation, s.x, s.y)
+        return state.replace(
             mode,
             bodies,
             gone,
-            learned=[g.record for g in new],
-            tick=len(found),
+            learned=[s.record for s in new],
+            tick=len(staying),
             new_epoch=True,
         )
 
 
-def renew(keeper: Keeper, found: Sequence[Gathered]) -> None:
+def renew(state: ServiceState, live: Sequence[TrainingRecord]) -> None:
     """Newton steps on the live records, for a mode that can make use of them."""
-    steps = getattr(keeper.mode, "renew", None)
-    if steps is None:
-        raise ValueError(f"mode {keeper.terms.mode!r} has nothing to renew")
-    # One left out and a stranger in its place would be as many, and another model.
-    live = {mark for mark, generation in keeper.index.items() if generation > 0}
-    if live != {g.record.mark for g in found}:
+    if not hasattr(state.mode, "renew"):
+        raise ValueError(f"mode {state.terms.mode!r} has nothing to renew")
+    # With one left out and another in its place the number would be right.
+    pseudonyms = {p for p, generation in state.index.items() if generation > 0}
+    if pseudonyms != {r.record.pseudonym for r in live}:
         raise RecordMismatch(
             "these are not the live records, all of them and no others. Nothing has"
             " changed."
         )
-    copy = keeper.mode.fresh()
-    copy.restore(keeper.mode.state())
-    X, Y = np.array([g.x for g in found]), np.array([g.y for g in found])
-    cast(Any, copy).renew(X.reshape(-1, keeper.terms.dim), Y)
-    keeper.replace(copy, [keeper.row("renew", time=now())], {})
+    copy = state.mode.copy()
+    X, Y = np.array([r.x for r in live]), np.array([r.y for r in live])
+    cast(Any, copy).renew(X.reshape(-1, state.terms.dimension), Y)
+    state.replace(copy, [state.row("renew", time=now())], {})
 
 
-def snapshot(keeper: Keeper) -> Path:
-    """The state as a file of the service."""
+def snapshot(state: ServiceState) -> Path:
+    """Write the state to a file of the service; its path."""
     taken = Snapshot(
-        service=keeper.id,
-        epoch=keeper.epoch,
-        sequence=keeper.tip.sequence,
-        tick=keeper.tick,
+        service=state.id,
+        epoch=state.epoch,
+        sequence=state.tip.sequence,
+        tick=state.tick,
         sealed="",
-        state=encode(keeper.mode.state()),
+        state=encode(state.mode.state()),
     )
-    return keeper.snapshots.put(replace(taken, sealed=_seal(keeper, taken)))
+    return state.snapshots.put(replace(taken, sealed=_seal(state, taken)))
 
 
-def _seal(keeper: Keeper, taken: Snapshot) -> str:
-    """Of the state and of the moment: an old state must not pass for a newer one."""
-    return keeper.marks.snapshot(replace(taken, sealed="").to_bytes())
+def _seal(state: ServiceState, taken: Snapshot) -> str:
+    """The seal of state and moment: an old state must not pass for a newer one."""
+    return state.pseudonyms.snapshot(replace(taken, sealed="").to_bytes())
 
 
-def restore(keeper: Keeper, till: Till, data: bytes) -> list[Certificate]:
+def restore(
+    state: ServiceState, charges: DeletionCharges, data: bytes
+) -> list[Certificate]:
     """Go back to a snapshot that is newer than every deletion."""
-    kept = Snapshot.from_bytes(data)
-    with keeper.place.read() as connection:
+    taken = Snapshot.from_bytes(data)
+    with state.database.read() as connection:
         forgotten = journal.last_forgotten(connection)
         lost = [
             body["record"]
-            for row, body in journal.walk(connection, kept.sequence)
+            for row, body in journal.walk(connection, taken.sequence)
             if row.op == "insert"
         ]
-    if kept.service != keeper.id:
+    if taken.service != state.id:
         raise SnapshotRefused(
             "this snapshot belongs to another service. Nothing has changed."
         )
-    if kept.sequence < forgotten or kept.epoch != keeper.epoch:
+    if taken.sequence < forgotten or taken.epoch != state.epoch:
         raise SnapshotRefused(
-            f"this snapshot was taken at row {kept.sequence}; row {forgotten} of the"
-            " journal forgot something that it still knows. Nothing has changed."
+            f"this snapshot was taken at row {taken.sequence}, before row {forgotten}"
+            " of the journal: it still holds what was deleted there. Nothing has"
+            " changed."
         )
-    if not hmac.compare_digest(_seal(keeper, kept), kept.sealed):
+    if not hmac.compare_digest(_seal(state, taken), taken.sealed):
         raise SnapshotRefused(
             "this snapshot is not one that the service took: it was changed."
             " Nothing has changed."
         )
-    if kept.sequence > keeper.tip.sequence:
+    if taken.sequence > state.tip.sequence:
         raise SnapshotRefused(
             "this snapshot is newer than the journal: one of the two comes from"
             " another copy. Nothing has changed."
         )
-    mode = keeper.terms.model()
-    mode.restore(decode(kept.state))
-    gone = _certificates(keeper, till, lost, mode, "restore", keeper.epoch)
-    with intents.replacing(keeper, till) as paid:
+    mode = state.terms.model()
+    mode.restore(decode(taken.state))
+    gone = _certificates(state, charges, lost, mode, "restore", state.epoch)
+    with intents.replacing(state, charges) as paid:
         bodies = [
-            keeper.row(
-                "restore", to=kept.sequence, drops=len(gone), time=now(), **paid
+            state.row(
+                "restore", to=taken.sequence, drops=len(gone), time=now(), **paid
             ),
-            *_drops(keeper, gone),
+            *_drops(state, gone),
         ]
-        issued = keeper.replace(mode, bodies, gone, tick=kept.tick)
-    keeper.tidy()
+        issued = state.replace(mode, bodies, gone, tick=taken.tick)
+    state.clean_up()
     return list(issued.values())
 
 
-def _drops(keeper: Keeper, gone: dict[str, Certificate]) -> list[Body]:
-    return [keeper.row("drop", certificate=c.content()) for c in gone.values()]
+def _drops(state: ServiceState, gone: dict[str, Certificate]) -> list[Body]:
+    return [state.row("drop", certificate=c.content()) for c in gone.values()]
 
 
 def _certificates(
-    keeper: Keeper,
-    till: Till,
+    state: ServiceState,
+    charges: DeletionCharges,
     lost: Sequence[str],
     after: Mode,
     theorem: str,
     epoch: int,
 ) -> dict[str, Certificate]:
     """Certificates for records that the new model never saw."""
-    subjects = keeper.subjects(lost)
-    earlier = keeper.requests(set(subjects.values()))
+    subjects = state.subjects(lost)
+    requests = state.request_counts(set(subjects.values()))
     # Many persons, few different numbers of requests.
-    so_far = {n: till.tariff.epsilon_of_requests(n) for n in set(earlier.values())}
-    before, after_sealed = keeper.sealed(keeper.mode), keeper.sealed(after)
+    so_far = {n: charges.prices.epsilon_of_requests(n) for n in set(requests.values())}
+    digest_before = state.keyed_digest(state.mode)
+    digest_after = state.keyed_digest(after)
     plain = after.digest() if after.exact or after.publishes == "state" else None
     time = now()
     return {
-        mark: Certificate(
+        pseudonym: Certificate(
             version=VERSION,
-            service=keeper.id,
-            record=mark,
-            generation=keeper.index[mark],
-            subject=subjects[mark],
-            requests=earlier[subjects[mark]],
+            service=state.id,
+            record=pseudonym,
+            generation=state.index[pseudonym],
+            subject=subjects[pseudonym],
+            requests=requests[subjects[pseudonym]],
             records=1,
             epoch=epoch,
-            tick=keeper.tick,
-            mode=keeper.terms.mode,
+            tick=state.tick,
+            mode=state.terms.mode,
             theorem=theorem,
-            statement=stamped(WITHOUT_NOISE[theorem], keeper.terms.testing),
-            scope=keeper.terms.scope,
+            statement=stamped(WITHOUT_NOISE[theorem], state.terms.testing),
+            scope=state.terms.scope,
             accounting="none",
             not_covered=after.theorem.not_covered,
             shift_bound=0.0,
             sigma=0.0,
             epsilon=0.0,
-            delta=keeper.terms.delta,
-            epsilon_so_far=so_far[earlier[subjects[mark]]],
-            digest_before=before,
-            digest_after=after_sealed,
+            delta=state.terms.delta,
+            epsilon_so_far=so_far[requests[subjects[pseudonym]]],
+            digest_before=digest_before,
+            digest_after=digest_after,
             state_digest=plain,
             operation="",
             ledger="",
@@ -298,5 +303,5 @@ def _certificates(
             library=__version__,
             time=time,
         )
-        for mark in lost
+        for pseudonym in lost
     }

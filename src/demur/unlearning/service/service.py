@@ -1,16 +1,16 @@
-"""The service: a live model that learns by id, forgets on request and can prove it.
+"""`UnlearningService`: a durable model that learns by id, forgets, and certifies it.
 
-    with UnlearningService.open("model.db", mode="ogd", dim=20, epsilon=1.0,
+    with UnlearningService.open("model.db", mode="ogd", dimension=20, epsilon=1.0,
                                 delta=1e-6) as service:
         service.insert(x, y, record_id="order 17", subject_id="customer 3")
         certificate = service.delete("order 17")
 
-`deletion` holds the order of events and why it survives a crash, `recovery` what
-opening does, `tariff` what a deletion costs. One process at a time opens a service.
+`deletion` has the order of events and why it survives a crash, `recovery` what opening
+does, `pricing.prices` what a deletion costs. One process at a time opens a service.
 
 **When is an insert acknowledged?** With durability="each", when `insert` returns. With
 "batch", when `flush` returns, or `insert` of the `batch_size`-th record; a crash loses
-what came after, and the model on disk never knew of it. Deletions are always
+what came after, and the model on disk does not have it either. Deletions are always
 durable when they return, together with every insert before them.
 """
 
@@ -32,41 +32,41 @@ from demur.core.entropy import OsEntropy, Source
 from demur.ledger import Ledger
 from demur.unlearning.errors import RecordExists, UnknownRecord
 from demur.unlearning.models.base import Accounting, Array, Scope
-from demur.unlearning.pricing.terms import RecordStore
+from demur.unlearning.pricing.terms import AskedTerms, RecordStore
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.tables import Learned
+from demur.unlearning.records.tables import LearnedRecord
 from demur.unlearning.service import opening, retraining
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.opening import Opened
-from demur.unlearning.service.reading import Serving
-from demur.unlearning.service.requests import Answer, Desk, OnExhausted
+from demur.unlearning.service.opening import OpenService
+from demur.unlearning.service.reading import ServiceReader
+from demur.unlearning.service.requests import Answer, DeletionRequests, OnExhausted
 from demur.unlearning.service.retraining import Record
 
 Durability: TypeAlias = Literal["each", "batch"]
 Deadline: TypeAlias = datetime | timedelta | None
 
 
-class UnlearningService(Serving):
+class UnlearningService(ServiceReader):
     """A live model with ids, a journal, a ledger and certificates of deletion."""
 
-    # What carries deletions out; tests put saboteurs here.
+    # What carries deletions out; tests put broken ones here.
     _deletions: type[Deletions] = Deletions
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenService,
         on_exhausted: OnExhausted = "raise",
         records: Callable[[], Iterable[Record]] | None = None,
         batch: int = 1,
     ) -> None:
         """Use `open`."""
-        self._opened, self._keeper = opened, opened.keeper
+        self._opened, self._state = opened, opened.state
         self._records, self._batch = records, batch
         self._resources = ExitStack()
-        self._desk = Desk(
-            self._keeper,
-            self._deletions(self._keeper, opened.till, opened.tariff),
+        self._requests = DeletionRequests(
+            self._state,
+            self._deletions(self._state, opened.charges, opened.prices),
             on_exhausted,
             lambda without: self._retrain(None, without),
         )
@@ -77,7 +77,7 @@ class UnlearningService(Serving):
         url: str | os.PathLike[str],
         *,
         mode: str | None = None,
-        dim: int | None = None,
+        dimension: int | None = None,
         epsilon: float | None = None,
         delta: float | None = None,
         scope: Scope | None = None,
@@ -94,22 +94,23 @@ class UnlearningService(Serving):
         source: Source | None = None,
         **config: Any,
     ) -> Self:
-        """A service in a file, at `sqlite:///...` or at `postgresql://...`.
+        """Open or create a service: a file, `sqlite:///...` or `postgresql://...`.
 
-        The first opening fixes mode, dim, epsilon, delta, scope, accounting, capacity,
-        requests_per_subject, record_store and the mode's own options (`config`); later
-        ones may leave them out, and are refused if they name others. `records` gives
-        the live records for on_exhausted="retrain" (default: the encrypted store).
-        `keys` is the owner-only folder for secrets (default: beside a file). A service
-        with a seeded `source` is for tests, from its first opening to its last: its
-        certificates are stamped NOT PRIVATE, and `demur unlearn verify` refuses them.
+        The first opening fixes the terms: mode, dimension, epsilon, delta, scope,
+        accounting, capacity, requests_per_subject, record_store and the mode's own
+        options (`config`). Later ones may leave them out, and are refused if they name
+        others. `records` gives the live records for on_exhausted="retrain" (default:
+        the encrypted store). `keys` is the owner-only folder for secrets (default:
+        beside a file). A service with a seeded `source` is for tests, from its first
+        opening to its last: its certificates are stamped NOT PRIVATE, and
+        `demur unlearn verify` refuses them.
         """
         _one_of("on_exhausted", on_exhausted, OnExhausted)
         _one_of("durability", durability, Durability)
         validate.count(batch_size=batch_size)
-        asked = {
+        asked: AskedTerms = {
             "mode": mode,
-            "dim": dim,
+            "dimension": dimension,
             "epsilon": epsilon,
             "delta": delta,
             "scope": scope,
@@ -123,14 +124,14 @@ class UnlearningService(Serving):
                 os.fspath(url),
                 asked,
                 config,
-                ledger,
-                keys,
-                OsEntropy() if source is None else source,
-                refused,
+                ledger=ledger,
+                keys=keys,
+                source=OsEntropy() if source is None else source,
+                resources=refused,
             )
             batch = 1 if durability == "each" else int(batch_size)
             self = cls(opened, on_exhausted, records, batch)
-            self._desk.take_up_interrupted()
+            self._requests.take_up_interrupted()
             self._resources = refused.pop_all()
         return self
 
@@ -145,16 +146,16 @@ class UnlearningService(Serving):
         subject_id: str | int | None = None,
     ) -> float:
         """Learn a record; the prediction for it from before."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            newcomer = self._desk.newcomer(record_id, subject_id)
-            with keeper.step(ValueError, TypeError):  # the model's refusals
-                prediction = keeper.mode.insert(x, y)
-                record = Learned(*newcomer, keeper.marks.content(x, y))
-                keeper.learned(record, np.asarray(x, dtype=np.float64), float(y))
-            if len(keeper.pending) >= self._batch:
-                keeper.flush()
+        state = self._state
+        with state.lock:
+            state.usable()
+            new = self._requests.new_record(record_id, subject_id)
+            with state.step(ValueError, TypeError):  # the model's refusals
+                prediction = state.mode.insert(x, y)
+                record = LearnedRecord(*new, state.pseudonyms.content(x, y))
+                state.learned(record, np.asarray(x, dtype=np.float64), float(y))
+            if len(state.pending) >= self._batch:
+                state.flush()
             return prediction
 
     def insert_many(
@@ -178,20 +179,20 @@ class UnlearningService(Serving):
                 f"X, Y and the ids must be equally many; got {len(rows)} rows,"
                 f" {len(targets)} targets, {len(record_ids)} record ids"
             )
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            new = self._desk.newcomers(record_ids, subjects)
-            if len({mark for mark, _, _ in new}) < len(new):
+        state = self._state
+        with state.lock:
+            state.usable()
+            new = self._requests.new_records(record_ids, subjects)
+            if len({record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"
                 )
-            with keeper.step(ValueError, TypeError):  # the model's refusals
-                predictions = keeper.mode.insert_many(rows, targets)
-                for newcomer, x, y in zip(new, rows, targets.tolist(), strict=True):
-                    content = keeper.marks.content(x, y)
-                    keeper.learned(Learned(*newcomer, content), x, y)
-            keeper.flush()
+            with state.step(ValueError, TypeError):  # the model's refusals
+                predictions = state.mode.insert_many(rows, targets)
+                for record, x, y in zip(new, rows, targets.tolist(), strict=True):
+                    content = state.pseudonyms.content(x, y)
+                    state.learned(LearnedRecord(*record, content), x, y)
+            state.flush()
             return predictions
 
     # -- forgetting --------------------------------------------------------------
@@ -203,23 +204,24 @@ class UnlearningService(Serving):
         y: float | None = None,
         *,
         deadline: Deadline = None,
-        bury: bool = False,
+        block: bool = False,
     ) -> Answer:
         """Forget a record and certify it; again, and the same certificate comes back.
 
         x and y are for modes that must see the record, unless it is in the encrypted
-        store; given, they must be what was learned. With `bury`, an id that was never
-        learned is refused from now on (and the call still raises `UnknownRecord`).
+        store; if given, they must be what was learned. With `block`, an id that was
+        never learned is refused from now on (and the call still raises
+        `UnknownRecord`).
         """
-        keeper, until = self._keeper, queue.deadline_text(deadline)
-        with keeper.lock:
-            keeper.usable()
-            mark = keeper.marks.record(record_id)
+        state, until = self._state, queue.deadline_text(deadline)
+        with state.lock:
+            state.usable()
+            pseudonym = state.pseudonyms.record(record_id)
             try:
-                (answer,) = self._desk.forget([(mark, x, y)], until)
+                (answer,) = self._requests.delete([(pseudonym, x, y)], until)
             except UnknownRecord:
-                if bury and mark not in keeper.index:
-                    keeper.bury(mark)
+                if block and pseudonym not in state.index:
+                    state.block(pseudonym)
                 raise
             return answer
 
@@ -239,12 +241,12 @@ class UnlearningService(Serving):
             raise ValueError(
                 f"{len(ids)} ids came with {len(rows)} rows and {len(targets)} targets"
             )
-        keeper, until = self._keeper, queue.deadline_text(deadline)
-        with keeper.lock:
-            keeper.usable()
-            marks = map(keeper.marks.record, ids)
-            asked = list(zip(marks, rows, targets, strict=True))
-            return self._desk.forget(asked, until)
+        state, until = self._state, queue.deadline_text(deadline)
+        with state.lock:
+            state.usable()
+            pseudonyms = map(state.pseudonyms.record, ids)
+            asked = list(zip(pseudonyms, rows, targets, strict=True))
+            return self._requests.delete(asked, until)
 
     def delete_subject(
         self, subject_id: str | int, *, deadline: Deadline = None
@@ -253,29 +255,31 @@ class UnlearningService(Serving):
 
         For modes that must see the records, they have to be in the encrypted store.
         """
-        keeper, until = self._keeper, queue.deadline_text(deadline)
-        with keeper.lock:
-            keeper.usable()
-            marks = self._desk.records_of(keeper.marks.subject(subject_id))
-            if not marks:
+        state, until = self._state, queue.deadline_text(deadline)
+        with state.lock:
+            state.usable()
+            pseudonyms = self._requests.records_of(state.pseudonyms.subject(subject_id))
+            if not pseudonyms:
                 raise UnknownRecord(
                     "no record of this person was learned. Nothing was spent."
                 )
-            return self._desk.forget([(mark, None, None) for mark in marks], until)
+            return self._requests.delete(
+                [(pseudonym, None, None) for pseudonym in pseudonyms], until
+            )
 
     def publish(self) -> None:
         """Renew the published copy (modes that publish an output); paid for."""
-        keeper = self._keeper
-        with keeper.lock:
-            keeper.usable()
-            if keeper.mode.publishes == "output":
-                self._desk.deletions.carry_out([], queue.deadline_text(None))
+        state = self._state
+        with state.lock:
+            state.usable()
+            if state.mode.publishes == "output":
+                self._requests.deletions.carry_out([], queue.deadline_text(None))
 
     def process_queue(self) -> list[Certificate]:
-        """Try every request that waits again; the certificates of those that went."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            return self._desk.process(self._desk.waiting())
+        """Try every waiting request again; the certificates of those that were done."""
+        with self._state.lock:
+            self._state.usable()
+            return self._requests.process(self._requests.waiting())
 
     # -- epochs ------------------------------------------------------------------
 
@@ -287,58 +291,60 @@ class UnlearningService(Serving):
         that wait. Default: the records of `records=` at opening, or of the encrypted
         store. A record that was deleted is refused: it must be learned again by id.
         """
-        with self._keeper.lock:
-            self._keeper.usable()
+        with self._state.lock:
+            self._state.usable()
             return list(self._retrain(records, set()).values())
 
     def _retrain(
         self, records: Iterable[Record] | None, without: set[str]
     ) -> dict[str, Certificate]:
         opening.check_next_epoch(self._opened)
-        without = without | {queued.record for queued in self._desk.waiting()}
-        found = self._gather(records, without)
-        issued = retraining.begin(self._keeper, self._opened.till, found)
-        with self._keeper.step():  # No deletion of an epoch without its ledger.
+        without = without | {queued.record for queued in self._requests.waiting()}
+        staying = self._training_records(records, without)
+        issued = retraining.begin(self._state, self._opened.charges, staying)
+        with self._state.step():  # No deletion of an epoch without its ledger.
             if opening.next_epoch(self._opened):
-                self._desk.deletions = self._deletions(
-                    self._keeper, self._opened.till, self._opened.tariff
+                self._requests.deletions = self._deletions(
+                    self._state, self._opened.charges, self._opened.prices
                 )
-        self._keeper.tidy()
+        self._state.clean_up()
         return issued
 
-    def _gather(
+    def _training_records(
         self, records: Iterable[Record] | None, without: set[str]
-    ) -> list[retraining.Gathered]:
-        self._keeper.flush()
+    ) -> list[retraining.TrainingRecord]:
+        self._state.flush()
         if records is None and self._records is not None:
             records = self._records()
-        with self._keeper.place.read() as connection:
-            return retraining.gather(self._keeper, connection, records, without)
+        with self._state.database.read() as connection:
+            return retraining.training_records(
+                self._state, connection, records, without
+            )
 
     def renew(self, records: Iterable[Record] | None = None) -> None:
         """Bring the model to its minimum again by the live records (`logistic`)."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            retraining.renew(self._keeper, self._gather(records, set()))
+        with self._state.lock:
+            self._state.usable()
+            retraining.renew(self._state, self._training_records(records, set()))
 
     def snapshot(self) -> Path:
         """Write the state to a file; the next deletion destroys it."""
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.flush()
-            return retraining.snapshot(self._keeper)
+        with self._state.lock:
+            self._state.usable()
+            self._state.flush()
+            return retraining.snapshot(self._state)
 
     def restore(self, path: str | os.PathLike[str]) -> list[Certificate]:
         """Go back to a snapshot, unless something was deleted since.
 
-        Records that were learned since are not in the model any more; their
-        certificates are returned.
+        Records that were learned since are no longer in the model; their certificates
+        are returned.
         """
         data = Path(path).read_bytes()
-        with self._keeper.lock:
-            self._keeper.usable()
-            self._keeper.flush()
-            return retraining.restore(self._keeper, self._opened.till, data)
+        with self._state.lock:
+            self._state.usable()
+            self._state.flush()
+            return retraining.restore(self._state, self._opened.charges, data)
 
 
 def _one_of(name: str, value: object, choices: Any) -> None:

@@ -1,12 +1,13 @@
-"""The keeper: model, journal, records and state of one service, moved together.
+"""State of a deletion service: model, journal and records, changed together.
 
 Every change is one transaction that holds the journal's rows, the records' rows and the
-whole state after it. What is on disk is therefore always one moment of the service, and
-what a process knows beyond that is `pending`: inserts that were not acknowledged yet.
+whole state of the model after it. What is on disk is therefore always one moment of the
+service, and what a process has beyond that is `pending`: inserts that were not
+acknowledged yet.
 
-Memory and disk move in one `step`. A step that does not come to its end (a write that
-fails, Ctrl-C between two lines) leaves one ahead of the other, so the keeper stops for
-good (`broken`): reopening finds the last durable moment.
+Memory and disk change in one `step`. A step that is interrupted (a write that fails,
+Ctrl-C between two lines) leaves one ahead of the other, so the service stops for good
+(`broken`): reopening finds the last durable moment.
 """
 
 from __future__ import annotations
@@ -28,36 +29,37 @@ from demur.durable.chain import Tip
 from demur.durable.clock import now
 from demur.unlearning.errors import ServiceBusy, ServiceDamaged
 from demur.unlearning.models.base import Array, Mode
-from demur.unlearning.pricing.terms import Terms
+from demur.unlearning.pricing.terms import ServiceTerms
 from demur.unlearning.records import journal, snapshot, store, tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.damage import readable
-from demur.unlearning.records.encrypted_records import Vault
+from demur.unlearning.records.encrypted_records import EncryptedRecords
 from demur.unlearning.records.journal import Body, Row
-from demur.unlearning.records.pseudonyms import Marks
-from demur.unlearning.records.tables import Learned
+from demur.unlearning.records.pseudonyms import Pseudonyms
+from demur.unlearning.records.tables import LearnedRecord
 
 
-class Keeper:
-    """One service in one process."""
+class ServiceState:
+    """The state of one service in one process."""
 
     def __init__(
         self,
-        place: store.ServiceStore,
-        terms: Terms,
-        marks: Marks,
+        database: store.ServiceStore,
+        terms: ServiceTerms,
+        pseudonyms: Pseudonyms,
         folder: Path,
         source: Source,
     ) -> None:
-        self.place, self.terms, self.marks, self.source = place, terms, marks, source
+        self.database, self.terms = database, terms
+        self.pseudonyms, self.source = pseudonyms, source
         encrypted = terms.record_store == "encrypted"
-        self.vault = Vault(folder, source) if encrypted else None
-        self.snapshots = snapshot.Shelf(folder / "snapshots")
+        self.encrypted = EncryptedRecords(folder, source) if encrypted else None
+        self.snapshots = snapshot.SnapshotFiles(folder / "snapshots")
         self.lock = threading.RLock()
         self.run = secrets.token_hex(8)  # tells this process from every other
         self.mode: Mode = terms.model()
         self.pending: list[Body] = []
-        self._learned: list[Learned] = []
+        self._learned: list[LearnedRecord] = []
         self._gone: dict[str, int] = {}  # deleted, their keys not erased yet
         self._process = os.getpid()
         self.broken = self.closed = self.unclean = False
@@ -66,23 +68,23 @@ class Keeper:
 
     def _load(self) -> None:
         """The last durable moment, checked against the journal."""
-        with self.place.read() as connection:
+        with self.database.read() as connection:
             row = connection.execute(sa.select(store.service)).one()
-            kept = connection.execute(sa.select(store.state)).one()
+            model = connection.execute(sa.select(store.state)).one()
             self.id: str = row.service_id
-            self.paid = int(row.paid)
+            self.used = int(row.used)  # of this epoch's capacity
             self.tip = Tip(int(row.sequence), row.hash)
-            self.epoch, self.tick = int(kept.epoch), int(kept.tick)
-            self.mode.restore(snapshot.decode(kept.body))
-            self._check(connection, int(kept.sequence))
+            self.epoch, self.tick = int(model.epoch), int(model.tick)
+            self.mode.restore(snapshot.decode(model.body))
+            self._check(connection, int(model.sequence))
             self.index = tables.index(connection)
 
     def _check(self, connection: Connection, at: int) -> None:
-        """The state on disk is the one that its row of the journal speaks of."""
-        last, sealed = Tip(0, self.tip.hash), None
+        """Compare the state on disk with its row of the journal."""
+        last, digest = Tip(0, self.tip.hash), None
         for row, body in journal.walk(connection, max(at - 1, 0)):
             if row.sequence == at:
-                sealed = body.get("state")
+                digest = body.get("state")
             elif "state" in body:
                 raise ServiceDamaged(
                     f"row {row.sequence} of the journal is newer than the state on"
@@ -91,24 +93,24 @@ class Keeper:
             last = row.tip
         if last != self.tip:
             raise ServiceDamaged("the journal does not end where the service says")
-        if at and sealed != self.sealed(self.mode):
+        if at and digest != self.keyed_digest(self.mode):
             raise ServiceDamaged(
                 "the state on disk is not the one that the journal names: it was"
                 " edited, or comes from another copy. Restore both together."
             )
 
-    def sealed(self, mode: Mode) -> str:
+    def keyed_digest(self, mode: Mode) -> str:
         """The keyed digest of a model's state."""
-        return self.marks.state(mode.digest())
+        return self.pseudonyms.state(mode.digest())
 
-    def sealed_bytes(self, body: bytes) -> str:
+    def keyed_digest_of_bytes(self, body: bytes) -> str:
         """The same of a state as it is stored."""
         mode = self.terms.model()
         mode.restore(snapshot.decode(body))
-        return self.sealed(mode)
+        return self.keyed_digest(mode)
 
     def usable(self) -> None:
-        """Refuse a forked copy, and a keeper whose last write failed."""
+        """Refuse a forked copy, a closed service, and one whose last write failed."""
         if self.foreign:
             raise DemurError(
                 "this service belongs to the process that opened it: a forked copy"
@@ -129,7 +131,7 @@ class Keeper:
 
     @contextmanager
     def step(self, *refusals: type[Exception]) -> Iterator[None]:
-        """All of it or none: whatever interrupts it stops the keeper.
+        """All of it or none: whatever interrupts it stops the service.
 
         `refusals` are errors that the step raises before it changes anything.
         """
@@ -144,7 +146,7 @@ class Keeper:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One durable transaction, as a step."""
-        with self.step(), self.place.write() as connection:
+        with self.step(), self.database.write() as connection:
             yield connection
 
     def row(self, op: str, **content: Any) -> Body:
@@ -159,27 +161,27 @@ class Keeper:
 
     # -- learning ----------------------------------------------------------------
 
-    def learned(self, record: Learned, x: Array, y: float) -> None:
+    def learned(self, record: LearnedRecord, x: Array, y: float) -> None:
         """Note an insert that the model has made; durable after `flush`."""
         self.tick += 1
-        self.index[record.mark] = record.generation
+        self.index[record.pseudonym] = record.generation
         self.pending.append(
             self.row(
                 "insert",
-                record=record.mark,
+                record=record.pseudonym,
                 generation=record.generation,
                 subject=record.subject,
             )
         )
         self._learned.append(record)
-        if self.vault is not None:
-            self.vault.seal(record.mark, record.generation, x, y)
+        if self.encrypted is not None:
+            self.encrypted.seal(record.pseudonym, record.generation, x, y)
 
     def flush(self, then: Body | None = None) -> None:
         """Make every pending insert durable, and the row `then` with them."""
         bodies: list[Body] = list(self.pending)
         if bodies:
-            last = {"state": self.sealed(self.mode), "time": now()}
+            last = {"state": self.keyed_digest(self.mode), "time": now()}
             bodies[-1] = bodies[-1] | last
         rows = journal.linked(self.tip, bodies if then is None else [*bodies, then])
         if not rows:
@@ -190,58 +192,64 @@ class Keeper:
                 self._append(connection, rows, self._learned)
                 if bodies:
                     at = rows[len(bodies) - 1].sequence
-                    tables.keep_state(connection, self.mode, self.epoch, self.tick, at)
+                    tables.update_state(
+                        connection, self.mode, self.epoch, self.tick, at
+                    )
                 if then is not None and then["op"] == "intent":
                     tables.count_intent(connection, then)
-                    self.paid += then["units"]
+                    self.used += then["used"]
             self._appended(rows)
             self.pending, self._learned = [], []
 
     def _write_keys(self) -> None:
-        """The vault's keys are on disk before their boxes."""
-        if self.vault is not None:
-            self.vault.write_keys()
+        """Keys of records are on disk before the records."""
+        if self.encrypted is not None:
+            self.encrypted.write_keys()
 
     def _append(
-        self, connection: Connection, rows: list[Row], learned: Iterable[Learned]
+        self, connection: Connection, rows: list[Row], learned: Iterable[LearnedRecord]
     ) -> None:
         journal.append(connection, rows)
-        tables.keep_learned(connection, list(learned))
-        if self.vault is not None:
-            self.vault.write(connection)
+        tables.insert_learned(connection, list(learned))
+        if self.encrypted is not None:
+            self.encrypted.write(connection)
 
     def _appended(self, rows: list[Row]) -> None:
-        """The transaction is durable: memory may say so."""
+        """Note in memory that the transaction is durable."""
         self.tip = rows[-1].tip
-        if self.vault is not None:
-            self.vault.written()
+        if self.encrypted is not None:
+            self.encrypted.written()
 
     # -- forgetting --------------------------------------------------------------
 
-    def requests(self, subjects: Iterable[str]) -> dict[str, int]:
+    def request_counts(self, subjects: Iterable[str]) -> dict[str, int]:
         """How many requests each person has made, interrupted ones included."""
         wanted, columns = list(subjects), store.subjects.c
-        with self.place.read() as connection:
+        with self.database.read() as connection:
             return dict.fromkeys(wanted, 0) | tables.column(
-                connection, columns.mark, columns.requests, wanted
+                connection, columns.pseudonym, columns.requests, wanted
             )
 
-    def subjects(self, marks: Iterable[str]) -> dict[str, str]:
+    def subjects(self, pseudonyms: Iterable[str]) -> dict[str, str]:
         """Whose records these are."""
         columns = store.records.c
-        with self.place.read() as connection:
-            return tables.column(connection, columns.mark, columns.subject, marks)
+        with self.database.read() as connection:
+            return tables.column(
+                connection, columns.pseudonym, columns.subject, pseudonyms
+            )
 
-    def bury(self, mark: str) -> None:
+    def block(self, pseudonym: str) -> None:
         """Refuse an id that was never learned, from now on."""
         self.flush()
-        rows = journal.linked(self.tip, [self.row("bury", record=mark, time=now())])
+        rows = journal.linked(
+            self.tip, [self.row("block", record=pseudonym, time=now())]
+        )
         with self.step():
             with self.writing() as connection:
                 journal.append(connection, rows)
-                tables.keep_buried(connection, mark)
+                tables.insert_blocked(connection, pseudonym)
             self._appended(rows)
-            self.index[mark] = 0
+            self.index[pseudonym] = 0
 
     def replace(
         self,
@@ -249,18 +257,19 @@ class Keeper:
         bodies: list[Body],
         gone: Mapping[str, Certificate],
         *,
-        learned: Iterable[Learned] = (),
+        learned: Iterable[LearnedRecord] = (),
         tick: int | None = None,
         new_epoch: bool = False,
     ) -> dict[str, Certificate]:
         """Put `mode` in the model's place, durably, and only then let it be seen.
 
-        `gone` are the certificates of the records that are not in it any more, by mark;
-        each is the content of a row in `bodies`. The last row carries the state.
+        `gone` are the certificates of the records that are no longer in it, by
+        pseudonym; each is the content of a row in `bodies`. The last row carries the
+        digest of the state.
         """
         assert not self.pending, "pending inserts come first"
         tick = self.tick if tick is None else tick
-        bodies = [*bodies[:-1], bodies[-1] | {"state": self.sealed(mode)}]
+        bodies = [*bodies[:-1], bodies[-1] | {"state": self.keyed_digest(mode)}]
         rows = journal.linked(self.tip, bodies)
         tips = {
             body["certificate"]["record"]: row.tip
@@ -268,8 +277,8 @@ class Keeper:
             if "certificate" in body
         }
         issued = {
-            mark: Certificate(**certificate.content(), tip=tips[mark])
-            for mark, certificate in gone.items()
+            pseudonym: Certificate(**certificate.content(), tip=tips[pseudonym])
+            for pseudonym, certificate in gone.items()
         }
         at = rows[-1].sequence
         with self.step():
@@ -277,55 +286,55 @@ class Keeper:
             with self.writing() as connection:
                 self._append(connection, rows, learned)
                 tables.end_records(connection, issued)
-                tables.keep_state(connection, mode, self.epoch, tick, at)
+                tables.update_state(connection, mode, self.epoch, tick, at)
                 if new_epoch:
-                    connection.execute(store.service.update().values(paid=0))
+                    connection.execute(store.service.update().values(used=0))
             self._appended(rows)
-            self.paid = 0 if new_epoch else self.paid
-            self.index |= {r.mark: r.generation for r in learned}
-            self.index |= {mark: -c.generation for mark, c in issued.items()}
+            self.used = 0 if new_epoch else self.used
+            self.index |= {r.pseudonym: r.generation for r in learned}
+            self.index |= {pseudonym: -c.generation for pseudonym, c in issued.items()}
             self.mode, self.tick = mode, tick
-            self._gone |= {mark: c.generation for mark, c in issued.items()}
-            self.unclean = self.unclean or bool(issued)  # until `tidy` is through
+            self._gone |= {pseudonym: c.generation for pseudonym, c in issued.items()}
+            self.unclean = self.unclean or bool(issued)  # until `clean_up` is done
         return issued
 
-    def tidy(self) -> None:
-        """Let nothing outlive a deletion: keys, snapshot files, pages, logs."""
-        if self.vault is not None:
-            self.vault.erase(self._gone)
+    def clean_up(self) -> None:
+        """Erase what a deletion leaves behind: keys, snapshot files, pages, logs."""
+        if self.encrypted is not None:
+            self.encrypted.erase(self._gone)
         self._gone.clear()
-        self.snapshots.burn(before=self.tip.sequence)
+        self.snapshots.destroy(before=self.tip.sequence)
         self.scrub()
 
-    def sweep(self) -> None:
-        """Keys and snapshots of whatever was deleted up to now, by any process."""
-        with self.place.read() as connection:
-            if self.vault is not None:
-                self.vault.sweep(connection)
+    def remove_leftovers(self) -> None:
+        """Erase keys and snapshots of everything deleted so far, by any process."""
+        with self.database.read() as connection:
+            if self.encrypted is not None:
+                self.encrypted.remove_leftovers(connection)
             self._gone.clear()
-            self.snapshots.burn(before=journal.last_forgotten(connection))
+            self.snapshots.destroy(before=journal.last_forgotten(connection))
 
     def scrub(self, *, strict: bool = False) -> None:
         """Overwrite freed pages and empty the log; a reader may hold that up."""
         try:
-            self.place.scrub()
-            if self.vault is not None:
-                self.vault.scrub()
+            self.database.scrub()
+            if self.encrypted is not None:
+                self.encrypted.scrub()
             self.unclean = False
         except ServiceBusy:
             self.unclean = True
             if strict:
                 raise
 
-    def certificate(self, mark: str, generation: int) -> Certificate | None:
+    def certificate(self, pseudonym: str, generation: int) -> Certificate | None:
         """The certificate of a deletion that was made."""
-        with self.place.read() as connection:
-            text = tables.certificate(connection, mark, generation)
+        with self.database.read() as connection:
+            text = tables.certificate(connection, pseudonym, generation)
         return None if text is None else Certificate.from_json(text)
 
     def close(self) -> None:
         """Close files and connections; pending inserts are not written."""
         self.closed = True
-        if self.vault is not None:
-            self.vault.close()
-        self.place.close()
+        if self.encrypted is not None:
+            self.encrypted.close()
+        self.database.close()

@@ -1,4 +1,4 @@
-"""Where a service stands, in numbers."""
+"""Status of a deletion service: counts of records and requests, capacity left."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demur.ledger import Tip
-from demur.unlearning.records.queue import Queued
-from demur.unlearning.service.state import Keeper
+from demur.unlearning.records.queue import QueuedRequest
+from demur.unlearning.service.state import ServiceState
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """Counts of records and requests, and what is left of the capacity.
+    """Counts of records and requests, and the capacity that was used.
 
     `used` counts deletions (or publications) of this epoch that were paid for,
     interrupted ones included; `pending` are inserts that are not acknowledged yet;
-    `unclean` says that a reader kept old pages alive after a deletion: call `scrub()`.
+    `unclean` says that a reader kept old pages from being overwritten after a
+    deletion: call `scrub()`.
     """
 
     mode: str
@@ -34,21 +35,21 @@ class ServiceStatus:
     unclean: bool
 
 
-def status_of(keeper: Keeper, waiting: Sequence[Queued]) -> ServiceStatus:
-    """The status, from what the keeper knows."""
-    generations = keeper.index.values()
+def status_of(state: ServiceState, waiting: Sequence[QueuedRequest]) -> ServiceStatus:
+    """The status of a service."""
+    generations = state.index.values()
     return ServiceStatus(
-        mode=keeper.terms.mode,
-        scope=keeper.terms.scope,
-        epoch=keeper.epoch,
-        tick=keeper.tick,
+        mode=state.terms.mode,
+        scope=state.terms.scope,
+        epoch=state.epoch,
+        tick=state.tick,
         live=sum(generation > 0 for generation in generations),
         deleted=sum(generation < 0 for generation in generations),
         queued=len(waiting),
         overdue=sum(queued.overdue for queued in waiting),
-        pending=len(keeper.pending),
-        used=keeper.paid,
-        capacity=keeper.terms.capacity,
-        tip=keeper.tip,
-        unclean=keeper.unclean,
+        pending=len(state.pending),
+        used=state.used,
+        capacity=state.terms.capacity,
+        tip=state.tip,
+        unclean=state.unclean,
     )

@@ -1,7 +1,7 @@
-"""Checking a service from outside: its chain, its deletions, its tables and its ledger.
+"""Verification of a deletion service: its chain, deletions, tables and ledgers.
 
 Nothing here trusts the process that wrote: everything is computed again from the rows.
-What the check cannot know without more is part of its answer.
+What cannot be known from them is listed in the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from demur.unlearning.service.charges import entry_name
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Whether everything agrees: what was checked, found wrong, and left open."""
+class ServiceVerification:
+    """What was checked, what is wrong, and what could not be checked."""
 
     rows: int
     tip: Tip
@@ -36,7 +36,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """No problem was found (see `unknown` for what could not be)."""
+        """No problem was found (see `unknown` for what was not checked)."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -49,65 +49,66 @@ class Finding:
 def read_history(connection: Connection) -> History:
     """Walk the journal from its genesis, check every row, and the tables against it."""
     history = follow(connection)
-    kept, previous = connection.execute(sa.select(store.service)).one(), history.tip
-    if (kept.sequence, kept.hash) != (previous.sequence, previous.hash):
+    row, last = connection.execute(sa.select(store.service)).one(), history.tip
+    if (row.sequence, row.hash) != (last.sequence, last.hash):
         history.problems.append(
-            f"the service says it ends at row {kept.sequence}; the journal ends at row"
-            f" {previous.sequence}"
+            f"the service says it ends at row {row.sequence}; the journal ends at row"
+            f" {last.sequence}"
         )
     try:
         with readable():
-            _check_tables(connection, kept, history)
+            _check_tables(connection, row, history)
     except ServiceDamaged as error:
         history.problems.append(f"the tables: {error}")
     return history
 
 
-def _check_tables(connection: Connection, kept: Any, history: History) -> None:
-    """The tables say what the journal says."""
+def _check_tables(connection: Connection, service: Any, history: History) -> None:
+    """Compare the tables with the journal."""
     problems = history.problems
-    said, owners = {}, {}
+    generations, owners = {}, {}
     for row in connection.execute(sa.select(store.records)):
-        said[row.mark] = row.generation if row.live else -row.generation
-        if row.generation:  # a buried one is nobody's
-            owners[row.mark] = row.subject
-    if said != history.generations or owners != history.subjects:
+        generations[row.pseudonym] = row.generation if row.live else -row.generation
+        if row.generation:  # a blocked id has no owner
+            owners[row.pseudonym] = row.subject
+    if generations != history.generations or owners != history.subjects:
         problems.append("the table of records is not what the journal says")
-    state = connection.execute(sa.select(store.state.c.epoch, store.state.c.tick)).one()
-    if tuple(state) != (history.epoch, history.ticks[-1]):
+    clock = connection.execute(sa.select(store.state.c.epoch, store.state.c.tick)).one()
+    if tuple(clock) != (history.epoch, history.ticks[-1]):
         problems.append("the clock of the state is not that of the journal")
     counted = {
-        row.mark: row.requests for row in connection.execute(sa.select(store.subjects))
+        row.pseudonym: row.requests
+        for row in connection.execute(sa.select(store.subjects))
     }
     if counted != dict(history.requests):
         problems.append("the requests of some person are not those of the journal")
-    if kept.paid != history.units:
+    if service.used != history.used:
         problems.append("what this epoch has used is not what the journal says")
-    held = set()
+    stored = set()
     for row in connection.execute(sa.select(store.certificates)):
-        held.add((row.mark, row.generation))
+        stored.add((row.pseudonym, row.generation))
         try:
             certificate = Certificate.from_json(row.body)
         except ValueError as error:
             problems.append(f"a stored certificate cannot be read: {error}")
             continue
         problems += certificate_problems(certificate, history)
-    if held != set(history.certified):
+    if stored != set(history.certified):
         problems.append("the certificates are not those of the journal's deletions")
-    gone = {m for m, generation in history.generations.items() if generation <= 0}
-    boxes = connection.execute(sa.select(store.boxes.c.mark)).scalars()
+    gone = {p for p, generation in history.generations.items() if generation <= 0}
+    boxes = connection.execute(sa.select(store.boxes.c.pseudonym)).scalars()
     if gone & set(boxes):
         problems.append("a deleted record still has its box")
 
 
 def certificate_problems(certificate: Certificate, history: History) -> list[str]:
-    """What is wrong with a certificate, against a journal that was walked."""
+    """What is wrong with a certificate, by the history of the journal."""
     if certificate.service != history.service:
         return ["the certificate belongs to another service"]
-    found = history.certified.get((certificate.record, certificate.generation))
-    if found is None:
+    deletion = history.certified.get((certificate.record, certificate.generation))
+    if deletion is None:
         return ["the journal has no deletion of this record"]
-    row, content = found
+    row, content = deletion
     if certificate.tip != row.tip:
         return [
             f"the certificate names row {certificate.tip}, but the deletion is row"
@@ -129,26 +130,27 @@ def certificate_problems(certificate: Certificate, history: History) -> list[str
 def ledger_problems(
     history: History, ledgers: Sequence[Ledger]
 ) -> tuple[list[str], list[str]]:
-    """What the ledgers of the epochs lack; and what they cannot tell."""
+    """What is wrong with the ledgers of the epochs; and what cannot be checked."""
     problems = [
         f"the ledger: {p}" for ledger in ledgers for p in ledger.verify().problems
     ]
-    known = {ledger.id: ledger for ledger in ledgers}
+    by_id = {ledger.id: ledger for ledger in ledgers}
     elsewhere = 0
     used: Counter[str] = Counter()
     for operation, (entry_id, ledger_id) in history.paid.items():
         used[entry_id] += 1
-        if ledger_id not in known:
+        if ledger_id not in by_id:
             elsewhere += 1
             continue
-        found = known[ledger_id].find(entry_name(history.service, operation))
-        if found is None or found.id != entry_id:
+        entry = by_id[ledger_id].find(entry_name(history.service, operation))
+        if entry is None or entry.id != entry_id:
             problems.append(f"the operation {operation[:8]} is not in the ledger")
     if any(count > 1 for count in used.values()):
         problems.append("one entry of the ledger paid for two operations")
-    for operation, kept in history.abandoned.items():
+    for operation, entry_of_abandoned in history.abandoned.items():
         name = entry_name(history.service, operation)
-        if kept is not None and not any(ledger.find(name) for ledger in ledgers):
+        charged = any(ledger.find(name) for ledger in ledgers)
+        if entry_of_abandoned is not None and not charged:
             problems.append(
                 f"what the operation {operation[:8]} had spent is not in the ledger"
             )
@@ -161,26 +163,29 @@ def ledger_problems(
 
 
 def verify_service(
-    place: store.ServiceStore,
+    database: store.ServiceStore,
     ledgers: Sequence[Ledger],
-    sealed: Callable[[bytes], str],
-) -> Finding:
-    """Check a whole service against itself and its ledgers; `sealed` has the secret."""
-    with place.read() as connection:
+    keyed_digest: Callable[[bytes], str],
+) -> ServiceVerification:
+    """Check a whole service against itself and its ledgers.
+
+    `keyed_digest` gives the digest of a stored state under the service's secret.
+    """
+    with database.read() as connection:
         history = read_history(connection)
         body = connection.execute(sa.select(store.state.c.body)).scalar_one()
     problems, unknown = ledger_problems(history, ledgers)
     try:
-        known = history.state is None or sealed(body) == history.state
+        agrees = history.state is None or keyed_digest(body) == history.state
     except (DemurError, ValueError, KeyError):
-        known = False
-    if not known:
+        agrees = False
+    if not agrees:
         problems.append("the state on disk is not the one that the journal names")
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"
         " tip, or any certificate, elsewhere"
     )
-    return Finding(
+    return ServiceVerification(
         history.tip.sequence,
         history.tip,
         tuple(history.problems + problems),

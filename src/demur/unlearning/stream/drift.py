@@ -1,9 +1,9 @@
-"""Has the stream moved away from what was calibrated?
+"""Drift detection: has the stream moved away from what was calibrated?
 
 The detector compares the gradient norms of a recent window with those of calibration,
 by the statistic of Welch: it flags when their means differ by more than `threshold`
 standard errors *and* by more than a share `effect` of the calibrated mean, so that
-neither noise nor a difference that nobody would care about raises an alarm.
+neither noise nor an irrelevant difference raises an alarm.
 
 What the window holds depends on its records. A deletion empties it.
 """
@@ -47,7 +47,7 @@ class DriftDetector:
         self._since = 0
 
     def start(self, norms: Iterable[float]) -> None:
-        """Compare with these from now on; fewer than 2 leave the detector asleep."""
+        """Compare with these from now on; with fewer than 2 it never flags."""
         reference = np.asarray(list(norms), dtype=np.float64)
         self.forget()
         if len(reference) < 2:

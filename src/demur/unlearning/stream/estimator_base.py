@@ -1,4 +1,4 @@
-"""What the estimators share: names of features, the model behind them, its ledger."""
+"""The base of the estimators: feature names, the model behind them, its entry."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from demur.core import validate
 from demur.core.bounds import real_array
 from demur.core.entropy import Source
+from demur.core.entry import Entry
 from demur.ledger import Ledger
 from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.stream.memory_pair import MemoryPair
@@ -26,19 +27,19 @@ _AT_ONCE = 1.0
 
 
 class Unlearnable(BaseEstimator):
-    """Dicts and arrays in, one `MemoryPair` behind; a copy has no ledger to share."""
+    """An estimator over one `MemoryPair`, for dicts and arrays."""
 
     _river_kind: ClassVar[str]
     mode: str
     mode_config: Mapping[str, Any] | None
     epsilon: float
     delta: float
-    lambda_: float
+    lam: float
     gamma: float
     events: int
     accounting: Accounting | None
     scope: Scope
-    requests_per_subject: int
+    requests_per_subject: int | None
     fit_intercept: bool
     features: Sequence[Hashable] | None
     ledger: Ledger | None
@@ -47,7 +48,7 @@ class Unlearnable(BaseEstimator):
     _pick: Callable[[Mapping[Hashable, float]], tuple[float, ...]]
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Where river is loaded, tell it: it asks isinstance(model, base.Regressor)."""
+        """Where river is loaded, register: it tests isinstance(model, Regressor)."""
         river = sys.modules.get("river.base")
         if river is not None:
             getattr(river, cls._river_kind).register(cls)
@@ -142,7 +143,7 @@ class Unlearnable(BaseEstimator):
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:
-        """A first record that is refused fixes neither names nor model."""
+        """Around the first record: if it is refused, nothing is fixed."""
         first = not hasattr(self, "model_")
         try:
             yield
@@ -165,7 +166,7 @@ class Unlearnable(BaseEstimator):
         *,
         record_ids: Sequence[str] | None = None,
     ) -> Self:
-        """Forget rows, each a deletion of its own; all or none for want of capacity."""
+        """Forget rows, each a deletion of its own; none if not all of them fit."""
         rows = None if X is None else self._rows(X)
         targets = None if y is None else self._targets(y)
         model = self._ready()
@@ -214,12 +215,12 @@ class Unlearnable(BaseEstimator):
     def _extra(self) -> dict[str, Any]:
         return {}
 
-    def _model(self, dim: int) -> MemoryPair:
+    def _model(self, dimension: int) -> MemoryPair:
         if not hasattr(self, "model_"):
             odometer = PrivacyOdometer(
                 self.epsilon,
                 self.delta,
-                self.lambda_,
+                self.lam,
                 T=self.events,
                 gamma=self.gamma,
                 accounting=self.accounting,
@@ -229,16 +230,21 @@ class Unlearnable(BaseEstimator):
                 source=self.source,
             )
             options = self._extra() | dict(self.mode_config or {})
-            model = MemoryPair(dim, odometer, mode=self.mode, **options)
+            model = MemoryPair(dimension, odometer, mode=self.mode, **options)
             model.finalize_calibration(_AT_ONCE)
             self.model_ = model
         return self.model_
 
     def _predicted(self, row: Array) -> float:
-        """From the published parameters: N* is 1, so it is never an early one."""
-        made = self.model_.predict(row)
-        assert made is not None
-        return made
+        """A prediction from the published parameters; N* is 1, so it is never early."""
+        prediction = self.model_.predict(row)
+        assert prediction is not None
+        return prediction
+
+    @property
+    def entry_(self) -> Entry | None:
+        """The entry that pays for the deletions; None before the first of them."""
+        return self._learned().entry
 
     def _learned(self) -> MemoryPair:
         if not hasattr(self, "model_"):

@@ -1,9 +1,9 @@
-"""Models that forget, in the conventions of river and of scikit-learn.
+"""Estimators that forget, in the conventions of river and of scikit-learn.
 
 One record at a time, over dicts: `learn_one`, `predict_one`, `unlearn_one`; over
-arrays: `partial_fit`, `predict`, `unfit`. Both speak to one `MemoryPair` that is made
-with the first record; the odometer is sized with the first deletion, when the warm-up
-is over and the shift is small.
+arrays: `partial_fit`, `predict`, `unfit`. Both use one `MemoryPair` that is made with
+the first record; the odometer is sized with the first deletion, when the warm-up is
+over and the shift is small.
 
 Names of features are fixed at first use; after that an unknown or a missing one is an
 error. A dict and an array may be mixed if the columns of the array come in the order of
@@ -48,12 +48,12 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
         mode_config: Mapping[str, Any] | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        lambda_: float = 0.1,
+        lam: float = 0.1,
         gamma: float = 0.5,
         events: int = 100_000,
         accounting: Accounting | None = None,
         scope: Scope = "subject",
-        requests_per_subject: int = 1,
+        requests_per_subject: int | None = None,
         fit_intercept: bool = True,
         features: Sequence[Hashable] | None = None,
         ledger: Ledger | None = None,
@@ -63,7 +63,7 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
         self.mode_config = mode_config
         self.epsilon = epsilon
         self.delta = delta
-        self.lambda_ = lambda_
+        self.lam = lam
         self.gamma = gamma
         self.events = events
         self.accounting = accounting
@@ -93,7 +93,7 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
 
 
 class UnlearnableClassifier(ClassifierMixin, Unlearnable):
-    """Two classes, and it forgets: `mode` is "ogd" (logistic loss) or "logistic".
+    """Binary classification that forgets: `mode` is "ogd" or "logistic".
 
     `classes` are the two labels, the second being the positive one; partial_fit's
     first call may name them instead.
@@ -114,12 +114,12 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         mode_config: Mapping[str, Any] | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        lambda_: float = 0.1,
+        lam: float = 0.1,
         gamma: float = 0.5,
         events: int = 100_000,
         accounting: Accounting | None = None,
         scope: Scope = "subject",
-        requests_per_subject: int = 1,
+        requests_per_subject: int | None = None,
         fit_intercept: bool = True,
         features: Sequence[Hashable] | None = None,
         classes: Sequence[Any] = (0, 1),
@@ -130,7 +130,7 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         self.mode_config = mode_config
         self.epsilon = epsilon
         self.delta = delta
-        self.lambda_ = lambda_
+        self.lam = lam
         self.gamma = gamma
         self.events = events
         self.accounting = accounting
@@ -190,8 +190,8 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
 
     def predict_one(self, x: Mapping[Hashable, float]) -> Any:
         """The more probable class."""
-        made = self.predict_proba_one(x)
-        return max(made, key=lambda label: made[label])
+        probabilities = self.predict_proba_one(x)
+        return max(probabilities, key=lambda label: probabilities[label])
 
     def partial_fit(
         self,

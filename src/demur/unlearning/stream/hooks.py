@@ -1,8 +1,8 @@
-"""Callbacks at each phase and event, for a distributed or federated caller.
+"""Hooks: callbacks at each phase and event, for a distributed or federated caller.
 
-A hook hears *that* something happened and the counters after it, never a record, a
-gradient, a parameter or a noise. It runs when the act is complete: an exception in a
-hook reaches the caller, and the act stands.
+A hook is told *that* something happened and the counters after it, never a record, a
+gradient, a parameter or a noise. It runs when the call is complete: an exception in a
+hook reaches the caller, and what was done stays done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
-class Happened:
+class StreamEvent:
     """One event: what, in which phase (after `before`), and the counters after it."""
 
     kind: Kind
@@ -32,15 +32,15 @@ class Happened:
     record_id: str | None = None
 
 
-Hook: TypeAlias = Callable[[Happened], None]
+Hook: TypeAlias = Callable[[StreamEvent], None]
 
 
 class Hooks:
-    """Callbacks by kind; "*" hears everything.
+    """Callbacks by kind; "*" stands for every kind.
 
     >>> hooks = Hooks()
-    >>> hooks.on("phase", lambda happened: print(happened.phase.name))
-    >>> hooks.fire(Happened("phase", Phase.LEARNING, Phase.CALIBRATION, 5, 5, 0))
+    >>> hooks.on("phase", lambda event: print(event.phase.name))
+    >>> hooks.fire(StreamEvent("phase", Phase.LEARNING, Phase.CALIBRATION, 5, 5, 0))
     LEARNING
     """
 
@@ -58,8 +58,8 @@ class Hooks:
             raise TypeError(f"hook must be callable; got {type(hook).__name__}")
         self._hooks.setdefault(kind, []).append(hook)
 
-    def fire(self, happened: Happened) -> None:
+    def fire(self, event: StreamEvent) -> None:
         """Call the hooks of this kind, then those of "*", in the order of `on`."""
-        for kind in (happened.kind, "*"):
+        for kind in (event.kind, "*"):
             for hook in self._hooks.get(kind, ()):
-                hook(happened)
+                hook(event)

@@ -1,4 +1,4 @@
-"""How a memory pair learns: calibration, inserts, predictions, drift."""
+"""The learning half of `MemoryPair`: calibration, inserts, predictions, drift."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from demur.unlearning.stream.drift import DriftDetector
 from demur.unlearning.stream.hooks import Hooks
 from demur.unlearning.stream.locking import one_at_a_time
 from demur.unlearning.stream.losses import loss_of
-from demur.unlearning.stream.machine import Machine, Prediction
-from demur.unlearning.stream.metrics import Tally
+from demur.unlearning.stream.metrics import LossTotals
 from demur.unlearning.stream.odometer import PrivacyOdometer
 from demur.unlearning.stream.phase import Phase
 from demur.unlearning.stream.registry import Registry
+from demur.unlearning.stream.state_machine import Prediction, StateMachine
 
 
-class Learner(Machine):
-    """A mode that learns one record at a time, with what planning it takes."""
+class Learner(StateMachine):
+    """A mode that learns one record at a time, with its calibration and drift."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Learner(Machine):
         self.recalibrations = 0
         self.registry = Registry()
         self._loss = loss_of(mode)
-        self._tally = Tally.of(self._loss, mode.dim, comparator, on=metrics)
+        self._totals = LossTotals.of(self._loss, mode.dimension, comparator, on=metrics)
         self._named = 0  # inserts with an id
         self._learn = mode.insert
-        super().__init__(predictions, hooks, self._tally.on or drift is not None)
+        super().__init__(predictions, hooks, self._totals.on or drift is not None)
 
     @property
     def theta(self) -> Array:
@@ -62,8 +62,8 @@ class Learner(Machine):
 
     def lbfgs_bounds(self) -> tuple[float, float]:
         """(c, C) from the stored curvature pairs; (1, 1) where the mode keeps none."""
-        ask = getattr(self.mode, "lbfgs_bounds", None)
-        return (1.0, 1.0) if ask is None else ask()
+        bounds = getattr(self.mode, "lbfgs_bounds", None)
+        return (1.0, 1.0) if bounds is None else bounds()
 
     # -- calibration -----------------------------------------------------------
 
@@ -81,8 +81,8 @@ class Learner(Machine):
         row, target = self.mode.check(x, y)
         penalty = self._penalty()
         prediction = self._learn(row, target)
-        if self._tally.on:
-            self._tally.add(prediction, penalty, row, target)
+        if self._totals.on:
+            self._totals.add(prediction, penalty, row, target)
         gradient = self._loss.gradient(prediction, row, target)
         index = self.calibrator.observations
         self.calibrator.observe(gradient, self.mode.published())
@@ -162,8 +162,8 @@ class Learner(Machine):
         if self._watched or self._hooks is not None:
             rows, targets = np.atleast_2d(real_array("X", X)), real_array("Y", Y)
             ids: Sequence[str | None] = record_ids or [None] * len(targets)
-            made = [self.insert(*row) for row in zip(rows, targets, ids, strict=True)]
-            return np.array([np.nan if p is None else p for p in made])
+            shown = [self.insert(*row) for row in zip(rows, targets, ids, strict=True)]
+            return np.array([np.nan if p is None else p for p in shown])
         content: list[tuple[Array, float]] = []
         if record_ids is not None and self.mode.needs_record:
             pairs = zip(np.atleast_2d(real_array("X", X)), np.asarray(Y), strict=False)
@@ -209,13 +209,13 @@ class Learner(Machine):
 
     def _penalty(self) -> float:
         """The regulariser at the parameters that are about to predict."""
-        if not self._tally.on or self._loss.lambda_ == 0.0:
+        if not self._totals.on or self._loss.lam == 0.0:
             return 0.0
         return self._loss.penalty(self.mode.published())
 
     def _watch(self, prediction: float, penalty: float, x: Array, y: float) -> None:
-        if self._tally.on:
-            self._tally.add(prediction, penalty, x, y)
+        if self._totals.on:
+            self._totals.add(prediction, penalty, x, y)
         if self.drift is None:
             return
         norm = abs(self._loss.slope(prediction, y)) * float(np.linalg.norm(x))
@@ -229,8 +229,8 @@ class Learner(Machine):
     def recalibrate(self) -> CalibStats:
         """Estimate G anew from the recent window; the capacity can only fall.
 
-        Called when the detector flags a drift. Nothing is paid and nothing is won:
-        the reservation stays what it is.
+        Called when the detector flags a drift. Nothing is paid and nothing is won: the
+        reservation does not change.
         """
         phases.require("recalibrate", self.phase)
         if self.drift is None or self.stats is None or self.gamma_learn is None:
@@ -239,10 +239,13 @@ class Learner(Machine):
             )
         recent = self.drift.recent()
         if len(recent) >= 2:
-            made = self.calibrator
-            G = min(float(np.quantile(recent, made.quantile)), made.G_cap)
-            c, C = made.estimate_bounds(self)
-            N_star = made.sample_complexity(G, self.stats.D, c, C, self.gamma_learn)
+            calibrator = self.calibrator
+            G = float(np.quantile(recent, calibrator.quantile))
+            G = min(G, calibrator.G_cap)
+            c, C = calibrator.estimate_bounds(self)
+            N_star = calibrator.sample_complexity(
+                G, self.stats.D, c, C, self.gamma_learn
+            )
             self.stats = replace(self.stats, G=G, c=c, C=C, N_star=N_star)
             self.N_star = N_star
             self.drift.start(recent)

@@ -1,4 +1,4 @@
-"""One act at a time: a step is several writes, and two threads must not mix them."""
+"""A lock around methods: a call is several writes, and threads must not mix them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class HasLock(Protocol):
-    """Anything that takes turns; the lock lets its holder act again (hooks do)."""
+    """An object with a reentrant lock (hooks call back in the same thread)."""
 
     _lock: threading.RLock
 
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 def one_at_a_time(
-    act: Callable[Concatenate[Self, P], R],
+    method: Callable[Concatenate[Self, P], R],
 ) -> Callable[Concatenate[Self, P], R]:
     """A method that waits for its object's lock."""
 
-    @functools.wraps(act)
+    @functools.wraps(method)
     def alone(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self._lock:
-            return act(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
 
     return alone

@@ -1,4 +1,4 @@
-"""The loss a mode learns by, as the machine needs it: values and gradient norms."""
+"""Losses of the modes: values, slopes, and the best parameters in hindsight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Loss:
 
     kind: Literal["squared", "huber", "logistic"]
     kappa: float = 1.0
-    lambda_: float = 0.0  # of the regulariser that is part of each round's loss
+    lam: float = 0.0  # of the regulariser that is part of each round's loss
 
     def of_score(self, score: float) -> float:
         """The prediction that goes with a score w.x."""
@@ -38,7 +38,7 @@ class Loss:
 
     def penalty(self, w: Array) -> float:
         """The regulariser's part, lambda / 2 |w|^2."""
-        return self.lambda_ / 2.0 * float(w @ w)
+        return self.lam / 2.0 * float(w @ w)
 
     def slope(self, prediction: float, y: float) -> float:
         """The derivative by the score: the gradient of the data is slope times x."""
@@ -49,24 +49,24 @@ class Loss:
 
     def gradient(self, prediction: float, x: Array, y: float) -> Array:
         """The gradient of the data at the parameters that predicted."""
-        found: Array = self.slope(prediction, y) * np.asarray(x)
-        return found
+        gradient: Array = self.slope(prediction, y) * np.asarray(x)
+        return gradient
 
 
 def loss_of(mode: Mode) -> Loss:
     """The loss that a mode's steps descend."""
     config = mode.config()
     kind = config.get("loss", "logistic" if mode.name == "logistic" else "squared")
-    lambda_ = mode.lambda_ if isinstance(mode, OGD) else 0.0
-    return Loss(kind, float(config.get("kappa", 1.0)), lambda_)
+    lam = mode.lam if isinstance(mode, OGD) else 0.0
+    return Loss(kind, float(config.get("kappa", 1.0)), lam)
 
 
 def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Array:
-    """The u that minimises the mean loss over all rounds; for whoever has them.
+    """The u that minimises the mean loss over all rounds, given all of them.
 
     `ridge` keeps the answer finite where the loss alone does not.
     """
-    weight = max(loss.lambda_, ridge)
+    weight = max(loss.lam, ridge)
 
     def mean(u: Array) -> tuple[float, Array]:
         score = X @ u
@@ -82,5 +82,5 @@ def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Ar
         total = float(value.mean()) + weight / 2.0 * float(u @ u)
         return total, X.T @ slope / len(X) + weight * u
 
-    found = minimize(mean, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B")
-    return np.asarray(found.x)
+    minimum = minimize(mean, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B")
+    return np.asarray(minimum.x)

@@ -1,4 +1,4 @@
-"""The state machine: calibrate, learn until N*, then learn and forget in any order.
+"""`MemoryPair`: calibrate, learn until N*, then learn and forget in any order.
 
     CALIBRATION   calibrate_step(x, y) ... finalize_calibration(gamma_learn)
     LEARNING      insert(x, y) until inserts_seen >= N_star
@@ -8,8 +8,8 @@ A deletion goes in this order: everything that can be refused is (phase, id, cap
 record, certificate); one draw of the odometer's reservation, durable; the noise of that
 draw; the mode's state. Whatever fails after the draw leaves it spent.
 
-The model is in memory. For one that survives its process, knows repeated and late
-requests and hands out certificates, see `UnlearningService`.
+The model is in memory. For one that survives its process, handles repeated and late
+requests and issues certificates, see `UnlearningService`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from typing import Any, Literal, NoReturn
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.entry import Entry
 from demur.unlearning.models import make_mode
 from demur.unlearning.models.base import Mode
 from demur.unlearning.pricing.calibrator import Calibrator
 from demur.unlearning.stream import phase as phases
+from demur.unlearning.stream.deletion import StreamDeletions, statement_of
 from demur.unlearning.stream.drift import DriftDetector
-from demur.unlearning.stream.forgetting import Forgetting, statement_of
 from demur.unlearning.stream.hooks import Hooks
 from demur.unlearning.stream.learner import Learner
 from demur.unlearning.stream.locking import one_at_a_time
-from demur.unlearning.stream.machine import EarlyPrediction as EarlyPrediction
 from demur.unlearning.stream.metrics import Metrics, metrics_of
 from demur.unlearning.stream.odometer import PrivacyOdometer
 from demur.unlearning.stream.registry import Request
+from demur.unlearning.stream.state_machine import EarlyPrediction as EarlyPrediction
 
 
 class MemoryPair(Learner):
@@ -41,7 +42,7 @@ class MemoryPair(Learner):
     `mode` names a way to learn and forget (or is a `Mode`), and its options follow.
     `predictions="withhold"` returns None before N*, `"flag"` an `EarlyPrediction`.
 
-    >>> odometer = PrivacyOdometer(1.0, 1e-5, lambda_=0.5, gamma=1.0)
+    >>> odometer = PrivacyOdometer(1.0, 1e-5, lam=0.5, gamma=1.0)
     >>> model = MemoryPair(2, odometer, radius=1.0)
     >>> for t in range(50):
     ...     _ = model.calibrate_step([0.6, 0.8], 0.5)
@@ -57,7 +58,7 @@ class MemoryPair(Learner):
 
     def __init__(
         self,
-        dim: int,
+        dimension: int,
         odometer: PrivacyOdometer,
         calibrator: Calibrator | None = None,
         mode: str | Mode = "ogd",
@@ -73,9 +74,9 @@ class MemoryPair(Learner):
         """`metrics` and `comparator` are for empirical regret (`metrics()`).
 
         `calibration_records="keep"` lets a record that sized the noise be deleted all
-        the same, as the seed does; no promise covers that.
+        the same, as the seed does; no theorem covers that.
         """
-        validate.count(dim=dim)
+        validate.count(dimension=dimension)
         for name, given, wanted in (
             ("odometer", odometer, PrivacyOdometer),
             ("calibrator", calibrator or Calibrator(), Calibrator),
@@ -91,7 +92,7 @@ class MemoryPair(Learner):
                 f" {calibration_records!r}"
             )
         super().__init__(
-            _mode(mode, int(dim), odometer, mode_config),
+            _mode(mode, int(dimension), odometer, mode_config),
             odometer,
             calibrator,
             predictions=predictions,
@@ -101,23 +102,28 @@ class MemoryPair(Learner):
             comparator=comparator,
         )
         odometer.bind(self.mode)
-        self._forgetting = Forgetting(
+        self._deletions = StreamDeletions(
             self.mode, odometer, self.registry, calibration_records == "keep"
         )
         self._unnamed_gone = 0  # records deleted by content
 
     @property
-    def dim(self) -> int:
+    def dimension(self) -> int:
         """The number of features."""
-        return self.mode.dim
+        return self.mode.dimension
 
     def metrics(self) -> Metrics:
-        """Theory and practice so far."""
-        return metrics_of(self, self._tally)
+        """Theoretical and empirical numbers so far."""
+        return metrics_of(self, self._totals)
 
     def statement(self) -> str:
-        """What a deletion is worth here, for the person who signs."""
+        """What a deletion from this model guarantees, for the person who signs."""
         return statement_of(self.mode, self.odometer)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry that pays for the deletions; None before the odometer is final."""
+        return self.odometer.entry
 
     # -- forgetting ------------------------------------------------------------
 
@@ -130,20 +136,20 @@ class MemoryPair(Learner):
         record_id: str | None = None,
         subject_id: str | None = None,
     ) -> None:
-        """Forget a record, or all records of a subject, at the price of one draw.
+        """Forget a record, or all records of a subject, at the cost of one draw.
 
         `record_id` or `subject_id` say which; modes that need the record take it as
         x, y (rows and targets, in the order of insertion, for a subject). Without an
         id the record itself says which, and stands for a person of its own.
         """
         phases.require("delete", self.phase)
-        order = self._forgetting.prepare(x, y, record_id, subject_id, self._unnamed())
-        self._forgetting.execute(order)
+        checked = self._deletions.prepare(x, y, record_id, subject_id, self._unnamed())
+        self._deletions.execute(checked)
         self.deletes_seen += 1
-        if not order.request.record_ids:
-            self._unnamed_gone += order.request.records
-        if order.observation is not None:
-            self._recalibrate_without(order.observation)
+        if not checked.request.record_ids:
+            self._unnamed_gone += checked.request.records
+        if checked.observation is not None:
+            self._recalibrate_without(checked.observation)
         if self.drift is not None:
             self.drift.forget()
         self._fire("delete", record_id=record_id)
@@ -155,15 +161,17 @@ class MemoryPair(Learner):
         X: ArrayLike | None = None,
         Y: ArrayLike | None = None,
     ) -> None:
-        """Forget several records, one draw each. Ids, contents, capacity and what each
-        subject may ask for are checked first, so that such a refusal forgets none.
+        """Forget several records, one draw each.
+
+        Ids, contents, capacity and the requests of each subject are checked first: if
+        any of them is refused, none is forgotten.
         """
         phases.require("delete", self.phase)
         ids = list(record_ids)
         if len(set(ids)) != len(ids):
             raise ValueError("record_ids must differ; nothing was spent")
         self.odometer.require_ready(len(ids))
-        rows, targets = self._forgetting.content(X, Y)
+        rows, targets = self._deletions.content(X, Y)
         if rows is not None and len(rows) != len(ids):
             raise ValueError(
                 f"X must have one row for each of {len(ids)} ids; got {len(rows)}."
@@ -174,9 +182,12 @@ class MemoryPair(Learner):
             for at in range(len(ids))
         ]
         earlier: list[Request] = []
+        deletions = 0
         for (x, y), record_id in zip(given, ids, strict=True):
-            order = self._forgetting.prepare(x, y, record_id, None, 0, earlier)
-            earlier.append(order.request)
+            checked = self._deletions.prepare(x, y, record_id, None, 0, earlier)
+            earlier.append(checked.request)
+            deletions += self.odometer.deletions_for(checked.number)
+        self.odometer.require_ready(deletions)
         for (x, y), record_id in zip(given, ids, strict=True):
             self.delete(x, y, record_id=record_id)
 
@@ -185,16 +196,16 @@ class MemoryPair(Learner):
         """Renew the published copy of a mode that noises it; costs one draw."""
         if self.mode.publishes != "output":
             return
-        self._forgetting.publish()
+        self._deletions.publish()
         self._fire("publish")
 
     @one_at_a_time
     def renew(self, X: ArrayLike, Y: ArrayLike) -> None:
         """Renew a mode's certificate from its live records; nothing is published."""
-        ask = getattr(self.mode, "renew", None)
-        if ask is None:
+        renew = getattr(self.mode, "renew", None)
+        if renew is None:
             raise TypeError(f"mode {self.mode.name!r} has no certificate to renew")
-        ask(X, Y)
+        renew(X, Y)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -218,20 +229,22 @@ class MemoryPair(Learner):
 
 
 def _mode(
-    mode: str | Mode, dim: int, odometer: PrivacyOdometer, config: dict[str, Any]
+    mode: str | Mode, dimension: int, odometer: PrivacyOdometer, config: dict[str, Any]
 ) -> Mode:
-    """The mode by name, with the odometer's lambda_ where it takes one."""
+    """The mode by name, with the odometer's lam where it takes one."""
     if isinstance(mode, Mode):
         if config:
             raise TypeError(f"a Mode has its options: {sorted(config)} are too many")
-        if mode.dim != dim:
-            raise ValueError(f"dim is {dim}, but the mode has {mode.dim} features")
+        if mode.dimension != dimension:
+            raise ValueError(
+                f"dimension is {dimension}, but the mode has {mode.dimension} features"
+            )
         return mode
     if mode in ("ogd", "seed"):
-        lambda_ = config.setdefault("lambda_", odometer.lambda_)
-        if lambda_ != odometer.lambda_:
+        lam = config.setdefault("lam", odometer.lam)
+        if lam != odometer.lam:
             raise ValueError(
-                f"lambda_ is {lambda_} here and {odometer.lambda_} in the odometer:"
+                f"lam is {lam} here and {odometer.lam} in the odometer:"
                 " give one, or the same"
             )
-    return make_mode(mode, dim, **config)
+    return make_mode(mode, dimension, **config)

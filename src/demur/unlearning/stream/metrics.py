@@ -1,15 +1,15 @@
-"""What theory predicted and what was seen, side by side.
+"""Metrics of a stream: theoretical and empirical numbers, side by side.
 
 `avg_regret_theory` is the bound on the rounds and deletions so far, (R_ins + R_del) /
-rounds, where there is a theorem (`ogd`); `capacity.py` has the proof.
+rounds, where there is a theorem (`ogd`); `pricing.regret` has the proof.
 
 Empirical regret needs a comparator u: sum of loss(w_t) - loss(u) over the stream. The
-best u in hindsight is known to whoever holds the records, and a model that forgets
-must not be the one. So u is given by the caller (zero if nobody says), and the number
-is a lower bound on the regret against the best.
+best u in hindsight takes the records, which a model that forgets must not keep. So u
+is given by the caller (default zero), and the number is a lower bound on the regret
+against the best.
 
-These numbers speak of what has happened, deleted records included: they are
-diagnostics of the operator, not part of the certified state, and are off by default.
+These numbers depend on deleted records too: they are diagnostics for the operator, not
+part of the certified state, and are off by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.unlearning.models.base import Array
-from demur.unlearning.pricing import sizing
+from demur.unlearning.pricing import constants
 from demur.unlearning.pricing.calibrator import FEWEST_POINTS
 from demur.unlearning.stream.losses import Loss
 
@@ -64,7 +64,7 @@ class Metrics:
 
 
 @dataclass
-class Tally:
+class LossTotals:
     """Running sums of losses: the model's, and the comparator's."""
 
     on: bool
@@ -76,14 +76,14 @@ class Tally:
 
     @classmethod
     def of(
-        cls, loss: Loss, dim: int, comparator: ArrayLike | None, *, on: bool
+        cls, loss: Loss, dimension: int, comparator: ArrayLike | None, *, on: bool
     ) -> Self:
-        """An empty tally; a comparator must have `dim` finite entries."""
+        """Empty totals; a comparator must have `dimension` finite entries."""
         if comparator is None:
             return cls(on, loss, None)
         u = np.array(comparator, dtype=np.float64)
-        if u.shape != (dim,) or not np.isfinite(u).all():
-            raise ValueError(f"comparator must be {dim} finite numbers")
+        if u.shape != (dimension,) or not np.isfinite(u).all():
+            raise ValueError(f"comparator must be {dimension} finite numbers")
         return cls(True, loss, u)
 
     def add(self, prediction: float, penalty: float, x: Array, y: float) -> None:
@@ -103,25 +103,25 @@ class Tally:
         return (self.of_model - self.of_comparator) / self.events
 
 
-def metrics_of(model: MemoryPair, tally: Tally) -> Metrics:
+def metrics_of(model: MemoryPair, totals: LossTotals) -> Metrics:
     """The numbers of a memory pair as they stand."""
-    odometer, sized = model.odometer, model.odometer.sizing
-    # Defaults stand in for estimates that were never made, or were deleted.
-    known = model.recalibrations or model.calibrator.observations >= FEWEST_POINTS
-    stats = model.stats if known else None
-    made = odometer.plan
+    odometer, sizes = model.odometer, model.odometer.constants
+    # Estimates that were never made, or were deleted, are defaults: not shown.
+    estimated = model.calibrator.observations >= FEWEST_POINTS
+    stats = model.stats if estimated or model.recalibrations else None
+    plan = odometer.plan
     theory = None
     rounds = model.inserts_seen
-    if rounds and sized is not None and made is not None and sized.descent is not None:
-        theory = sizing.average_regret(
-            sized, odometer.deletions_made, made.z, rounds, odometer.delta_B
+    if rounds and sizes is not None and plan is not None and sizes.descent is not None:
+        theory = constants.average_regret(
+            sizes, odometer.capacity_used, plan.z, rounds, odometer.delta_B
         )
     return Metrics(
         phase=model.phase.name,
         mode=model.mode.name,
         N_star_theory=model.N_star,
-        m_theory=made.m if made else None,
-        eps_step_theory=odometer.eps_step,
+        m_theory=plan.m if plan else None,
+        eps_step_theory=odometer.epsilon_step,
         delta_step_theory=odometer.delta_step,
         sigma_step_theory=odometer.sigma_step,
         G_hat=stats.G if stats else None,
@@ -129,10 +129,10 @@ def metrics_of(model: MemoryPair, tally: Tally) -> Metrics:
         c_hat=stats.c if stats else None,
         C_hat=stats.C if stats else None,
         avg_regret_theory=theory,
-        avg_regret_empirical=tally.average_regret,
-        avg_loss_empirical=tally.of_model / tally.events if tally.events else None,
-        comparator="zero" if tally.comparator is None else "given",
-        eps_spent=odometer.eps_spent,
+        avg_regret_empirical=totals.average_regret,
+        avg_loss_empirical=totals.of_model / totals.events if totals.events else None,
+        comparator="zero" if totals.comparator is None else "given",
+        eps_spent=odometer.epsilon_spent,
         capacity_remaining=odometer.capacity_remaining,
         gamma_learn=model.gamma_learn,
         gamma_priv=odometer.gamma,

@@ -1,4 +1,4 @@
-"""The three phases of a memory pair, and which acts each of them allows."""
+"""The three phases of a memory pair, and the calls that each of them allows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NEXT = {
 }
 
 
-def require(act: str, phase: Phase) -> None:
-    """Refuse an act that `phase` does not allow, and say what comes first."""
-    if phase not in _ALLOWED[act]:
+def require(call: str, phase: Phase) -> None:
+    """Refuse a call that `phase` does not allow, and say what comes first."""
+    if phase not in _ALLOWED[call]:
         raise IllegalTransition(
-            f"{act} is not allowed in phase {phase.name}: {_NEXT[act]}. Nothing has"
+            f"{call} is not allowed in phase {phase.name}: {_NEXT[call]}. Nothing has"
             " changed and nothing was spent."
         )

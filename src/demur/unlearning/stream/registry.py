@@ -1,9 +1,9 @@
-"""Who is in the model: ids of live records, their subjects, and past requests.
+"""The registry of a stream: ids of live records, their subjects, and past requests.
 
-Ids alone, no features. Where the record itself will be needed (modes that subtract it,
-and calibration) a keyed digest of (x, y) is kept until it is deleted: a deletion that
-hands in another record is refused, and one by content finds out that it concerns
-calibration. The key is random and lives in this object only.
+It holds ids, no features. Where the record itself will be needed (modes that subtract
+it, and calibration) it keeps a keyed digest of (x, y) until the record is deleted: a
+deletion that hands in another record is refused, and a deletion by content is
+recognised as one of a calibration record. The key is random and stays in this object.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from typing import Literal
 import numpy as np
 
 from demur.core import validate
-from demur.unlearning.errors import (
-    CapacityExhausted,
-    RecordExists,
-    RecordMismatch,
-    UnknownRecord,
-)
+from demur.unlearning.errors import RecordExists, RecordMismatch, UnknownRecord
 from demur.unlearning.models.base import Array
 
 
@@ -76,7 +71,7 @@ class Registry:
             )
 
     def add(self, record_id: str, subject_id: str | None) -> None:
-        """Note a learned record; one that comes back comes back to its subject."""
+        """Note a learned record; learned again, it belongs to its old subject."""
         if subject_id is None:
             subject_id = self._left.get(record_id)
         self._subject_of[record_id] = subject_id
@@ -151,42 +146,31 @@ class Registry:
                     " forgetting it would damage the model. Nothing was spent."
                 )
 
-    def check_requests(
-        self, request: Request, allowed: int, earlier: Sequence[Request] = ()
-    ) -> None:
-        """Refuse a subject who has used up the requests its promise was made for.
+    def request_number(self, request: Request, earlier: Sequence[Request] = ()) -> int:
+        """Which request of its subject this is, counted from 1.
 
         `earlier` ones come before this one and are not counted yet.
         """
-        asked = 0
-        if request.subject is not None:
-            asked = self._asked.get(request.subject, 0)
-            asked += sum(one.subject == request.subject for one in earlier)
-        if asked >= allowed:
-            raise CapacityExhausted(
-                f"this subject has made {asked} of {allowed} deletion requests that"
-                " its promise covers. Delete all of a subject's records at once"
-                " (subject_id=), or make the odometer with requests_per_subject=."
-                " Nothing was spent.",
-                reason="privacy",
-                retrain_required=True,
-            )
+        if request.subject is None:
+            return 1
+        before = sum(other.subject == request.subject for other in earlier)
+        return self._asked.get(request.subject, 0) + before + 1
 
     def first_calibration(
         self, request: Request, rows: Array | None, targets: Array | None
     ) -> int | None:
         """The earliest calibration observation that the request concerns, if any."""
-        found = [
+        observations = [
             self._calibration[i] for i in request.record_ids if i in self._calibration
         ]
         if not request.record_ids and rows is not None and targets is not None:
             digests = (self._digest(x, y) for x, y in zip(rows, targets, strict=True))
-            found += [
+            observations += [
                 self._calibration_digests[d]
                 for d in digests
                 if d in self._calibration_digests
             ]
-        return min(found, default=None)
+        return min(observations, default=None)
 
     def remove(self, request: Request) -> None:
         """Forget the records of an executed request, and count it."""

@@ -1,8 +1,8 @@
-"""A stream of inserts and deletes, played through the machine from end to end.
+"""Streams of inserts and deletes, read or simulated, and run through a memory pair.
 
 The order is the seed's: bootstrap with `calibrate_step`, fix N*, warm up, size the
 odometer over the events of the stream, then interleave. Deletions that arrive before
-the model may delete wait, and are made first thing afterwards.
+the model may delete wait, and are made as soon as it may.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from demur.core import validate
+from demur.core.entry import Entry
 from demur.unlearning.errors import CalibrationRecord, CapacityExhausted
 from demur.unlearning.models.base import Array
 from demur.unlearning.stream.memory_pair import MemoryPair
@@ -60,8 +61,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a stream came to."""
+class StreamResult:
+    """The result of a run: metrics, curves, and what became of the deletions."""
 
     metrics: Metrics
     curve: Curve
@@ -70,6 +71,7 @@ class Played:
     renewed: int
     refused: int
     reason: str | None
+    entry: Entry | None
 
 
 def read_stream(path: Path) -> Stream:
@@ -102,14 +104,14 @@ def read_stream(path: Path) -> Stream:
 
 
 def _numbers(table: pa.Table, names: list[str]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    columns: dict[str, Array] = {}
     for name in names:
         try:
             column = table.column(name).cast(pa.float64()).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ValueError(f"column {name!r} must hold numbers; {error}") from None
-        found[name] = column.to_numpy(zero_copy_only=False)  # null becomes NaN
-    return found
+        columns[name] = column.to_numpy(zero_copy_only=False)  # null becomes NaN
+    return columns
 
 
 def _stream(
@@ -162,7 +164,7 @@ def _stream(
 
 
 def _name(value: Any) -> str | None:
-    """An id as text; a missing one (null, NaN, nothing) is nobody's."""
+    """An id as text; None if it is missing (null, NaN, empty)."""
     if value is None or value == "" or value != value:
         return None
     return str(value)
@@ -173,7 +175,7 @@ def simulated(
     every: int,
     per: int,
     *,
-    dim: int = 20,
+    dimension: int = 20,
     labels: bool = False,
     warm_up: int = 0,
     seed: int = 0,
@@ -183,12 +185,12 @@ def simulated(
     Rows on the unit sphere, a linear target with noise (or its sign). Deletions begin
     after `warm_up` inserts. `seed` makes the *data* repeatable; noise never is.
     """
-    validate.count(inserts=inserts, every=every, per=per, dim=dim)
+    validate.count(inserts=inserts, every=every, per=per, dimension=dimension)
     validate.non_negative(seed=seed)
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(inserts, dim))
+    X = rng.normal(size=(inserts, dimension))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    w = rng.normal(size=dim)
+    w = rng.normal(size=dimension)
     Y = X @ (w / np.linalg.norm(w)) + 0.1 * rng.normal(size=inserts)
     if labels:
         Y = (Y > 0.0).astype(np.float64)
@@ -205,13 +207,13 @@ def simulated(
                 live[pick], live[-1] = live[-1], live[pick]
                 deletes.append(True)
                 row.append(live.pop())
-    names = [f"x{j}" for j in range(dim)]
+    names = [f"x{j}" for j in range(dimension)]
     ids = [f"r{at}" for at in range(inserts)]
     return Stream(np.array(deletes), np.array(row), ids, None, X, Y, names)
 
 
-class Player:
-    """Plays a stream through a memory pair; `tick` hears of every event."""
+class StreamRunner:
+    """Runs a stream through a memory pair; `tick` is called after every event."""
 
     def __init__(
         self,
@@ -232,8 +234,8 @@ class Player:
         self._reason: str | None = None
         self._curve = Curve()
 
-    def play(self) -> Played:
-        """From the first event to the last."""
+    def run(self) -> StreamResult:
+        """Run all events in order."""
         step = max(1, len(self.stream) // _POINTS)
         for at in range(len(self.stream)):
             record = int(self.stream.row[at])
@@ -247,7 +249,7 @@ class Player:
         if self._waiting:
             self._refused += len(self._waiting)
             self._reason = self._reason or "N* was not reached"
-        return Played(
+        return StreamResult(
             self.model.metrics(),
             self._curve,
             self._deleted,
@@ -255,6 +257,7 @@ class Player:
             self._renewed,
             self._refused,
             self._reason,
+            self.model.entry,
         )
 
     def _insert(self, record: int) -> None:

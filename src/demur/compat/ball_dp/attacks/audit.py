@@ -1,7 +1,7 @@
-"""Likelihood-ratio audits of a Gaussian release on pairs of datasets you made.
+"""Likelihood-ratio audits of a Gaussian release on pairs of made-up datasets.
 
-The draws here simulate a release of made-up neighbours; a seed may repeat them. Nothing
-an audit computes from real data is private.
+The draws here simulate a release; a seed may repeat them. Nothing that an audit
+computes from real data is private.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def gaussian_dp_slack_closed_form_from_distance(
 
 @dataclass(frozen=True)
 class LLRAuditResult:
-    """Accuracy of the best attack, its statistics by world, and the slack it finds.
+    """Accuracy of the best attack, its statistics by dataset, and the delta it finds.
 
     L is log p(y | D) / p(y | D'). `delta_hat_*` are plain frequencies: estimates, not
     confidence bounds.

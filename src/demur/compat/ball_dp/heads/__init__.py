@@ -1,1 +1,1 @@
-"""The heads; each module that needs a framework says so when it is imported."""
+"""Heads of the original; a module whose framework is missing says so on import."""

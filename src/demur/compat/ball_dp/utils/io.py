@@ -1,4 +1,4 @@
-"""Files: folders, JSON, CSV."""
+"""Folders, JSON and CSV files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_json(path: str | os.PathLike[str], obj: Any, *, indent: int = 2) -> No
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """What `write_json` wrote."""
+    """The value that `write_json` wrote."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 

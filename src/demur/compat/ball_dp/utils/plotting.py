@@ -1,4 +1,4 @@
-"""Two plots, drawn without a window."""
+"""Error bar and line plots, written to files."""
 
 from __future__ import annotations
 

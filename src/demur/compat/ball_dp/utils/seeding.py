@@ -1,4 +1,4 @@
-"""Repeatable training and sampling; never repeatable noise."""
+"""Seeds for training and sampling; they have no effect on noise."""
 
 from __future__ import annotations
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from demur.training.clipping.types import ClippedGrad
-from demur.training.plans import config
-from demur.training.plans.plan import DPExecutionPlan as DPExecutionPlan
+from demur import training
+from demur.training import ClippedGrad
+from demur.training import DPExecutionPlan as DPExecutionPlan
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BandMFExecutionPlanConfig(config.BandMFExecutionPlanConfig):
+class BandMFExecutionPlanConfig(training.BandMFExecutionPlanConfig):
     """The config with the defaults of 2.0.0: zero-out, gradients of unit norm.
 
     `noise_seed` is not used: noise that a seed repeats hides nothing. Noise and sums
@@ -45,11 +45,11 @@ class BandMFExecutionPlanConfig(config.BandMFExecutionPlanConfig):
         strategy_optimization_steps: int | None = None,
         **options: Any,
     ) -> BandMFExecutionPlanConfig:
-        """The optimised strategy; the search ends when it has converged."""
+        """The config with the optimised strategy, whose search runs to convergence."""
         del strategy_optimization_steps
-        made = super().default(num_bands, iterations, **options)
-        assert isinstance(made, BandMFExecutionPlanConfig)
-        return made
+        config = super().default(num_bands, iterations, **options)
+        assert isinstance(config, BandMFExecutionPlanConfig)
+        return config
 
     @cached_property
     def plan(self) -> DPExecutionPlan:

@@ -32,7 +32,7 @@ class MemoryPair:
                 f" {type(calibrator).__module__}.{type(calibrator).__qualname__}"
             )
         self.odometer = odometer
-        self._seed = Seed(dim, lambda_=odometer.lambda_)
+        self._seed = Seed(dim, lam=odometer.lam)
         self._inner = memory_pair.MemoryPair(
             dim,
             odometer,

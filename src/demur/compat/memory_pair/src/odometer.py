@@ -46,10 +46,10 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
         """Solve for m over T_estimate events; once."""
         super().finalize_with(stats, T_estimate)
 
-    def spend(self) -> Draw:
+    def spend(self, request: int = 1) -> Draw:
         """Count one deletion, or raise at m + 1."""
         self.require_ready()
-        return super().spend()
+        return super().spend(request)
 
     def require_ready(self, deletions: int = 1) -> None:
         """The original's message, and a RuntimeError."""
@@ -64,12 +64,37 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
 
     def _solve_capacity(self) -> int:
         """The largest m within gamma; 0 where not even one is."""
-        found = self.sizing
-        if found is None:
+        constants = self.constants
+        if constants is None:
             raise RuntimeError("Odometer not finalized.")
         return capacity.largest(
-            lambda m: plan.within(self.terms, found, m, 0.0), self.T
+            lambda m: plan.within(self.terms, constants, m, 0.0), self.T
         )
+
+    @property
+    def eps_total(self) -> float:
+        """The budget's epsilon."""
+        return self.epsilon
+
+    @property
+    def delta_total(self) -> float:
+        """The budget's delta."""
+        return self.delta
+
+    @property
+    def lambda_(self) -> float:
+        """Strong convexity."""
+        return self.lam
+
+    @property
+    def eps_step(self) -> float | None:
+        """eps_total / m, after finalize_with."""
+        return self.epsilon_step
+
+    @property
+    def eps_spent(self) -> float:
+        """The epsilon of the deletions so far."""
+        return self.epsilon_spent
 
     @property
     def L(self) -> float:
@@ -92,6 +117,6 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
         return self._stat("C")
 
     def _stat(self, name: str) -> float:
-        if self.sizing is None:
+        if self.constants is None:
             raise AttributeError(f"{name} is known after finalize_with")
-        return float(getattr(self.sizing, name))
+        return float(getattr(self.constants, name))

@@ -1,1 +1,1 @@
-"""Private gradients at about the price of ordinary ones; see `engine`."""
+"""Ghost clipping: clipped sums at about the cost of an ordinary gradient."""

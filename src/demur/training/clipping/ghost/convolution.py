@@ -1,4 +1,4 @@
-"""Convolutions: the kernel's gradient from patches and the output's cotangent.
+"""Convolutions: a kernel's gradient from patches and the output's cotangent.
 
 A convolution is a product of patches with the kernel, so its gradient is a sum over
 output pixels, as for a dense layer over positions. Patches are cut out by one strided
@@ -14,7 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from demur.training.clipping.factors import Factors, Loop, grouped
+from demur.training.clipping.factored_gradients import (
+    FactoredGradients,
+    ScanLoop,
+    grouped,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +72,8 @@ class Convolution:
         return data
 
     def factors(
-        self, data: Any, cotangent: Any, loops: Sequence[Loop], swap: bool
-    ) -> Factors:
+        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop], swap: bool
+    ) -> FactoredGradients:
         """Patches against channels; groups of channels go with groups of outputs."""
         lead = len(loops) + 1
         groups = self.params["feature_group_count"]
@@ -94,9 +98,9 @@ class Convolution:
             patches, loops, ([1], [0, *pixels], [2, *range(3 + space, 3 + 2 * space)])
         )
         right = grouped(outputs, loops, ([1], [0, *pixels], [2]))
-        return Factors(left, right, self.precision)
+        return FactoredGradients(left, right, self.precision)
 
-    def restore(self, gradient: Any, loops: Sequence[Loop]) -> Any:
+    def restore(self, gradient: Any, loops: Sequence[ScanLoop]) -> Any:
         """G [S, I, O] as a kernel, stacked axes in front."""
         stack = [loop.length for loop in loops if loop.own_slice]
         groups = self.params["feature_group_count"]

@@ -1,11 +1,10 @@
-"""Where each parameter meets the data, found in the program of one example's loss.
+"""Routes from parameters to the layers that use them, in the program of one loss.
 
 From a parameter we follow the program forward while there is one way to go: through
 operations that only rearrange it, into the body of a scan or a checkpoint, until a
-*place* is reached, an equation with a rule (`places`) whose other operand depends on
-the data. Everything that a loss learns of that parameter then passes through the
-output of that place, and the parameter's gradient follows from the cotangent
-there and the other operand.
+*layer* is reached, an equation with a rule (`layers`) whose other operand depends on
+the data. The loss depends on that parameter only through the output of that layer, so
+the parameter's gradient follows from the cotangent there and the other operand.
 
 When the way forks, or ends at an operation without a rule, the parameter is *tapped*
 itself, at the last point outside any scan: its gradient is formed example by example
@@ -22,25 +21,25 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 from jax.extend import core
 
-from demur.training.clipping.factors import Loop
-from demur.training.clipping.ghost import places
-from demur.training.clipping.ghost.inline import (
+from demur.training.clipping.factored_gradients import ScanLoop
+from demur.training.clipping.ghost import layers
+from demur.training.clipping.ghost.inlining import (
     body_of,
     is_remat,
     is_scan,
     kind_of,
     scan_layout,
 )
-from demur.training.clipping.ghost.rearrange import keeps_norms
+from demur.training.clipping.ghost.rearrangements import keeps_norms
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One equation where a parameter meets data; `number` names its tap."""
+    """One use of a parameter in a layer; `number` names its tap."""
 
     number: int
-    place: places.Place
-    loops: tuple[Loop, ...]
+    layer: layers.Layer
+    loops: tuple[ScanLoop, ...]
 
 
 # A rearrangement, or the entry into a body (None: the cotangent passes unchanged).
@@ -49,7 +48,7 @@ Step = tuple[core.JaxprEqn, int]
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """How one parameter's gradient is reached; `reason` says why it is this way.
+    """How one parameter's gradient is reached, and the `reason` for it.
 
     With `sites`, the gradient is the sum over them at the end of `steps`; each step is
     an equation and the number of stacked axes in front of its values. Without sites,
@@ -127,42 +126,37 @@ def _differentiable(variable: core.Var) -> bool:
     return bool(jnp.issubdtype(kind_of(variable).dtype, jnp.inexact))
 
 
-class _Fork(Exception):
-    """There is no single place ahead; the message is the reason."""
-
-
 @dataclass(frozen=True, eq=False)
-class _Found:
-    steps: tuple[Step, ...]
-    places: tuple[tuple[core.JaxprEqn, places.Place], ...]
-    loops: tuple[Loop, ...]
-    around: tuple[core.JaxprEqn, ...]
+class _Trail:
+    """The way from a parameter so far, and the layers at its end."""
+
+    steps: tuple[Step, ...] = ()
+    uses: tuple[tuple[core.JaxprEqn, layers.Layer], ...] = ()
+    loops: tuple[ScanLoop, ...] = ()
+    around: tuple[core.JaxprEqn, ...] = ()
 
 
 def _follow(
-    program: _Program, variable: core.Var, found: _Found
-) -> tuple[_Found, core.Var, str]:
-    """Follow `variable`; returns what was found and the last variable at this level.
+    program: _Program, variable: core.Var, before: _Trail
+) -> tuple[_Trail, core.Var, str]:
+    """Follow `variable`; returns the trail and the last variable at this level.
 
-    The reason is empty when places were found.
+    The reason is empty when layers were reached.
     """
-    steps = found.steps
+    steps = before.steps
     while True:
-        here = _Found(steps, (), found.loops, found.around)
+        here = _Trail(steps, (), before.loops, before.around)
         uses = program.uses.get(variable, [])
         met = [
-            (use.eqn, place)
+            (use.eqn, layer)
             for use in uses
             if use.eqn is not None
-            and (place := _place(program, use.eqn, use.position)) is not None
+            and (layer := _layer(program, use.eqn, use.position)) is not None
         ]
         if uses and len(met) == len(uses):
-            if len(met) == 1 or places.add_up([place for _, place in met]):
-                return (
-                    _Found(steps, tuple(met), found.loops, found.around),
-                    variable,
-                    "",
-                )
+            if len(met) == 1 or layers.add_up([layer for _, layer in met]):
+                trail = _Trail(steps, tuple(met), before.loops, before.around)
+                return trail, variable, ""
             return here, variable, "used in several places of different kinds"
         if len(uses) > 1:
             return here, variable, f"used in {len(uses)} places"
@@ -172,7 +166,7 @@ def _follow(
         if eqn is None:
             return here, variable, "returned by a scan or as the loss"
         if keeps_norms(eqn):
-            stacked = sum(loop.own_slice for loop in found.loops)
+            stacked = sum(loop.own_slice for loop in before.loops)
             steps = (*steps, (eqn, stacked))
             variable = eqn.outvars[0]
             continue
@@ -180,19 +174,19 @@ def _follow(
         if entered is None:
             return here, variable, _why_not(program, eqn, position)
         inner, loop = entered
-        loops = found.loops if loop is None else (*found.loops, loop)
-        deeper = _Found(steps, (), loops, (*found.around, eqn))
+        loops = before.loops if loop is None else (*before.loops, loop)
+        deeper = _Trail(steps, (), loops, (*before.around, eqn))
         result, _, reason = _follow(program.body(eqn), inner, deeper)
         if reason:
             return here, variable, reason
         return result, variable, ""
 
 
-def _place(program: _Program, eqn: core.JaxprEqn, position: int) -> places.Place | None:
+def _layer(program: _Program, eqn: core.JaxprEqn, position: int) -> layers.Layer | None:
     others = [atom for i, atom in enumerate(eqn.invars) if i != position]
     if len(others) != 1 or not program.is_data(others[0]):
         return None
-    return places.recognise(eqn, position)
+    return layers.recognise(eqn, position)
 
 
 def _why_not(program: _Program, eqn: core.JaxprEqn, position: int) -> str:
@@ -205,7 +199,9 @@ def _why_not(program: _Program, eqn: core.JaxprEqn, position: int) -> str:
     return f"is transformed by {name} before it meets data"
 
 
-def _enter(eqn: core.JaxprEqn, position: int) -> tuple[core.Var, Loop | None] | None:
+def _enter(
+    eqn: core.JaxprEqn, position: int
+) -> tuple[core.Var, ScanLoop | None] | None:
     if is_remat(eqn):
         return body_of(eqn).jaxpr.invars[position], None
     if not is_scan(eqn):
@@ -213,7 +209,7 @@ def _enter(eqn: core.JaxprEqn, position: int) -> tuple[core.Var, Loop | None] | 
     consts, carry = scan_layout(eqn)
     if consts <= position < consts + carry:
         return None
-    loop = Loop(eqn.params["length"], own_slice=position >= consts + carry)
+    loop = ScanLoop(eqn.params["length"], own_slice=position >= consts + carry)
     return body_of(eqn).jaxpr.invars[position], loop
 
 
@@ -227,25 +223,25 @@ def find_routes(closed: core.ClosedJaxpr, parameters: int) -> Routes:
     program = _Program(closed.jaxpr, from_data, results=1)
     routes = Routes()
     for variable in inputs[:parameters]:
-        found, last, reason = _follow(program, variable, _Found((), (), (), ()))
+        trail, last, reason = _follow(program, variable, _Trail())
         if reason == "unused":
             routes.of.append(Route((), reason))
             continue
         if reason:
-            routes.of.append(Route(found.steps, reason, tapped=last))
+            routes.of.append(Route(trail.steps, reason, tapped=last))
             continue
-        if any(id(eqn) in routes.sites for eqn, _ in found.places):
+        if any(id(eqn) in routes.sites for eqn, _ in trail.uses):
             # Two scans that share one body object: their taps could not be told apart.
             routes.of.append(Route((), "shares a body", tapped=variable))
             continue
         sites = []
-        for eqn, place in found.places:
-            site = Site(len(routes.sites), place, found.loops)
+        for eqn, layer in trail.uses:
+            site = Site(len(routes.sites), layer, trail.loops)
             routes.sites[id(eqn)] = site
             sites.append(site)
-            for region in found.around:
+            for region in trail.around:
                 routes.inside.setdefault(id(region), []).append(site)
         routes.of.append(
-            Route(found.steps, places.describe(sites[0].place), tuple(sites))
+            Route(trail.steps, layers.describe(sites[0].layer), tuple(sites))
         )
     return routes

@@ -1,0 +1,1 @@
+"""Rows in memory or elsewhere: exact sums over them, and random samples."""

@@ -1,1 +1,0 @@
-"""Reports that lie somewhere, and sums over them that no order can change."""

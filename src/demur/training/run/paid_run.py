@@ -1,0 +1,231 @@
+"""Paid runs: the payment, the key and the checkpoint of a run, held by process 0.
+
+Process 0 pays, draws each round from the reservation, writes checkpoints and commits.
+The others receive the entry and its key with what it was paid for, over JAX's own
+collectives and into memory alone, because batches and noise follow from it. Every
+method is called by all processes; if the first one is declined, all raise the same
+error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from demur.core.entropy import Binding, NoiseKey, Source
+from demur.core.entry import Entry
+from demur.ledger import Ledger, Payment
+from demur.training.devices.placement import Placement
+from demur.training.devices.processes import Processes
+from demur.training.errors import CheckpointRefused, ProcessLost
+from demur.training.plans.plan import DPExecutionPlan
+from demur.training.run import charges
+from demur.training.run.checkpoint import Checkpoint, CheckpointFolder, SavedState
+from demur.training.run.steps import TrainState
+
+_SEAL = "checkpoint"
+
+
+@dataclass(frozen=True)
+class PaymentTerms:
+    """How a run is to be paid; `ledger` and `delta` are None outside process 0.
+
+    `digest` is that of the run's input, for a run with a checkpoint.
+    """
+
+    ledger: Ledger | None
+    delta: float | None
+    label: str
+    digest: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class _Holdings:
+    """What process 0 alone has."""
+
+    payment: Payment
+    folder: CheckpointFolder | None
+
+
+@dataclass(frozen=True)
+class _Broadcast:
+    """What the other processes receive."""
+
+    entry: Entry
+    delta: float
+    key: bytes | None
+    binding: Binding | None
+
+    def __repr__(self) -> str:
+        return "_Broadcast(<secret>)"
+
+
+class PaidRun:
+    """One paid run: its entry, its key, and its checkpoint."""
+
+    entry: Entry
+    delta: float
+    key: NoiseKey
+
+    def __init__(
+        self,
+        group: Processes,
+        plan: DPExecutionPlan,
+        terms: PaymentTerms,
+        state: TrainState,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._group = group
+        self._plan = plan
+        self._digest = terms.digest
+        self._every = None if checkpoint is None else checkpoint.every
+        self._holdings: _Holdings | None = None
+        dimension = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        try:
+            shared = group.from_first(lambda: self._pay(terms, checkpoint, dimension))
+            with group.stage():
+                if not group.first:
+                    self.key = _received_key(shared, plan)
+        except BaseException:
+            if self._holdings is not None:  # paid, and then another process failed
+                self.close()
+            raise
+        self.entry, self.delta = shared.entry, shared.delta
+
+    def _pay(
+        self, terms: PaymentTerms, checkpoint: Checkpoint | None, dimension: int
+    ) -> _Broadcast:
+        assert terms.ledger is not None and terms.delta is not None
+        folder = None
+        if checkpoint is not None:
+            _check_durable(terms.ledger)
+            folder = CheckpointFolder(checkpoint)
+        try:
+            payment = charges.pay_for_run(
+                self._plan,
+                terms.ledger,
+                label=terms.label,
+                dimension=dimension,
+                delta=terms.delta,
+                digest=terms.digest,
+                run=None if folder is None else folder.run,
+                source=terms.source,
+            )
+            self.key = self._plan.key(payment)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+        self._holdings = _Holdings(payment, folder)
+        key = self.key.handed_on() if self._group.count > 1 else None
+        return _Broadcast(payment.entry, terms.delta, key, self.key.binding)
+
+    @property
+    def _folder(self) -> CheckpointFolder | None:
+        return None if self._holdings is None else self._holdings.folder
+
+    @property
+    def pay(self) -> Callable[[int], None]:
+        """A function of a step: its draw from the reservation, before its batch."""
+        if self._holdings is None:
+            return lambda step: None
+        return charges.payer(self._plan, self._holdings.payment.reservation)
+
+    def resumed(
+        self, state: TrainState, placement: Placement
+    ) -> tuple[TrainState, int]:
+        """The last checkpoint's state, placed like `state`, and the step to come."""
+        saved: SavedState | None = None
+
+        def load() -> int | None:
+            nonlocal saved
+            if self._folder is None:
+                return None
+            assert self._digest is not None
+            saved = self._folder.load(
+                self._digest, self.key.subkey(_SEAL), state[:-1], state.noise
+            )
+            return None if saved is None else int(saved.step)
+
+        step = self._group.from_first(load)
+        if step is None:
+            return state, 0
+        own = None if saved is None else TrainState._make((*saved.model, saved.noise))
+        loaded = self._group.arrays_from_first(own, state)
+        return placement.like(loaded, state), step
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after `step` steps."""
+        return self._every is not None and step % self._every == 0
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Write a checkpoint."""
+        noise = self._group.gather(state.noise)
+        with self._group.stage():
+            if self._folder is not None:
+                assert self._digest is not None
+                seal = self.key.subkey(_SEAL)
+                self._folder.save(step, self._digest, seal, state[:-1], noise)
+
+    def commit(self, state: TrainState) -> None:
+        """Close the entry of the finished run, and wipe its key everywhere."""
+        with self._group.collective():  # the last steps may still be on their way
+            steps, digest = int(state.steps), charges.tree_digest(state.params)
+        self._group.check_same({"last parameters": digest}, "Nothing was released.")
+        # Written before it is committed: the key is wiped then, and a run killed
+        # between the two could neither be continued nor be read.
+        if self._every is not None:
+            self.save(steps, state)
+        committed = False
+        try:
+            with self._group.stage():
+                if self._holdings is not None:
+                    self._holdings.payment.commit(digest)
+                    committed = True
+                    if self._holdings.folder is not None:
+                        self._holdings.folder.finish(steps)
+        except ProcessLost:
+            if not committed:  # otherwise the release is made, whoever died since
+                raise
+
+    def close(self) -> None:
+        """Unlock the checkpoint; a key that this process received is wiped."""
+        if self._holdings is None:
+            self.key.wipe()
+        elif self._holdings.folder is not None:
+            self._holdings.folder.close()
+
+    def __enter__(self) -> PaidRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _received_key(shared: _Broadcast, plan: DPExecutionPlan) -> NoiseKey:
+    """The key of process 0, if it was paid for the plan of this process."""
+    assert shared.key is not None
+    key = NoiseKey(shared.key, private=shared.entry.private, binding=shared.binding)
+    key.pays_for(plan.fingerprint)
+    return key
+
+
+def as_checkpoint(
+    checkpoint: Checkpoint | str | os.PathLike[str] | None,
+) -> Checkpoint | None:
+    """A folder, or a `Checkpoint`, as a `Checkpoint`."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    return Checkpoint(checkpoint)
+
+
+def _check_durable(ledger: Ledger) -> None:
+    if not ledger.durable:
+        raise CheckpointRefused(
+            "a run with a checkpoint needs a ledger on disk or on a server: pass"
+            " ledger=Ledger.open(...). Nothing was spent."
+        )

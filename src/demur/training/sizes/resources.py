@@ -1,0 +1,36 @@
+"""Resources of a run: rows on the device at once, sizes to compile, devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from demur.training.sizes.shapes import ShapePlan
+from demur.training.sizes.step_costs import CostModel
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """What a run may use. It changes no cost, and results only by rounding.
+
+    - `minibatch_size` is the most rows on the device at once; a global batch that
+      exceeds it is processed in several parts and gets one draw of noise.
+    - `microbatch_size` splits further, inside the program.
+    - `shapes` is a `ShapePlan`, or the costs of this machine; by default the sizes
+      follow from the law of the batch size and usual costs.
+    - `mesh` spreads batches and noise over its devices. If it spans several processes
+      (`distributed.start`), all of them call `fit` alike, and process 0 alone is given
+      the `ledger`.
+    - `check_loss=False` skips the check that the loss is separable, which compiles a
+      small program.
+
+    >>> Resources(minibatch_size=256, microbatch_size=32).mesh is None
+    True
+    """
+
+    minibatch_size: int | None = None
+    microbatch_size: int | None = None
+    shapes: ShapePlan | CostModel | None = None
+    mesh: Mesh | None = None
+    check_loss: bool = True

@@ -1,0 +1,1 @@
+"""Compiled inner loops of the modes; each module is self-contained (see `rows`)."""

@@ -1,0 +1,242 @@
+"""Compiled steps of ridge regression on integer sums: one event, or a whole log.
+
+A run over many rows calls the very step of the single event, so both give the same
+bits: no fast-math, sums in a fixed order. A step returns NaN, having changed nothing,
+if a record is not usable as it is (NaN, infinity, a square that overflows, a label
+that is none); the caller then takes the slow path, which raises the error.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Everything that is compiled here is in this file or an argument: numba's cache does
+# not notice when a function in another file changes. So the modules of this package
+# import nothing of demur, and each has its own copy of what they share.
+LOOSE = 1.0 + 1e-12  # as in models.inputs
+LOW_BITS = 32
+_MASK = (1 << LOW_BITS) - 1
+
+
+@njit(cache=True, fastmath=False, nogil=True, inline="always")
+def _dot(a: Floats, b: Floats, n: int) -> float:
+    """Sum of products in four chains, so that additions need not wait; error
+    at most (n/4 + 4) u |a| |b|.
+    """
+    s0 = s1 = s2 = s3 = 0.0
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        s0 += a[j] * b[j]
+        s1 += a[j + 1] * b[j + 1]
+        s2 += a[j + 2] * b[j + 2]
+        s3 += a[j + 3] * b[j + 3]
+    for j in range(whole, n):
+        s0 += a[j] * b[j]
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, fastmath=False, nogil=True, inline="always")
+def _dot_clipped(w: Floats, x: Floats, scale: float, n: int) -> float:
+    """As `_dot`, of w and the clipped row: its entries are rounded first."""
+    s0 = s1 = s2 = s3 = 0.0
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        s0 += w[j] * (scale * x[j])
+        s1 += w[j + 1] * (scale * x[j + 1])
+        s2 += w[j + 2] * (scale * x[j + 2])
+        s3 += w[j + 3] * (scale * x[j + 3])
+    for j in range(whole, n):
+        s0 += w[j] * (scale * x[j])
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _scale(square: float, bound: float) -> float:
+    """What clipping multiplies a row by; exactly 1 for a row within the bound.
+
+    All kernels round scale * x[j] before they use it, so a row that was clipped
+    before (scale 1) gives the same bits as the raw one.
+    """
+    limit = bound * LOOSE
+    if square <= limit * limit:
+        return 1.0
+    return bound / math.sqrt(square)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _score(w: Floats, x: Floats, bound: float) -> float:
+    """The score of a clipped row; NaN if x is not finite."""
+    n = x.shape[0]
+    square = _dot(x, x, n)
+    if not math.isfinite(square):
+        return math.nan
+    return _dot_clipped(w, x, _scale(square, bound), n)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
+    """The clipped record in whole steps, into k = (x, y); False if not usable.
+
+    constants = (norm bound, y bound, steps per norm bound, ridge in squared steps,
+    weight per solved unit).
+    """
+    n = x.shape[0]
+    square = _dot(x, x, n)
+    if not (math.isfinite(square) and math.isfinite(y)):
+        return False
+    scale = _scale(square, constants[0])
+    top = constants[2]
+    steps = top / constants[0]
+    for j in range(n):
+        # Clipped rows may exceed the bound by 1e-12 of it, the integers never.
+        k[j] = np.int64(np.rint(min(max(scale * x[j] * steps, -top), top)))
+    k[n] = np.int64(np.rint(min(max(y / constants[1], -1.0), 1.0) * top))
+    return True
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def add(sums: Ints, k: Ints, sign: int) -> None:
+    """Add or subtract the products of one record: lower triangle, one or two limbs.
+
+    In two limbs a product is high 2^32 + low with 0 <= low < 2^32, each part summed
+    for itself: both are sums over the live records, whatever the order.
+    """
+    n = k.shape[0]
+    if sums.shape[0] == 1:
+        for i in range(n):
+            ki = sign * k[i]
+            for j in range(i + 1):
+                sums[0, i, j] += ki * k[j]
+        return
+    for i in range(n):
+        for j in range(i + 1):
+            product = k[i] * k[j]
+            sums[0, i, j] += sign * (product & _MASK)
+            sums[1, i, j] += sign * (product >> LOW_BITS)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def possible(sums: Ints, records: int) -> bool:
+    """Whether the sums can be those of so many records: necessary, not sufficient."""
+    n = sums.shape[1]
+    for i in range(n):
+        total = sums[0, i, i]
+        if sums.shape[0] == 2:
+            total = (total >> LOW_BITS) + sums[1, i, i]
+        if total < 0:
+            return False
+    if records == 0:
+        for i in range(n):
+            for j in range(i + 1):
+                for limb in range(sums.shape[0]):
+                    if sums[limb, i, j] != 0:
+                        return False
+    return True
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def floats(sums: Ints, system: Floats, ridge: float) -> None:
+    """The normal equations as floats: upper triangle, right-hand side last."""
+    n = system.shape[0]
+    for i in range(n):
+        for j in range(i + 1):
+            value = float(sums[0, i, j])
+            if sums.shape[0] == 2:
+                value += float(sums[1, i, j]) * 4294967296.0
+            system[j, i] = value
+    for i in range(n - 1):
+        system[i, i] += ridge
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
+    """Weights from the sums alone, by elimination, for small dimensions.
+
+    `system` is work space, (dimension + 1) square; its last column is the right-hand
+    side and is eliminated along with the rows. The matrix is at least `ridge` times the
+    identity, so no pivoting is needed, and pivots below it are rounding errors.
+    """
+    floats(sums, system, constants[3])
+    n = w.shape[0]
+    for k in range(n):
+        system[k, k] = max(system[k, k], constants[3])
+        inverse = 1.0 / system[k, k]
+        for i in range(k + 1, n):
+            factor = system[k, i] * inverse
+            for j in range(i, n + 1):
+                system[i, j] -= factor * system[k, j]
+    for i in range(n - 1, -1, -1):
+        rest = system[i, n]
+        for j in range(i + 1, n):
+            rest -= system[i, j] * w[j]
+        w[i] = rest / system[i, i]
+    for i in range(n):
+        w[i] *= constants[4]
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def insert(
+    sums: Ints,
+    w: Floats,
+    system: Floats,
+    k: Ints,
+    clock: Ints,
+    x: Floats,
+    y: float,
+    constants: Floats,
+) -> float:
+    """Predict, add, and solve when due. clock = (records, ticks, period, stale)."""
+    if not integers(x, y, constants, k):
+        return math.nan
+    predicted = _score(w, x, constants[0])
+    add(sums, k, 1)
+    clock[0] += 1
+    clock[1] += 1
+    clock[3] = 1
+    # A period of 0: the caller solves.
+    if clock[2] > 0 and clock[1] % clock[2] == 0:
+        solve(sums, w, system, constants)
+        clock[3] = 0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def run(
+    sums: Ints,
+    w: Floats,
+    system: Floats,
+    k: Ints,
+    clock: Ints,
+    X: Floats,
+    Y: Floats,
+    constants: Floats,
+    out: Floats,
+) -> None:
+    """Every row in turn."""
+    for i in range(X.shape[0]):
+        out[i] = insert(sums, w, system, k, clock, X[i], Y[i], constants)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def block_rows(
+    w: Floats,
+    X: Floats,
+    Y: Floats,
+    constants: Floats,
+    k: Ints,
+    block: Floats,
+    out: Floats,
+) -> None:
+    """Rows in whole steps, as floats, and their predictions; nothing is added."""
+    for i in range(X.shape[0]):
+        integers(X[i], Y[i], constants, k)
+        out[i] = _score(w, X[i], constants[0])
+        for j in range(k.shape[0]):
+            block[i, j] = float(k[j])

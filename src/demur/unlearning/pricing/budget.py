@@ -1,0 +1,98 @@
+"""The budget of deletions: its parts, and the noise multiplier that each part buys.
+
+A part is a share of what the ledger's filter admits, which is linear in 1 / z^2. All
+that is handed out is rounded so that the parts never add up to more than the whole.
+
+**Requests of one person.** Where a person has (epsilon, delta) for themselves, their
+own requests share it. By default (`requests_per_subject=None`) request j gets the part
+6 / (pi j)^2; these add up to 1, so that no request is ever the last. That is the one
+default of the engine, because a count can be used up without the person's doing: a
+deletion that a crash interrupts stays counted, and under a count of 1 the record could
+then be deleted by a retrain alone. It costs 28% more noise in the first request and j
+times that in request j. With `requests_per_subject=k` each of k requests gets 1/k, and
+request k + 1 is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from demur.core.accounting import gaussian
+from demur.core.rounding import float_up, quotient_up
+from demur.ledger import Filter
+from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.models.base import Accounting
+from demur.unlearning.pricing import capacity
+
+_SIX_OVER_PI_SQUARED = Fraction(607927101854026, 10**15)  # rounded down
+_RESOLUTION = 2**64
+WHOLE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class DeletionBudget:
+    """(epsilon, delta) for deletions, composed by one accounting."""
+
+    epsilon: float
+    delta: float
+    accounting: Accounting
+    requests_per_subject: int | None = None
+
+    @cached_property
+    def ideal_delta(self) -> float:
+        """What is left of delta for ideal noise, after the sampler's share."""
+        return gaussian.ideal_delta(self.delta)
+
+    @property
+    def filter(self) -> Filter:
+        """The filter of a ledger that enforces this budget; not for "basic"."""
+        meter = capacity.meter_for(self.accounting, self.epsilon, self.ideal_delta)
+        return Filter((meter,), 0.0)
+
+    def multiplier(self, part: Fraction) -> float:
+        """The least noise, in units of the shift, that costs at most `part`."""
+        return capacity.multiplier(
+            1 / part, self.epsilon, self.ideal_delta, self.accounting
+        )
+
+    def part_of_request(self, number: int) -> Fraction:
+        """The part that request `number` of one person gets."""
+        limit = self.requests_per_subject
+        if limit is None:
+            return _SIX_OVER_PI_SQUARED / number**2
+        if number > limit:
+            raise CapacityExhausted(
+                f"this person has made {limit} of {limit} deletion requests"
+                " (requests_per_subject), and another would exceed epsilon. Retrain"
+                " without the record. Nothing was spent.",
+                "privacy",
+                retrain_required=True,
+            )
+        return Fraction(1, limit)
+
+    def part_of_requests(self, number: int) -> Fraction:
+        """The part that a person's first `number` requests have used, rounded up.
+
+        In multiples of 2^-64: exact sums of many fractions grow without end.
+        """
+        parts = map(self.part_of_request, range(1, number + 1))
+        total = sum(math.ceil(part * _RESOLUTION) for part in parts)
+        return min(Fraction(total, _RESOLUTION), WHOLE)
+
+    def epsilon_of(self, part: Fraction) -> float:
+        """The epsilon that a used part of the budget comes to, composed."""
+        if self.accounting == "basic":
+            return min(float_up(Fraction(self.epsilon) * part), self.epsilon)
+        limit = capacity.mu_squared_limit(
+            self.epsilon, self.ideal_delta, self.accounting
+        )
+        spent = capacity.epsilon_of(limit * part, self.ideal_delta, self.accounting)
+        # The whole stays within the budget, by the filter; its reading is rounded up.
+        return min(spent, self.epsilon) if part <= 1 else spent
+
+    def epsilon_alone(self, multiplier: float) -> float:
+        """The epsilon of one deletion by itself: it is exactly a Gaussian."""
+        return gaussian.gaussian_epsilon(quotient_up(1.0, multiplier), self.ideal_delta)

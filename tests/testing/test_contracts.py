@@ -1,0 +1,131 @@
+"""Every contract, on everything that the package offers."""
+
+import ast
+import inspect
+import sys
+
+import pytest
+
+from demur.testing import Selection, discover
+from demur.testing.discovery import Kind
+from demur.testing.examples import (
+    EXAMPLES,
+    EXEMPT,
+    READERS,
+    NoExample,
+    reason,
+    subjects_of,
+)
+from demur.testing.run import checks_on_candidate
+
+ALL = discover("demur")
+# Whole training runs, and decoders that search: seconds for a contract.
+_SLOW = (Kind.PLAN, Kind.ESTIMATOR)
+CASES = [
+    pytest.param(
+        check,
+        id=str(check),
+        marks=[pytest.mark.slow] if candidate.kind in _SLOW else [],
+    )
+    for candidate in ALL.candidates
+    for check in checks_on_candidate(candidate)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("check", CASES)
+def test_the_contract_holds(check):
+    check()
+
+
+@pytest.mark.slow
+def test_everything_that_spends_has_an_example_or_a_reason():
+    for candidate in ALL.candidates:
+        subjects_of(candidate)  # NoExample names whoever has neither
+    assert all(len(words) > 10 for words in [*EXEMPT.values(), *READERS.values()])
+
+
+def test_nothing_is_exempt_or_exemplified_that_does_not_exist():
+    """A renamed class would otherwise be left out by a stale line."""
+    if ALL.left_out:
+        pytest.skip(f"machine: frameworks are missing: {sorted(ALL.left_out)[:3]}")
+    names = {candidate.name for candidate in ALL.candidates}
+    assert set(EXAMPLES) | set(EXEMPT) <= names
+    assert not set(EXAMPLES) & set(EXEMPT)
+
+
+def test_no_mechanism_estimator_or_plan_is_exempt():
+    exempt = {
+        f.name for f in ALL.candidates if reason(f) and f.kind is not Kind.SPENDER
+    }
+    assert exempt <= {"demur.training.plans.base_config:BasePlanConfig"}  # a base class
+
+
+@pytest.mark.parametrize("package", sorted(READERS))
+def test_what_only_reads_never_charges(package):
+    if package == "demur.ledger":
+        return  # it is the ledger that charges
+    for module in [m for m in sys.modules.values() if _within(m, package)]:
+        tree = ast.parse(inspect.getsource(module))
+        called = {
+            node.func.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        assert not called & {"charge", "reserve", "privatize"}, module.__name__
+
+
+def _within(module, package):
+    return (getattr(module, "__name__", "") + ".").startswith(package + ".")
+
+
+def test_every_kind_is_found():
+    kinds = {candidate.kind for candidate in ALL.candidates}
+    assert kinds == set(Kind) or ALL.left_out
+    names = {candidate.name.split(":")[1] for candidate in ALL.candidates}
+    assert {"BPM", "Gaussian", "BallSVC", "PrivateGMM", "DPExecutionPlan"} <= names
+    assert {"ReportMechanism", "Mechanism", "BatchSelectionStrategy"}.isdisjoint(names)
+
+
+def test_a_new_class_without_an_example_is_named(tmp_path, monkeypatch):
+    package = tmp_path / "newcomer"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from demur.core.declaration import Declaration\n"
+        "class Unheard:\n"
+        "    def declaration(self) -> Declaration: ...\n"
+        "class _Private:\n"
+        "    def declaration(self) -> Declaration: ...\n"
+        "def spends(x, ledger=None): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    candidates = discover("newcomer").candidates
+    assert [c.name for c in candidates] == ["newcomer:Unheard", "newcomer:spends"]
+    for candidate in candidates:
+        with pytest.raises(NoExample, match="_example"):
+            subjects_of(candidate)
+
+
+def test_a_missing_framework_is_left_out_and_a_broken_module_is_not(
+    tmp_path, monkeypatch
+):
+    package = tmp_path / "halfway"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "needs.py").write_text(
+        "raise ImportError('no jax here', name='jax.numpy')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert discover("halfway").left_out == {"halfway.needs": "jax is not installed"}
+    (package / "broken.py").write_text("import a_module_nobody_has\n")
+    with pytest.raises(ImportError, match="a_module_nobody_has"):
+        discover("halfway")
+
+
+@pytest.mark.slow
+def test_the_selections_are_there():
+    if any(name.startswith("demur.training") for name in ALL.left_out):
+        pytest.skip("machine: training is not installed")
+    cases = [s for candidate in ALL.candidates for s in subjects_of(candidate)]
+    assert sum(isinstance(case, Selection) for case in cases) >= 8

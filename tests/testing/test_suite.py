@@ -1,0 +1,179 @@
+"""The suite that `demur audit` runs: promises hold, and every twin is refuted."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from demur.audit import Level
+from demur.cli import app
+from demur.convex.heads import prototypes
+from demur.testing.suite import ENGINES, Case, Size, all_cases, run_suite
+from demur.testing.suite.case import broken
+from demur.testing.suite.counting import binomial_test, counts_test
+
+CASES = all_cases()
+QUICK = {"ledger", "convex", "unlearning"}
+PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=str(case), marks=[] if case.engine in QUICK else pytest.mark.slow
+        )
+        for case in CASES
+    ],
+)
+def test_promises_hold_and_twins_are_refuted(case):
+    outcome = case.audit(Size.QUICK)
+    assert outcome.as_expected, outcome.result.statement()
+    assert outcome.result.level is case.level
+    assert json.loads(json.dumps(outcome.to_json()))["as_expected"]
+
+
+def test_every_engine_has_three_twins_and_two_levels():
+    for engine in ENGINES:
+        twins = {c.broken for c in CASES if c.engine == engine and c.broken}
+        assert len(twins) >= 3, engine
+    for engine in set(ENGINES) - {"ledger"}:
+        assert len({c.level for c in CASES if c.engine == engine}) >= 2, engine
+    assert {c.level for c in CASES} == set(Level)
+
+
+def test_the_page_names_every_twin_and_the_level_that_catches_it():
+    rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.M)
+    documented = {(engine, what): levels for engine, what, levels in rows}
+    caught = {}
+    for case in CASES:
+        if case.broken:
+            caught.setdefault((case.engine, case.broken), []).append(str(case.level))
+    assert {k: ", ".join(v) for k, v in caught.items()} == {
+        k: v for k, v in documented.items() if k[0] in ENGINES
+    }
+
+
+def test_sound_builds_come_first_and_twins_can_be_left_out():
+    order = [case.broken is not None for case in CASES]
+    assert order == sorted(order)
+    assert not any(case.broken for case in all_cases(["ledger"], twins=False))
+    with pytest.raises(ValueError, match="engines must be among"):
+        all_cases(["everything"])
+
+
+def test_what_begins_is_told():
+    told = []
+    outcomes = list(run_suite(engines=["ledger"], started=told.append))
+    assert [outcome.case for outcome in outcomes] == told
+
+
+def test_a_twin_is_mended_afterwards_whatever_happens():
+    right = prototypes.plan_prototypes
+    with pytest.raises(ZeroDivisionError), broken(prototypes, "plan_prototypes", len):
+        raise ZeroDivisionError
+    assert prototypes.plan_prototypes is right
+
+
+def test_counts_of_the_right_law_pass_and_of_a_wrong_one_do_not():
+    rng = np.random.default_rng(0)
+    law = stats.binom.pmf(np.arange(9), 8, 0.25)
+    for share, refuted in ((0.25, False), (0.27, True)):
+        times = np.bincount(rng.binomial(8, share, 20_000), minlength=9)
+        assert counts_test(times, law, subject="x").refuted is refuted
+        hits = int(rng.binomial(60_000, share))
+        assert binomial_test(hits, 60_000, 0.25, subject="x").refuted is refuted
+
+
+def audited(monkeypatch, cases, *arguments):
+    monkeypatch.setattr("demur.testing.suite.run.all_cases", lambda *a, **k: cases)
+    return CliRunner().invoke(app, ["audit", "--engine", "ledger", *arguments])
+
+
+@pytest.mark.slow
+def test_the_command_tells_a_table_and_draws(tmp_path):
+    result = CliRunner().invoke(
+        app,
+        ["audit", "--quick", "--engine", "convex", "--plot", str(tmp_path / "plots")],
+    )
+    assert result.exit_code == 0, result.output
+    assert "half the noise" in result.output and "not refuted" in result.output
+    assert (tmp_path / "plots" / "audits.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "plots" / "audits.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monkeypatch):
+    sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)
+    twin = next(c for c in CASES if c.engine == "ledger" and c.broken)
+    bad = Case("ledger", "releases", twin.level, twin.run)
+    blind = Case("ledger", "releases", sound.level, sound.run, "nothing at all")
+    assert audited(monkeypatch, [sound, twin]).exit_code == 0
+    for cases in ([bad], [blind]):
+        result = audited(monkeypatch, cases, "--json")
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["ok"] is False
+
+
+def test_quick_and_deep_exclude_each_other():
+    assert CliRunner().invoke(app, ["audit", "--quick", "--deep"]).exit_code == 2
+
+
+@pytest.mark.slow
+def test_without_jax_training_is_left_out_and_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    asked = CliRunner().invoke(app, ["audit", "--quick", "--engine", "training"])
+    assert asked.exit_code == 1 and "demur[jax]" in asked.output
+    monkeypatch.setattr("demur.testing.suite.ENGINES", ("ledger", "training"))
+    rest = CliRunner().invoke(app, ["audit", "--quick"])
+    assert rest.exit_code == 0 and "Left out: training" in rest.output
+    told = json.loads(CliRunner().invoke(app, ["audit", "--quick", "--json"]).stdout)
+    assert told["ok"] and len(told["left_out"]) == 1
+    assert {one["engine"] for one in told["outcomes"]} == {"ledger"}
+
+
+def test_bad_arguments_are_refused_before_anything_runs(monkeypatch, tmp_path):
+    def never(*args, **options):
+        raise AssertionError("a case was run")
+
+    monkeypatch.setattr("demur.testing.suite.run_suite", never)
+    negative = CliRunner().invoke(app, ["audit", "--seed", "-1"])
+    assert negative.exit_code == 2
+    file = tmp_path / "file"
+    file.write_text("")
+    result = CliRunner().invoke(
+        app, ["audit", "--engine", "ledger", "--plot", str(file)]
+    )
+    assert result.exit_code == 1 and not isinstance(result.exception, AssertionError)
+
+
+@pytest.mark.slow
+def test_the_rate_of_false_alarms_is_not_rounded_down(monkeypatch):
+    """Fourteen cases at 1e-6 are below 2e-05 and above 1e-05."""
+    sound = next(c for c in CASES if c.engine == "ledger" and not c.broken)
+
+    def run(size, seed):
+        return replace(sound.run(size, seed), alpha=1e-6)
+
+    cases = [replace(sound, run=run)] * 14
+    result = audited(monkeypatch, cases)
+    assert "2e-05 at most" in " ".join(result.output.split())
+
+
+@pytest.mark.deep
+def test_no_false_alarms_in_200_repeats_of_the_statistical_part():
+    """Designed: at most 1e-6 for each case; a seed is a sample."""
+    random = [c for c in all_cases(twins=False) if c.level is not Level.REPLAY]
+    alarms = [
+        (str(case), seed)
+        for seed in range(200)
+        for case in random
+        if not case.audit(Size.QUICK, seed).as_expected
+    ]
+    assert alarms == []
