@@ -320,15 +320,13 @@ CHILD = """
 import sys, time
 import numpy as np
 from demur.cluster import PrivateKMeans
-from demur.core.entropy import NoiseKey, OsEntropy
-from demur.core.errors import DemurError
 from demur.mechanisms import BPM
 n, epsilon = int(sys.argv[1]), float(sys.argv[2])
 rng = np.random.default_rng(0)
 centres = np.array([[.2, .2], [.8, .2], [.5, .5], [.2, .8], [.8, .8]])
 points = np.clip(centres[rng.integers(5, size=n)] + .04 * rng.normal(size=(n, 2)), 0, 1)
 bpm = BPM(epsilon, "auto", 2)
-reports = bpm.apply(points, NoiseKey(OsEntropy().new_key(), private=True))
+reports = bpm.privatize(points).value.values
 PrivateKMeans(5, epsilon=epsilon, random_state=0).fit_reports(reports[:1000], bpm)
 def peak():  # not getrusage: its peak outlives exec, and would be the parent's
     with open("/proc/self/status") as file:

@@ -41,11 +41,7 @@ from demur.convex.sensitivity.lz import (
     lz_logistic_binary_bound,
     lz_softmax_linear_bound,
 )
-from demur.core.accounting.calibrate import (
-    gaussian_epsilon,
-    gaussian_mu,
-    gaussian_sigma,
-)
+from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_sigma
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import clip_rows, normalize_rows
 from demur.ledger import Budget, Ledger

@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from _crowd import in_processes  # noqa: E402
 
-from demur.core.accounting.events import Gaussian  # noqa: E402
+from demur.core.accounting.events import GaussianEvent  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
@@ -42,7 +42,7 @@ except ModuleNotFoundError:
 
 UNIT = AddOrRemoveOne()
 TERMS: dict[str, Any] = {"dataset": "benchmark", "budgets": {UNIT: Budget(1.0, 1e-6)}}
-COUNT = Declaration("a count", Cost((Fixed(UNIT, Gaussian(1e6)),)))
+COUNT = Declaration("a count", Cost((Fixed(UNIT, GaussianEvent(1e6)),)))
 BODY = "x" * 600  # about the size of an entry
 Step = Callable[[], object]
 
@@ -120,8 +120,8 @@ def compare(
             f" {ours / plain:>7.2f}",
             flush=True,
         )
-    with Ledger.open(ledger) as ledger:
-        assert ledger.verify(ledger.head()).ok
+    with Ledger.open(ledger) as charged:
+        assert charged.verify(charged.tip()).ok
 
 
 def read_large(name: str, url: str, entries: int) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/noise.py [--coordinates 1000000] [--repeats 9]
 
-Every time is the median of the repeats, in one process, samplers taking turns so that
+Every time is the median of the repeats, in one process, samplers alternating so that
 a busy machine slows all of them. demur's time includes its random bytes (ChaCha20).
 A peer that is not installed, or whose release has no such sampler, is named as such.
 """

@@ -1,4 +1,4 @@
-"""Learning and forgetting at speed: demur's modes, river, and an L-BFGS reference.
+"""Speed of learning and deleting: demur's modes, river, and an L-BFGS reference.
 
     python benchmarks/unlearning.py [--part speed deletion streams] [--repeats 5]
 
@@ -23,7 +23,7 @@ import numpy as np
 from river import datasets, linear_model, optim, preprocessing
 from sklearn.metrics import roc_auc_score
 
-from demur.core.accounting.calibrate import gaussian_mu
+from demur.core.accounting.gaussian import gaussian_mu
 from demur.unlearning import MemoryPair, PrivacyOdometer
 from demur.unlearning.models import OGD, Logistic, Mode, Ridge
 

@@ -23,5 +23,5 @@ with tempfile.TemporaryDirectory() as folder:
         tip = ledger.tip()
 
     with dm.Ledger.open(path, tip=tip) as again:
-        print(again.report())
+        print(again.summary())
         print(again.verify(tip))

@@ -49,5 +49,5 @@ metrics = model.metrics()
 print(f"{metrics.deletes_seen} people deleted, {metrics.capacity_remaining} left")
 print(f"average loss {metrics.avg_loss_empirical:.4f}")
 print(f"epsilon for each of them: {odometer.epsilon_spent:.3f}")
-print(f"\n{ledger.report()}")
+print(f"\n{ledger.summary()}")
 assert ledger.verify(ledger.tip()).ok

@@ -12,5 +12,4 @@ def os_key(mechanism, digest=None):
 def compared(key):
     """The key after the question that every mechanism asks before it draws."""
     bound = key.binding
-    key.pays_for(bound.fingerprint, bound.digest or "an input")
-    return key
+    return key.authorise(bound.fingerprint, bound.digest or "an input")

@@ -13,9 +13,7 @@ from demur import errors
 
 SOURCE = Path(demur.__file__).parent
 # Inside one module alone: never seen by a caller.
-INNER = {"_Fork", "Unconfirmed", "WrongOrder", "Interrupted"}
-# A seed's own name for one of ours, beside the seed's other names.
-OF_A_SEED = {"CapacityDepleted"}
+INNER = {"_Fork", "Interrupted"}
 ENGINES = [
     "adapters",
     "audit",
@@ -45,7 +43,7 @@ def test_every_error_is_exported():
     missing = {
         name: where
         for name, where in defined().items()
-        if name not in INNER | OF_A_SEED and not hasattr(errors, name)
+        if name not in INNER and not hasattr(errors, name)
     }
     assert missing == {}
 

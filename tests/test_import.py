@@ -43,7 +43,7 @@ def loaded_after(code):
         "import demur.core.accounting",
         "import demur.core.release",
         "from demur.core import adjacency, bounds, cost, entropy, entry",
-        "from demur.core.accounting import calibrate",
+        "from demur.core.accounting import calibration",
         "import demur.errors",
         "from demur.training import CheckpointRefused, LossNotSeparable, ProcessLost",
         "from demur.unlearning import CapacityExhausted, ServiceBusy",
@@ -52,8 +52,8 @@ def loaded_after(code):
         "from demur.audit import NoPower",
         "from demur.adapters import NotALinearHead",
         "from demur.core.accounting import price\n"
-        "from demur.core.accounting.events import Gaussian\n"
-        "price(Gaussian(1.0), 1e-6)",
+        "from demur.core.accounting.events import GaussianEvent\n"
+        "price(GaussianEvent(1.0), 1e-6)",
     ],
 )
 def test_no_framework_is_imported(code):

@@ -123,9 +123,9 @@ def signatures() -> list[str]:
         if name.startswith("compat/"):
             continue
         for function, owner in _functions(ast.parse(path.read_text())):
-            said = function.args
-            count = len(said.posonlyargs) + len(said.args) + len(said.kwonlyargs)
-            first = said.args[0].arg if said.args else ""
+            each = function.args
+            count = len(each.posonlyargs) + len(each.args) + len(each.kwonlyargs)
+            first = each.args[0].arg if each.args else ""
             count -= first in ("self", "cls")
             command = any("command" in ast.unparse(d) for d in function.decorator_list)
             estimator = function.name == "__init__" and _is_estimator(owner)
@@ -145,10 +145,12 @@ def _functions(
 
 
 def _is_estimator(owner: ast.ClassDef | None) -> bool:
-    """Whether a class follows scikit-learn: it, or a sibling of its name, fits."""
-    return owner is not None and owner.name.startswith(
-        ("Ball", "Private", "Unlearnable")
-    )
+    """Whether a class follows scikit-learn: it fits, or a class of its family does."""
+    if owner is None:
+        return False
+    methods = {node.name for node in owner.body if isinstance(node, ast.FunctionDef)}
+    families = ("Ball", "Private", "Unlearnable")
+    return "fit" in methods or owner.name.startswith(families)
 
 
 def undocumented() -> list[str]:

@@ -281,7 +281,7 @@ def run(quick: bool, plot: Path | None = None) -> list[str]:
             lines, gaps = _measured(url, f"{folder}/ledger.db", seconds)
             lines += _checked(url, gaps, seconds)
             with Ledger.open(url) as ledger:
-                found = ledger.verify(ledger.head())
+                found = ledger.verify(ledger.tip())
                 assert found.ok, str(found)
                 spent = ledger.status()[0]
                 assert spent.spent_epsilon <= spent.budget.epsilon

@@ -4,7 +4,7 @@
 
 The plain kernel runs in two threads (it releases Python's lock): once in memory alone,
 and once from Parquet to Parquet by Arrow, which is the work that Spark does. Spark runs
-in `local[2]`: the survey, the draw (read, draw, write) and the survey at commit are
+in `local[2]`: the check, the draw (read, draw, write) and the check at commit are
 timed apart. Its Java machine and Python workers are warm: a small job runs first. What
 Spark takes to copy the same table, without any of demur, is there to compare with.
 
@@ -164,10 +164,10 @@ def on_spark(
     points = spark.read.parquet(str(source))
     kept: list[SparkReports] = []
 
-    def survey() -> None:
+    def check() -> None:
         kept.append(privatize(points, bpm, names(bpm.dimension), "id"))
 
-    took = {"survey and charge": measured(survey)}
+    took = {"check and charge": measured(check)}
     took["draw"] = measured(lambda: write(kept[0].dataframe, target))
     took["draw, written nowhere"] = measured(
         lambda: kept[0].dataframe.write.format("noop").mode("overwrite").save()
@@ -196,7 +196,7 @@ def run(
             took = on_spark(spark, bpm, folder / "in", folder / "out")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    steps = [took[step] for step in ("survey and charge", "draw", "commit")]
+    steps = [took[step] for step in ("check and charge", "draw", "commit")]
     whole = Took(sum(s.wall for s in steps), sum(s.cores for s in steps))
     lines = [
         f"{rows:,} rows, d = {dimension}, BPM; {CORES} cores, batches of {records:,}.",
@@ -210,7 +210,7 @@ def run(
         "plain kernel in memory, 2 threads": kernel,
         "plain kernel, Parquet to Parquet, 2 threads": plain,
         **{f"Spark: {what}": step for what, step in took.items()},
-        "Spark: survey, draw and commit": whole,
+        "Spark: check, draw and commit": whole,
     }.items():
         ratios = (f"{other.cores / one.cores:.2f}" for other in (kernel, plain, copy))
         lines.append(

@@ -6,7 +6,7 @@ that `import demur` stays quick and imports no framework.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.core.accounting import price as price

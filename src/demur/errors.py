@@ -9,10 +9,12 @@ from demur.adapters.errors import BadRows as BadRows
 from demur.adapters.errors import NotALinearHead as NotALinearHead
 from demur.audit.errors import NoPower as NoPower
 from demur.cluster.errors import InputChanged as InputChanged
+from demur.compat.memory_pair.errors import CapacityDepleted as CapacityDepleted
 from demur.convex.errors import DataChanged as DataChanged
 from demur.convex.errors import NotAtMinimiser as NotAtMinimiser
 from demur.convex.errors import NotConverged as NotConverged
 from demur.core.errors import BudgetExceeded as BudgetExceeded
+from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder
 from demur.core.errors import DemurError as DemurError
 from demur.core.errors import IdempotencyConflict as IdempotencyConflict
 from demur.core.errors import LedgerDamaged as LedgerDamaged
@@ -31,13 +33,13 @@ from demur.training.errors import LossNotSeparable as LossNotSeparable
 from demur.training.errors import ProcessesDisagree as ProcessesDisagree
 from demur.training.errors import ProcessFailed as ProcessFailed
 from demur.training.errors import ProcessLost as ProcessLost
-from demur.unlearning.errors import CalibrationRecord as CalibrationRecord
 from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
 from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
 from demur.unlearning.errors import IllegalTransition as IllegalTransition
 from demur.unlearning.errors import RecordExists as RecordExists
 from demur.unlearning.errors import RecordMismatch as RecordMismatch
 from demur.unlearning.errors import RecordNeeded as RecordNeeded
+from demur.unlearning.errors import RecordUsedInCalibration as RecordUsedInCalibration
 from demur.unlearning.errors import ServiceBusy as ServiceBusy
 from demur.unlearning.errors import ServiceDamaged as ServiceDamaged
 from demur.unlearning.errors import ServiceMismatch as ServiceMismatch

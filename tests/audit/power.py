@@ -14,7 +14,7 @@ import numpy as np
 
 from demur import gaussian_mu
 from demur.audit import AuditResult, Claim, audit_one_run, audit_scores
-from demur.core.accounting.events import Gaussian, Pure
+from demur.core.accounting.events import GaussianEvent, Pure
 
 ALPHA = 1e-6
 DELTA = 1e-5
@@ -38,7 +38,7 @@ def laplace_audit(
 
 
 def gaussian_claim(epsilon: float) -> Claim:
-    return Claim.of(Gaussian(1 / gaussian_mu(epsilon, DELTA)), delta=DELTA)
+    return Claim.of(GaussianEvent(1 / gaussian_mu(epsilon, DELTA)), delta=DELTA)
 
 
 def gaussian_audit(

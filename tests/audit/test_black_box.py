@@ -7,10 +7,9 @@ import pytest
 
 from demur import Ball, Seeded
 from demur.audit import Claim, Level, audit, audit_scores, audits_of
-from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.accounting.events import PoissonGaussian, Pure
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure
 from demur.ledger import Budget, Ledger
-from demur.mechanisms import BPM, GaussianReports, LaplacePerDimension
+from demur.mechanisms import BPM, GaussianReports, LaplaceReports
 from tests.audit.power import gaussian_audit, laplace_audit
 from tests.audit.twins import (
     SIGMA,
@@ -161,7 +160,7 @@ def laplace_reports(mechanism):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "sharper"), [(LaplacePerDimension, 2), (GaussianReports, 3)]
+    ("kind", "sharper"), [(LaplaceReports, 2), (GaussianReports, 3)]
 )
 def test_other_reports_and_their_sharper_twins(kind, sharper):
     claimed = kind(2.0, 2)
@@ -279,7 +278,7 @@ def test_every_run_has_a_source_of_its_own_and_progress_is_told():
     assert told[-1] == (40, 40) and [done for done, _ in told] == list(range(1, 41))
     first = audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200)
     assert first == audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200)
-    assert first != audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200, seed=1)
+    assert first != audit(run, (2.0, 0.0), GaussianEvent(1.0), runs=200, random_state=1)
 
 
 def test_the_pilot_is_never_counted():

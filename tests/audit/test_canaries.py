@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from demur.audit import Canaries, Claim, audit_canaries, flip_coins
-from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure
 
 DIMENSION, COUNT = 600, 500
 
 
 def test_canaries_are_orthogonal_and_longer_than_the_clip():
-    canaries = Canaries.draw(COUNT, DIMENSION, clip_norm=0.5, seed=3)
+    canaries = Canaries.draw(COUNT, DIMENSION, clip_norm=0.5, random_state=3)
     rows = canaries.rows().astype(float)
     assert rows.shape == (COUNT, DIMENSION) and len(canaries) == COUNT
     assert np.allclose(rows @ rows.T, np.eye(COUNT) * 4.0)
     chosen = canaries.rows(np.arange(COUNT) < 7)
     assert np.array_equal(chosen, canaries.rows()[:7])
-    again = Canaries.draw(COUNT, DIMENSION, clip_norm=0.5, seed=3)
+    again = Canaries.draw(COUNT, DIMENSION, clip_norm=0.5, random_state=3)
     assert np.array_equal(again.rows(), canaries.rows())
 
 
@@ -52,8 +52,8 @@ TWINS = {
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_correct_step_and_its_twins(steps):
     canaries = Canaries.draw(2000, 2000, clip_norm=1.0)
-    coins = flip_coins(2000, seed=1)
-    claim = Claim.of(Gaussian(1.0 / math.sqrt(steps)))
+    coins = flip_coins(2000, random_state=1)
+    claim = Claim.of(GaussianEvent(1.0 / math.sqrt(steps)))
 
     def results(sigma=1.0, clip=1.0):
         releases = noisy_sum(canaries, coins, sigma, clip=clip, steps=steps)
@@ -72,20 +72,26 @@ def test_a_correct_step_and_its_twins(steps):
 
 @pytest.mark.slow
 def test_the_forms_follow_the_claim():
-    scores, coins = np.random.default_rng(0).normal(size=64), flip_coins(64, seed=0)
+    scores, coins = (
+        np.random.default_rng(0).normal(size=64),
+        flip_coins(64, random_state=0),
+    )
     assert len(audit_canaries(scores, coins, Pure(1.0))) == 2
     assert len(audit_canaries(scores, coins, PoissonGaussian(0.5, 1.0))) == 2
-    assert len(audit_canaries(scores, coins, Gaussian(1.0), forms=["GDP"])) == 1
+    assert len(audit_canaries(scores, coins, GaussianEvent(1.0), forms=["GDP"])) == 1
     with pytest.raises(ValueError, match="at least one form"):
         audit_canaries(scores, coins, Pure(1.0), forms=[])
 
 
 def test_the_summary_is_a_function_of_releases_canaries_and_coins():
     """Private records in the same sum change it only through the release."""
-    canaries, coins = Canaries.draw(200, 300, clip_norm=1.0), flip_coins(200, seed=1)
+    canaries, coins = (
+        Canaries.draw(200, 300, clip_norm=1.0),
+        flip_coins(200, random_state=1),
+    )
     (release,) = noisy_sum(canaries, coins, 1.0)
     results = [
-        audit_canaries(canaries.scores([release]), coins, Gaussian(1.0))
+        audit_canaries(canaries.scores([release]), coins, GaussianEvent(1.0))
         for _ in range(2)
     ]
     assert results[0] == results[1]
@@ -99,7 +105,7 @@ def test_coins_are_fair_and_fresh():
     ours = flip_coins(40_000)
     assert abs(ours.mean() - 0.5) < 0.03
     assert not np.array_equal(ours, flip_coins(40_000))
-    assert np.array_equal(flip_coins(9, seed=2), flip_coins(9, seed=2))
+    assert np.array_equal(flip_coins(9, random_state=2), flip_coins(9, random_state=2))
     assert flip_coins(3).shape == (3,) and ours.dtype == np.bool_
 
 

@@ -12,7 +12,7 @@ from demur.core import accounting
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -23,10 +23,10 @@ from tests.audit.twins import UNIT, gaussian
 
 
 def test_gaussian_events_compose_to_one_mu():
-    claim = Claim.of(Composed((Gaussian(2.0), Repeated(Gaussian(4.0), 12))))
+    claim = Claim.of(Composed((GaussianEvent(2.0), Repeated(GaussianEvent(4.0), 12))))
     assert claim.shape is Shape.GAUSSIAN
     assert claim.mu == pytest.approx(1.0)
-    assert claim.epsilon == accounting.price(Gaussian(1.0), 1e-6)
+    assert claim.epsilon == accounting.price(GaussianEvent(1.0), 1e-6)
     assert claim.unit == THE_PAIR
 
 
@@ -48,7 +48,7 @@ def test_pure_and_approximate_claims():
     assert Claim.of(ApproxDP(1.0, 1e-6), delta=1e-5).delta == 1e-5
     with pytest.raises(ValueError, match="at least the claim's"):
         Claim.of((1.0, 1e-5), delta=1e-6)
-    mixed = Claim.of(Composed((Pure(0.5), Gaussian(3.0))), delta=1e-6)
+    mixed = Claim.of(Composed((Pure(0.5), GaussianEvent(3.0))), delta=1e-6)
     assert mixed.shape is Shape.APPROXIMATE
 
 

@@ -8,7 +8,7 @@ from demur.audit import AuditResult, Level, audit_deletion, audits_of
 from demur.ledger import Budget, Ledger
 from demur.unlearning import verify_against_retrain
 from demur.unlearning.models import OGD, Ridge
-from demur.unlearning.retrain.comparison import stream
+from demur.unlearning.retrain.worlds import stream
 from tests.audit.twins import gaussian
 
 CONFIDENCE = 1 - 1e-6

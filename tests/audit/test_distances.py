@@ -7,11 +7,11 @@ import pytest
 
 from demur import AddOrRemoveOne, Ball, Erasure, ReplaceOne, Sensitivity
 from demur.audit.distances import charged_loss, measure
-from demur.audit.measurement import Loss, Measurement
+from demur.audit.measurement import MeasuredLoss, Measurement
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Pure,
@@ -19,7 +19,7 @@ from demur.core.accounting.events import (
     TruncatedPoissonGaussian,
 )
 from demur.core.curve import PiecewiseLinear
-from demur.core.recording import Passage, Rows, Scores, Shift, Step
+from demur.core.recording import MechanismUse, RowNoise, ScoredChoice, Shift, Step
 from demur.mechanisms import BPM
 from demur.mechanisms.correlated import (
     BandedToeplitz,
@@ -33,7 +33,7 @@ ONE, TWO = AddOrRemoveOne(), ReplaceOne()
 
 def pair(declared, one, two, key=None):
     one, two = (v if isinstance(v, tuple) else (np.asarray(v),) for v in (one, two))
-    return tuple(Passage("m", declared, value, None, key) for value in (one, two))
+    return tuple(MechanismUse("m", declared, value, None, key) for value in (one, two))
 
 
 def only(pairs, unit):
@@ -110,15 +110,15 @@ def test_a_count_within_its_limit_is_no_share():
 
 
 def test_scores_move_by_one():
-    inside = only([pair(Scores(0.5), [1, 2, 3], [2, 1, 3])], TWO)
-    assert inside.within and inside.loss == Loss(epsilon=0.5)
-    beyond = only([pair(Scores(0.5), [1, 2, 3], [3, 2, 3])], TWO)
-    assert not beyond.within and beyond.loss == Loss(epsilon=1.0)
+    inside = only([pair(ScoredChoice(0.5), [1, 2, 3], [2, 1, 3])], TWO)
+    assert inside.within and inside.loss == MeasuredLoss(epsilon=0.5)
+    beyond = only([pair(ScoredChoice(0.5), [1, 2, 3], [3, 2, 3])], TWO)
+    assert not beyond.within and beyond.loss == MeasuredLoss(epsilon=1.0)
 
 
 # -- rows ------------------------------------------------------------------------------
 
-BALL = Rows(BPM(4.0, 0.5, 2).declaration().cost)
+BALL = RowNoise(BPM(4.0, 0.5, 2).declaration().cost)
 IDS = np.array([7, 3, 9], dtype=np.uint64)
 POINTS = np.array([[0.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
 
@@ -270,12 +270,12 @@ def test_a_nan_in_a_step():
 @pytest.mark.parametrize(
     "event, loss",
     [
-        (Gaussian(2.0), Loss(0.25)),
-        (Repeated(Gaussian(2.0), 3), Loss(0.75)),
-        (Composed((Pure(0.5), Gaussian(1.0))), Loss(1.0, 0.5)),
-        (PoissonGaussian(0.1, 2.0), Loss(0.25)),
-        (PoissonGaussian(0.1, 2.0, Neighbours.REPLACE_ONE), Loss(1.0)),
-        (TruncatedPoissonGaussian(10, 0.1, 3, 2.0), Loss(0.25)),
+        (GaussianEvent(2.0), MeasuredLoss(0.25)),
+        (Repeated(GaussianEvent(2.0), 3), MeasuredLoss(0.75)),
+        (Composed((Pure(0.5), GaussianEvent(1.0))), MeasuredLoss(1.0, 0.5)),
+        (PoissonGaussian(0.1, 2.0), MeasuredLoss(0.25)),
+        (PoissonGaussian(0.1, 2.0, Neighbours.REPLACE_ONE), MeasuredLoss(1.0)),
+        (TruncatedPoissonGaussian(10, 0.1, 3, 2.0), MeasuredLoss(0.25)),
         (ApproxDP(1.0, 1e-6), None),
     ],
 )

@@ -23,10 +23,9 @@ from demur.audit import (
     law_of,
     noise_test,
 )
-from demur.audit.laws import bpm_radius, laplace, normal
+from demur.audit.distributions import bpm_radius, laplace, normal
 from demur.audit.noise_tests import failures
-from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.accounting.events import Pure
+from demur.core.accounting.events import GaussianEvent, Pure
 from demur.mechanisms import BPM, Gaussian
 from tests.audit.power import (
     DELTA,
@@ -58,7 +57,7 @@ def black_box_gaussian(seed, alpha):
         runs=4000,
         many=True,
         alpha=alpha,
-        seed=seed,
+        random_state=seed,
     ).refuted
 
 
@@ -176,7 +175,12 @@ def test_a_claim_a_fifth_too_small_alarms():
     claim = Claim.of(GaussianEvent(SIGMA * 1.25), score=float)
     alarms = [
         audit(
-            released_many(), (1.0, 0.0), claim, runs=40_000, many=True, seed=seed
+            released_many(),
+            (1.0, 0.0),
+            claim,
+            runs=40_000,
+            many=True,
+            random_state=seed,
         ).refuted
         for seed in range(20)
     ]

@@ -16,10 +16,10 @@ from demur.audit import (
     noise_test,
     repeat_test,
 )
-from demur.audit.laws import bpm_radius, laplace, normal
+from demur.audit.distributions import bpm_radius, laplace, normal
 from demur.audit.noise_tests import failures
 from demur.core.entropy import NoiseKey
-from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
+from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplaceReports
 from tests.audit.twins import UNIT, seed_reports
 from tests.keys import os_key
 
@@ -179,7 +179,7 @@ def test_the_gaussian_mechanism():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [LaplacePerDimension, GaussianReports])
+@pytest.mark.parametrize("kind", [LaplaceReports, GaussianReports])
 def test_coordinates_of_reports(kind):
     mechanism = kind(2.0, 2)
     law = law_of(mechanism)

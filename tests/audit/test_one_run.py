@@ -21,7 +21,7 @@ from demur.audit.one_run import (
     mu_one_run,
     refutes_curve,
 )
-from demur.core.accounting.events import Gaussian, Pure
+from demur.core.accounting.events import GaussianEvent, Pure
 from tests.audit.power import DELTA, canary_scores, gaussian_claim
 
 CASES = [
@@ -242,7 +242,7 @@ def test_guesses_must_be_possible(arguments, error):
 
 def test_bad_arguments_are_refused():
     scores, coins = np.arange(8.0), np.arange(8) % 2 == 0
-    claim = Claim.of(Gaussian(1.0))
+    claim = Claim.of(GaussianEvent(1.0))
     with pytest.raises(TypeError, match="one bool"):
         audit_one_run(scores, np.ones(8), claim)
     with pytest.raises(ValueError, match="8 scores for 7 coins"):

@@ -18,13 +18,14 @@ from demur.convex import (
     BallSoftmaxClassifier,
     private_radius,
 )
-from demur.convex.heads import inputs, linear, prototypes
+from demur.convex import release as head_release
+from demur.convex.heads import inputs, prototypes
 from demur.core import recording
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, OsEntropy
 from demur.errors import NotPrivate
 from demur.ledger import Budget, Ledger
-from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplacePerDimension
+from demur.mechanisms import BPM, Gaussian, GaussianReports, LaplaceReports
 from demur.unlearning import MemoryPair, PrivacyOdometer
 from demur.unlearning.models.ogd import OGD
 from tests.keys import os_key
@@ -76,7 +77,7 @@ def mean(data, source, moved=DIAGONAL):
 def test_a_clipped_mean_passes_and_the_pair_is_as_hard_as_can_be():
     result = audit(mean, MEANS)
     assert not result.refuted and not result.violations
-    assert (result.passages, result.charges) == (1, 1)
+    assert (result.uses, result.charges) == (1, 1)
     assert result.sensitivity_used == pytest.approx(1.0, rel=1e-6)
 
 
@@ -162,7 +163,7 @@ def test_a_nan_that_passes_the_clip_is_infinitely_far():
     assert audit(mean, pair).breaches() == {
         Breach.ERROR,
         Breach.CHARGE,
-        Breach.PASSAGES,
+        Breach.USES,
     }
 
 
@@ -222,7 +223,7 @@ def test_a_release_for_some_records_only():
         return [first, mean(data, source)] if data.max() > 1 else [first]
 
     result = audit(run, MEANS)
-    assert {Breach.CHARGE, Breach.PASSAGES, Breach.RESULT} <= result.breaches()
+    assert {Breach.CHARGE, Breach.USES, Breach.RESULT} <= result.breaches()
 
 
 def test_half_the_noise_for_the_price_of_the_whole():
@@ -319,9 +320,9 @@ def test_a_tape_is_empty_and_deaf_after_the_replay():
             assert recording.active() is None
             mechanism.apply([3.0], os_key(mechanism))
         declared = recording.Shift(mechanism.sensitivity, 1.0)
-        drawn = tape.passed(mechanism.name, declared, (np.zeros(2),), lambda: "own")
+        drawn = tape.record_use(mechanism.name, declared, (np.zeros(2),), lambda: "own")
         assert drawn == "own"
-        assert not tape.passages and not tape.charges and not tape.selections
+        assert not tape.uses and not tape.charges and not tape.selections
 
 
 def test_a_private_source_is_refused():
@@ -353,7 +354,7 @@ def test_seeds_change_the_noise_and_not_the_verdict():
 
     for seed in (1, 2):
         assert not replay(
-            run, MEANS, unit=REPLACED, subject="a mean", seed=seed
+            run, MEANS, unit=REPLACED, subject="a mean", random_state=seed
         ).refuted
     np.testing.assert_array_equal(seen[0], seen[1])
     assert not np.allclose(seen[0], seen[2])
@@ -421,7 +422,7 @@ def test_heads_at_a_ball(name):
         f"convex: {name}",
     )
     assert result.violations == ()
-    assert result.passages == (5 if name == "noisy gd" else 1)
+    assert result.uses == (5 if name == "noisy gd" else 1)
     assert result.sensitivity_used > 0.1
 
 
@@ -472,9 +473,9 @@ def hard_pair(unit):
 def test_a_softmax_head_with_half_its_sensitivity(monkeypatch, unit, half):
     """The sensitivity of twice as many records."""
     if half:
-        right = linear.erm_sensitivity
+        right = head_release.erm_sensitivity
         monkeypatch.setattr(
-            linear,
+            head_release,
             "erm_sensitivity",
             lambda form, unit, fit: right(form, unit, replace(fit, n=2 * fit.n)),
         )
@@ -567,7 +568,7 @@ def test_scores_that_move_by_two_are_found():
 POINTS = np.array([[0.1, 0.9], [0.5, 0.5], [0.3, 0.2], [0.8, 0.8]])
 REPORTS = {
     "BPM": BPM(epsilon=4.0, L=0.4, dimension=2),
-    "Laplace": LaplacePerDimension(epsilon=4.0, dimension=2),
+    "Laplace": LaplaceReports(epsilon=4.0, dimension=2),
     "Gaussian": GaussianReports(epsilon=4.0, dimension=2),
 }
 
@@ -591,7 +592,7 @@ def reported(mechanism, prepare=lambda points: points):
 def test_reports(name, unit):
     pair = (POINTS, to(POINTS, 2, [0.3 + 0.3, 0.2 + 0.4]))
     result = audit(reported(REPORTS[name]), pair, unit, f"cluster: {name}")
-    assert result.violations == () and result.passages == 1
+    assert result.violations == () and result.uses == 1
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -654,7 +655,7 @@ def test_a_file_of_reports(tmp_path, monkeypatch, rows, batches):
     monkeypatch.setattr("demur.cluster.files.point_tables._MOST_ROWS", rows)
     pair = (POINTS, to(POINTS, 2, [0.9, 0.9]))
     result = audit(job(tmp_path), pair)
-    assert result.violations == () and result.passages == batches
+    assert result.violations == () and result.uses == batches
 
 
 @pytest.mark.parametrize("rows", [100, 4])
@@ -732,8 +733,8 @@ def test_deletions(mode, scope):
         f"unlearning: {mode}",
     )
     assert result.violations == ()
-    # The noise is drawn on zeros, and added to the state: two passages. Ridge has none.
-    assert result.passages == (0 if mode == "ridge" else 2)
+    # The noise is drawn on zeros, and added to the state: two uses. Ridge has none.
+    assert result.uses == (0 if mode == "ridge" else 2)
     assert mode == "ridge" or 0.0 < result.sensitivity_used <= 1.0
 
 

@@ -28,6 +28,7 @@ from demur.training import (
     privatizer,
     step_keys,
 )
+from demur.training.plans.plan import plan_terms
 
 N, D, CLIP = 24, 3, 1.0
 UNITS = {
@@ -128,7 +129,7 @@ def test_two_steps_of_dp_sgd(relation, noise):
         trained(lambda _: make_plan(relation=relation, noise=noise)), relation
     )
     assert found.violations == ()
-    assert (found.passages, found.charges) == (2, 1)
+    assert (found.uses, found.charges) == (2, 1)
     # A far record's gradient is clipped: it contributes all it may, and turned around
     # (the other label) the sum moves by two such contributions.
     assert found.sensitivity_used > 0.99
@@ -143,9 +144,7 @@ def test_a_banded_run(relation, noise):
         return make_plan(7, 3, relation=relation, noise=noise, partition_type=groups)
 
     found = audit(trained(make), relation)
-    assert (
-        found.violations == () and found.passages == 7 and found.sensitivity_used > 0.7
-    )
+    assert found.violations == () and found.uses == 7 and found.sensitivity_used > 0.7
 
 
 @SLOW
@@ -153,9 +152,7 @@ def test_batches_that_take_several_goes():
     several = Resources(minibatch_size=8, check_loss=False)
     run = trained(lambda _: make_plan(noise="threefry"), resources=several)
     found = audit(run)
-    assert (
-        found.violations == () and found.passages == 2 and found.sensitivity_used > 0.99
-    )
+    assert found.violations == () and found.uses == 2 and found.sensitivity_used > 0.99
 
 
 @pytest.mark.slow
@@ -263,8 +260,8 @@ def test_first_parameters_that_come_from_the_data():
     assert Breach.RESULT in found.breaches()
 
 
-def changed_noise(plan, *, factor=1.0, batches=None):
-    """The plan's noise, less of it, or paid for under the name of other batches."""
+def changed_noise(plan, *, factor=1.0, terms=None):
+    """The plan's noise, less of it, or paid for under other terms."""
     spec = plan.noise_addition_transform.spec
     return privatizer(
         spec.strategy,
@@ -272,16 +269,18 @@ def changed_noise(plan, *, factor=1.0, batches=None):
         noise=spec.noise,
         l2_norm_bound=spec.l2_norm_bound,
         participation=spec.participation,
-        batches=spec.batches if batches is None else repr(batches),
+        plan=spec.plan if terms is None else terms,
     )
 
 
 def with_batches(plan, selection):
     """The plan with other batches than its price is for."""
+    terms = plan_terms(selection, plan.account, plan.noise_multiplier, None)
     return replace(
         plan,
         batch_selection_strategy=selection,
-        noise_addition_transform=changed_noise(plan, batches=selection),
+        noise_addition_transform=changed_noise(plan, terms=terms),
+        num_examples=None,
     )
 
 
@@ -358,11 +357,11 @@ def test_a_loop_of_ones_own(jit, noise):
                 noisy, state = once(ClippedSum(tree, 1.0), state)
                 rows.append(jax.device_get(noisy))
         released.append(rows)
-    assert [p.declared.step for p in tapes[1].passages] == [0, 1, 2]
+    assert [p.declared.step for p in tapes[1].uses] == [0, 1, 2]
     for one, two in zip(*released, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, two)
     row = 0.6 if noise == "lattice" else 0.0  # lattice tells rows of C G
-    seen = tapes[1].passages[1].value[0]
+    seen = tapes[1].uses[1].value[0]
     np.testing.assert_allclose(seen, 0.5 * (0.8 + row if row else 1.0), rtol=1e-6)
 
 
@@ -408,7 +407,7 @@ def test_canaries_are_traced_anew_for_every_world(noise):
     for _ in range(2):
         found = replay(run, (rows, other), unit=UNITS["REPLACE_ONE"], subject="rows")
         # Canaries are the auditor's: nothing is charged, all else holds.
-        assert found.breaches() == {Breach.PRICE} and found.passages == 2
+        assert found.breaches() == {Breach.PRICE} and found.uses == 2
     assert run(rows).shape == before.shape  # from the operating system, unwatched
 
 

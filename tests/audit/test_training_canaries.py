@@ -17,7 +17,7 @@ from demur.audit import (
     independence_test,
     noise_test,
 )
-from demur.audit.laws import normal
+from demur.audit.distributions import normal
 from demur.training import (
     BandMFExecutionPlanConfig,
     dp_sgd,
@@ -78,7 +78,7 @@ def _as_bound(clipped, bound):
 
 def audit_plan(plan, claimed=None, *, seed=3, count=1000):
     canaries = Canaries.draw(count, SIZE, clip_norm=1.0)
-    coins = flip_coins(count, seed=seed)
+    coins = flip_coins(count, random_state=seed)
     releases = gradient_run(plan, PARAMS)(canaries.rows(coins), Seeded(seed))
     scores = canaries.scores(releases, step_weights(plan))
     said = claimed or plan

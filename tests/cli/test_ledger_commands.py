@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from demur import AddOrRemoveOne, Ball, Declaration, Erasure, Seeded
 from demur.cli import app
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian

@@ -11,9 +11,9 @@ import pytest
 from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
 
-from demur.cli import app, resuming
-from demur.cli.resuming import Job
-from demur.cli.values import spread
+from demur.cli import app, resumable_jobs
+from demur.cli.list_options import spread
+from demur.cli.resumable_jobs import Job
 from demur.cluster.files.report_files import read_reports
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Ledger
@@ -161,7 +161,7 @@ def test_the_name_of_a_job_is_durable_before_it_is_paid_for(tmp_path, monkeypatc
     """Or a power cut after the charge would make it another job, paid for again."""
     one, synced = Job(tmp_path / "out.csv", wanted=True), []
     monkeypatch.setattr(
-        resuming, "sync_folder", lambda at: synced.append((at, one.path.exists()))
+        resumable_jobs, "sync_folder", lambda at: synced.append((at, one.path.exists()))
     )
     one.key(None)
     assert synced == [(tmp_path, True)]

@@ -27,7 +27,7 @@ from demur.core.errors import BudgetExceeded, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import Reports
 from demur.mechanisms.sampling.row_streams import RowStreams
 
@@ -174,7 +174,7 @@ def test_the_baselines_are_scikit_learns_on_reports(name, decoder):
     [
         ("bpm", "BPM"),
         ("laplace", "BPM"),
-        ("laplace_per_dimension", "LaplacePerDimension"),
+        ("laplace_per_dimension", "LaplaceReports"),
         ("gaussian", "GaussianReports"),
         (GaussianReports(30.0, 2, delta=1e-4), "GaussianReports"),
     ],
@@ -475,7 +475,7 @@ def test_reports_of_another_mechanism_are_refused(name):
     assert estimator.fit_reports(reports, BPM(8.0, 1.0, 2)).entry_ is None
 
 
-UNBOUNDED = [BPM(8.0, math.inf, 2), LaplacePerDimension(8.0, 2), GaussianReports(30, 2)]
+UNBOUNDED = [BPM(8.0, math.inf, 2), LaplaceReports(8.0, 2), GaussianReports(30, 2)]
 
 
 @pytest.mark.parametrize("decoder", ["noise_aware", "clip", "plain"])
@@ -498,7 +498,7 @@ def test_a_report_that_no_client_can_have_drawn_is_named(name, mechanism, decode
     [
         ("kmeans", BPM(8.0, math.inf, 2)),
         pytest.param("kmeans", BPM(8.0, "auto", 2), marks=pytest.mark.deep),
-        pytest.param("kmeans", LaplacePerDimension(8.0, 2), marks=pytest.mark.deep),
+        pytest.param("kmeans", LaplaceReports(8.0, 2), marks=pytest.mark.deep),
         ("gmm", BPM(8.0, math.inf, 2)),
         pytest.param("gmm", BPM(8.0, 1e4, 2), marks=pytest.mark.deep),
         ("tmm", BPM(8.0, math.inf, 2)),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from demur.cluster.decoding.likelihood import LikelihoodSums, Objective
+from demur.cluster.decoding.likelihood import LikelihoodSums, MixtureObjective
 from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.rows.exact_sums import PartialSums, anchors, split_sums, summed
@@ -191,7 +191,7 @@ def test_the_guessed_bounds_hold_for_reports_of_the_mechanism():
         bpm = BPM(6.0, L, d)
         X = np.random.default_rng(0).random((4000, d))
         rows = Batches(np.array(bpm.privatize(X, ledger=None).value.values))
-        objective = Objective(rows, radial_table(noise_of(bpm)), 5, False, 30.0)
+        objective = MixtureObjective(rows, radial_table(noise_of(bpm)), 5, False, 30.0)
         rng = np.random.default_rng(1)
         for _ in range(10):
             vector = np.array([rng.uniform(*bound) for bound in objective.bounds])

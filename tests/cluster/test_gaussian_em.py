@@ -112,7 +112,7 @@ def test_the_likelihood_never_falls(covariance_type):
         max_iter=60,
         pseudo_count=0.0,
         prior_points=0.0,
-        tolerance=-1.0,
+        tol=-1.0,
     )
     gains = np.diff(fit.log_likelihoods)
     assert len(gains) == 59 and (gains > -1e-10).all() and gains.sum() > 1e-3
@@ -144,7 +144,7 @@ def test_a_long_cluster_is_recovered_without_its_noise(noise):
             covariance_type="full",
             max_iter=300,
             pseudo_count=0.0,
-            tolerance=1e-9,
+            tol=1e-9,
         ).clusters
 
     aware = fitted(scale_mixture(law))

@@ -10,7 +10,7 @@ from scipy import integrate
 from scipy.optimize import check_grad
 
 from demur.cluster.decoding import posterior, search
-from demur.cluster.decoding.likelihood import Clusters, Objective
+from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.decoding.posterior import best_centers, posterior_draws
 from demur.cluster.decoding.radial import radial_table
@@ -40,7 +40,7 @@ def held(reports):
 def objective_for(reports, noise, clusters, pseudo_count=5.0):
     product = noise.block != noise.dimension
     table = radial_table(noise)
-    return Objective(held(reports), table, clusters, product, pseudo_count)
+    return MixtureObjective(held(reports), table, clusters, product, pseudo_count)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
 from demur.cluster.decoding.radial import _log_scaled_bessel, log_density, radial_table
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 
 CASES = [(d, 4.0, L) for d in (1, 2, 3, 10) for L in (0.3, 1.0, "auto", math.inf)]
 CASES += [(2, 1.0, 1.0), (2, 16.0, "auto"), (1, 16.0, 0.3), (10, 16.0, math.inf)]
@@ -90,7 +90,7 @@ def test_without_the_uniform_floor_the_density_is_wrong():
 
 @pytest.mark.slow
 def test_noise_by_coordinate_and_gaussian_noise():
-    per = noise_of(LaplacePerDimension(4.0, 4))
+    per = noise_of(LaplaceReports(4.0, 4))
     assert per == PureNoise(2.0, math.inf, 1, 4)
     z = 0.08 * np.random.default_rng(0).normal(size=400_000)
     table = radial_table(per)

@@ -30,7 +30,7 @@ from demur.cluster.rows.ranked_rows import (
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import Reports
 
 KEY = bytes(range(32))
@@ -197,8 +197,8 @@ def small_search(monkeypatch):
     [
         ("kmeans", BPM(8.0, "auto", 2), False),
         ("kmeans", BPM(8.0, "auto", 2), True),
-        ("kmeans", LaplacePerDimension(8.0, 2), False),
-        ("kmeans", LaplacePerDimension(8.0, 2), True),
+        ("kmeans", LaplaceReports(8.0, 2), False),
+        ("kmeans", LaplaceReports(8.0, 2), True),
         ("gmm", BPM(8.0, "auto", 2), True),
         ("gmm", GaussianReports(30.0, 2), False),
         ("tmm", BPM(8.0, "auto", 2), False),

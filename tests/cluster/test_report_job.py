@@ -27,7 +27,7 @@ from demur.cluster.files.report_metadata import ReportMetadata
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import NoiseKey
 from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
-from demur.durable import whole_files
+from demur.durable import atomic_files
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 
@@ -127,7 +127,7 @@ def test_both_files_give_the_same_points(tmp_path, monkeypatch):
         source = write(tmp_path / name, points())
         monkeypatch.setattr(point_tables, "_MOST_ROWS", rows)
         table = PointTable(source, low=[0, -5], high=[100, 5], columns=["age", "score"])
-        digests.append(checked_points.check_points(table, lambda *_: None).digest)
+        digests.append(checked_points.check_point_table(table, lambda *_: None).digest)
     assert len(set(digests)) == 1
 
 
@@ -304,7 +304,7 @@ def test_a_file_system_without_links_will_do(tmp_path, monkeypatch, name):
             raise OSError(errno.ENOTSUP, "not supported")
         plain(old, new)
 
-    monkeypatch.setattr(whole_files.os, "link", link)
+    monkeypatch.setattr(atomic_files.os, "link", link)
     source, out = write(tmp_path / "in.parquet", points(300)), tmp_path / name
     with new_ledger(tmp_path) as ledger:
         with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -359,7 +359,7 @@ def test_words_and_reports_are_of_one_job(tmp_path, monkeypatch, overwrite):
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(make, source, out, overwrite=overwrite, progress=pause)
         assert drawn.wait(30.0)
-        monkeypatch.setattr(whole_files.os, step, then_the_other)
+        monkeypatch.setattr(atomic_files.os, step, then_the_other)
         with suppress(ValueError):  # the first may lose, and leaves what it found
             make(source, out, overwrite=overwrite, L=3.0 if overwrite else L)
     assert len(values(out)) == 300
@@ -370,8 +370,9 @@ def test_words_and_reports_are_of_one_job(tmp_path, monkeypatch, overwrite):
         assert "something else" in str(other.exception())
 
 
-def draws_for_everything(key, *_, **__) -> None:
+def draws_for_everything(key, *_, **__):
     key._may_draw = True
+    return key
 
 
 def changed(table: pa.Table, how: str) -> pa.Table:
@@ -412,7 +413,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(
         make(source, out, ledger=ledger, idempotency_key="job")
         assert len(ledger.entries()) == 1
     # A job that compares neither batches nor the whole writes the changed file.
-    monkeypatch.setattr(NoiseKey, "pays_for", draws_for_everything)
+    monkeypatch.setattr(NoiseKey, "authorise", draws_for_everything)
     with pytest.raises(InputChanged):
         make(source, tmp_path / "twin.parquet", progress=change)
     write(source, points())

@@ -8,8 +8,8 @@ import pytest
 from demur import Promise
 from demur.convex import BallSoftmaxClassifier, HeadForm, objective
 from demur.convex.heads.noisy_gd import descend, plan_descent
-from demur.core.accounting.calibrate import gaussian_mu
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded

@@ -9,8 +9,8 @@ from demur import Promise
 from demur.convex import BallPrototypeClassifier
 from demur.convex.heads.prototypes import Scores, plan_prototypes
 from demur.convex.rows.class_sums import exact_sums
-from demur.core.accounting.calibrate import gaussian_mu
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.errors import NotCovered

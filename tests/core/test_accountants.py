@@ -10,11 +10,16 @@ from dp_accounting.rdp import RdpAccountant
 from demur import price
 from demur.core import accounting
 from demur.core.accounting import accountants
-from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
+from demur.core.accounting.events import (
+    GaussianEvent,
+    Neighbours,
+    PoissonGaussian,
+    Repeated,
+)
 from demur.errors import NotPriced
 
 RELATION = dpa.NeighboringRelation
-EVENT = Repeated(Gaussian(3.0), 4)
+EVENT = Repeated(GaussianEvent(3.0), 4)
 
 
 def used(accountant):
@@ -79,10 +84,10 @@ def test_full_batches_cost_a_gaussian_that_moves_by_two_contributions(
     multiplier, count
 ):
     epsilon = accounting.fixed_batch_epsilon(50, 50, multiplier, count, 1e-6)
-    truth = price(Repeated(Gaussian(multiplier / 2), count), 1e-6)
+    truth = price(Repeated(GaussianEvent(multiplier / 2), count), 1e-6)
     assert truth <= epsilon <= 1.2 * truth
     # Sabotaged twin: noise per one contribution.
-    assert epsilon > 1.5 * price(Repeated(Gaussian(multiplier), count), 1e-6)
+    assert epsilon > 1.5 * price(Repeated(GaussianEvent(multiplier), count), 1e-6)
 
 
 @pytest.mark.slow

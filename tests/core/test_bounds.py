@@ -56,13 +56,13 @@ MATRICES = hnp.arrays(
 @pytest.mark.filterwarnings("default::RuntimeWarning")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("max_norm", [1.0, 1e-100, 7])
-def test_clipped_rows_are_within_the_bound_exactly(name, max_norm, order):
+@pytest.mark.parametrize("norm_bound", [1.0, 1e-100, 7])
+def test_clipped_rows_are_within_the_bound_exactly(name, norm_bound, order):
     matrix = np.array(np.stack([ROWS[name]] * 2), order=order)
-    data, bound, _ = clip_rows(matrix, max_norm)
-    assert bound == Bound(max_norm, BoundSource.ENFORCED)
+    data, bound, _ = clip_rows(matrix, norm_bound)
+    assert bound == Bound(norm_bound, BoundSource.ENFORCED)
     for row in data:
-        assert squared(row) <= Fraction(max_norm) ** 2
+        assert squared(row) <= Fraction(norm_bound) ** 2
 
 
 @pytest.mark.slow
@@ -95,23 +95,23 @@ def test_the_bound_holds_for_very_wide_rows_in_either_memory_order():
 @settings(max_examples=200)
 @given(MATRICES, st.floats(1e-100, 1e100))
 @pytest.mark.filterwarnings("default::RuntimeWarning")
-def test_clipping_enforces_its_bound(matrix, max_norm):
+def test_clipping_enforces_its_bound(matrix, norm_bound):
     before = matrix.copy()
-    data, _, space = clip_rows(matrix, max_norm, space="s")
+    data, _, space = clip_rows(matrix, norm_bound, space="s")
     assert np.array_equal(matrix, before)
     assert data.shape == matrix.shape
     assert space.name == "s"
     for row in data:
-        assert squared(row) <= Fraction(max_norm) ** 2
+        assert squared(row) <= Fraction(norm_bound) ** 2
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(MATRICES, st.floats(1e-100, 1e100))
 @pytest.mark.filterwarnings("default::RuntimeWarning")
-def test_rows_inside_are_left_alone(matrix, max_norm):
-    data = clip_rows(matrix, max_norm).data
-    inside = Fraction(max_norm * (1 - 2.0**-39)) ** 2
+def test_rows_inside_are_left_alone(matrix, norm_bound):
+    data = clip_rows(matrix, norm_bound).data
+    inside = Fraction(norm_bound * (1 - 2.0**-39)) ** 2
     for before, after in zip(matrix, data, strict=True):
         if squared(before) <= inside:
             assert np.array_equal(before, after)
@@ -312,16 +312,16 @@ def test_the_message_counts_the_bad_rows():
         clip_rows(X, 1.0)
 
 
-@pytest.mark.parametrize("max_norm", [0.0, -1.0, math.nan, math.inf])
-def test_bad_norms_are_refused(max_norm):
-    with pytest.raises(ValueError, match="max_norm"):
-        clip_rows([[1.0]], max_norm)
+@pytest.mark.parametrize("norm_bound", [0.0, -1.0, math.nan, math.inf])
+def test_bad_norms_are_refused(norm_bound):
+    with pytest.raises(ValueError, match="norm_bound"):
+        clip_rows([[1.0]], norm_bound)
 
 
-@pytest.mark.parametrize("max_norm", [True, None, "1", [1.0]])
-def test_a_norm_is_a_number(max_norm):
-    with pytest.raises(TypeError, match="max_norm"):
-        clip_rows([[1.0]], max_norm)
+@pytest.mark.parametrize("norm_bound", [True, None, "1", [1.0]])
+def test_a_norm_is_a_number(norm_bound):
+    with pytest.raises(TypeError, match="norm_bound"):
+        clip_rows([[1.0]], norm_bound)
 
 
 @pytest.mark.parametrize("space", ["", "\n"])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from demur.core.accounting.calibrate import (
-    calibrate,
+from demur.core.accounting.calibration import calibrate
+from demur.core.accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,

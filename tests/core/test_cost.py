@@ -12,7 +12,7 @@ from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap, ReplaceOne, ZeroO
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -28,9 +28,9 @@ PLAN = Cost((Fixed(AddOrRemoveOne(), Repeated(PoissonGaussian(0.01, 1.0), 100)),
 
 
 def test_a_fixed_term_speaks_about_what_its_unit_covers():
-    cost = Cost((Fixed(ReplaceOne(), Gaussian(2.0)),))
-    assert cost.at(ReplaceOne()) == Gaussian(2.0)
-    assert cost.at(Ball(1e9, "anything")) == Gaussian(2.0)
+    cost = Cost((Fixed(ReplaceOne(), GaussianEvent(2.0)),))
+    assert cost.at(ReplaceOne()) == GaussianEvent(2.0)
+    assert cost.at(Ball(1e9, "anything")) == GaussianEvent(2.0)
     for unit in (AddOrRemoveOne(), ZeroOut(), Erasure()):
         with pytest.raises(NotCovered):
             cost.at(unit)
@@ -43,9 +43,9 @@ def test_a_fixed_term_speaks_about_what_its_unit_covers():
     "other", [AddOrRemoveOne(), ReplaceOne(), ZeroOut(), Ball(1.0, "a"), Erasure()]
 )
 def test_a_cost_is_readable_exactly_where_its_unit_covers(unit, other):
-    cost = Cost((Fixed(unit, Gaussian(2.0)),))
+    cost = Cost((Fixed(unit, GaussianEvent(2.0)),))
     if unit.covers(other):
-        assert cost.at(other) == Gaussian(2.0)
+        assert cost.at(other) == GaussianEvent(2.0)
     else:
         with pytest.raises(NotCovered):
             cost.at(other)
@@ -64,7 +64,7 @@ def test_not_covered_names_both_units_and_that_nothing_was_spent():
 def test_not_covered_gives_the_reason_of_a_term():
     short = PiecewiseLinear(((0.0, 1.0), (2.0, 3.0)), saturates=False)
     cost = Cost((GaussianOverBalls("a", short, 1.0),))
-    assert isinstance(cost.at(Ball(2.0, "a")), Gaussian)
+    assert isinstance(cost.at(Ball(2.0, "a")), GaussianEvent)
     with pytest.raises(NotCovered, match="up to radius 2 only"):
         cost.at(Ball(2.5, "a"))
 
@@ -99,7 +99,7 @@ def test_costs_grow_with_the_radius(a, b, records):
 
 @given(st.integers(1, 1000))
 def test_a_person_with_k_records_costs_k_times(k):
-    gaussian = Cost((Fixed(AddOrRemoveOne(), Gaussian(6.0)),))
+    gaussian = Cost((Fixed(AddOrRemoveOne(), GaussianEvent(6.0)),))
     event = gaussian.at(AddOrRemoveOne(k))
     assert Fraction(event.multiplier) * k <= 6
     assert event.multiplier == pytest.approx(6.0 / k, rel=1e-14)
@@ -112,7 +112,7 @@ def test_a_person_with_k_records_costs_k_times(k):
 
 
 def test_a_group_keeps_counts_and_merges():
-    event = Composed((Repeated(Gaussian(4.0), 3), Pure(0.5), Gaussian(4.0)))
+    event = Composed((Repeated(GaussianEvent(4.0), 3), Pure(0.5), GaussianEvent(4.0)))
     at_ball = Cost((Fixed(ReplaceOne(), event),)).at(Ball(1.0, "a", 2))
     assert isinstance(at_ball, Composed)
     assert {type(part) for part in at_ball.events} == {Repeated, Pure}
@@ -136,23 +136,25 @@ def test_a_statement_about_persons_covers_those_with_fewer_records():
 def test_the_cheapest_of_several_true_statements_is_read():
     cost = Cost(
         (
-            Fixed(ReplaceOne(), Gaussian(2.0)),
+            Fixed(ReplaceOne(), GaussianEvent(2.0)),
             GaussianOverBalls("minilm", LINE, sigma=6.0),
         )
     )
     assert cost.at(Ball(1e-3, "minilm")).multiplier > 1000
-    assert cost.at(Ball(100.0, "minilm")) == Gaussian(2.0)
-    assert cost.at(Ball(100.0, "elsewhere")) == Gaussian(2.0)
+    assert cost.at(Ball(100.0, "minilm")) == GaussianEvent(2.0)
+    assert cost.at(Ball(100.0, "elsewhere")) == GaussianEvent(2.0)
     reverse = Cost(tuple(reversed(cost.terms)))
     for radius in (1e-3, 1.0, 100.0):
         ball = Ball(radius, "minilm")
         assert reverse.at(ball) == cost.at(ball)
-    free = Cost((Fixed(ReplaceOne(), Gaussian(2.0)), Fixed(ReplaceOne(), Pure(0.0))))
+    free = Cost(
+        (Fixed(ReplaceOne(), GaussianEvent(2.0)), Fixed(ReplaceOne(), Pure(0.0)))
+    )
     assert free.at(ReplaceOne()) == Pure(0.0)
 
 
 def test_repeated_statements_compare_too():
-    dear = Fixed(ReplaceOne(), Repeated(Gaussian(1.0), 100))
+    dear = Fixed(ReplaceOne(), Repeated(GaussianEvent(1.0), 100))
     cost = Cost((dear, GaussianOverBalls("minilm", LINE, sigma=1e6)))
     assert cost.at(Ball(1e-3, "minilm")) != dear.event
 
@@ -187,9 +189,9 @@ def test_a_map_is_an_offer_the_cheaper_space_wins():
 
 
 def test_an_erasure_is_never_read_as_privacy():
-    cost = Cost((Fixed(Erasure(), Gaussian(5.0)),))
+    cost = Cost((Fixed(Erasure(), GaussianEvent(5.0)),))
     assert cost.only_erasure()
-    assert cost.at(Erasure()) == Gaussian(5.0)
+    assert cost.at(Erasure()) == GaussianEvent(5.0)
     for unit in (AddOrRemoveOne(), ReplaceOne(), ZeroOut(), Ball(1e-9, "a")):
         with pytest.raises(NotCovered, match="Erasure"):
             cost.at(unit)
@@ -204,10 +206,10 @@ def test_an_overflowing_term_does_not_hide_a_true_one():
     cost = Cost(
         (
             GaussianOverBalls("a", PiecewiseLinear(((0.0, 1e300),), True), 1e-300),
-            Fixed(ReplaceOne(), Gaussian(1.0)),
+            Fixed(ReplaceOne(), GaussianEvent(1.0)),
         )
     )
-    assert cost.at(Ball(1.0, "a")) == Gaussian(1.0)
+    assert cost.at(Ball(1.0, "a")) == GaussianEvent(1.0)
 
 
 def test_a_cost_has_to_say_something():
@@ -216,7 +218,7 @@ def test_a_cost_has_to_say_something():
 
 
 def test_terms_given_as_a_list_cannot_change_later():
-    terms = [Fixed(ReplaceOne(), Gaussian(2.0))]
+    terms = [Fixed(ReplaceOne(), GaussianEvent(2.0))]
     cost = Cost(terms)
     terms.append(Fixed(AddOrRemoveOne(), Pure(0.0)))
     assert len(cost.terms) == 1

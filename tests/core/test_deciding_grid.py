@@ -5,7 +5,7 @@ import pytest
 from demur import price
 from demur.core.accounting import deciding_grid
 from demur.core.accounting.events import (
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -37,11 +37,11 @@ def test_repeated_equal_sampled_steps_are_decided_by_their_own_grid(event, expon
 @pytest.mark.parametrize(
     "event",
     [
-        Gaussian(1.0),
+        GaussianEvent(1.0),
         Repeated(Pure(0.1), 50),
         PoissonGaussian(1.0, 1.0),
         PoissonGaussian(0.0, 1.0),
-        compose([STEP, Gaussian(1.0)]),
+        compose([STEP, GaussianEvent(1.0)]),
         compose([STEP, PoissonGaussian(0.02, 1.0)]),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_declaration_without_a_fingerprint_gets_that_of_its_other_fields():
         Declaration("m", HEAD.cost, sampler_distance=1e-9),
         Declaration("m", HEAD.cost, unprotected=("labels",)),
         Declaration("m", HEAD.cost, assumptions=("none",)),
-        Declaration("m", HEAD.cost, interactive=True),
+        Declaration("m", HEAD.cost, draws=None),
     ]
     assert len({d.fingerprint for d in [plain, *others]}) == 6
 

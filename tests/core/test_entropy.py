@@ -23,8 +23,7 @@ KEY = bytes(range(32))
 
 def make(key=KEY, private=True):
     key = NoiseKey(key, private=private, binding=Binding("mine"))
-    key.pays_for("mine", "input")
-    return key
+    return key.authorise("mine", "input")
 
 
 def chacha(key):
@@ -235,13 +234,13 @@ def test_nothing_is_derived_from_a_key_that_is_being_wiped(take, monkeypatch):
 def test_a_key_for_one_draw_wants_to_know_the_input():
     key = NoiseKey(KEY, private=True, binding=Binding("mine"))
     with pytest.raises(NotPaidFor, match="name the input"):
-        key.pays_for("mine")
-    with pytest.raises(NotPaidFor, match="pays_for"):
+        key.authorise("mine")
+    with pytest.raises(NotPaidFor, match="authorise"):
         key.stream("p")
-    key.pays_for("mine", lambda: "input")
+    key.authorise("mine", lambda: "input")
     assert key.binding.digest == "input"
     with pytest.raises(NotPaidFor, match="another input"):
-        key.pays_for("mine", "other")
+        key.authorise("mine", "other")
 
 
 def test_a_part_is_bound_to_its_own_digest_and_shares_the_streams():
@@ -250,8 +249,7 @@ def test_a_part_is_bound_to_its_own_digest_and_shares_the_streams():
     assert part.shares_noise_with(key) and part.binding.digest == "half"
     with pytest.raises(NotPaidFor):
         part.stream("p")  # compared for the whole, not for the part
-    part.pays_for("mine", "half")
-    part.stream("p")
+    part.authorise("mine", "half").stream("p")
     with pytest.raises(NoiseReuse, match="already taken"):
         key.stream("p")
     for bad in (None, "", 3):
@@ -259,11 +257,59 @@ def test_a_part_is_bound_to_its_own_digest_and_shares_the_streams():
             key.part(bad)
 
 
+def test_the_key_of_a_payment_itself_gives_no_stream():
+    """Authorised for one draw, it is no key for another; seeded or not."""
+    for private in (True, False):
+        key = NoiseKey(KEY, private=private, binding=Binding("mine", draws=2))
+        first = key.authorise("mine", draw=0)
+        with pytest.raises(NotPaidFor, match="authorise"):
+            key.stream("p")
+        first.check_authorised("mine", 0)
+        for other in (("mine", 1), ("yours", 0)):
+            with pytest.raises(NotPaidFor, match="not authorised"):
+                first.check_authorised(*other)
+        with pytest.raises(NotPaidFor, match="not authorised"):
+            key.check_authorised("mine", 0)
+
+
+def test_there_is_no_part_of_an_input_that_nobody_named():
+    key = NoiseKey(KEY, private=True, binding=Binding("mine"))
+    with pytest.raises(NotPaidFor, match="no parts"):
+        key.part("half")
+
+
+@pytest.mark.parametrize(
+    "binding, runs, allowed",
+    [
+        (Binding("mine", draws=None, runs=3), 3, True),
+        (Binding("mine", draws=None, runs=1), 3, False),
+        (Binding("mine", draws=None, runs=3), None, False),
+        (Binding("mine", draws=4, runs=2), None, True),
+    ],
+)
+def test_a_mechanism_that_counts_its_draws_names_the_runs_it_takes(
+    binding, runs, allowed
+):
+    key = NoiseKey(KEY, private=True, binding=binding)
+    if allowed:
+        assert len(key.authorise("mine", draw=7, runs=runs).stream("p").read(8)) == 8
+        return
+    with pytest.raises(NotPaidFor, match="run"):
+        key.authorise("mine", draw=7, runs=runs)
+
+
+def test_draws_of_several_runs_are_counted_together():
+    key = NoiseKey(KEY, private=True, binding=Binding("mine", draws=4, runs=2))
+    assert key.binding.total == 8
+    with pytest.raises(NotPaidFor, match="8 draw"):
+        key.authorise("mine", draw=8)
+
+
 def test_a_free_key_pays_for_nothing():
     key = NoiseKey.free(OsEntropy())
     assert key.binding is None and key.part("any") is key
     with pytest.raises(NotPaidFor, match="not paid for"):
-        key.pays_for("mine", "input")
+        key.authorise("mine", "input")
     assert len(key.stream("batches").read(8)) == 8
 
 

@@ -20,7 +20,7 @@ from demur import (
 from demur.core import accounting
 from demur.core.accounting.events import (
     Composed,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -62,18 +62,20 @@ def entry(declaration=HEAD, **changes):
 
 
 def deletion():
-    return Declaration(name="a deletion", cost=Cost((Fixed(Erasure(), Gaussian(4.0)),)))
+    return Declaration(
+        name="a deletion", cost=Cost((Fixed(Erasure(), GaussianEvent(4.0)),))
+    )
 
 
 # ----------------------------------------------------------------- the sampler's slack
 
 
 EVENTS = [
-    Gaussian(1.0),
-    Repeated(Gaussian(20.0), 100),
+    GaussianEvent(1.0),
+    Repeated(GaussianEvent(20.0), 100),
     Pure(0.5),
     Repeated(Pure(0.1), 50),
-    Composed((Gaussian(2.0), Pure(0.3))),
+    Composed((GaussianEvent(2.0), Pure(0.3))),
     PoissonGaussian(0.05, 1.0),
 ]
 
@@ -101,7 +103,7 @@ def test_slack_solves_its_inequality(event, delta, share):
 
 def test_the_same_check_catches_forgotten_slack():
     """A sabotaged twin: the bare price does not satisfy the inequality."""
-    event, delta, eta = Gaussian(1.0), 1e-6, 1e-9
+    event, delta, eta = GaussianEvent(1.0), 1e-6, 1e-9
     bare = accounting.price(event, delta)
     assert accounting.delta_of(event, bare) + (1 + math.exp(bare)) * eta > delta
 
@@ -122,12 +124,12 @@ def test_slack_grows_with_the_distance(event):
 
 
 def test_slack_is_infinite_when_hopeless():
-    assert epsilon_with_slack(Gaussian(1.0), 1e-6, 1e-6) == math.inf
-    assert epsilon_with_slack(Gaussian(1.0), 1e-6, 1.0) == math.inf
+    assert epsilon_with_slack(GaussianEvent(1.0), 1e-6, 1e-6) == math.inf
+    assert epsilon_with_slack(GaussianEvent(1.0), 1e-6, 1.0) == math.inf
     assert epsilon_with_slack(Pure(0.5), 0.0, 1e-30) == math.inf
     assert epsilon_with_slack(Pure(800.0), 1e-6, 1e-30) == math.inf
     assert epsilon_with_slack(Pure(0.5), 0.0, 0.0) == 0.5
-    assert epsilon_with_slack(Gaussian(1.0), 0.0, 0.0) == math.inf
+    assert epsilon_with_slack(GaussianEvent(1.0), 0.0, 0.0) == math.inf
 
 
 # --------------------------------------------------------------------------- epsilon
@@ -135,9 +137,9 @@ def test_slack_is_infinite_when_hopeless():
 
 def test_an_entry_is_read_at_a_unit_with_count_and_maps():
     single = entry().epsilon(Ball(0.5, "minilm"), 1e-6)
-    assert single == pytest.approx(accounting.price(Gaussian(8.0), 1e-6), rel=1e-9)
+    assert single == pytest.approx(accounting.price(GaussianEvent(8.0), 1e-6), rel=1e-9)
     many = entry(count=16).epsilon(Ball(0.5, "minilm"), 1e-6)
-    assert many == pytest.approx(accounting.price(Gaussian(2.0), 1e-6), rel=1e-9)
+    assert many == pytest.approx(accounting.price(GaussianEvent(2.0), 1e-6), rel=1e-9)
     with pytest.raises(NotCovered):
         entry().epsilon(ReplaceOne(), 1e-6)
     mapped = entry(maps=(LipschitzMap("pixels", "minilm", 0.5),))
@@ -212,7 +214,7 @@ def test_repetitions_are_said():
     text = entry(count=1600).statement()
     assert 'Released: 1,600 runs of a softmax head ("head v1")' in text
     assert "runs" not in entry().statement()
-    steps = Declaration("DP-SGD training, 40 steps", HEAD.cost, interactive=True)
+    steps = Declaration("DP-SGD training, 40 steps", HEAD.cost, draws=None)
     text = entry(steps, count=40).statement()
     assert 'DP-SGD training, 40 steps ("head v1"), 40 draws of noise, dataset' in text
     assert "runs" not in text
@@ -267,7 +269,9 @@ def test_several_promises_are_read_one_by_one():
 @pytest.mark.parametrize("z", [1.0, 1.7, 3.3, 7.77, 12.345])
 def test_the_printed_epsilon_is_not_below_the_price(z):
     """A paragraph that is signed may round only to the private side."""
-    declaration = Declaration(name="m", cost=Cost((Fixed(ReplaceOne(), Gaussian(z)),)))
+    declaration = Declaration(
+        name="m", cost=Cost((Fixed(ReplaceOne(), GaussianEvent(z)),))
+    )
     promise = Promise(ReplaceOne(), 9.0, 1e-6)
     signed = entry(declaration, promises=(promise,))
     printed = signed.statement().split("epsilon ")[1].split(" ")[0]

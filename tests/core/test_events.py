@@ -14,7 +14,7 @@ from demur.core.accounting import events
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Pure,
@@ -30,7 +30,7 @@ from demur.errors import NotPriced
 
 NOT_NUMBERS = [True, False, None, "1", 1j, [1.0], b"1"]
 MAKERS = {
-    "gaussian": lambda x: Gaussian(x),
+    "gaussian": lambda x: GaussianEvent(x),
     "pure": lambda x: Pure(x),
     "approx epsilon": lambda x: ApproxDP(x, 1e-6),
     "approx delta": lambda x: ApproxDP(1.0, x),
@@ -40,10 +40,10 @@ MAKERS = {
     "truncated z": lambda x: TruncatedPoissonGaussian(100, 0.1, 10, x),
 }
 COUNTED = {
-    "repeated": lambda n: Repeated(Gaussian(1.0), n),
+    "repeated": lambda n: Repeated(GaussianEvent(1.0), n),
     "dataset": lambda n: TruncatedPoissonGaussian(n, 0.1, 10, 1.0),
     "batch": lambda n: TruncatedPoissonGaussian(100, 0.1, n, 1.0),
-    "group": lambda n: for_group(Gaussian(1.0), n),
+    "group": lambda n: for_group(GaussianEvent(1.0), n),
 }
 
 
@@ -97,9 +97,9 @@ def test_counts_start_at_one(make, value):
 
 
 def test_a_count_has_an_end():
-    Repeated(Gaussian(1.0), 2**62)
+    Repeated(GaussianEvent(1.0), 2**62)
     with pytest.raises(ValueError, match="2\\^62"):
-        Repeated(Gaussian(1.0), 2**62 + 1)
+        Repeated(GaussianEvent(1.0), 2**62 + 1)
 
 
 @pytest.mark.parametrize("who", ["everyone", "", None, 3, []])
@@ -113,13 +113,13 @@ def test_a_truncated_sample_has_no_add_or_remove_form():
         TruncatedPoissonGaussian(100, 0.1, 10, 1.0, Neighbours.ADD_OR_REMOVE_ONE)
 
 
-@pytest.mark.parametrize("value", ["x", 3, None, [Gaussian(1.0)]])
+@pytest.mark.parametrize("value", ["x", 3, None, [GaussianEvent(1.0)]])
 def test_only_events_are_repeated(value):
     with pytest.raises(TypeError):
         Repeated(value, 2)
 
 
-@pytest.mark.parametrize("value", ["ab", [3], [None], [[Gaussian(1.0)]]])
+@pytest.mark.parametrize("value", ["ab", [3], [None], [[GaussianEvent(1.0)]]])
 def test_only_events_are_composed(value):
     with pytest.raises(TypeError):
         Composed(value)
@@ -127,13 +127,13 @@ def test_only_events_are_composed(value):
 
 def test_a_list_is_copied_and_events_are_frozen_and_hashable():
     """dp_accounting's ComposedDpEvent keeps the caller's list and cannot be hashed."""
-    items = [Gaussian(1.0), Pure(0.5)]
+    items = [GaussianEvent(1.0), Pure(0.5)]
     whole = Composed(items)
     before = hash(whole)
     items.append(Pure(100.0))
-    assert whole.events == (Gaussian(1.0), Pure(0.5))
+    assert whole.events == (GaussianEvent(1.0), Pure(0.5))
     assert hash(whole) == before
-    assert whole == Composed((Gaussian(1.0), Pure(0.5)))
+    assert whole == Composed((GaussianEvent(1.0), Pure(0.5)))
     for event in (whole, Repeated(whole, 2), *whole.events):
         with pytest.raises(AttributeError):
             event.count = 3
@@ -141,22 +141,26 @@ def test_a_list_is_copied_and_events_are_frozen_and_hashable():
 
 
 def test_equal_events_are_equal_however_they_were_written():
-    assert Gaussian(1) == Gaussian(1.0) == Gaussian(np.float64(1.0))
+    assert GaussianEvent(1) == GaussianEvent(1.0) == GaussianEvent(np.float64(1.0))
     assert PoissonGaussian(0.1, 1, "replace_one") == PoissonGaussian(
         0.1, 1.0, Neighbours.REPLACE_ONE
     )
-    for event in (Gaussian(np.float32(2.0)), Pure(np.int64(1)), Pure(Fraction(1, 2))):
+    for event in (
+        GaussianEvent(np.float32(2.0)),
+        Pure(np.int64(1)),
+        Pure(Fraction(1, 2)),
+    ):
         assert all(type(value) is float for value in vars(event).values())
 
 
 def test_numpy_counts_become_whole_numbers():
-    event = Repeated(Gaussian(1.0), np.int64(5))
+    event = Repeated(GaussianEvent(1.0), np.int64(5))
     assert type(event.count) is int
     json.dumps(to_json(event))
     plan = TruncatedPoissonGaussian(np.int64(100), 0.1, np.int32(10), 1.0)
     json.dumps(to_json(plan))
-    twice = Repeated(Repeated(Gaussian(1.0), np.int64(2**40)), np.int64(2**40))
-    assert atoms(twice) == {Gaussian(1.0): 2**80}
+    twice = Repeated(Repeated(GaussianEvent(1.0), np.int64(2**40)), np.int64(2**40))
+    assert atoms(twice) == {GaussianEvent(1.0): 2**80}
 
 
 # ------------------------------------------------------------------------ multiset
@@ -165,31 +169,31 @@ def test_numpy_counts_become_whole_numbers():
 def test_atoms_multiply_through_nesting():
     event = Composed(
         (
-            Repeated(Composed((Gaussian(1.0), Repeated(Pure(0.5), 3))), 4),
-            Gaussian(1.0),
+            Repeated(Composed((GaussianEvent(1.0), Repeated(Pure(0.5), 3))), 4),
+            GaussianEvent(1.0),
             Composed(()),
         )
     )
-    assert atoms(event) == {Gaussian(1.0): 5, Pure(0.5): 12}
-    assert atoms(event, 10) == {Gaussian(1.0): 50, Pure(0.5): 120}
+    assert atoms(event) == {GaussianEvent(1.0): 5, Pure(0.5): 12}
+    assert atoms(event, 10) == {GaussianEvent(1.0): 50, Pure(0.5): 120}
 
 
 def test_counts_do_not_overflow():
-    event = Repeated(Repeated(Gaussian(1.0), 2**62), 2**62)
-    assert atoms(event) == {Gaussian(1.0): 2**124}
+    event = Repeated(Repeated(GaussianEvent(1.0), 2**62), 2**62)
+    assert atoms(event) == {GaussianEvent(1.0): 2**124}
 
 
 def test_a_merged_count_beyond_the_end_is_refused_not_cut():
     with pytest.raises(ValueError, match="2\\^62"):
-        compose([Repeated(Gaussian(1.0), 2**62)] * 2)
+        compose([Repeated(GaussianEvent(1.0), 2**62)] * 2)
 
 
 def test_compose_runs_together_equal_events():
-    assert compose([Gaussian(1.0)] * 1000) == Repeated(Gaussian(1.0), 1000)
-    assert compose([Gaussian(1.0)]) == Gaussian(1.0)
-    assert compose(e for e in [Pure(0.5), Gaussian(1.0), Pure(0.5)]) in (
-        Composed((Repeated(Pure(0.5), 2), Gaussian(1.0))),
-        Composed((Gaussian(1.0), Repeated(Pure(0.5), 2))),
+    assert compose([GaussianEvent(1.0)] * 1000) == Repeated(GaussianEvent(1.0), 1000)
+    assert compose([GaussianEvent(1.0)]) == GaussianEvent(1.0)
+    assert compose(e for e in [Pure(0.5), GaussianEvent(1.0), Pure(0.5)]) in (
+        Composed((Repeated(Pure(0.5), 2), GaussianEvent(1.0))),
+        Composed((GaussianEvent(1.0), Repeated(Pure(0.5), 2))),
     )
     assert atoms(compose([])) == {}
 
@@ -201,7 +205,7 @@ def test_atoms_of_what_is_no_event():
 
 
 ATOMS = st.one_of(
-    st.builds(Gaussian, st.floats(5e-324, 1e300, exclude_min=False)),
+    st.builds(GaussianEvent, st.floats(5e-324, 1e300, exclude_min=False)),
     st.builds(Pure, st.floats(0.0, 1e300)),
     st.builds(ApproxDP, st.floats(0.0, 1e300), st.floats(0.0, 1.0)),
     st.builds(
@@ -240,7 +244,7 @@ def test_the_multiset_survives_compose(event):
 @pytest.mark.slow
 @given(st.floats(1e-300, 1e300), st.integers(1, 10**6))
 def test_groups_round_to_the_private_side(z, k):
-    assert Fraction(for_group(Gaussian(z), k).multiplier) * k <= Fraction(z)
+    assert Fraction(for_group(GaussianEvent(z), k).multiplier) * k <= Fraction(z)
     assert Fraction(for_group(Pure(z), k).epsilon) >= k * Fraction(z) or z * k > 1e308
 
 
@@ -386,7 +390,7 @@ def test_very_deep_data_is_a_value_error():
 @pytest.mark.slow
 def test_width_is_limited():
     few = wrap({"type": "composed", "events": [GAUSSIAN] * 1000})
-    assert atoms(from_json(few)) == {Gaussian(1.0): 1000}
+    assert atoms(from_json(few)) == {GaussianEvent(1.0): 1000}
     many = wrap({"type": "composed", "events": [GAUSSIAN] * 100_001})
     with pytest.raises(ValueError, match="wide"):
         from_json(many)

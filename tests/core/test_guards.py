@@ -11,16 +11,16 @@ import pytest
 from demur.core.accounting import gaussian, renyi
 from demur.core.accounting.events import (
     ApproxDP,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
     TruncatedPoissonGaussian,
     compose,
 )
-from demur.core.accounting.profile import Profile
-from demur.core.accounting.profiles import sampled_profile
 from demur.core.accounting.sampled_gaussian import truncation
+from demur.core.accounting.sampled_profiles import sampled_profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import total_of
 from demur.core.accounting.upper_bounds import renyi_delta
 from demur.core.cost import _cheapest
@@ -54,7 +54,7 @@ def best_order_delta(divergence_of, epsilon):
 @pytest.mark.parametrize("mu", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 12.0])
 def test_the_renyi_delta_is_the_best_orders_rounded_up(mu, epsilon):
-    event = Repeated(Gaussian(2.0 / mu), 4)
+    event = Repeated(GaussianEvent(2.0 / mu), 4)
     exact = best_order_delta(lambda a: a * mp.mpf(mu) ** 2 / 2, epsilon)
     delta = renyi_delta(total_of(event), epsilon)
     # A relative 1e-9 is added: far more than the logarithms are off by.
@@ -63,9 +63,9 @@ def test_the_renyi_delta_is_the_best_orders_rounded_up(mu, epsilon):
 
 
 def test_the_renyi_delta_adds_what_blocks_spend():
-    alone = renyi_delta(total_of(Gaussian(2.0)), 3.0)
+    alone = renyi_delta(total_of(GaussianEvent(2.0)), 3.0)
     blocks = Repeated(ApproxDP(0.25, 1e-4), 4)
-    both = renyi_delta(total_of(compose([Gaussian(2.0), blocks])), 4.0)
+    both = renyi_delta(total_of(compose([GaussianEvent(2.0), blocks])), 4.0)
     assert both == pytest.approx(alone + 4e-4, rel=1e-9)
     assert both >= alone + 4e-4
     assert renyi_delta(total_of(blocks), 0.99) == 1.0
@@ -105,11 +105,11 @@ def test_a_batch_that_holds_everyone_is_never_full():
     ("cheap", "dear"),
     [
         # By the sum of 1 / multiplier^2: 0.25 against 0.2755.
-        (Gaussian(2.0), Repeated(Gaussian(3.3), 3)),
-        (Repeated(Gaussian(3.7), 3), Gaussian(2.0)),
+        (GaussianEvent(2.0), Repeated(GaussianEvent(3.3), 3)),
+        (Repeated(GaussianEvent(3.7), 3), GaussianEvent(2.0)),
         (Repeated(Pure(0.1), 3), Pure(0.4)),
         (Pure(0.2), Repeated(Pure(0.1), 3)),
-        (Pure(0.0), Gaussian(2.0)),  # nothing is cheaper than anything
+        (Pure(0.0), GaussianEvent(2.0)),  # nothing is cheaper than anything
     ],
 )
 def test_the_cheaper_of_two_true_statements_is_charged(cheap, dear):
@@ -117,8 +117,8 @@ def test_the_cheaper_of_two_true_statements_is_charged(cheap, dear):
 
 
 def test_statements_that_do_not_compare_are_charged_as_they_come():
-    assert _cheapest([Pure(0.1), Gaussian(2.0)]) == Pure(0.1)
-    assert _cheapest([Gaussian(2.0), Pure(0.1)]) == Gaussian(2.0)
+    assert _cheapest([Pure(0.1), GaussianEvent(2.0)]) == Pure(0.1)
+    assert _cheapest([GaussianEvent(2.0), Pure(0.1)]) == GaussianEvent(2.0)
 
 
 def rewritten(profile, **change):

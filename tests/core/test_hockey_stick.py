@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from demur.core.accounting.profiles import _hockey_stick
+from demur.core.accounting.sampled_profiles import _hockey_stick
 
 STEP = 2.0**-4
 

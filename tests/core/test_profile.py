@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from demur.core.accounting import profile_of
 from demur.core.accounting.events import PoissonGaussian, Repeated
 from demur.core.accounting.gaussian import gaussian_delta
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 
 
 def gaussian_profile(exponent=4, first=-37, size=200):

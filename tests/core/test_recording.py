@@ -9,7 +9,7 @@ import pytest
 from demur import Budget, Ledger, ReplaceOne, Seeded, Sensitivity
 from demur.core import recording
 from demur.core.entropy import NoiseKey, OsEntropy
-from demur.core.recording import Scores, Shift, Tape, watching
+from demur.core.recording import ScoredChoice, Shift, Tape, watching
 from demur.errors import BudgetExceeded, NotPrivate
 from demur.mechanisms import Gaussian
 
@@ -46,15 +46,15 @@ def test_a_tape_keeps_input_and_output_and_the_next_one_hands_the_output_back():
     first = Tape()
     with watching(first):
         released = mechanism().apply([1.0, 2.0], key())
-    (passage,) = first.passages
-    np.testing.assert_array_equal(passage.value[0], [1.0, 2.0])
-    np.testing.assert_array_equal(passage.released, released)
-    assert isinstance(passage.declared, Shift) and passage.declared.sigma == 2.0
+    (use,) = first.uses
+    np.testing.assert_array_equal(use.value[0], [1.0, 2.0])
+    np.testing.assert_array_equal(use.released, released)
+    assert isinstance(use.declared, Shift) and use.declared.sigma == 2.0
     second = Tape(first)
     with watching(second):
         replayed = mechanism().apply([5.0, -3.0], key(2))
     np.testing.assert_array_equal(replayed, released)
-    np.testing.assert_array_equal(second.passages[0].value[0], [5.0, -3.0])
+    np.testing.assert_array_equal(second.uses[0].value[0], [5.0, -3.0])
 
 
 def test_what_an_engine_writes_into_its_copy_does_not_reach_the_tape():
@@ -67,53 +67,55 @@ def test_what_an_engine_writes_into_its_copy_does_not_reach_the_tape():
     with watching(second):
         mechanism().apply([1.0, 2.0], key())[:] = 0.0
     for tape in (first, second):
-        np.testing.assert_array_equal(tape.passages[0].released, before)
+        np.testing.assert_array_equal(tape.uses[0].released, before)
 
 
 @pytest.mark.parametrize(
     "name, declared, value",
     [
         ("another", DECLARED, (np.zeros(2),)),
-        ("one", Scores(1.0), (np.zeros(2),)),
+        ("one", ScoredChoice(1.0), (np.zeros(2),)),
         ("one", DECLARED, (np.zeros(3),)),
         ("one", DECLARED, (np.zeros(2), np.zeros(2))),
     ],
 )
-def test_a_passage_that_does_not_fit_draws_for_itself(name, declared, value):
+def test_a_use_that_does_not_fit_draws_for_itself(name, declared, value):
     first = Tape()
-    first.passed("one", DECLARED, (np.zeros(2),), lambda: "recorded")
-    assert Tape(first).passed(name, declared, value, lambda: "own") == "own"
-    assert Tape(first).passed("one", DECLARED, (np.ones(2),), lambda: "") == "recorded"
+    first.record_use("one", DECLARED, (np.zeros(2),), lambda: "recorded")
+    assert Tape(first).record_use(name, declared, value, lambda: "own") == "own"
+    assert (
+        Tape(first).record_use("one", DECLARED, (np.ones(2),), lambda: "") == "recorded"
+    )
 
 
-def test_passages_beyond_the_recorded_ones_draw_for_themselves():
+def test_uses_beyond_the_recorded_ones_draw_for_themselves():
     second = Tape(Tape())
-    assert second.passed("one", DECLARED, (np.zeros(2),), lambda: "own") == "own"
+    assert second.record_use("one", DECLARED, (np.zeros(2),), lambda: "own") == "own"
 
 
 def test_mechanisms_inside_a_mechanism_are_part_of_it():
     tape = Tape()
     with watching(tape):
-        tape.passed(
+        tape.record_use(
             "outer",
             DECLARED,
             (np.zeros(2),),
             lambda: mechanism().apply([0.0, 0.0], key()),
         )
         assert recording.active() is tape
-    assert [passage.name for passage in tape.passages] == ["outer"]
+    assert [use.name for use in tape.uses] == ["outer"]
 
 
-def test_noise_that_is_added_later_is_a_passage_where_it_is_added():
+def test_noise_that_is_added_later_is_a_use_where_it_is_added():
     tape = Tape()
     with watching(tape):
         noise = mechanism(name="drawn alone").apply([0.0, 0.0], key())
     value = np.array([3.0, 4.0])
-    assert tape.added(value, noise.copy(), lambda: value * 0).sum() == 0.0
-    assert len(tape.passages) == 1  # a copy is nobody's noise
-    tape.added(value, noise, lambda: value + noise)
-    assert [passage.name for passage in tape.passages] == ["drawn alone"] * 2
-    np.testing.assert_array_equal(tape.passages[1].value[0], value)
+    assert tape.record_addition(value, noise.copy(), lambda: value * 0).sum() == 0.0
+    assert len(tape.uses) == 1  # a copy is nobody's noise
+    tape.record_addition(value, noise, lambda: value + noise)
+    assert [use.name for use in tape.uses] == ["drawn alone"] * 2
+    np.testing.assert_array_equal(tape.uses[1].value[0], value)
 
 
 # -- refusals --------------------------------------------------------------------------
@@ -173,25 +175,25 @@ def batches(*rows):
 
 def test_the_smaller_world_has_the_batches_of_the_larger_less_its_last_record():
     first = Tape()
-    list(first.selected(5, batches([0, 4], [4, 1, 2]), independent=True))
-    coupled = Tape(first).selected(4, batches([3], [3]), independent=True)
+    list(first.record_batches(5, batches([0, 4], [4, 1, 2]), independent=True))
+    coupled = Tape(first).record_batches(4, batches([3], [3]), independent=True)
     assert [batch.tolist() for batch in coupled] == [[0], [1, 2]]
 
 
 def test_equal_worlds_and_dependent_records_have_batches_of_their_own():
     first = Tape()
-    list(first.selected(5, batches([0, 4]), independent=True))
-    equal = Tape(first).selected(5, batches([1]), independent=True)
-    dependent = Tape(first).selected(4, batches([3]), independent=False)
+    list(first.record_batches(5, batches([0, 4]), independent=True))
+    equal = Tape(first).record_batches(5, batches([1]), independent=True)
+    dependent = Tape(first).record_batches(4, batches([3]), independent=False)
     assert [batch.tolist() for batch in equal] == [[1]]
     assert [batch.tolist() for batch in dependent] == [[3]]
 
 
 def test_the_larger_world_comes_first():
     first = Tape()
-    list(first.selected(4, batches([0]), independent=True))
+    list(first.record_batches(4, batches([0]), independent=True))
     with pytest.raises(ValueError, match="larger dataset must come first"):
-        Tape(first).selected(5, batches([0]), independent=True)
+        Tape(first).record_batches(5, batches([0]), independent=True)
 
 
 # -- threads ---------------------------------------------------------------------------
@@ -209,10 +211,10 @@ def test_a_thread_has_no_tape_until_it_is_handed_one():
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert seen == [None] and len(tape.passages) == 1
+    assert seen == [None] and len(tape.uses) == 1
 
 
 def test_secrets_stay_out_of_reprs():
     tape = Tape()
-    tape.passed("one", DECLARED, (np.array([0.123456]),), lambda: 0)
-    assert "0.123456" not in repr(tape.passages[0])
+    tape.record_use("one", DECLARED, (np.array([0.123456]),), lambda: 0)
+    assert "0.123456" not in repr(tape.uses[0])

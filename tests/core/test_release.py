@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demur import AddOrRemoveOne, Declaration, Entry, Promise, Release
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
 
 ENTRY = Entry(
@@ -14,7 +14,7 @@ ENTRY = Entry(
     sequence=1,
     label="mean",
     declaration=Declaration(
-        name="a mean", cost=Cost((Fixed(AddOrRemoveOne(), Gaussian(5.0)),))
+        name="a mean", cost=Cost((Fixed(AddOrRemoveOne(), GaussianEvent(5.0)),))
     ),
     count=1,
     noise="seeded",

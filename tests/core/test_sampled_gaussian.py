@@ -41,7 +41,7 @@ def test_sticks_are_the_integrals_they_stand_for(q, s, way):
     }
     who = Neighbours.REPLACE_ONE if way == "replaced" else Neighbours.ADD_OR_REMOVE_ONE
     event = PoissonGaussian(q, s, who)
-    deltas = sampled_gaussian.stick(event, EPSILONS, way == "vanishes")
+    deltas = sampled_gaussian.hockey_stick(event, EPSILONS, way == "vanishes")
     wanted = [by_quadrature(*pairs[way], e, x) for e in EPSILONS]
     np.testing.assert_allclose(deltas, wanted, atol=2e-8)
 
@@ -49,7 +49,8 @@ def test_sticks_are_the_integrals_they_stand_for(q, s, way):
 def test_the_two_directions_are_not_the_same():
     event = PoissonGaussian(0.1, 1.0)
     first, second = (
-        sampled_gaussian.stick(event, np.array([0.5]), way)[0] for way in (True, False)
+        sampled_gaussian.hockey_stick(event, np.array([0.5]), way)[0]
+        for way in (True, False)
     )
     assert abs(first - second) > 1e-3
 
@@ -60,11 +61,12 @@ def test_a_truncated_stick_is_between_its_parts():
     plain = PoissonGaussian(0.1, 1.0, Neighbours.ZERO_OUT)
     at = np.array([0.3, 1.0])
     np.testing.assert_allclose(
-        sampled_gaussian.stick(loose, at, True), sampled_gaussian.stick(plain, at, True)
+        sampled_gaussian.hockey_stick(loose, at, True),
+        sampled_gaussian.hockey_stick(plain, at, True),
     )
     assert (
-        sampled_gaussian.stick(tight, at, True)
-        > sampled_gaussian.stick(plain, at, True)
+        sampled_gaussian.hockey_stick(tight, at, True)
+        > sampled_gaussian.hockey_stick(plain, at, True)
     ).all()
 
 

@@ -4,7 +4,12 @@ import pytest
 
 from demur import price
 from demur.core.accounting import delta_of, renyi
-from demur.core.accounting.events import Gaussian, Neighbours, PoissonGaussian, Repeated
+from demur.core.accounting.events import (
+    GaussianEvent,
+    Neighbours,
+    PoissonGaussian,
+    Repeated,
+)
 
 # How far the sum moves, in contributions of one record.
 MOVES = {
@@ -18,12 +23,12 @@ MOVES = {
 @pytest.mark.parametrize("multiplier", [0.8, 3.0])
 def test_a_sample_of_everyone_is_a_gaussian_at_its_sensitivity(neighbours, multiplier):
     sample = PoissonGaussian(1.0, multiplier, neighbours)
-    alone = Gaussian(multiplier / MOVES[neighbours])
+    alone = GaussianEvent(multiplier / MOVES[neighbours])
     assert sample.whole_multiplier == alone.multiplier
     assert price(Repeated(sample, 7), 1e-6) == price(Repeated(alone, 7), 1e-6)
     assert delta_of(sample, 1.0) == delta_of(alone, 1.0)
     assert renyi.divergence(sample, 8) == renyi.divergence(alone, 8)
     # Sabotaged twin: one contribution more.
     assert price(sample, 1e-6) < price(
-        Gaussian(multiplier / (MOVES[neighbours] + 1)), 1e-6
+        GaussianEvent(multiplier / (MOVES[neighbours] + 1)), 1e-6
     )

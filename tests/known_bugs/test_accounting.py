@@ -23,18 +23,18 @@ from demur import (
     to_unit_cube,
 )
 from demur.core.accounting import delta_of, renyi
-from demur.core.accounting.calibrate import calibrate, gaussian_delta
+from demur.core.accounting.calibration import calibrate
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Pure,
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.accounting.gaussian import ideal_delta
+from demur.core.accounting.gaussian import gaussian_delta, ideal_delta
 from demur.core.curve import PiecewiseLinear
 from demur.ledger import Budget
 from demur.mechanisms import BPM
@@ -46,7 +46,7 @@ ADD, REPLACE = Neighbours.ADD_OR_REMOVE_ONE, Neighbours.REPLACE_ONE
 
 # Every door through which a number reaches a price or a deviation.
 DOORS = {
-    "Gaussian": Gaussian,
+    "Gaussian": GaussianEvent,
     "Pure": Pure,
     "ApproxDP epsilon": lambda x: ApproxDP(x, 0.1),
     "ApproxDP delta": lambda x: ApproxDP(1.0, x),
@@ -54,8 +54,8 @@ DOORS = {
     "PoissonGaussian z": lambda x: PoissonGaussian(0.1, x),
     "Truncated q": lambda x: TruncatedPoissonGaussian(100, x, 10, 1.0),
     "Truncated z": lambda x: TruncatedPoissonGaussian(100, 0.1, 10, x),
-    "price delta": lambda x: price(Gaussian(1.0), x),
-    "delta_of epsilon": lambda x: delta_of(Gaussian(1.0), x),
+    "price delta": lambda x: price(GaussianEvent(1.0), x),
+    "delta_of epsilon": lambda x: delta_of(GaussianEvent(1.0), x),
     "Budget epsilon": Budget,
     "Budget delta": lambda x: Budget(1.0, x),
     "Ball": lambda x: Ball(x, space="s"),
@@ -70,7 +70,7 @@ DOORS = {
     "gaussian_sigma sensitivity": lambda x: gaussian_sigma(1.0, 1e-6, x),
     "gaussian_epsilon mu": lambda x: gaussian_epsilon(x, 1e-6),
     "ideal_delta": ideal_delta,
-    "calibrate": lambda x: calibrate(Gaussian, x, 1e-6),
+    "calibrate": lambda x: calibrate(GaussianEvent, x, 1e-6),
     "mechanism sigma": lambda x: GaussianMechanism(x, {UNIT: 1.0}),
     "mechanism sigmas": lambda x: GaussianMechanism(np.array([1, x]), {UNIT: 1.0}, 2),
     "mechanism value": lambda x: GaussianMechanism(1.0, {UNIT: 1.0}).check([x]),
@@ -117,11 +117,11 @@ def test_row_02_a_replaced_record_moves_the_sum_once(z):
     ours = [
         price(whole, 1e-6),
         price(Composed((whole, PoissonGaussian(1e-9, 50.0, REPLACE))), 1e-6),
-        price(Gaussian(z / 2), 1e-6),
+        price(GaussianEvent(z / 2), 1e-6),
     ]
     # Renyi alone has a slack of its own, so it is compared order by order.
     assert renyi.divergence(whole, 8) == pytest.approx(8 * (2 / z) ** 2 / 2, rel=1e-9)
-    sound_and_twin(agrees, ours, [price(Gaussian(z), 1e-6)])
+    sound_and_twin(agrees, ours, [price(GaussianEvent(z), 1e-6)])
 
 
 def optimal_composition(k, epsilon, delta):
@@ -203,18 +203,18 @@ def test_row_12_a_search_that_returns_more_than_was_asked():
     def never_above(search):
         for epsilon, delta, count in grid:
             multiplier = search(epsilon, delta, int(count))
-            event = Repeated(Gaussian(multiplier), int(count))
+            event = Repeated(GaussianEvent(multiplier), int(count))
             assert price(event, delta) <= epsilon
 
     def ours(epsilon, delta, count):
-        return calibrate(lambda z: Repeated(Gaussian(z), count), epsilon, delta)
+        return calibrate(lambda z: Repeated(GaussianEvent(z), count), epsilon, delta)
 
     def midpoint(epsilon, delta, count):
         """Bisection that stops at a tolerance and returns the middle."""
         low, high = 0.01, 1e6
         while high > low * 1.05:
             middle = math.sqrt(low * high)
-            spent = price(Repeated(Gaussian(middle), count), delta)
+            spent = price(Repeated(GaussianEvent(middle), count), delta)
             low, high = (middle, high) if spent > epsilon else (low, middle)
         return math.sqrt(low * high)
 
@@ -254,7 +254,7 @@ def test_row_12_a_mechanism_is_calibrated_without_all_its_costs():
 
 def test_row_13_a_negative_epsilon():
     events = [
-        Gaussian(1e6),
+        GaussianEvent(1e6),
         Pure(1e-9),
         Repeated(PoissonGaussian(1e-4, 20.0), 10),
         PoissonGaussian(1e-6, 5.0),
@@ -270,7 +270,7 @@ def test_row_13_a_negative_epsilon():
 
     def unclamped(event, delta):
         """The Renyi conversion as it stands: below 0 once delta is large."""
-        if not isinstance(event, Gaussian):
+        if not isinstance(event, GaussianEvent):
             return 0.0
         return min(
             a / (2 * event.multiplier**2)
@@ -332,6 +332,6 @@ def test_row_16_epsilon_jumps_near_delta_1e_18():
         good = np.flatnonzero(exact + 1e-17 * (1 + np.sin(1e4 * grid)) <= delta)
         return float(grid[good[0]]) if len(good) else math.inf
 
-    sound_and_twin(is_steady, lambda d: price(Gaussian(20.0), d), by_convolution)
+    sound_and_twin(is_steady, lambda d: price(GaussianEvent(20.0), d), by_convolution)
     plan = Repeated(PoissonGaussian(0.01, 2.0, ADD), 100)
     is_steady(lambda delta: price(plan, delta))

@@ -28,7 +28,7 @@ from demur.convex import (
     private_radius,
     release_head,
 )
-from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
 from demur.core.curve import PiecewiseLinear
 from demur.errors import BudgetExceeded, DemurError
 from demur.ledger import Budget, Filter, Ledger
@@ -70,7 +70,7 @@ def head(*, lam=0.1, radius=0.5, epsilon=1.0, delta=1e-6, n=100):
 # 0 is a number that was given. Where it is meaningless it is refused, by name.
 ZERO_IS_REFUSED = {
     "Budget epsilon": lambda: Budget(0),
-    "Gaussian multiplier": lambda: Gaussian(0),
+    "Gaussian multiplier": lambda: GaussianEvent(0),
     "PoissonGaussian multiplier": lambda: PoissonGaussian(0.1, 0),
     "Repeated count": lambda: Repeated(Pure(1.0), 0),
     "records per person": lambda: AddOrRemoveOne(records_per_person=0),
@@ -167,13 +167,13 @@ def test_row_23_a_delta_of_zero_is_a_delta():
         assert read(0.0) == math.inf
 
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT)
-    ledger.charge(says(Gaussian(9.0)), label="x")
+    ledger.charge(says(GaussianEvent(9.0)), label="x")
 
     def with_a_default(delta):
         return ledger.epsilon(delta=delta or 1e-6)
 
     sound_and_twin(is_infinite, lambda d: ledger.epsilon(delta=d), with_a_default)
-    is_infinite(lambda delta: price(Gaussian(9.0), delta))
+    is_infinite(lambda delta: price(GaussianEvent(9.0), delta))
     is_infinite(lambda delta: ledger.entries()[0].epsilon(UNIT, delta))
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from demur import AddOrRemoveOne, Declaration, ReplaceOne, Seeded
-from demur.core.accounting.events import Gaussian, Pure, Repeated
+from demur.core.accounting.events import GaussianEvent, Pure, Repeated
 from demur.core.cost import Cost, Fixed
 from demur.errors import BudgetExceeded, DemurError, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
@@ -31,7 +31,7 @@ class Ours:
         """Everything that a later reader could see."""
         whole = self.ledger.verify(self.ledger.tip())
         assert whole.ok
-        return str(self.ledger.tip()), self.ledger.status(), self.ledger.report()
+        return str(self.ledger.tip()), self.ledger.status(), self.ledger.summary()
 
 
 def test_row_03_a_failed_charge_stays_half_applied():
@@ -90,8 +90,8 @@ def test_row_11_reading_takes_something_away():
         def __init__(self):
             self.ledger = Ledger(Budget(3.0, 1e-6), unit=UNIT)
             for _ in range(3):
-                self.ledger.charge(says(Gaussian(6.0)), label="a count")
-            self.ledger.reserve(says(Gaussian(50.0)), count=7, label="a plan")
+                self.ledger.charge(says(GaussianEvent(6.0)), label="a count")
+            self.ledger.reserve(says(GaussianEvent(50.0)), count=7, label="a plan")
 
         def read(self):
             ledger = self.ledger
@@ -100,7 +100,7 @@ def test_row_11_reading_takes_something_away():
                 ledger.epsilon(unit=unit, delta=d) for unit in units for d in (0.1,)
             ]
             entry = ledger.entries()[0]
-            texts = (ledger.report(), repr(ledger), entry.statement(records=100))
+            texts = (ledger.summary(), repr(ledger), entry.statement(records=100))
             whole = ledger.verify(ledger.tip())
             return (
                 epsilons,
@@ -148,7 +148,7 @@ def test_row_24_a_subnormal_spend_is_lost_once_the_budget_is_full():
 @pytest.mark.parametrize("rule", ["pure", "gaussian", "rdp"])
 def test_row_24_every_filter_counts_grains(rule):
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
-    event = Repeated(Gaussian(1e9), 1) if rule != "pure" else Pure(2.0**-70)
+    event = Repeated(GaussianEvent(1e9), 1) if rule != "pure" else Pure(2.0**-70)
     accounts = []
     for _ in range(3):
         ledger.charge(says(event), label="a grain")

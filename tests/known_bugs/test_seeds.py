@@ -24,7 +24,7 @@ from demur.convex import (
     compute_radius_policy,
 )
 from demur.convex.sensitivity.curves import erm_sensitivity
-from demur.core.accounting.calibrate import gaussian_delta
+from demur.core.accounting.gaussian import gaussian_delta
 from demur.errors import NotCovered, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian

@@ -23,7 +23,7 @@ from demur.convex import (
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
 )
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
 from demur.errors import BudgetExceeded, NotCovered
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM, Gaussian, GaussianReports

@@ -44,7 +44,7 @@ def child(url, number, tries, mode, start):
                     digest="the same",
                 )
                 key = ledger._key(entry, "the same")
-                key.pays_for(GRAIN.fingerprint, "the same")
+                key = key.authorise(GRAIN.fingerprint, "the same")
                 entries.append((entry.id, key.stream("x").read(8).hex()))
             else:
                 draws.append(reserved.draw().index)

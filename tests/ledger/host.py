@@ -58,8 +58,8 @@ class Host:
     def noise(self, digest=None):
         """The first bytes of the entry's noise (for tests: it is compared)."""
         self.key = self.ledger._key(self.entry, digest)
-        self.key.pays_for(GRAIN.fingerprint, digest or "an input")
-        return self.key.stream("test").read(8).hex()
+        drawing = self.key.authorise(GRAIN.fingerprint, digest or "an input")
+        return drawing.stream("test").read(8).hex()
 
     def stop(self):
         os.kill(os.getpid(), signal.SIGSTOP)

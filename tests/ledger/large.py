@@ -15,7 +15,7 @@ START = time.perf_counter()
 import sqlalchemy as sa  # noqa: E402
 
 from demur import AddOrRemoveOne, Budget, Declaration, Filter, Ledger  # noqa: E402
-from demur.core.accounting.events import Gaussian, PoissonGaussian, Repeated  # noqa: E402
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Repeated  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.durable.chain import canonical, link  # noqa: E402
 from demur.ledger import amounts, filters, tables  # noqa: E402
@@ -30,7 +30,7 @@ TERMS: dict[str, Any] = {
 
 def gaussians(count):
     """Different releases; a hundred of each of a thousand cost about epsilon 3."""
-    return [Gaussian(500.0 + i) for i in range(count)]
+    return [GaussianEvent(500.0 + i) for i in range(count)]
 
 
 def plans(count):

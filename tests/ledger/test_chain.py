@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur import Budget, Filter, Ledger, Tip
-from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
 from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.errors import LedgerDamaged, LedgerMismatch
@@ -25,8 +25,10 @@ DEAR = Repeated(PoissonGaussian(0.01, 1.0), 100)
 
 def fill(ledger):
     """Eight rows of every kind."""
-    ledger.charge(says(Gaussian(20.0)), label="first")
-    entry = ledger.charge(says(Gaussian(30.0)), label="second", idempotency_key="k")
+    ledger.charge(says(GaussianEvent(20.0)), label="first")
+    entry = ledger.charge(
+        says(GaussianEvent(30.0)), label="second", idempotency_key="k"
+    )
     ledger._commit(entry, "artefact")
     reserved = ledger.reserve(says(Pure(0.01)), count=3, label="third")
     reserved.draw()
@@ -277,13 +279,13 @@ def test_an_edited_declaration_is_not_read_as_if_it_were_declared(
 ):
     """Neither by a listing nor by a repeat, whose key would be bound to it."""
     named = {"label": "named", "idempotency_key": "k7", "digest": "d"}
-    entry = ledger.charge(says(Gaussian(20.0)), **named)
+    entry = ledger.charge(says(GaussianEvent(20.0)), **named)
     edit_declaration(ledger_url)
     again = opened(ledger_url)
     for look in (
         again.entries,
         lambda: again.find("k7"),
-        lambda: again.charge(says(Gaussian(20.0)), **named),
+        lambda: again.charge(says(GaussianEvent(20.0)), **named),
         lambda: again._key(entry, "d"),
         again.epsilon,
     ):
@@ -406,7 +408,7 @@ def test_a_signed_ledger_can_be_read_and_verified_by_others(signed, ledger_url, 
     reader = opened(ledger_url)
     assert reader.verify().ok and reader.epsilon() > 0
     with pytest.raises(LedgerMismatch, match="signing_key"):
-        reader.charge(says(Gaussian(20.0)), label="x")
+        reader.charge(says(GaussianEvent(20.0)), label="x")
 
 
 # -- copies and concurrent writers -------------------------------------------------
@@ -415,12 +417,12 @@ def test_a_signed_ledger_can_be_read_and_verified_by_others(signed, ledger_url, 
 def test_a_restored_backup_is_refused(tmp_path):
     path, backup = tmp_path / "ledger.db", tmp_path / "backup.db"
     ledger = Ledger.open(path, dataset="d", budgets={UNIT: BUDGET})
-    ledger.charge(says(Gaussian(20.0)), label="before")
+    ledger.charge(says(GaussianEvent(20.0)), label="before")
     with sqlite3.connect(path) as source, sqlite3.connect(backup) as target:
         source.backup(target)
     source.close()
     target.close()
-    ledger.charge(says(Gaussian(20.0)), label="after")
+    ledger.charge(says(GaussianEvent(20.0)), label="after")
     tip = ledger.tip()
     ledger.close()
     for more in ("-wal", "-shm"):
@@ -453,7 +455,9 @@ def test_verify_beside_a_writer(ledger, ledger_url, opened, monkeypatch):
         if waiting and threading.current_thread() is threading.main_thread():
             waiting.clear()
             thread = threading.Thread(
-                target=lambda: writer.charge(says(Gaussian(40.0)), label="meanwhile")
+                target=lambda: writer.charge(
+                    says(GaussianEvent(40.0)), label="meanwhile"
+                )
             )
             thread.start()
             thread.join()

@@ -24,7 +24,7 @@ from demur import (
 )
 from demur.core.accounting.events import (
     ApproxDP,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -45,8 +45,8 @@ from demur.errors import (
 from tests.keys import compared
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, is_file, says
 
-COUNT = says(Gaussian(20.0))
-BIG = says(Gaussian(0.5))
+COUNT = says(GaussianEvent(20.0))
+BIG = says(GaussianEvent(0.5))
 
 
 DIGEST = "5d41402abc4b2a76b9719d911017c592aaaaaaaabbbbbbbbccccccccdddddddd"
@@ -90,7 +90,7 @@ def test_charges_add_up(ledger):
     for _ in range(4):
         ledger.charge(COUNT, label="visitors")
     alone = Ledger(BUDGET, unit=UNIT)
-    alone.charge(says(Gaussian(10.0)), label="one of half the noise")
+    alone.charge(says(GaussianEvent(10.0)), label="one of half the noise")
     assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
     assert [e.sequence for e in ledger.entries()] == [1, 2, 3, 4]
     assert ledger.verify(ledger.tip()).ok
@@ -123,9 +123,9 @@ def test_unpriced_and_uncovered_charges_leave_no_trace(ledger):
     with pytest.raises(NotPriced, match="Nothing was spent"):
         ledger.charge(says(PoissonGaussian(0.01, 1.0)), label="no price")
     with pytest.raises(NotCovered, match="Nothing was spent"):
-        ledger.charge(says(Gaussian(20.0), ReplaceOne()), label="another unit")
+        ledger.charge(says(GaussianEvent(20.0), ReplaceOne()), label="another unit")
     with pytest.raises(NotCovered, match="Nothing was spent"):
-        ledger.charge(says(Gaussian(20.0), Erasure()), label="a deletion")
+        ledger.charge(says(GaussianEvent(20.0), Erasure()), label="a deletion")
     for label in ("", "x" * 300, "a\nb", "a\x00b"):
         with pytest.raises(ValueError):
             ledger.charge(COUNT, label=label)
@@ -195,8 +195,8 @@ def test_the_same_key_is_charged_once(ledger, ledger_url, opened):
 @pytest.mark.parametrize(
     "other",
     [
-        {"mechanism": says(Gaussian(21.0))},
-        {"mechanism": says(Gaussian(20.0), name="another")},
+        {"mechanism": says(GaussianEvent(21.0))},
+        {"mechanism": says(GaussianEvent(20.0), name="another")},
         {"digest": "another"},
         {"digest": None},
     ],
@@ -219,10 +219,13 @@ def test_the_same_key_for_something_else_is_refused(ledger, other):
 
 
 def test_a_replayed_charge_is_the_same_even_when_the_budget_is_used_up(ledger):
-    room = ledger.charge(says(Gaussian(2.5)), label="most", idempotency_key="k")
+    room = ledger.charge(says(GaussianEvent(2.5)), label="most", idempotency_key="k")
     with pytest.raises(BudgetExceeded):
-        ledger.charge(says(Gaussian(2.5)), label="more")
-    assert ledger.charge(says(Gaussian(2.5)), label="most", idempotency_key="k") == room
+        ledger.charge(says(GaussianEvent(2.5)), label="more")
+    assert (
+        ledger.charge(says(GaussianEvent(2.5)), label="most", idempotency_key="k")
+        == room
+    )
 
 
 # -- reservations and commits ------------------------------------------------------
@@ -442,7 +445,7 @@ def test_several_budgets_are_charged_together_or_not_at_all(new_ledger, ledger_u
         "both",
         Cost(
             (
-                Fixed(UNIT, Gaussian(10.0)),
+                Fixed(UNIT, GaussianEvent(10.0)),
                 GaussianOverBalls("cube", PiecewiseLinear.linear(4.0, cap=1.0), 10.0),
             )
         ),
@@ -453,7 +456,8 @@ def test_several_budgets_are_charged_together_or_not_at_all(new_ledger, ledger_u
     with pytest.raises(NotCovered):
         ledger.charge(COUNT, label="says nothing about the ball")
     greedy = Declaration(
-        "greedy", Cost((Fixed(UNIT, Gaussian(50.0)), Fixed(ball, Gaussian(2.0))))
+        "greedy",
+        Cost((Fixed(UNIT, GaussianEvent(50.0)), Fixed(ball, GaussianEvent(2.0)))),
     )
     with pytest.raises(BudgetExceeded, match="Ball"):
         ledger.charge(greedy, label="fits one budget and not the other")
@@ -489,7 +493,7 @@ def test_deletions_and_privacy_are_never_added(new_ledger, ledger_url):
     ledger.url = ledger_url
     ledger.charge(COUNT, label="visitors")
     only = ledger.status()
-    ledger.charge(says(Gaussian(9.0), Erasure(), "deletion"), label="forget 17")
+    ledger.charge(says(GaussianEvent(9.0), Erasure(), "deletion"), label="forget 17")
     after = ledger.status()
     assert after[0] == only[0] and after[1].spent_epsilon > 0.0
     assert only[1].spent_epsilon == 0.0
@@ -497,7 +501,9 @@ def test_deletions_and_privacy_are_never_added(new_ledger, ledger_url):
     assert (privacy.entries, privacy.left_out) == (1, 1)
     assert (erasure.entries, erasure.left_out) == (1, 1)
     with pytest.raises(BudgetExceeded, match="Erasure"):
-        ledger.charge(says(Gaussian(1.0), Erasure(), "deletion"), label="forget all")
+        ledger.charge(
+            says(GaussianEvent(1.0), Erasure(), "deletion"), label="forget all"
+        )
     assert ledger.reading(UNIT) == privacy
 
 
@@ -505,7 +511,7 @@ def test_a_deletion_that_cannot_be_priced_is_refused(new_ledger):
     ledger = new_ledger(budgets={UNIT: BUDGET, Erasure(2): BUDGET}, filter="pure")
     mixed = Declaration(
         "mixed",
-        Cost((Fixed(UNIT, Gaussian(20.0)), Fixed(Erasure(), ApproxDP(0.1, 1e-9)))),
+        Cost((Fixed(UNIT, GaussianEvent(20.0)), Fixed(Erasure(), ApproxDP(0.1, 1e-9)))),
     )
     with pytest.raises((NotCovered, NotPriced)):
         ledger.charge(mixed, label="x")
@@ -515,9 +521,9 @@ def test_a_deletion_that_cannot_be_priced_is_refused(new_ledger):
 def test_persons_with_several_records(new_ledger):
     person = AddOrRemoveOne(records_per_person=4)
     ledger = new_ledger(budgets={person: BUDGET})
-    ledger.charge(says(Gaussian(40.0)), label="x")
+    ledger.charge(says(GaussianEvent(40.0)), label="x")
     alone = Ledger(BUDGET, unit=UNIT)
-    alone.charge(says(Gaussian(10.0)), label="x")
+    alone.charge(says(GaussianEvent(10.0)), label="x")
     assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-12)
 
 
@@ -529,7 +535,7 @@ def test_a_full_batch_plan_is_a_gaussian():
         ledger.charge(says(PoissonGaussian(1.0, 50.0)), label="every record")
         ledger.charge(says(PoissonGaussian(0.0, 50.0)), label="no record")
         alone = Ledger(BUDGET, unit=UNIT)
-        alone.charge(says(Gaussian(50.0)), label="x")
+        alone.charge(says(GaussianEvent(50.0)), label="x")
         assert ledger.epsilon() == pytest.approx(alone.epsilon(), rel=1e-6)
 
 

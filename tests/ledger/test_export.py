@@ -15,7 +15,7 @@ from demur import (
     Seeded,
     ZeroOut,
 )
-from demur.core.accounting.events import Gaussian, Pure
+from demur.core.accounting.events import GaussianEvent, Pure
 from demur.core.cost import Cost, Fixed
 from demur.ledger import export_ledger, registry_records
 from tests.ledger.kit import UNIT, says
@@ -30,8 +30,8 @@ def ledger_of(*units):
 @pytest.fixture
 def ledger():
     ledger = ledger_of(UNIT)
-    ledger.charge(says(Gaussian(12.0), unprotected=("labels",)), label="one")
-    ledger.charge(says(Gaussian(9.0), name="another"), label="two")
+    ledger.charge(says(GaussianEvent(12.0), unprotected=("labels",)), label="one")
+    ledger.charge(says(GaussianEvent(9.0), name="another"), label="two")
     return ledger
 
 
@@ -55,9 +55,9 @@ def test_an_export_holds_the_ledgers_own_numbers(ledger):
 
 def test_an_export_with_one_seeded_entry_is_not_private():
     ledger = ledger_of(UNIT)
-    ledger.charge(says(Gaussian(12.0)), label="one")
+    ledger.charge(says(GaussianEvent(12.0)), label="one")
     assert export_ledger(ledger)["private"] is True
-    ledger.charge(says(Gaussian(12.0)), label="two", source=Seeded(1))
+    ledger.charge(says(GaussianEvent(12.0)), label="two", source=Seeded(1))
     assert export_ledger(ledger)["private"] is False
     (record,) = registry_records(ledger, **WORDS)
     assert record["implementation"] == {"library": "demur", "private": False}
@@ -126,7 +126,7 @@ def test_a_person_with_several_records_is_the_unit_of_the_register():
 
 def test_a_promise_to_forget_is_no_privacy_loss():
     ledger = ledger_of(UNIT, Erasure())
-    deletion = Declaration("a deletion", Cost((Fixed(Erasure(), Gaussian(9.0)),)))
+    deletion = Declaration("a deletion", Cost((Fixed(Erasure(), GaussianEvent(9.0)),)))
     ledger.charge(deletion, label="forget")
     assert len(export_ledger(ledger)["budgets"]) == 2
     (record,) = registry_records(ledger, **WORDS)

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from demur import Budget, Filter, Ledger
-from demur.core.accounting import calibrate, gdp, renyi
+from demur.core.accounting import gdp, renyi
 from demur.core.accounting.events import (
     ApproxDP,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
 )
+from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu, ideal_delta
 from demur.errors import BudgetExceeded, NotPriced
 from demur.ledger import GaussianMeter, RenyiMeter, filters
 from tests.ledger.kit import UNIT, says
@@ -55,7 +56,9 @@ def test_a_million_subnormal_spends_do_not_add_up_to_nothing(rule):
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
     ledger.reserve(says(Pure(tiny)), count=10**6, label="dust")
     event = Repeated(Pure(tiny), 10**6)
-    (way,) = filters.spends(ledger.terms.filter, Budget(1.0, 1e-6), event, Fraction(0))
+    (way,) = filters.payment_options(
+        ledger.terms.filter, Budget(1.0, 1e-6), event, Fraction(0)
+    )
     assert all(way[k] or k == filters.BLOCK_DELTA for k in way)
 
 
@@ -84,12 +87,12 @@ def test_dust_is_not_lost_beside_a_large_spend():
 
 def test_gaussian_dust_counts():
     meter = GaussianMeter()
-    amount = meter.amount(Gaussian(1e308))
+    amount = meter.amount(GaussianEvent(1e308))
     assert amount is not None and amount > 0 and float(amount) == 0.0
-    assert filters.spends(
+    assert filters.payment_options(
         Filter.gaussian(),
         Budget(1.0, 1e-6),
-        Repeated(Gaussian(1e308), 10**6),
+        Repeated(GaussianEvent(1e308), 10**6),
         Fraction(0),
     ) == [{"mu squared": amount * 10**6}]
 
@@ -128,7 +131,7 @@ def test_gaussian_spends_against_sixty_digits(epsilon, delta, multipliers):
     for z in multipliers:
         after = total + 1 / Fraction(z) ** 2
         try:
-            ledger.charge(says(Gaussian(z)), label="x")
+            ledger.charge(says(GaussianEvent(z)), label="x")
         except BudgetExceeded:
             # The samplers' share, and the certified rounding of the profile.
             assert exact_delta(root(after), epsilon) > delta * (1 - 2.0**-19)
@@ -149,13 +152,13 @@ def test_pure_and_gaussian_mixed_in_a_gaussian_meter(epsilon, delta, pures, zs):
     """Randomised responses and Gaussians: the exact delta of what was admitted."""
     ledger = Ledger(Budget(epsilon, delta), unit=UNIT, filter="gaussian")
     losses, mu_squared = [(mp.mpf(1), mp.mpf(0))], Fraction(0)
-    spends: list[Pure | Gaussian] = [*map(Pure, pures), *map(Gaussian, zs)]
+    spends: list[Pure | GaussianEvent] = [*map(Pure, pures), *map(GaussianEvent, zs)]
     for event in spends:
         try:
             ledger.charge(says(event), label="x")
         except BudgetExceeded:
             continue
-        if isinstance(event, Gaussian):
+        if isinstance(event, GaussianEvent):
             mu_squared += 1 / Fraction(event.multiplier) ** 2
             continue
         p = 1 / (1 + mp.exp(-mp.mpf(event.epsilon)))
@@ -202,10 +205,12 @@ def test_a_sampler_distance_is_added_exactly():
     ledger = Ledger(budget, unit=UNIT)
     fits = math.floor(room / Fraction(eta))
     ledger.reserve(
-        says(Gaussian(1e6), sampler_distance=eta), count=fits, label="as many as fit"
+        says(GaussianEvent(1e6), sampler_distance=eta),
+        count=fits,
+        label="as many as fit",
     )
     with pytest.raises(BudgetExceeded, match="rounding in the noise sampler"):
-        ledger.charge(says(Gaussian(1e6), sampler_distance=eta), label="one more")
+        ledger.charge(says(GaussianEvent(1e6), sampler_distance=eta), label="one more")
     with pytest.raises(BudgetExceeded, match="too little of delta 0 for rounding"):
         Ledger(Budget(1.0), unit=UNIT, filter="pure").charge(
             says(Pure(0.1), sampler_distance=1e-30), label="no delta to pay it from"
@@ -214,7 +219,7 @@ def test_a_sampler_distance_is_added_exactly():
 
 @pytest.mark.parametrize("eta", [1e-90, 1e-40, 1e-20])
 def test_a_budget_too_large_for_samplers_says_which_epsilon_would_do(eta):
-    mechanism = says(Gaussian(1e6), sampler_distance=eta)
+    mechanism = says(GaussianEvent(1e6), sampler_distance=eta)
     with pytest.raises(BudgetExceeded, match="too large to enforce") as caught:
         Ledger(Budget(400.0, 1e-6), unit=UNIT).charge(mechanism, label="x")
     message = str(caught.value)
@@ -231,16 +236,16 @@ def test_a_budget_too_large_for_samplers_says_which_epsilon_would_do(eta):
 )
 def test_extreme_budgets_can_be_spent(budget):
     ledger = Ledger(budget, unit=UNIT)
-    z = 1.0 / calibrate.gaussian_mu(budget.epsilon, calibrate.ideal_delta(budget.delta))
-    ledger.charge(says(Gaussian(z * 1.0001)), label="all of it")
+    z = 1.0 / gaussian_mu(budget.epsilon, ideal_delta(budget.delta))
+    ledger.charge(says(GaussianEvent(z * 1.0001)), label="all of it")
     with pytest.raises(BudgetExceeded):
-        ledger.charge(says(Gaussian(z * 1.0001)), label="again")
+        ledger.charge(says(GaussianEvent(z * 1.0001)), label="again")
 
 
 @pytest.mark.parametrize("rule", [Filter.pure(), Filter.gaussian(blocks=0.5)])
 def test_absurd_spends_are_declined_in_words(rule):
     ledger = Ledger(Budget(1.0, 1e-6), unit=UNIT, filter=rule)
-    for event in (Pure(1e308), ApproxDP(1e308, 1.0), Gaussian(1e-300)):
+    for event in (Pure(1e308), ApproxDP(1e308, 1.0), GaussianEvent(1e-300)):
         with pytest.raises((BudgetExceeded, NotPriced)):
             ledger.reserve(says(event), count=2**40, label="absurd")
     assert ledger.status()[0].spent_epsilon == 0.0
@@ -262,7 +267,7 @@ def admitted(z, epsilon, delta):
     """How many releases of multiplier z a Gaussian filter admits."""
     budget = Budget(epsilon, delta)
     share = filters.shares(Filter.gaussian(), budget)
-    amount = GaussianMeter().amount(Gaussian(z))
+    amount = GaussianMeter().amount(GaussianEvent(z))
     assert amount is not None
     return math.floor(share.capacities["mu squared"] / amount)
 
@@ -280,9 +285,9 @@ def test_capacity_vectors(row):
     assert admitted(z, epsilon, delta) == capacity
     if capacity:
         ledger = Ledger(Budget(epsilon, delta), unit=UNIT)
-        ledger.reserve(says(Gaussian(float(z))), count=capacity, label="all")
+        ledger.reserve(says(GaussianEvent(float(z))), count=capacity, label="all")
         with pytest.raises(BudgetExceeded):
-            ledger.charge(says(Gaussian(float(z))), label="one more")
+            ledger.charge(says(GaussianEvent(float(z))), label="one more")
     # The oracle itself, with 60 digits and the whole delta.
     assert exact_delta(root(Fraction(max(capacity, 1), z**2)), epsilon) <= delta or (
         capacity == 0
@@ -294,17 +299,17 @@ def test_capacity_vectors(row):
 def test_a_renyi_filter_stops_within_its_budget(order):
     budget = Budget(3.0, 1e-5)
     meter = RenyiMeter(order)
-    capacity = meter.capacity(Budget(3.0, calibrate.ideal_delta(1e-5)))
+    capacity = meter.capacity(Budget(3.0, ideal_delta(1e-5)))
     for z in (1.0, 7.0, 100.0):
-        amount = meter.amount(Gaussian(z))
+        amount = meter.amount(GaussianEvent(z))
         assert amount is not None
         count = math.floor(capacity / amount)
         if not count:
             continue
         ledger = Ledger(budget, unit=UNIT, filter=Filter.rdp(order))
-        ledger.reserve(says(Gaussian(z)), count=count, label="all")
+        ledger.reserve(says(GaussianEvent(z)), count=count, label="all")
         with pytest.raises(BudgetExceeded):
-            ledger.charge(says(Gaussian(z)), label="one more")
+            ledger.charge(says(GaussianEvent(z)), label="one more")
         assert exact_delta(root(Fraction(count) / Fraction(z) ** 2), 3.0) <= 1e-5
         assert ledger.status()[0].spent_epsilon <= 3.0 * (1 + 1e-9)
 
@@ -364,7 +369,7 @@ def expected(mu, epsilon, ways):
 
 
 def mu_star(epsilon, delta):
-    return calibrate.gaussian_mu(epsilon, delta)
+    return gaussian_mu(epsilon, delta)
 
 
 def largest_response(meter, room):
@@ -393,7 +398,7 @@ def best_of_two(epsilon, delta_each, first, order):
     full = mu_star(epsilon, delta_each)
     rest = math.sqrt(max(full**2 - first**2, 0.0))
     meter = RenyiMeter(order)
-    used = meter.amount(Gaussian(1.0 / first))
+    used = meter.amount(GaussianEvent(1.0 / first))
     assert used is not None
     room = meter.capacity(Budget(epsilon, delta_each)) - used
     response = largest_response(meter, room) if room > 0 else 0.0
@@ -414,19 +419,19 @@ def test_the_best_of_two_meters_without_a_split_overdraws_and_ours_does_not():
     # And this is the rule of the ledger: both continuations are declined.
     rule = Filter((GaussianMeter(), RenyiMeter(order)), blocks=0.0)
     ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
-    ledger.charge(says(Gaussian(1.0 / first)), label="first")
-    for event in (Gaussian(1.0 / rest * (1 + 1e-9)), Pure(response * (1 - 1e-9))):
+    ledger.charge(says(GaussianEvent(1.0 / first)), label="first")
+    for event in (GaussianEvent(1.0 / rest * (1 + 1e-9)), Pure(response * (1 - 1e-9))):
         with pytest.raises(BudgetExceeded):
             ledger.charge(says(event), label="second")
     # Each meter alone admits the continuation that suits it.
     for meter, event in (
-        (GaussianMeter(), Gaussian(1.0 / rest * 1.001)),
+        (GaussianMeter(), GaussianEvent(1.0 / rest * 1.001)),
         (RenyiMeter(order), Pure(response * 0.999)),
     ):
         alone = Ledger(
             Budget(EPSILON, DELTA), unit=UNIT, filter=Filter((meter,), blocks=0.0)
         )
-        alone.charge(says(Gaussian(1.0 / first)), label="first")
+        alone.charge(says(GaussianEvent(1.0 / first)), label="first")
         alone.charge(says(event), label="second")
 
 
@@ -438,7 +443,7 @@ def test_moving_unspent_epsilon_to_the_blocks_overdraws_and_ours_does_not():
     for share in (0.2, 0.35, 0.5, 0.65, 0.8):
         first = share * full
         rest = math.sqrt(full**2 - first**2)
-        block = EPSILON - calibrate.gaussian_epsilon(first, DELTA)
+        block = EPSILON - gaussian_epsilon(first, DELTA)
         ways = [lambda x, r=rest: gaussian_gain(r, x)]
         assert expected(first, EPSILON, ways) == pytest.approx(DELTA, rel=1e-6)
         ways.append(lambda x, b=block: response_gain(b, x))
@@ -448,11 +453,13 @@ def test_moving_unspent_epsilon_to_the_blocks_overdraws_and_ours_does_not():
             rule = Filter.gaussian(blocks=blocks)
             ledger = Ledger(Budget(EPSILON, DELTA), unit=UNIT, filter=rule)
             try:
-                ledger.charge(says(Gaussian(1.0 / first)), label="first")
+                ledger.charge(says(GaussianEvent(1.0 / first)), label="first")
             except BudgetExceeded:
                 continue
             with pytest.raises(BudgetExceeded):
-                ledger.charge(says(Gaussian(1.0 / rest * (1 + 1e-9))), label="rest")
+                ledger.charge(
+                    says(GaussianEvent(1.0 / rest * (1 + 1e-9))), label="rest"
+                )
     assert worst > DELTA * 1.05
 
 

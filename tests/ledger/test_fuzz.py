@@ -26,13 +26,13 @@ from demur.core.accounting import events
 from demur.core.accounting.events import (
     ApproxDP,
     Composed,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
     TruncatedPoissonGaussian,
 )
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.bounds import BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
@@ -42,7 +42,7 @@ from tests.ledger.kit import UNIT
 
 EVENT = Composed(
     (
-        Repeated(Gaussian(2.0), 3),
+        Repeated(GaussianEvent(2.0), 3),
         Pure(0.5),
         ApproxDP(0.1, 1e-9),
         PoissonGaussian(0.01, 1.0),
@@ -53,7 +53,7 @@ CURVE = PiecewiseLinear(((0.0, 0.0), (1.0, 2.0)), saturates=True)
 COST = Cost(
     (
         Fixed(UNIT, Composed(EVENT.events[:-1])),
-        Fixed(Erasure(), Gaussian(1.0)),
+        Fixed(Erasure(), GaussianEvent(1.0)),
         GaussianOverBalls("cube", CURVE, 3.0),
         PureOverBalls("cube", CURVE, 3.0),
     )

@@ -7,8 +7,8 @@ import pytest
 
 from demur import Ledger
 from demur.core import accounting
-from demur.core.accounting import calibrate
-from demur.core.accounting.events import Composed, Gaussian
+from demur.core.accounting.events import Composed, GaussianEvent
+from demur.core.accounting.gaussian import gaussian_epsilon
 from tests.ledger import large
 from tests.ledger.kit import is_file, run_script
 
@@ -25,8 +25,8 @@ def test_a_large_ledger_reads_right(ledger_url, capsys):
         print(f"\n{entries:,} entries, a fresh process: {readings}")
     assert readings["entries"] == entries
     mu_squared = large.mu_squared(entries, distinct)
-    gaussians = calibrate.gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
-    composed = Gaussian(1.0 / math.sqrt(mu_squared))
+    gaussians = gaussian_epsilon(math.sqrt(mu_squared), 1e-5)
+    composed = GaussianEvent(1.0 / math.sqrt(mu_squared))
     whole = accounting.price(Composed((composed, *large.plans(10))), 1e-5)
     assert gaussians < readings["epsilon"] < readings["enforced"] <= 40.0
     assert readings["epsilon"] == pytest.approx(whole, rel=2e-3)
@@ -40,6 +40,6 @@ def test_a_ledger_of_gaussians_alone_reads_in_closed_form(tmp_path):
     large.build(path, 20_000, plan_count=0)
     readings = json.loads(run_script("large.py", "read", path))
     mu = math.sqrt(large.mu_squared(20_000, plan_count=0))
-    closed = calibrate.gaussian_epsilon(mu, 1e-5)
+    closed = gaussian_epsilon(mu, 1e-5)
     assert readings["epsilon"] == pytest.approx(closed, rel=1e-12)
     assert readings["epsilon"] >= closed * (1 - 1e-13)

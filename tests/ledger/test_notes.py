@@ -5,7 +5,7 @@ import json
 import pytest
 
 from demur import Budget, Ledger
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.ledger import export_ledger
 from tests.ledger.kit import BUDGET, UNIT, edit, says
 
@@ -21,7 +21,7 @@ def ledger(tmp_path):
 
 
 def charged(ledger, label="a count"):
-    return ledger.charge(says(Gaussian(8.0)), label=label)
+    return ledger.charge(says(GaussianEvent(8.0)), label=label)
 
 
 def test_a_note_is_durable_ordered_and_free(ledger, tmp_path):

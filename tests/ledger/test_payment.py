@@ -23,7 +23,7 @@ from demur import (
     OutcomeUnknown,
     Seeded,
 )
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
 from demur.core.digest import digest_of_array
 from demur.errors import IdempotencyConflict, NoiseReuse, NotPaidFor
 from demur.ledger import Timeouts
@@ -476,9 +476,9 @@ def test_a_declaration_without_a_fingerprint_is_bound_to_all_of_itself(ledger):
     key = ledger.paid(plain, label="x").key
     for other in (says(GaussianEvent(21.0)), says(GaussianEvent(20.0), name="other")):
         with pytest.raises(NotPaidFor, match="another mechanism"):
-            key.pays_for(other.fingerprint, "d")
-    key.pays_for(plain.fingerprint, "d")
-    assert len(key.stream("mine").read(8)) == 8
+            key.authorise(other.fingerprint, "d")
+    drawing = key.authorise(plain.fingerprint, "d")
+    assert len(drawing.stream("mine").read(8)) == 8
 
 
 def test_a_count_pays_for_that_many_numbered_draws(ledger):
@@ -499,27 +499,31 @@ def test_a_count_pays_for_that_many_numbered_draws(ledger):
 
 
 def test_an_interactive_mechanism_counts_its_draws_itself(ledger):
-    steps = says(GaussianEvent(20.0), interactive=True)
+    steps = says(GaussianEvent(20.0), draws=None)
     key = ledger.paid(steps, label="steps", digest="data").key
     assert key.binding.draws is None
     for draw in range(4):
-        key.pays_for(steps.fingerprint, f"value {draw}", draw=draw)
-        key.stream("step", draw)
+        drawing = key.authorise(steps.fingerprint, f"value {draw}", draw=draw, runs=1)
+        drawing.stream("step", draw)
     with pytest.raises(NoiseReuse, match="already taken"):
-        key.stream("step", 2)
+        drawing.stream("step", 2)
+    for runs in (None, 2):  # more than was paid for
+        with pytest.raises(NotPaidFor, match="paid for 1 run"):
+            key.authorise(steps.fingerprint, "value", runs=runs)
 
 
 def test_a_part_of_a_part_draws_for_its_own_rows_and_is_wiped_with_the_whole(ledger):
     payment = ledger.paid(COUNT, label="visitors", digest=DIGEST)
     inner = payment.key.part("half").part("quarter")
     with pytest.raises(NotPaidFor, match="another input"):
-        inner.pays_for(COUNT.fingerprint, "half")
-    inner.pays_for(COUNT.fingerprint, "quarter")
+        inner.authorise(COUNT.fingerprint, "half")
+    inner = inner.authorise(COUNT.fingerprint, "quarter")
     inner.stream("p", 0)
+    inner.part("eighth").authorise(COUNT.fingerprint, "eighth")
+    whole = payment.key.authorise(COUNT.fingerprint, DIGEST)
     with pytest.raises(NoiseReuse, match="already taken"):
-        inner.part("eighth").pays_for(COUNT.fingerprint, "eighth")
-        payment.key.pays_for(COUNT.fingerprint, DIGEST)
-        payment.key.stream("p", 0)
+        whole.stream("p", 0)
+    del whole
     entry = payment.entry
     del payment  # nobody but the part holds the key any more
     gc.collect()

@@ -10,7 +10,7 @@ from sqlalchemy.pool import StaticPool
 
 from demur import AddOrRemoveOne, Budget, Filter, Ledger, gaussian_epsilon
 from demur.core.accounting import profile_of
-from demur.core.accounting.events import Gaussian, PoissonGaussian, Pure, Repeated
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
 from demur.durable.store import shown_address
 from demur.errors import NoiseReuse, NotPriced
 from demur.ledger import filters, rows
@@ -18,7 +18,7 @@ from demur.ledger.filters import GaussianMeter, RenyiMeter
 from tests.keys import compared
 from tests.ledger.kit import UNIT, edit, says
 
-COUNT = says(Gaussian(10.0))
+COUNT = says(GaussianEvent(10.0))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_what_is_spent_is_the_least_of_the_meters_readings():
     left = Budget(8.0, filters.shares(rule, budget).meter_budget.delta)
     readings = [
         GaussianMeter().epsilon(Fraction(1, 100), left.delta),
-        RenyiMeter(8).epsilon(RenyiMeter(8).amount(Gaussian(10.0)), left.delta),
+        RenyiMeter(8).epsilon(RenyiMeter(8).amount(GaussianEvent(10.0)), left.delta),
     ]
     assert readings[0] != pytest.approx(readings[1], rel=0.01)
     assert status.spent_epsilon == pytest.approx(min(readings), rel=1e-9)

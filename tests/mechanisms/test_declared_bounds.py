@@ -15,14 +15,14 @@ from demur.mechanisms import BPM
 from demur.mechanisms.bpm.sampler import draw
 from demur.mechanisms.bpm.table import BITS, make_table
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism, Reports
 from demur.mechanisms.sampling.rounded_gaussian import rounded_gaussian
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 EVERY: list[ReportMechanism] = [
     BPM(8.0, 0.5, 3),
-    LaplacePerDimension(8.0, 3),
+    LaplaceReports(8.0, 3),
     GaussianReports(8.0, 3),
 ]
 UNBOUNDED: list[ReportMechanism] = [BPM(8.0, math.inf, 3), *EVERY[1:]]
@@ -52,7 +52,7 @@ def test_no_honest_laplace_report_is_cut(epsilon: float, d: int) -> None:
         nearer = mp.gammainc(d, mp.mpf(epsilon) * laplace.reach / 2, regularized=True)
         assert mp.log(nearer) > -1000 or d > 64
     assert math.fmod(laplace.reach, laplace.grid) == 0.0
-    by_coordinate = LaplacePerDimension(epsilon, d)
+    by_coordinate = LaplaceReports(epsilon, d)
     assert by_coordinate.reach * by_coordinate.rate >= 600
 
 

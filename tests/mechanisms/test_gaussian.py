@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from demur.core.accounting import events
-from demur.core.accounting.calibrate import gaussian_mu, ideal_delta
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, ZeroOut
 from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, Seeded
@@ -168,7 +168,7 @@ def test_one_sigma_for_each_coordinate() -> None:
     assert noise_is_normal(noise / sigma, 1.0)
     assert not noise_is_normal(noise / sigma * 1.05, 1.0)
     event = mechanism.event(UNIT)
-    assert isinstance(event, events.Gaussian)
+    assert isinstance(event, events.GaussianEvent)
     # Here the sensitivity is mu itself, plus the grid's cost.
     assert 0.2 < 1 / event.multiplier <= 0.2 * (1 + 1.1e-4)
 
@@ -201,7 +201,7 @@ def test_grid_costs_little_and_is_charged(
     exact = Fraction(mechanism.grid) ** 2 * dimension
     assert exact <= (Fraction(1e-4) * Fraction(sensitivity)) ** 2
     event = mechanism.event(UNIT)
-    assert isinstance(event, events.Gaussian)
+    assert isinstance(event, events.GaussianEvent)
     # Charged: sigma / multiplier >= sensitivity + grid sqrt(d), in exact arithmetic.
     charged = Fraction(sigma) / Fraction(event.multiplier) - Fraction(sensitivity)
     assert charged > 0 and charged**2 >= exact
@@ -216,7 +216,7 @@ def test_rounding_to_the_grid_moves_two_worlds_by_at_most_what_is_charged() -> N
     moved = np.rint(high / grid) - np.rint(low / grid)
     assert np.linalg.norm(moved) * grid == pytest.approx(10 * grid)
     event = mechanism.event(UNIT)
-    assert isinstance(event, events.Gaussian)
+    assert isinstance(event, events.GaussianEvent)
     charged = float(mechanism.sigma) / event.multiplier - 1.0
     assert charged >= np.linalg.norm(moved) * grid
 
@@ -245,7 +245,9 @@ def test_cost_follows_the_unit() -> None:
     near, far = (
         mechanism.event(Ball(radius, space="records")) for radius in (0.5, 50.0)
     )
-    assert isinstance(near, events.Gaussian) and isinstance(far, events.Gaussian)
+    assert isinstance(near, events.GaussianEvent) and isinstance(
+        far, events.GaussianEvent
+    )
     assert near.multiplier == pytest.approx(8.0, rel=1e-4)
     assert far.multiplier == pytest.approx(2.0, rel=1e-4)
     assert mechanism.event(Ball(0.5, space="elsewhere")) == mechanism.event(

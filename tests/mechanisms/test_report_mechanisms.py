@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from demur.core.accounting.calibrate import gaussian_epsilon
-from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.accounting.events import Pure
+from demur.core.accounting.events import GaussianEvent, Pure
+from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports, _further
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism, Reports, RowMechanism
 from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 POINTS = np.array([[0.1, 0.9, 0.4], [0.5, 0.5, 0.5], [0.0, 1.0, 0.25]])
-MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]
+MECHANISMS = [BPM(8.0, "auto", 3), LaplaceReports(8.0, 3), GaussianReports(8.0, 3)]
 every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)
 
 
@@ -53,7 +52,7 @@ def test_they_are_report_mechanisms(mechanism):
 def test_the_noise_has_its_law(mechanism):
     n, v = 60_000, np.array([0.2, 0.7, 1.0])
     noise = many(mechanism, v, n, 5) - v
-    if isinstance(mechanism, LaplacePerDimension):
+    if isinstance(mechanism, LaplaceReports):
         law = stats.laplace(scale=math.sqrt(3) / 8.0)
         wrong = stats.laplace(scale=1.06 * math.sqrt(3) / 8.0)
     else:
@@ -118,7 +117,7 @@ def test_a_key_without_a_ledger_is_refused(mechanism):
         mechanism.privatize(POINTS, ledger=None, idempotency_key="monday")
 
 
-@pytest.mark.parametrize("kind", [LaplacePerDimension, GaussianReports])
+@pytest.mark.parametrize("kind", [LaplaceReports, GaussianReports])
 def test_bad_parameters(kind):
     for epsilon in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="epsilon"):
@@ -131,7 +130,7 @@ def test_bad_parameters(kind):
 
 def test_the_price_of_laplace_by_coordinate_is_that_of_the_whole_vector():
     for d in (1, 2, 3, 7, 100):
-        laplace = LaplacePerDimension(4.0, d)
+        laplace = LaplaceReports(4.0, d)
         cost = laplace.declaration().cost
         assert cost.at(Ball(0.3, space="cube")) == Pure(1.2)
         assert cost.at(ReplaceOne()).epsilon == pytest.approx(4.0 * math.sqrt(d))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demur import AddOrRemoveOne, Ball, Declaration, Erasure, ReplaceOne, Seeded
 from demur.audit import AuditResult
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
 from demur.core.curve import PiecewiseLinear
 from demur.ledger import Budget, Ledger

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demur import AddOrRemoveOne, Declaration, Release
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
 from demur.core.digest import digest_of_array
 from demur.mechanisms import Gaussian

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from demur.testing import Selection, discover
-from demur.testing.discovery import Kind
+from demur.testing.discovery import SubjectKind
 from demur.testing.examples import (
     EXAMPLES,
     EXEMPT,
@@ -20,7 +20,7 @@ from demur.testing.run import checks_on_candidate
 
 ALL = discover("demur")
 # Whole training runs, and decoders that search: seconds for a contract.
-_SLOW = (Kind.PLAN, Kind.ESTIMATOR)
+_SLOW = (SubjectKind.PLAN, SubjectKind.ESTIMATOR)
 CASES = [
     pytest.param(
         check,
@@ -57,7 +57,9 @@ def test_nothing_is_exempt_or_exemplified_that_does_not_exist():
 
 def test_no_mechanism_estimator_or_plan_is_exempt():
     exempt = {
-        f.name for f in ALL.candidates if reason(f) and f.kind is not Kind.SPENDER
+        f.name
+        for f in ALL.candidates
+        if reason(f) and f.kind is not SubjectKind.SPENDER
     }
     assert exempt <= {"demur.training.plans.base_config:BasePlanConfig"}  # a base class
 
@@ -73,7 +75,7 @@ def test_what_only_reads_never_charges(package):
             for node in ast.walk(tree)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
-        assert not called & {"charge", "reserve", "privatize"}, module.__name__
+        assert not called & {"charge", "paid", "reserve", "privatize"}, module.__name__
 
 
 def _within(module, package):
@@ -82,7 +84,7 @@ def _within(module, package):
 
 def test_every_kind_is_found():
     kinds = {candidate.kind for candidate in ALL.candidates}
-    assert kinds == set(Kind) or ALL.left_out
+    assert kinds == set(SubjectKind) or ALL.left_out
     names = {candidate.name.split(":")[1] for candidate in ALL.candidates}
     assert {"BPM", "Gaussian", "BallSVC", "PrivateGMM", "DPExecutionPlan"} <= names
     assert {"ReportMechanism", "Mechanism", "BatchSelectionStrategy"}.isdisjoint(names)

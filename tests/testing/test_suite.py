@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from demur.audit import Level
 from demur.cli import app
 from demur.convex.heads import prototypes
-from demur.testing.suite import ENGINES, Case, Size, all_cases, run_suite
-from demur.testing.suite.case import broken
-from demur.testing.suite.counting import binomial_test, counts_test
+from demur.testing.audit_suite import ENGINES, Case, Size, all_cases, run_suite
+from demur.testing.audit_suite.case import broken
+from demur.testing.audit_suite.counting import binomial_test, counts_test
 
 CASES = all_cases()
 QUICK = {"ledger", "convex", "unlearning"}
@@ -92,7 +92,9 @@ def test_counts_of_the_right_law_pass_and_of_a_wrong_one_do_not():
 
 
 def audited(monkeypatch, cases, *arguments):
-    monkeypatch.setattr("demur.testing.suite.run.all_cases", lambda *a, **k: cases)
+    monkeypatch.setattr(
+        "demur.testing.audit_suite.run.all_cases", lambda *a, **k: cases
+    )
     return CliRunner().invoke(app, ["audit", "--engine", "ledger", *arguments])
 
 
@@ -130,7 +132,7 @@ def test_without_jax_training_is_left_out_and_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     asked = CliRunner().invoke(app, ["audit", "--quick", "--engine", "training"])
     assert asked.exit_code == 1 and "demur[jax]" in asked.output
-    monkeypatch.setattr("demur.testing.suite.ENGINES", ("ledger", "training"))
+    monkeypatch.setattr("demur.testing.audit_suite.ENGINES", ("ledger", "training"))
     rest = CliRunner().invoke(app, ["audit", "--quick"])
     assert rest.exit_code == 0 and "Left out: training" in rest.output
     told = json.loads(CliRunner().invoke(app, ["audit", "--quick", "--json"]).stdout)
@@ -142,7 +144,7 @@ def test_bad_arguments_are_refused_before_anything_runs(monkeypatch, tmp_path):
     def never(*args, **options):
         raise AssertionError("a case was run")
 
-    monkeypatch.setattr("demur.testing.suite.run_suite", never)
+    monkeypatch.setattr("demur.testing.audit_suite.run_suite", never)
     negative = CliRunner().invoke(app, ["audit", "--seed", "-1"])
     assert negative.exit_code == 2
     file = tmp_path / "file"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from demur import Ball, Declaration, Release, ReplaceOne, Seeded
-from demur.core.accounting.events import Gaussian as GaussianEvent
-from demur.core.accounting.events import Pure
+from demur.core.accounting.events import GaussianEvent, Pure
 from demur.core.bounds import real_array
 from demur.core.cost import Cost, Fixed
 from demur.core.curve import PiecewiseLinear

@@ -16,7 +16,7 @@ from demur.training import (
     FixedBatchSampling,
     PartitionType,
 )
-from demur.training.accounting.participation import (
+from demur.training.accounting.accounts import (
     FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,

@@ -3,15 +3,24 @@
 Each refusal has a twin without the comparison, which the test tells from it.
 """
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import NoiseKey, Seeded
-from demur.core.errors import NotPaidFor
+from demur.core.errors import NoiseReuse, NotPaidFor
 from demur.ledger import Budget, Filter, Ledger
-from demur.training import Checkpoint, CheckpointRefused, ClippedSum, DPExecutionPlan
+from demur.training import (
+    Checkpoint,
+    CheckpointRefused,
+    ClippedSum,
+    CyclicPoissonSampling,
+    DPExecutionPlan,
+    step_keys,
+)
 from demur.training.devices.processes import Processes
 from demur.training.run import paid_run, trainer
 from demur.training.run.paid_run import PaidRun, PaymentTerms
@@ -21,6 +30,7 @@ from tests.training.crash import open_ledger
 from .kit import make_data, make_params, make_plan, train
 
 OTHERS = {
+    "other examples": {"num_examples": 1000},
     "less noise": {"noise_multiplier": 2.0},
     "larger batches": {"sampling_prob": 0.9},
     "more steps": {"iterations": 24},
@@ -46,8 +56,8 @@ def accepted(act):
 
 def unbound_key(plan, payment):
     """The twin: the key is compared with its own payment, and so with nothing."""
-    payment.key.pays_for(payment.key.binding.fingerprint)
-    return payment.key
+    bound = payment.key.binding
+    return payment.key.authorise(bound.fingerprint, runs=bound.runs)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +71,68 @@ def test_a_key_that_was_paid_for_one_plan_is_refused_by_another(take, bound, oth
     assert accepted(lambda: take(make_plan(), payment))
 
 
+def test_a_payment_for_one_draw_is_no_payment_for_the_run():
+    """`ledger.paid(plan)` pays for one of the plan's events; `plan.paid` for all."""
+    plan, ledger = make_plan(), new_ledger()
+    assert plan.draws > 1
+    payment = ledger.paid(plan, label="one draw")
+    with pytest.raises(NotPaidFor, match="paid for 1 run"):
+        plan.key(payment)
+    assert accepted(lambda: unbound_key(plan, payment))
+    assert ledger.epsilon() < plan.price(1e-5) / 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 100.0},
+        {"batch_selection_strategy": CyclicPoissonSampling(1.0, 12)},
+        {"num_examples": 10**6},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_part_of_a_plan_is_not_replaced(change):
+    """Its price would follow the new part, and its noise and batches the old one."""
+    with pytest.raises(ValueError, match="make the plan anew"):
+        replace(make_plan(), **change)
+
+
+def threefry_step(plan, key):
+    params = make_params()
+    add_noise = plan.noise_addition_transform
+    total = ClippedSum(params, plan.l2_norm_bound)
+    return add_noise.update(total, add_noise.init(params), key=key)[0]
+
+
+def test_threefry_noise_takes_the_key_of_its_own_plan_and_draws_once():
+    plan, other = make_plan(), make_plan(noise_multiplier=2.0)
+    key = plan.key(plan.paid(new_ledger(), label="run"))
+    assert not accepted(lambda: threefry_step(other, key))
+    noisy = threefry_step(plan, key)
+    with pytest.raises(NoiseReuse, match="already taken"):
+        threefry_step(plan, key)
+    # What the trainer draws for this step, from arrays that can enter jit.
+    seeded = (NoiseKey(bytes(32), private=False) for _ in range(2))
+    leaves = len(jax.tree.leaves(make_params()))
+    by_array = threefry_step(plan, step_keys(next(seeded).stream("step noise"), leaves))
+    by_key = threefry_step(plan, next(seeded))
+    assert jax.tree.all(jax.tree.map(np.array_equal, by_array, by_key))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, noisy, by_key))
+
+
+def test_the_key_of_a_payment_does_not_enter_jit():
+    plan = make_plan()
+    key = plan.key(plan.paid(new_ledger(), label="run"))
+    add_noise, params = plan.noise_addition_transform, make_params()
+    total = ClippedSum(params, plan.l2_norm_bound)
+    step = jax.jit(lambda state: add_noise.update(total, state, key=key)[0])
+    with pytest.raises(TypeError, match="cannot enter jit"):
+        step(add_noise.init(params))
+
+
 def test_a_key_draws_nothing_before_it_is_compared():
     payment = make_plan().paid(new_ledger(), label="run")
-    with pytest.raises(NotPaidFor, match="pays_for"):
+    with pytest.raises(NotPaidFor, match="authorise"):
         payment.key.stream("step noise")
     make_plan().key(payment).stream("step noise")
 
@@ -129,8 +198,7 @@ def paid_in(group, plan, ledger=None):
 def without_binding(shared, plan):
     """The twin: the key travels, and what it was paid for does not."""
     key = NoiseKey(shared.key, private=shared.entry.private)
-    key.pays_for(plan.fingerprint)
-    return key
+    return key.authorise(plan.fingerprint)
 
 
 @pytest.mark.parametrize("received, bound", [(None, True), (without_binding, False)])
@@ -153,7 +221,7 @@ def test_a_key_that_a_process_received_draws_nothing_before_it_is_compared():
     state = TrainState(make_params(), None, None, 0, None)
     PaidRun(first, make_plan(), with_os_noise, state, None)
     key = NoiseKey(first.sent.key, private=True, binding=first.sent.binding)
-    with pytest.raises(NotPaidFor, match="pays_for"):
+    with pytest.raises(NotPaidFor, match="authorise"):
         key.stream("batch")
     assert "secret" in repr(first.sent)
 

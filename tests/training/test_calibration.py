@@ -9,7 +9,7 @@ import pytest
 
 from demur.core import accounting
 from demur.core.accounting.events import (
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Repeated,
@@ -36,7 +36,7 @@ CASES = {
     "whole": (poisson(1.0, 100), 2.0, 1e-6),
     "steps below the rough grid": (poisson(5e-4, 20_000), 0.6, 1e-10),
     "losses beyond 700": (poisson(0.3, 3000), 60.0, 1e-5),
-    "unsampled": (lambda z: Repeated(Gaussian(z), 10), 1.0, 1e-6),
+    "unsampled": (lambda z: Repeated(GaussianEvent(z), 10), 1.0, 1e-6),
 }
 
 

@@ -23,13 +23,13 @@ from demur.training import (
     MonteCarlo,
 )
 from demur.training.accounting import monte_carlo
+from demur.training.accounting.accounts import ParticipationAccount, run_event
 from demur.training.accounting.loss_samples import (
     _expected_over_patterns,
     _start_law,
     hockey_stick,
     loss_sampler,
 )
-from demur.training.accounting.participation import ParticipationAccount, run_event
 from demur.training.batches.selection import STEP_DISTANCE
 
 ADD = Neighbours.ADD_OR_REMOVE_ONE

@@ -13,15 +13,15 @@ from jax_privacy.experimental import execution_plan as peer
 from scipy.stats import norm
 
 from demur.core import accounting
-from demur.core.accounting import calibrate
 from demur.core.accounting.events import (
     ApproxDP,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Repeated,
     TruncatedPoissonGaussian,
 )
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne, ZeroOut
 from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
 from demur.ledger import Budget, Filter, Ledger
@@ -42,7 +42,7 @@ from demur.training import (
     clipped_grad,
     dp_sgd,
 )
-from demur.training.accounting.participation import (
+from demur.training.accounting.accounts import (
     FixedBatchAccount,
     PoissonAccount,
     run_event,
@@ -540,14 +540,16 @@ def test_without_amplification_a_run_is_one_gaussian(selection, apart):
     strategy = optimize_banded_toeplitz(20, 8)  # more bands than the separation
     plan = general(selection, strategy=strategy).make(GRADIENT)
     moved = strategy.sensitivity(Participation(apart, 4)).value
-    assert plan.event() == Repeated(Gaussian(math.nextafter(1.5, 0)), 1)
+    assert plan.event() == Repeated(GaussianEvent(math.nextafter(1.5, 0)), 1)
     stddev = plan.noise_addition_transform.spec.stddev
     assert stddev == pytest.approx(1.5 * 0.04 * moved, rel=1e-9)
     # No pattern of steps moves C G by more than the noise was made for.
     matrix = strategy.matrix()
     for first in range(apart):
         assert np.linalg.norm(matrix[:, first::apart].sum(axis=1)) <= moved
-    assert plan.event(ReplaceOne()) == Repeated(Gaussian(math.nextafter(0.75, 0)), 1)
+    assert plan.event(ReplaceOne()) == Repeated(
+        GaussianEvent(math.nextafter(0.75, 0)), 1
+    )
     assert plan.steps_per_draw == 20
 
 
@@ -557,7 +559,7 @@ def test_unamplified_plans_are_calibrated():
     )
     assert 0.9999 < found.make(GRADIENT).price() <= 1.0
     # What a ledger sets aside for samplers is not there for noise.
-    assert found.calibration.delta == calibrate.ideal_delta(1e-6) < 1e-6
+    assert found.calibration.delta == ideal_delta(1e-6) < 1e-6
 
 
 @pytest.mark.slow

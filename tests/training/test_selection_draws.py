@@ -99,7 +99,7 @@ def evenness(drawn) -> float:
 
 
 def test_numbers_below_a_bound_have_no_bias():
-    drawn = subsets.below(_UNEVEN, 20_000, stream(2))
+    drawn = subsets.uniform_below(_UNEVEN, 20_000, stream(2))
     assert drawn.min() >= 0 and drawn.max() < _UNEVEN
     assert evenness(drawn.astype(np.int64)) > 1e-4
 
@@ -135,7 +135,7 @@ def test_a_shuffle_that_draws_from_all_places_is_rejected():
     def wrong(s: Stream):
         places = list(range(6))
         for i in range(6):
-            j = int(subsets.below(6, 1, s)[0])
+            j = int(subsets.uniform_below(6, 1, s)[0])
             places[i], places[j] = places[j], places[i]
         return places[:3]
 

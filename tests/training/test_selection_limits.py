@@ -6,7 +6,7 @@ import pytest
 
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NotPriced
-from demur.training.accounting import participation
+from demur.training.accounting import accounts
 from demur.training.batches import selection
 from demur.training.clipping import clip_factors
 
@@ -54,22 +54,22 @@ class Other(selection.FixedBatchSampling):
 )
 def test_batches_whose_law_has_no_bound_have_no_account(bad):
     with pytest.raises(NotPriced):
-        participation.FixedBatchAccount(bad, 10, 1e-6)
+        accounts.FixedBatchAccount(bad, 10, 1e-6)
     good = selection.FixedBatchSampling(batch_size=2, iterations=3)
-    assert participation.FixedBatchAccount(good, 10, 1e-6).steps_per_draw == 3
+    assert accounts.FixedBatchAccount(good, 10, 1e-6).steps_per_draw == 3
 
 
 @pytest.mark.parametrize("size", [{"batch_size": 0}, {"iterations": 0}])
 def test_a_plan_of_nothing_has_no_account(size):
     empty = selection.FixedBatchSampling(**({"batch_size": 2, "iterations": 3} | size))
     with pytest.raises(ValueError, match="at least 1"):
-        participation.FixedBatchAccount(empty, 10, 1e-6)
+        accounts.FixedBatchAccount(empty, 10, 1e-6)
 
 
 def test_what_a_plan_is_made_of_is_frozen():
     kinds = [
         kind
-        for module in (selection, participation, clip_factors)
+        for module in (selection, accounts, clip_factors)
         for kind in vars(module).values()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     ]

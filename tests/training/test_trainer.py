@@ -34,8 +34,8 @@ from demur.training.noise.threefry import normals
 from demur.training.run import programs
 from demur.training.run.prefetcher import Minibatch, Prefetcher, StepInput
 from demur.training.run.progress import ProgressBar
-from demur.training.run.reports import spent_so_far
 from demur.training.run.separability import check_separable
+from demur.training.run.step_reports import spent_so_far
 from demur.training.sizes.defaults import may_need_several, shapes_for
 
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train

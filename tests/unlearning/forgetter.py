@@ -19,7 +19,7 @@ import numpy as np
 
 from demur.ledger import writer
 from demur.unlearning import UnlearningService, make_mode
-from demur.unlearning.records import tables
+from demur.unlearning.records import rows
 from demur.unlearning.service import recovery
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
 from tests.keys import os_key
@@ -104,14 +104,14 @@ def refund(state, charges, intent):
     HONEST_CLOSE(state, charges, intent)
     with state.writing() as connection:
         for subject, number in intent["requests"].items():
-            table = tables.store.subjects
+            table = rows.tables.subjects
             connection.execute(
                 table.update()
                 .where(table.c.pseudonym == subject)
                 .values(requests=number - 1)
             )
         state.used -= intent["used"]
-        connection.execute(tables.store.service.update().values(used=state.used))
+        connection.execute(rows.tables.service.update().values(used=state.used))
 
 
 def redraw(state, charges, intent):

@@ -257,5 +257,5 @@ def test_output_regret_is_a_tail_of_the_noise():
 
 def test_largest_finds_the_edge():
     for edge in (0, 1, 2, 7, 1023, 1024, 10**6):
-        assert cap.largest(lambda m, edge=edge: m <= edge) == edge
-    assert cap.largest(lambda m: True, most=37) == 37
+        assert cap.largest_count(lambda m, edge=edge: m <= edge) == edge
+    assert cap.largest_count(lambda m: True, most=37) == 37

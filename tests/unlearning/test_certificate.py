@@ -23,8 +23,8 @@ from demur.unlearning import (
 from demur.unlearning.models import OGD
 from demur.unlearning.pricing.budget import DeletionBudget
 from demur.unlearning.pricing.noise import NoiseNeed
-from demur.unlearning.pricing.prices import DeletionPrices
-from demur.unlearning.records import store
+from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.records import tables
 from demur.unlearning.service.deletion import Deletions
 from demur.unlearning.service.verification import certificate_problems, read_history
 from tests.unlearning.service_kit import fill, open_service, record, sql
@@ -106,7 +106,7 @@ def test_every_changed_field_is_found(case):
     """Field by field: the verdict is no, and a plain sentence says why."""
     path, certificate = case
     content = json.loads(certificate.to_json())
-    database = store.ServiceStore(str(path))
+    database = tables.ServiceStore(str(path))
     with database.read() as connection:
         history = read_history(connection)
     database.close()

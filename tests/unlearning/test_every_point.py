@@ -23,7 +23,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
 from demur.unlearning import UnknownRecord, UnlearningService, make_mode
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 from tests.unlearning import forgetter
 from tests.unlearning.service_kit import DIM, NOISY, record
 from tests.unlearning.test_crash import Witness
@@ -131,7 +131,7 @@ def _die_at(number):
     for name in ("fsync", "replace", "rename", "link", "unlink", "mkdir"):
         setattr(os, name, watched(getattr(os, name)))
     DefaultDialect.do_commit = watched(DefaultDialect.do_commit)
-    store.ServiceStore.scrub = watched(store.ServiceStore.scrub)
+    tables.ServiceStore.scrub = watched(tables.ServiceStore.scrub)
 
 
 @pytest.fixture(scope="module", autouse=True)

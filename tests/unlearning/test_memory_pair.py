@@ -12,9 +12,9 @@ import pytest
 
 from demur.compat import memory_pair as compat
 from demur.core.adjacency import Erasure
+from demur.core.errors import NotPaidFor
 from demur.ledger import Budget, Draw, Ledger
 from demur.unlearning import (
-    CalibrationRecord,
     Calibrator,
     CapacityExhausted,
     DriftDetector,
@@ -27,6 +27,7 @@ from demur.unlearning import (
     RecordExists,
     RecordMismatch,
     RecordNeeded,
+    RecordUsedInCalibration,
     UnknownRecord,
     make_mode,
 )
@@ -572,14 +573,15 @@ def test_spend_then_noise_then_state():
     def forget(model):
         model.delete(X[200], Y[200])
 
-    def sabotaged(model):  # draws first, and pays when it is done
+    def sabotaged(model):  # draws first, and would pay when it is done
         draw = Draw(model.odometer.entry, 0)
         noise = model.odometer.noise(draw, model.mode.shift_bound(), DIM)
         model.mode.delete(None, None, noise.values, grid=noise.grid)
         model.odometer.spend()
 
     assert acts_of(ready(), forget) == right
-    assert acts_of(ready(), sabotaged) != right
+    with pytest.raises(NotPaidFor, match="has not been taken"):
+        acts_of(ready(), sabotaged)
 
 
 @pytest.mark.parametrize("mode", ["ogd", "logistic", "seed"])
@@ -587,7 +589,7 @@ def test_a_failure_after_the_draw_leaves_it_spent(mode, monkeypatch):
     model = ready(mode)
     X, Y = of(mode)
 
-    def broken(draw, shift, dimension, **request):
+    def broken(draw, shift, dimension):
         raise MemoryError
 
     monkeypatch.setattr(model.odometer, "noise", broken)
@@ -750,7 +752,7 @@ def test_by_content_a_calibration_record_is_recognised():
 def test_records_that_sized_the_noise_cannot_be_deleted():
     model = ready("seed", named=True)
     X, Y = of("seed")
-    with pytest.raises(CalibrationRecord, match="Nothing was spent"):
+    with pytest.raises(RecordUsedInCalibration, match="Nothing was spent"):
         model.delete(X[3], Y[3], record_id="c3")
     assert model.odometer.deletions_made == 0
     model.delete(X[60], Y[60], record_id="r60")

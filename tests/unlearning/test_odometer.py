@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur.core import accounting as prices
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.gaussian import gaussian_delta, ideal_delta
 from demur.core.adjacency import Erasure
 from demur.core.entropy import Seeded
-from demur.core.errors import BudgetExceeded, NotPriced, NotPrivate
-from demur.ledger import Budget, Ledger
+from demur.core.errors import BudgetExceeded, NotPaidFor, NotPriced, NotPrivate
+from demur.ledger import Budget, Draw, Ledger
 from demur.unlearning import (
     CapacityExhausted,
     IllegalTransition,
@@ -27,8 +27,13 @@ from demur.unlearning import (
     make_mode,
 )
 from demur.unlearning.models import OGD
-from demur.unlearning.pricing import capacity, constants, plan
-from demur.unlearning.pricing.noise import NoiseNeed, draw_noise, mechanism_for
+from demur.unlearning.pricing import capacity, odometer_plan, stream_constants
+from demur.unlearning.pricing.noise import (
+    NoiseNeed,
+    draw_noise,
+    mechanism_for,
+    noise_fingerprint,
+)
 
 STATS = {"G": 1.0, "D": 1.0, "c": 1.0, "C": 1.0}
 SEED_STATS = {"G": 4.72, "D": 4.78, "c": 1.0, "C": 1.0}
@@ -84,9 +89,9 @@ def test_joint_capacity_keeps_both_limits_and_is_largest(accounting):
     assert m > 1
     # privacy: the real delta of m Gaussians at epsilon
     assert gaussian_delta(math.sqrt(m) / z, 1.0) <= 1e-5
-    assert plan.within(odometer.terms, found, m, z)
-    more = plan.multiplier(odometer.terms, found, m + 1)
-    assert not plan.within(odometer.terms, found, m + 1, more)
+    assert odometer_plan.within_regret(odometer.terms, found, m, z)
+    more = odometer_plan.first_multiplier(odometer.terms, found, m + 1)
+    assert not odometer_plan.within_regret(odometer.terms, found, m + 1, more)
 
 
 def test_tighter_accounting_gives_more_deletions():
@@ -167,7 +172,7 @@ def test_basic_composition_that_is_not_proved_is_never_below_zcdp(epsilon):
 
 def test_regret_is_sized_by_what_ogd_enforces():
     mode = ogd()
-    found = constants.constants_from_mode(mode, SEED_STATS, 0.1)
+    found = stream_constants.constants_from_mode(mode, SEED_STATS, 0.1)
     assert found.enforced and found.G == mode.gradient_bound
     # Weights and comparator may be at opposite ends of the ball.
     w = np.full(4, mode.radius)
@@ -271,7 +276,7 @@ def test_finalising_twice_at_once_charges_once(monkeypatch):
     odometer = PrivacyOdometer(
         1.0, 1e-5, 0.1, gamma=2.0, scope="joint", ledger=new_ledger()
     )
-    solve, outcomes = plan.solve, []
+    solve, outcomes = odometer_plan.solve, []
 
     def slow(*terms):
         time.sleep(0.05)
@@ -284,7 +289,7 @@ def test_finalising_twice_at_once_charges_once(monkeypatch):
         except IllegalTransition:
             outcomes.append("refused")
 
-    monkeypatch.setattr(plan, "solve", slow)
+    monkeypatch.setattr(odometer_plan, "solve", slow)
     threads = [threading.Thread(target=finalise) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -308,7 +313,7 @@ def test_epsilon_spent_against_the_accountant():
     for _ in range(9):
         odometer.spend()
     # A share of delta is set aside for the samplers.
-    exact = prices.price([Gaussian(odometer.z)] * 9, ideal_delta(1e-5))
+    exact = prices.price([GaussianEvent(odometer.z)] * 9, ideal_delta(1e-5))
     assert odometer.epsilon_spent == pytest.approx(exact, rel=1e-9)
     basic = made(scope="joint", accounting="basic")
     basic.spend()
@@ -438,8 +443,8 @@ def test_recalibration_never_mints(formula, changes):
 
 def test_a_recalibration_that_solves_anew_is_caught():
     def minting(odometer, change):
-        found = constants.constants_from_stats(change, 0.1)
-        odometer.plan = plan.solve(odometer.terms, found)
+        found = stream_constants.constants_from_stats(change, 0.1)
+        odometer.plan = odometer_plan.solve(odometer.terms, found)
         odometer.deletion_capacity = odometer.deletions_made + odometer.plan.m
 
     calm = [{"G": 0.1, "D": 0.1, "c": 1.0, "C": 1.0}]
@@ -512,9 +517,25 @@ def test_a_draws_noise_is_drawn_once():
     with pytest.raises(Exception, match="already taken from this key"):
         odometer.noise(draw, 0.01, 5)
     with pytest.raises(Exception, match="already taken from this key"):
+        paid_as = noise_fingerprint(odometer.z)
         draw_noise(
-            mechanism_for([NoiseNeed(1.0, 0.01)], 5), odometer._payment.key, draw.index
+            mechanism_for([NoiseNeed(1.0, 0.01)], 5),
+            odometer._payment.key.authorise(
+                paid_as, draw=draw.index, runs=odometer.deletion_capacity
+            ),
+            draw.index,
+            paid_as=paid_as,
         )
+
+
+def test_only_draws_of_the_odometers_own_are_drawn():
+    """Not invented ones, and not those of another odometer: neither was paid for."""
+    odometer, other = made(scope="joint"), made(scope="joint")
+    own, foreign = odometer.spend(), other.spend()
+    for draw in (Draw(own.entry, own.index + 1), Draw(own.entry, -1), foreign):
+        with pytest.raises(NotPaidFor, match="Nothing was drawn"):
+            odometer.noise(draw, 0.01, 5)
+    assert odometer.noise(own, 0.01, 5).values.shape == (5,)
 
 
 # -- bad input ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, norm
 
-from demur.core.accounting.calibrate import gaussian_mu
+from demur.core.accounting.gaussian import gaussian_mu
 from demur.unlearning.models import OGD
 from demur.unlearning.pricing import capacity
 from tests.unlearning.modes_kit import records, unit_rows, worst_case

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from demur.core.accounting import inverse_square_up, price
-from demur.core.accounting.events import Gaussian, compose
+from demur.core.accounting.events import GaussianEvent, compose
 from demur.core.adjacency import Erasure
 from demur.ledger import Ledger
 from demur.unlearning import CapacityExhausted
 from demur.unlearning.pricing.capacity import mu_squared_limit, multiplier
 from demur.unlearning.pricing.noise import NoiseNeed, moved_by
-from demur.unlearning.pricing.prices import DeletionPrices
-from demur.unlearning.pricing.terms import ServiceTerms
+from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.pricing.service_terms import ServiceTerms
 
 
 def prices(**terms):
@@ -42,7 +42,7 @@ def test_parts_of_a_person_never_add_up_to_more_than_one():
 @pytest.mark.parametrize("terms", [{}, {"requests_per_subject": 6}])
 def test_a_persons_requests_keep_the_budget_by_the_tight_accountant(terms):
     of = prices(**terms)
-    events = [Gaussian(of.multiplier_of_request(j)) for j in range(1, 7)]
+    events = [GaussianEvent(of.price(j).multiplier) for j in range(1, 7)]
     for count in range(1, 7):
         tight = price(compose(events[:count]), 1e-5)
         assert tight <= of.epsilon_of_requests(count) <= 1.0
@@ -52,7 +52,7 @@ def test_parts_of_a_harmonic_series_would_not_do():
     """The sabotaged twin: 1/j instead of 1/j^2 passes at first and then exceeds."""
     of = prices().shares
     first = of.part_of_request(1)
-    events = [Gaussian(of.multiplier(first / j)) for j in range(1, 13)]
+    events = [GaussianEvent(of.multiplier(first / j)) for j in range(1, 13)]
     assert price(compose(events[:1]), 1e-5) <= 1.0
     assert price(compose(events), 1e-5) > 1.0
 
@@ -60,11 +60,11 @@ def test_parts_of_a_harmonic_series_would_not_do():
 @pytest.mark.parametrize("capacity", [1, 7, 100])
 def test_joint_noise_is_that_of_the_capacity_formulas(capacity):
     gdp = prices(mode="logistic", capacity=capacity)
-    z = gdp.multiplier_of(1)
+    z = gdp.price().multiplier
     # A sampler's share of 2^-20 of delta is set aside here, and not there.
     assert z == pytest.approx(multiplier(capacity, 1.0, 1e-5), rel=1e-6)
     zcdp = prices(scope="joint", capacity=capacity, accounting="zcdp")
-    found = zcdp.multiplier_of(1)
+    found = zcdp.price().multiplier
     assert found == pytest.approx(multiplier(capacity, 1.0, 1e-5, "zcdp"), rel=1e-6)
 
 
@@ -79,9 +79,11 @@ def test_joint_noise_is_that_of_the_capacity_formulas(capacity):
 def test_the_ledger_admits_exactly_the_capacity(terms):
     of = prices(**terms, capacity=9)
     ledger = Ledger(of.budget, unit=Erasure(), filter=of.filter)
-    single = of.added_up(of.mechanism([NoiseNeed(of.multiplier_of(1), 0.01)]))
-    batch = of.added_up(of.mechanism([NoiseNeed(of.multiplier_of(4), 0.04)]))
-    for _ in range(5):
+    single = of.added_up(of.mechanism([NoiseNeed(of.price().multiplier, 0.01)]))
+    four = of.price(records=4)
+    assert four.used == (1 if of.composition == "publications" else 4)
+    batch = of.added_up(of.mechanism([NoiseNeed(four.multiplier, 0.04)]))
+    for _ in range(9 - four.used):
         ledger.charge(single, label="one")
     ledger.charge(batch, label="four at once")
     assert ledger.status()[0].spent_epsilon <= 1.0
@@ -94,7 +96,7 @@ def test_the_budget_per_person_fills_a_ledger_and_deletions_within_it_are_free()
     ledger = Ledger(of.budget, unit=Erasure(), filter=of.filter)
     whole = ledger.charge(of.budget_per_person(), label="budget per person")
     spent = ledger.status()[0].spent_epsilon
-    mechanism = of.mechanism([NoiseNeed(of.multiplier_of_request(1), 0.01)])
+    mechanism = of.mechanism([NoiseNeed(of.price().multiplier, 0.01)])
     for _ in range(50):
         free = of.within_budget_per_person(whole.id, mechanism)
         assert free.fingerprint == mechanism.fingerprint and free.sampler_distance > 0

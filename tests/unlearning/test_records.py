@@ -1,4 +1,4 @@
-"""What is stored of a record: pseudonyms, and boxes whose keys can be erased."""
+"""What is stored of a record: pseudonyms, and ciphertexts whose keys can be erased."""
 
 import traceback
 from pathlib import Path
@@ -16,7 +16,7 @@ from demur.unlearning import (
     ServiceMismatch,
     UnlearningService,
 )
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 from demur.unlearning.records.encrypted_records import EncryptedRecords
 from demur.unlearning.records.pseudonyms import Pseudonyms, claim
 from tests.unlearning.service_kit import (
@@ -80,7 +80,7 @@ def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
 
 
 def test_two_services_never_share_their_secrets(path, tmp_path):
-    """One would sweep away the other's keys: they have no box in its tables."""
+    """One would sweep away the other's keys: they have no record in its tables."""
     terms = {"mode": "ridge", "record_store": "encrypted", "keys": tmp_path / "keys"}
     with open_service(path, **terms) as service:
         fill(service, range(3))
@@ -129,39 +129,43 @@ def test_no_file_holds_an_id_or_a_raw_record(path):
 
 
 def test_a_box_opens_for_its_own_key_and_label_alone(tmp_path):
-    database = store.ServiceStore(str(tmp_path / "boxes.db"))
-    database.create(store.metadata)
+    database = tables.ServiceStore(str(tmp_path / "records.db"))
+    database.create(tables.metadata)
     encrypted = EncryptedRecords(tmp_path / "keys")
     x, y = record(1)
-    encrypted.seal("a", 1, x, y)
-    encrypted.seal("b", 1, -x, y)
+    encrypted.encrypt("a", 1, x, y)
+    encrypted.encrypt("b", 1, -x, y)
     encrypted.write_keys()
     with database.write() as connection:
         encrypted.write(connection)
     encrypted.written()
     with database.read() as connection:
-        opened, target = encrypted.open(connection, "a")
+        opened, target = encrypted.decrypt(connection, "a")
         assert opened.tolist() == x.tolist() and target == y
-        assert [pseudonym for pseudonym, _, _ in encrypted.everything(connection)] == [
+        assert [pseudonym for pseudonym, _, _ in encrypted.all_records(connection)] == [
             "a",
             "b",
         ]
         with pytest.raises(RecordNeeded):
-            encrypted.open(connection, "c")
-    with database.write() as connection:  # the box of b under the name of a
+            encrypted.decrypt(connection, "c")
+    with database.write() as connection:  # the ciphertext of b under the name of a
         body = connection.execute(
-            sa.select(store.boxes.c.body).where(store.boxes.c.pseudonym == "b")
+            sa.select(tables.encrypted_records.c.body).where(
+                tables.encrypted_records.c.pseudonym == "b"
+            )
         ).scalar_one()
         connection.execute(
-            store.boxes.update().where(store.boxes.c.pseudonym == "a").values(body=body)
+            tables.encrypted_records.update()
+            .where(tables.encrypted_records.c.pseudonym == "a")
+            .values(body=body)
         )
     with database.read() as connection:
         with pytest.raises(ServiceDamaged, match="was changed"):
-            encrypted.open(connection, "a")
+            encrypted.decrypt(connection, "a")
     encrypted.erase({"b": 1})
     with database.read() as connection:
         with pytest.raises(ServiceDamaged, match="key"):
-            encrypted.open(connection, "b")
+            encrypted.decrypt(connection, "b")
     encrypted.close()
     database.close()
 
@@ -171,7 +175,7 @@ def test_deleting_erases_key_box_and_old_state_from_every_file(path):
         fill(service, range(6))
         pseudonym = service._state.pseudonyms.record(3)
         key = key_of(path, pseudonym)
-        ((box,),) = sql(
+        ((ciphertext,),) = sql(
             path,
             "SELECT body FROM demur_unlearning_boxes WHERE pseudonym = ?",
             pseudonym,
@@ -184,7 +188,7 @@ def test_deleting_erases_key_box_and_old_state_from_every_file(path):
         assert any(sums in data for data in copy.values())
         # The backup of the database alone cannot be read, that of the keys can.
         plain = ChaCha20Poly1305(key).decrypt(
-            bytes(12), box, f"demur record\0{pseudonym}\x001".encode()
+            bytes(12), ciphertext, f"demur record\0{pseudonym}\x001".encode()
         )
         assert plain == np.append(*record(3)).tobytes()
         assert not any(
@@ -192,7 +196,7 @@ def test_deleting_erases_key_box_and_old_state_from_every_file(path):
         )
         service.delete(3)
         assert not service.status().unclean
-        for needle in (key, box, sums, content):
+        for needle in (key, ciphertext, sums, content):
             assert files_with(path, needle) == []
         assert service.delete(4).epsilon == 0.0  # the others are still there
 
@@ -210,7 +214,7 @@ def test_old_weights_are_in_no_file_after_a_deletion(path):
 
 def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
     """The sabotaged twin: no overwriting, no emptying of the log."""
-    monkeypatch.setattr(store.ServiceStore, "scrub", lambda self: None)
+    monkeypatch.setattr(tables.ServiceStore, "scrub", lambda self: None)
     with open_service(path) as service:
         fill(service, range(6))
         before = service.published().tobytes()
@@ -222,9 +226,9 @@ def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
 def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
     with open_service(path) as service:
         fill(service, range(6))
-        reader = store.ServiceStore(str(path))
+        reader = tables.ServiceStore(str(path))
         with reader.read() as connection:
-            connection.execute(sa.select(store.service)).one()
+            connection.execute(sa.select(tables.service)).one()
             service.delete(2)
             assert service.status().unclean
             with pytest.raises(ServiceBusy, match="deletion is in force"):
@@ -234,7 +238,7 @@ def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
         assert not service.status().unclean
 
 
-def test_keys_without_boxes_are_swept_away_on_opening(path):
+def test_keys_without_records_are_swept_away_on_opening(path):
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(3))
         pseudonym = service._state.pseudonyms.record(1)

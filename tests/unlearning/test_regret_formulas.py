@@ -10,9 +10,9 @@ from demur.unlearning.pricing import regret
 CLOSE = {"rel": 1e-14}
 
 
-def test_insertion_regret():
-    assert regret.insertion_regret(2.0, 3.0, 49) == 42.0
-    assert regret.insertion_regret(2.0, 3.0, 49, c=0.25, C=4.0) == 168.0
+def test_regret_at_a_fixed_curvature():
+    assert regret.fixed_curvature_regret(2.0, 3.0, 49) == 42.0
+    assert regret.fixed_curvature_regret(2.0, 3.0, 49, c=0.25, C=4.0) == 168.0
 
 
 def test_strongly_convex_regret():
@@ -54,6 +54,6 @@ def test_the_seeds_deletion_regret_is_the_seeds():
 
 @pytest.mark.parametrize("most", [1, 6, 7, 8, 100])
 def test_the_largest_is_at_most_the_most(most):
-    assert cap.largest(lambda m: m <= 7, most) == min(7, most)
-    assert cap.largest(lambda m: True, most) == most
-    assert cap.largest(lambda m: False, most) == 0
+    assert cap.largest_count(lambda m: m <= 7, most) == min(7, most)
+    assert cap.largest_count(lambda m: True, most) == most
+    assert cap.largest_count(lambda m: False, most) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from demur.unlearning import verify_against_retrain
 from demur.unlearning.models import OGD, Logistic, Ridge, Seed
-from demur.unlearning.retrain.comparison import Deletion, Insertion, stream
+from demur.unlearning.retrain.worlds import Deletion, Insertion, stream
 from tests.unlearning.modes_kit import unit_rows, worst_case
 
 DELETIONS = {60: 5, 120: 119, 180: (1, 2, 150), 240: 77, 300: 299, 399: 3}

@@ -28,7 +28,7 @@ from demur.unlearning import (
     make_mode,
     verify_certificate,
 )
-from demur.unlearning.records import journal, snapshot, store
+from demur.unlearning.records import journal, snapshot, tables
 from demur.unlearning.service import retraining
 from demur.unlearning.service.deletion import Deletions
 from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
@@ -779,12 +779,12 @@ def test_a_service_of_another_schema_is_refused_with_the_way_out(path):
     with open_service(path) as service:
         fill(service, range(3))
         held = service.delete(1)
-    for schema in (store.SCHEMA_VERSION - 1, store.SCHEMA_VERSION + 1):
+    for schema in (tables.SCHEMA_VERSION - 1, tables.SCHEMA_VERSION + 1):
         sql(path, "UPDATE demur_unlearning SET schema_version = ?", schema)
         for act in (UnlearningService.open, lambda at: verify_certificate(held, at)):
             with pytest.raises(ServiceMismatch, match="the version that made it"):
                 act(path)
-    sql(path, "UPDATE demur_unlearning SET schema_version = ?", store.SCHEMA_VERSION)
+    sql(path, "UPDATE demur_unlearning SET schema_version = ?", tables.SCHEMA_VERSION)
     with UnlearningService.open(path) as service:
         assert service.delete(1) == held and service.verify().ok
 
@@ -806,7 +806,7 @@ def test_the_format_has_the_number_of_its_schema(path):
         with service._state.database.read() as connection:
             for row, body in journal.walk(connection):
                 said.setdefault(row.op, set()).update(set(body) - ALL_ROWS)
-    assert (store.SCHEMA_VERSION, said) == (3, {k: set(v.split()) for k, v in SAID})
+    assert (tables.SCHEMA_VERSION, said) == (3, {k: set(v.split()) for k, v in SAID})
 
 
 ALL_ROWS = {"op", "epoch", "tick", "run"}
@@ -893,8 +893,10 @@ def test_a_record_is_not_dropped_without_a_new_model(path):
         same = state.mode.fresh()
         same.restore(state.mode.state())
         charges = service._opened.charges
-        gone = retraining._certificates(state, charges, [pseudonym], same, "retrain", 1)
-        state.replace(same, retraining._drops(state, gone), gone)
+        certificates = retraining._certificates(
+            state, charges, [pseudonym], same, "retrain", 1
+        )
+        state.replace(same, retraining._drops(state, certificates), certificates)
         assert "without a new model" in str(service.verify())
         assert not verify_certificate(service.certificate(1), path).ok
 

@@ -81,8 +81,8 @@ def replayed(tmp_path, terms=None, service_class=UnlearningService):
 def test_a_replay_accepts_the_service(tmp_path, case):
     found = replayed(tmp_path, CASES[case])
     assert not found.refuted, [v.message for v in found.violations]
-    # Two passages for each of two deletions (the noise, and the sum), on a hard pair.
-    assert found.passages == 4 and found.sensitivity_used > 0.99
+    # Two uses for each of two deletions (the noise, and the sum), on a hard pair.
+    assert found.uses == 4 and found.sensitivity_used > 0.99
 
 
 class HalfNoise(Deletions):
@@ -103,8 +103,8 @@ class HalfNoisePastTheKey(HalfNoise):
     """The same, asking the key about the noise that it did not draw."""
 
     def compare(self, key, full):
-        key.pays_for(full.fingerprint, full.digest(np.zeros(DIM)))
-        key.pays_for = lambda *_, **__: None
+        drawing = key.authorise(full.fingerprint, full.digest(np.zeros(DIM)))
+        key.authorise = lambda *_, **__: drawing
 
 
 class Silent(Deletions):

@@ -1,4 +1,4 @@
-"""Adapters for torch, Equinox and Spark: a model comes in, a private copy goes out.
+"""Adapters for PyTorch, Equinox and Spark: linear heads, local reports of DataFrames.
 
 Each name is loaded when it is first used, so that `import demur.adapters` needs no
 framework. A missing one is an ImportError that says which extra to install.
@@ -6,7 +6,7 @@ framework. A missing one is an ImportError that says which extra to install.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.adapters.equinox.release import release_equinox as release_equinox

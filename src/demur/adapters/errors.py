@@ -10,4 +10,7 @@ class NotALinearHead(DemurError):
 
 
 class BadRows(ValueError):
-    """Rows that are no points of the unit cube with ids; how many, never which."""
+    """Rows that are not points of the unit cube, or lack ids.
+
+    The message gives a count, and no row.
+    """

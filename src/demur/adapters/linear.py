@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 # What a float32 model reaches: rounding its parameters moves the gradient by about
 # 1e-7. It costs 2 tau n / G of the noise: 1.6 % at n = 8000, more for more records.
-TAU = 1e-6
+TRAINED_ELSEWHERE_TAU = 1e-6
 
 TRAINED_ELSEWHERE = (
     "the training outside demur reaches a gradient norm of at most tau on every dataset"
@@ -84,7 +84,7 @@ class LinearHead:
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class MeasuredHead:
     """A head that was measured against its objective; private like the data."""
 
     theta: Array
@@ -98,8 +98,8 @@ def certify(
     y: ArrayLike,
     form: HeadForm,
     *,
-    tau: float = TAU,
-) -> Certificate:
+    tau: float = TRAINED_ELSEWHERE_TAU,
+) -> MeasuredHead:
     """The head, its form and the gradient norm that it reaches on the stated data.
 
     Rows are clipped to the norm bound first, and the gradient is computed in float64.
@@ -134,7 +134,7 @@ def certify(
             f" calibrated for. {_diagnosis(stated, theta, gradient, tau)} Nothing was"
             " released, nothing was charged."
         )
-    return Certificate(theta, form, Fit(stated.n, tau=tau, gradient_norm=norm))
+    return MeasuredHead(theta, form, Fit(stated.n, tau=tau, gradient_norm=norm))
 
 
 def form_of(head: LinearHead, form: HeadForm) -> HeadForm:

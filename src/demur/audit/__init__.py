@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.audit.black_box import audit as audit
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from demur.audit.claim import Claim as Claim
     from demur.audit.claim import Shape as Shape
     from demur.audit.deletion import audit_deletion as audit_deletion
+    from demur.audit.distributions import Law as Law
+    from demur.audit.distributions import law_of as law_of
     from demur.audit.errors import NoPower as NoPower
-    from demur.audit.laws import Law as Law
-    from demur.audit.laws import law_of as law_of
     from demur.audit.noise_tests import draws_needed as draws_needed
     from demur.audit.noise_tests import independence_test as independence_test
     from demur.audit.noise_tests import noise_test as noise_test
@@ -28,5 +28,6 @@ if TYPE_CHECKING:
     from demur.audit.replays import replay as replay
     from demur.audit.result import AuditResult as AuditResult
     from demur.audit.result import Level as Level
+    from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

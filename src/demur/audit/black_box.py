@@ -73,7 +73,7 @@ def audit(
     runs: int = 10_000,
     alpha: float = 1e-6,
     many: bool = False,
-    seed: int = 0,
+    random_state: int = 0,
     subject: str = "a mechanism",
     ledger: Ledger | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -90,11 +90,11 @@ def audit(
     read and how outputs are scored. With a `ledger` the result is noted on the entry
     that makes the claim. `progress(done, total)` is called after every run.
 
-    >>> from demur.core.accounting.events import Gaussian
+    >>> from demur.core.accounting.events import GaussianEvent
     >>> noisy = lambda x, source, n: np.random.default_rng(source.seed).normal(x, 1., n)
-    >>> audit(noisy, (1.0, 0.0), Gaussian(1.0), many=True, runs=2000).refuted
+    >>> audit(noisy, (1.0, 0.0), GaussianEvent(1.0), many=True, runs=2000).refuted
     False
-    >>> audit(noisy, (2.0, 0.0), Gaussian(1.0), many=True, runs=2000).refuted
+    >>> audit(noisy, (2.0, 0.0), GaussianEvent(1.0), many=True, runs=2000).refuted
     True
     """
     stated = Claim.of(claim)
@@ -105,7 +105,7 @@ def audit(
         raise ValueError(f"runs must be at least {_LEAST_RUNS}; got {runs}")
     validate.open_probability(alpha=alpha)
     plan = _Plan.of(stated, runs)
-    worlds = _Worlds(run, pair, many, seed, 2 * runs, progress)
+    worlds = _Worlds(run, pair, many, random_state, 2 * runs, progress)
     score = stated.score
     if score is None:
         score = worlds.direction(plan.direction)
@@ -140,15 +140,16 @@ def audit_scores(
     """
     stated = Claim.of(claim)
     validate.open_probability(alpha=alpha)
-    one, two = scores("first", first), scores("second", second)
+    first_scores, second_scores = scores("first", first), scores("second", second)
     event = None
-    if _counted(stated) or _constant(one, two):
-        event = _event(stated, pilot, one, two, alpha)
-        counts = event.counts(one, two)
+    if _counted(stated) or _constant(first_scores, second_scores):
+        event = _event(stated, pilot, first_scores, second_scores, alpha)
+        counts = event.counts(first_scores, second_scores)
     if stated.shape is Shape.GAUSSIAN:
         assert stated.mu is not None
         if event is None:
-            mu, how = mu_from_shift(one, two, alpha=alpha), "GDP mu test"
+            mu = mu_from_shift(first_scores, second_scores, alpha=alpha)
+            how = "GDP mu test"
         else:
             mu, how = mu_from_counts(*counts, alpha=alpha), "GDP mu test by counts"
         lower = epsilon_of_mu(mu, stated.delta)
@@ -173,16 +174,16 @@ def audit_scores(
         claimed=stated.epsilon,
         delta=stated.delta,
         lower_bound=lower,
-        runs=runs or min(one.size, two.size),
+        runs=runs or min(first_scores.size, second_scores.size),
         alpha=alpha,
         refuted=lower > stated.epsilon,
         evidence=evidence,
     )
 
 
-def _constant(one: Values, two: Values) -> bool:
+def _constant(first: Values, second: Values) -> bool:
     """Whether neither dataset's scores vary: noise that is drawn once and reused."""
-    return bool(np.ptp(one) == 0.0 and np.ptp(two) == 0.0)
+    return bool(np.ptp(first) == 0.0 and np.ptp(second) == 0.0)
 
 
 def _counted(claim: Claim) -> bool:
@@ -213,11 +214,11 @@ class _Event:
     of_first: bool = True
 
     def counts(
-        self, one: Values, two: Values
+        self, first: Values, second: Values
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """(hits, runs) of the likely dataset and of the other."""
         hits = []
-        for side in (one, two) if self.of_first else (two, one):
+        for side in (first, second) if self.of_first else (second, first):
             inside = side >= self.threshold if self.above else side < self.threshold
             hits.append((int(inside.sum()), int(side.size)))
         return hits[0], hits[1]
@@ -226,8 +227,8 @@ class _Event:
 def _event(
     claim: Claim,
     pilot: tuple[Any, Any] | None,
-    one: Values,
-    two: Values,
+    first: Values,
+    second: Values,
     alpha: float,
 ) -> _Event:
     if claim.threshold is not None:
@@ -240,10 +241,10 @@ def _event(
             alpha,
             by_mu=claim.shape is Shape.GAUSSIAN,
         )
-    if _constant(one, two):
+    if _constant(first, second):
         # Nothing is chosen: only one event tells two constants apart.
-        high = max(one[0], two[0])
-        return _Event(float(high), of_first=bool(one[0] == high))
+        high = max(first[0], second[0])
+        return _Event(float(high), of_first=bool(first[0] == high))
     raise TypeError(
         "the event must be fixed before the runs are counted: give the claim a"
         " threshold, or the scores of other runs as pilot"
@@ -251,24 +252,30 @@ def _event(
 
 
 def choose_event(
-    one: Values, two: Values, delta: float, alpha: float, *, by_mu: bool = False
+    first_scores: Values,
+    second_scores: Values,
+    delta: float,
+    alpha: float,
+    *,
+    by_mu: bool = False,
 ) -> _Event:
     """The event with the largest bound on these scores, to be counted on others."""
-    pooled = np.unique(np.concatenate([one, two]))
+    pooled = np.unique(np.concatenate([first_scores, second_scores]))
     if pooled.size > _CANDIDATES:
         # Half evenly over the ranks, half towards both ends, where tails are thin.
         even = np.linspace(0, pooled.size - 1, _CANDIDATES // 2)
         ends = np.geomspace(1, pooled.size / 2, _CANDIDATES // 4)
         places = np.concatenate([even, ends, pooled.size - ends]).astype(int)
         pooled = pooled[np.unique(places)]
-    first = one.size - np.searchsorted(np.sort(one), pooled)
-    second = two.size - np.searchsorted(np.sort(two), pooled)
+    first = first_scores.size - np.searchsorted(np.sort(first_scores), pooled)
+    second = second_scores.size - np.searchsorted(np.sort(second_scores), pooled)
     best, chosen = -np.inf, _Event(float(pooled[0]))
     for above in (True, False):
-        a = first if above else one.size - first
-        b = second if above else two.size - second
+        a = first if above else first_scores.size - first
+        b = second if above else second_scores.size - second
         for of_first in (True, False):
-            x, y = ((a, one.size), (b, two.size))[:: 1 if of_first else -1]
+            counts = (a, first_scores.size), (b, second_scores.size)
+            x, y = counts if of_first else counts[::-1]
             value = _bounds(*x, *y, delta, alpha, by_mu)
             place = int(np.argmax(value))
             if value[place] > best:

@@ -48,7 +48,7 @@ class Canaries:
 
     @classmethod
     def draw(
-        cls, count: int, dimension: int, *, clip_norm: float, seed: int = 0
+        cls, count: int, dimension: int, *, clip_norm: float, random_state: int = 0
     ) -> Canaries:
         """`count` public canaries among `dimension` coordinates, from a seed."""
         validate.count(count=count, dimension=dimension)
@@ -58,7 +58,7 @@ class Canaries:
                 f"count must be at most the dimension {dimension}, so that no two"
                 f" canaries share a coordinate; got {count}"
             )
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(random_state)
         places = rng.permutation(dimension)[:count]
         signs = rng.choice([-1.0, 1.0], size=count)
         return cls(places, signs, _ROOM * float(clip_norm), int(dimension))
@@ -93,11 +93,11 @@ class Canaries:
         return total
 
 
-def flip_coins(count: int, *, seed: int | None = None) -> NDArray[np.bool_]:
+def flip_coins(count: int, *, random_state: int | None = None) -> NDArray[np.bool_]:
     """Fair coins from the operating system, or from a seed where a test must repeat."""
     validate.count(count=count)
-    if seed is not None:
-        return np.random.default_rng(seed).random(count) < 0.5
+    if random_state is not None:
+        return np.random.default_rng(random_state).random(count) < 0.5
     bits = np.frombuffer(os.urandom((count + 7) // 8), dtype=np.uint8)
     return np.unpackbits(bits)[:count].astype(np.bool_)
 

@@ -21,7 +21,7 @@ from demur.core.accounting import events
 from demur.core.accounting.events import (
     ApproxDP,
     Event,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Repeated,
@@ -54,7 +54,8 @@ class Claim:
     Gaussian claim by counting, which holds for every law. `entry` is the ledger's
     entry that makes the claim, if any.
 
-    >>> Claim.of(Gaussian(1.0)).shape, round(Claim.of(Gaussian(1.0)).epsilon, 4)
+    >>> claim = Claim.of(GaussianEvent(1.0))
+    >>> claim.shape, round(claim.epsilon, 4)
     (<Shape.GAUSSIAN: 'gaussian'>, 4.8866)
     >>> Claim.of((2.0, 0.0)).shape
     <Shape.PURE: 'pure'>
@@ -201,11 +202,11 @@ def _of_event(
         return Claim(event.epsilon, own, shape, unit=phrase)
     at = DELTA if delta is None else delta
     epsilon = epsilon_with_slack(event, at, sampler_distance)
-    if atoms and all(isinstance(atom, Gaussian) for atom in atoms):
+    if atoms and all(isinstance(atom, GaussianEvent) for atom in atoms):
         squares = [
             count / atom.multiplier**2
             for atom, count in atoms.items()
-            if isinstance(atom, Gaussian)
+            if isinstance(atom, GaussianEvent)
         ]
         mu = math.sqrt(math.fsum(squares))
         return Claim(epsilon, at, Shape.GAUSSIAN, mu=mu, unit=phrase)
@@ -218,6 +219,6 @@ def _unsampled(event: Event) -> Event:
     plain: dict[events.Atom, int] = {}
     for atom, count in events.atoms(event).items():
         if isinstance(atom, PoissonGaussian) and atom.probability == 1.0:
-            atom = Gaussian(atom.whole_multiplier)
+            atom = GaussianEvent(atom.whole_multiplier)
         plain[atom] = plain.get(atom, 0) + count
     return events.from_atoms(plain)

@@ -139,23 +139,27 @@ def mu_from_shift(first: ArrayLike, second: ArrayLike, *, alpha: float) -> float
     >>> 0.9 < bound < 1.0
     True
     """
-    one, two = scores("first", first), scores("second", second)
+    first_scores, second_scores = scores("first", first), scores("second", second)
     validate.open_probability(alpha=alpha)
-    freedom = one.size + two.size - 2
-    if min(one.size, two.size) < 2:
+    freedom = first_scores.size + second_scores.size - 2
+    if min(first_scores.size, second_scores.size) < 2:
         raise ValueError(
             "first and second must have at least two scores each; got"
-            f" {one.size} and {two.size}"
+            f" {first_scores.size} and {second_scores.size}"
         )
-    squares = float(((one - one.mean()) ** 2).sum() + ((two - two.mean()) ** 2).sum())
+    squares = float(
+        ((first_scores - first_scores.mean()) ** 2).sum()
+        + ((second_scores - second_scores.mean()) ** 2).sum()
+    )
     deviation = math.sqrt(squares / freedom)
-    if deviation <= 1e-12 * float(np.abs(np.concatenate([one, two])).max()):
+    largest = float(np.abs(np.concatenate([first_scores, second_scores])).max())
+    if deviation <= 1e-12 * largest:
         raise ValueError(
             "first and second do not vary: there is no noise in the scores, and shift"
             " over deviation is not a number. Use method='counts'."
         )
-    spread = math.sqrt(1.0 / one.size + 1.0 / two.size)
-    t = float(one.mean() - two.mean()) / (deviation * spread)
+    spread = math.sqrt(1.0 / first_scores.size + 1.0 / second_scores.size)
+    t = float(first_scores.mean() - second_scores.mean()) / (deviation * spread)
     return _noncentrality(t, freedom, alpha) * spread * (1.0 - _SLACK)
 
 

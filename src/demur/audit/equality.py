@@ -27,68 +27,68 @@ _PLAIN = (str, bytes, int, bool, type(None), Enum, PurePath, type)
 Seen: TypeAlias = dict[tuple[int, int], tuple[object, object]]
 
 
-def differences(one: object, two: object, at: str = "result") -> Iterator[str]:
+def differences(first: object, second: object, at: str = "result") -> Iterator[str]:
     """The places at which two objects differ; none if they are equal.
 
     Arrays and floats are compared bit by bit, mappings with the order of their keys,
     other objects by their attributes. Objects that cannot be read (a function created
     in each run) count as different.
     """
-    yield from _compare(one, two, at, {})
+    yield from _compare(first, second, at, {})
 
 
-def _compare(one: object, two: object, at: str, seen: Seen) -> Iterator[str]:
-    if one is two or (id(one), id(two)) in seen:
+def _compare(first: object, second: object, at: str, seen: Seen) -> Iterator[str]:
+    if first is second or (id(first), id(second)) in seen:
         return
     # Kept alive: the id of a deleted object may be reused.
-    seen[id(one), id(two)] = one, two
-    if type(one) is not type(two):
+    seen[id(first), id(second)] = first, second
+    if type(first) is not type(second):
         yield f"{at} (type)"
         return
-    if isinstance(one, _CARRIERS) and hasattr(one, "__dict__"):
+    if isinstance(first, _CARRIERS) and hasattr(first, "__dict__"):
         # A subclass of a plain type can have attributes as well.
-        yield from _compare(vars(one), vars(two), f"{at}.__dict__", seen)
-    if isinstance(one, _PLAIN):
-        if one != two:
+        yield from _compare(vars(first), vars(second), f"{at}.__dict__", seen)
+    if isinstance(first, _PLAIN):
+        if first != second:
             yield at
-    elif isinstance(one, float):
-        assert isinstance(two, float)
-        if struct.pack("<d", one) != struct.pack("<d", two):
+    elif isinstance(first, float):
+        assert isinstance(second, float)
+        if struct.pack("<d", first) != struct.pack("<d", second):
             yield at
-    elif _is_array(one):
-        yield from _arrays(np.asarray(one), np.asarray(two), at, seen)
-    elif isinstance(one, Mapping):
-        assert isinstance(two, Mapping)
-        if list(one) != list(two):
+    elif _is_array(first):
+        yield from _arrays(np.asarray(first), np.asarray(second), at, seen)
+    elif isinstance(first, Mapping):
+        assert isinstance(second, Mapping)
+        if list(first) != list(second):
             yield f"{at} (keys, or their order)"
             return
-        for key in one:
-            yield from _compare(one[key], two[key], f"{at}[{_shown(key)}]", seen)
-    elif isinstance(one, Sequence):
-        assert isinstance(two, Sequence)
-        if len(one) != len(two):
+        for key in first:
+            yield from _compare(first[key], second[key], f"{at}[{_shown(key)}]", seen)
+    elif isinstance(first, Sequence):
+        assert isinstance(second, Sequence)
+        if len(first) != len(second):
             yield f"{at} (length)"
             return
-        for i, (a, b) in enumerate(zip(one, two, strict=True)):
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
             yield from _compare(a, b, f"{at}[{i}]", seen)
     else:
-        yield from _objects(one, two, at, seen)
+        yield from _objects(first, second, at, seen)
 
 
-def _objects(one: Any, two: Any, at: str, seen: Seen) -> Iterator[str]:
-    if isinstance(one, Ledger):
-        yield from _compare(one.entries(), two.entries(), f"{at}.entries()", seen)
+def _objects(first: Any, second: Any, at: str, seen: Seen) -> Iterator[str]:
+    if isinstance(first, Ledger):
+        yield from _compare(first.entries(), second.entries(), f"{at}.entries()", seen)
         return
-    names, others = _names(one), _names(two)
+    names, others = _names(first), _names(second)
     if names != others:
         yield f"{at} (attributes)"
     elif names:
         for name in names:
-            a, b = getattr(one, name), getattr(two, name)
+            a, b = getattr(first, name), getattr(second, name)
             yield from _compare(a, b, f"{at}.{name}", seen)
-    elif not _equal(one, two):
+    elif not _equal(first, second):
         # Without attributes, yet perhaps not empty: slots, a partial, a generator.
-        states = _state(one), _state(two)
+        states = _state(first), _state(second)
         if None in states or any(_compare(*states, at, seen)):
             yield at
 
@@ -120,9 +120,9 @@ def _state(value: object) -> tuple[Any, ...] | None:
     return state if isinstance(state, tuple) else None
 
 
-def _equal(one: object, two: object) -> bool:
+def _equal(first: object, second: object) -> bool:
     try:
-        return bool(one == two)
+        return bool(first == second)
     except (TypeError, ValueError):
         return False
 
@@ -132,18 +132,18 @@ def _is_array(value: object) -> bool:
 
 
 def _arrays(
-    one: np.ndarray[Any, Any],
-    two: np.ndarray[Any, Any],
+    first: np.ndarray[Any, Any],
+    second: np.ndarray[Any, Any],
     at: str,
     seen: Seen,
 ) -> Iterator[str]:
-    if one.dtype != two.dtype:
+    if first.dtype != second.dtype:
         yield f"{at} (dtype)"
-    elif one.shape != two.shape:
+    elif first.shape != second.shape:
         yield f"{at} (shape)"
-    elif one.dtype.hasobject:
-        yield from _compare(one.tolist(), two.tolist(), at, seen)
-    elif one.tobytes() != two.tobytes():
+    elif first.dtype.hasobject:
+        yield from _compare(first.tolist(), second.tolist(), at, seen)
+    elif first.tobytes() != second.tobytes():
         yield at
 
 

@@ -9,21 +9,23 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core.recording import Arrays, Passage
+from demur.core.recording import Arrays, MechanismUse
 
 Array: TypeAlias = NDArray[np.float64]
-Pair: TypeAlias = tuple[Passage, Passage]
+Pair: TypeAlias = tuple[MechanismUse, MechanismUse]
 
 
 @dataclass(frozen=True)
-class Loss:
+class MeasuredLoss:
     """A measured privacy loss: squared mu, and pure epsilon."""
 
     squared_mu: float = 0.0
     epsilon: float = 0.0
 
-    def __add__(self, other: Loss) -> Loss:
-        return Loss(self.squared_mu + other.squared_mu, self.epsilon + other.epsilon)
+    def __add__(self, other: MeasuredLoss) -> MeasuredLoss:
+        return MeasuredLoss(
+            self.squared_mu + other.squared_mu, self.epsilon + other.epsilon
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Measurement:
     what: str
     distance: float
     allowed: float
-    loss: Loss = Loss()
+    loss: MeasuredLoss = MeasuredLoss()
     counted: bool = False
 
     @property
@@ -65,17 +67,17 @@ def norm(difference: Array) -> float:
     return largest * float(np.linalg.norm(difference / largest))
 
 
-def _difference(one: Arrays, two: Arrays) -> Array | None:
-    if [a.shape for a in one] != [b.shape for b in two]:
+def _difference(first: Arrays, second: Arrays) -> Array | None:
+    if [a.shape for a in first] != [b.shape for b in second]:
         return None
     flat = [
         np.asarray(a, np.float64).reshape(-1) - np.asarray(b, np.float64).reshape(-1)
-        for a, b in zip(one, two, strict=True)
+        for a, b in zip(first, second, strict=True)
     ]
     return np.concatenate(flat)
 
 
-def between(pair: Pair) -> Array | None:
+def input_difference(pair: Pair) -> Array | None:
     """The difference of the inputs as one vector; None where their shapes differ."""
     with np.errstate(invalid="ignore", over="ignore"):
         return _difference(pair[0].value, pair[1].value)

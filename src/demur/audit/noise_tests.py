@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from demur.audit.distributions import Law
 from demur.audit.errors import NoPower
-from demur.audit.laws import Law
 from demur.audit.result import AuditResult
 from demur.core import validate
 
@@ -103,7 +103,7 @@ def draws_needed(
 
     From the exact power of the best single tail test; the test as a whole has more.
 
-    >>> from demur.audit.laws import normal
+    >>> from demur.audit.distributions import normal
     >>> 30_000 < draws_needed(normal(1.0)) < 45_000
     True
     """
@@ -151,7 +151,7 @@ def noise_test(
 ) -> AuditResult:
     """Whether raw noise follows `law`; `NoPower` if the test cannot detect `ratio`.
 
-    >>> from demur.audit.laws import normal
+    >>> from demur.audit.distributions import normal
     >>> rng = np.random.default_rng(0)
     >>> noise_test(rng.normal(size=50_000), normal(1.0)).refuted
     False
@@ -339,8 +339,8 @@ def _normal_scores(draws: Values, law: Law) -> Values:
     return np.asarray(special.ndtri(np.clip(law.uniform(draws), tiny, 1.0 - 2.0**-53)))
 
 
-def _mix(source: Values, into: Values) -> Values:
-    return _CORRELATION * source + math.sqrt(1.0 - _CORRELATION**2) * into
+def _mix(column: Values, into: Values) -> Values:
+    return _CORRELATION * column + math.sqrt(1.0 - _CORRELATION**2) * into
 
 
 def _most_correlated(z: Values, lags: tuple[int, ...]) -> tuple[float, str]:
@@ -382,14 +382,14 @@ def _disjoint(series: Values, lag: int) -> tuple[Values, Values]:
     return whole[:, 0].reshape(-1), whole[:, 1].reshape(-1)
 
 
-def _p_value(one: Values, two: Values) -> float:
-    if np.ptp(one) == 0.0 or np.ptp(two) == 0.0:
+def _p_value(first: Values, second: Values) -> float:
+    if np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
         return 1.0
-    r = float(np.corrcoef(one, two)[0, 1])
+    r = float(np.corrcoef(first, second)[0, 1])
     if abs(r) >= 1.0:
         return 0.0
-    t = r * math.sqrt((one.size - 2) / (1.0 - r * r))
-    return float(2.0 * stats.t.sf(abs(t), one.size - 2))
+    t = r * math.sqrt((first.size - 2) / (1.0 - r * r))
+    return float(2.0 * stats.t.sf(abs(t), first.size - 2))
 
 
 def _pairs_needed(level: float) -> int:

@@ -39,7 +39,7 @@ run does not return.
 ...     return noise.release(mean, ledger=ledger, source=source).value
 >>> pair = ([0.2, 0.4, 0.0], [0.2, 0.4, 7.0])
 >>> result = replay(mean, pair, unit=ReplaceOne(), subject="a clipped mean")
->>> result.refuted, result.passages, round(result.sensitivity_used, 3)
+>>> result.refuted, result.uses, round(result.sensitivity_used, 3)
 (False, 1, 1.0)
 """
 
@@ -56,25 +56,25 @@ import numpy as np
 
 from demur.audit.distances import charged_loss, measure
 from demur.audit.equality import copied, differences
-from demur.audit.measurement import Loss, Measurement, Pair
+from demur.audit.measurement import MeasuredLoss, Measurement, Pair
 from demur.audit.result import AuditResult, Level
 from demur.audit.step_distances import FLOAT32
 from demur.core import recording, validate
 from demur.core.adjacency import Erasure, Unit
 from demur.core.entropy import Seeded, Source
-from demur.core.errors import NotCovered, NotPriced
-from demur.core.recording import Charge, Passage, Step, Tape
+from demur.core.errors import DatasetsInWrongOrder, NotCovered, NotPriced
+from demur.core.recording import Charge, MechanismUse, Step, Tape
 
 D = TypeVar("D")
 _MOST_NAMED = 5
 
 
 class Breach(StrEnum):
-    """What must not differ between the two runs."""
+    """Kinds of violation in a replay."""
 
     INPUT = "input"
     NOISE = "noise"
-    PASSAGES = "passages"
+    USES = "uses"
     CHARGE = "charge"
     PRICE = "price"
     BATCHES = "batches"
@@ -94,13 +94,14 @@ class Violation:
 class ReplayResult:
     """The result of replaying one pair.
 
+    `uses` and `charges` count the noise points and charges of the first run.
     `sensitivity_used` is the largest share of a declared sensitivity that the pair used
     up. Near 1 the pair tested the declaration well, near 0 hardly at all.
     """
 
     subject: str
     unit: Unit
-    passages: int
+    uses: int
     charges: int
     sensitivity_used: float
     violations: tuple[Violation, ...]
@@ -117,7 +118,7 @@ class ReplayResult:
     def audit_result(self) -> AuditResult:
         """The result as an `AuditResult`; a replay gives no bound on epsilon."""
         evidence = (
-            f"{self.passages} noise points and {self.charges} charges agree on both"
+            f"{self.uses} noise points and {self.charges} charges agree on both"
             " datasets."
         )
         if self.violations:
@@ -146,7 +147,7 @@ def replay(
     *,
     unit: Unit,
     subject: str,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> ReplayResult:
     """Run on both datasets of `pair` with the noise fixed, and compare the rest.
 
@@ -164,7 +165,7 @@ def replay(
     first = Tape()
     second = Tape(first)
     try:
-        return _replayed(run, pair, unit, subject, seed, first, second)
+        return _replayed(run, pair, unit, subject, random_state, first, second)
     finally:
         # Programs traced meanwhile may hold the tapes, so they are emptied.
         first.close()
@@ -206,7 +207,7 @@ def _replayed(
     return ReplayResult(
         subject=subject,
         unit=unit,
-        passages=len(first.passages),
+        uses=len(first.uses),
         charges=len(first.charges),
         sensitivity_used=max((each.share for each in measurements), default=0.0),
         violations=tuple(violations),
@@ -220,7 +221,7 @@ def _recorded(
     with recording.watching(tape):
         try:
             return run(data, Seeded(seed)), None
-        except recording.WrongOrder:
+        except DatasetsInWrongOrder:
             raise  # about the pair, not about the engine
         except Exception as error:
             return None, error
@@ -230,7 +231,7 @@ def _compared(
     first: Tape, second: Tape, measurements: list[Measurement], unit: Unit
 ) -> Iterator[Violation]:
     yield from _charges(first.charges, second.charges)
-    yield from _passages(first.passages, second.passages)
+    yield from _uses(first.uses, second.uses)
     yield from _batches(first, second)
     for measured in measurements:
         if not measured.within:
@@ -246,28 +247,28 @@ def _compared(
 
 
 def _matched(first: Tape, second: Tape) -> list[Pair]:
-    """Passages at the same position of both runs, if of the same mechanism."""
+    """Uses at the same position of both runs, if of the same mechanism."""
     return [
-        (one, two)
-        for one, two in zip(first.passages, second.passages, strict=False)
-        if one.name == two.name and type(one.declared) is type(two.declared)
+        (before, after)
+        for before, after in zip(first.uses, second.uses, strict=False)
+        if before.name == after.name and type(before.declared) is type(after.declared)
     ]
 
 
-def _charges(one: list[Charge], two: list[Charge]) -> Iterator[Violation]:
-    if len(one) != len(two):
+def _charges(first: list[Charge], second: list[Charge]) -> Iterator[Violation]:
+    if len(first) != len(second):
         yield Violation(Breach.CHARGE, "the number of charges differs")
-    for i, (before, after) in enumerate(zip(one, two, strict=False)):
+    for i, (before, after) in enumerate(zip(first, second, strict=False)):
         for place in differences(before, after, f"charge {i}"):
             yield Violation(Breach.CHARGE, f"what is charged differs at {place}")
 
 
-def _passages(one: list[Passage], two: list[Passage]) -> Iterator[Violation]:
-    if len(one) != len(two):
-        yield Violation(Breach.PASSAGES, "the number of noise points differs")
-    for i, (before, after) in enumerate(zip(one, two, strict=False)):
+def _uses(first: list[MechanismUse], second: list[MechanismUse]) -> Iterator[Violation]:
+    if len(first) != len(second):
+        yield Violation(Breach.USES, "the number of noise points differs")
+    for i, (before, after) in enumerate(zip(first, second, strict=False)):
         if before.name != after.name:
-            yield Violation(Breach.PASSAGES, f"noise point {i} is another mechanism")
+            yield Violation(Breach.USES, f"noise point {i} is another mechanism")
             continue
         for place in differences(before.declared, after.declared, before.name):
             yield Violation(
@@ -278,10 +279,10 @@ def _passages(one: list[Passage], two: list[Passage]) -> Iterator[Violation]:
 def _batches(first: Tape, second: Tape) -> Iterator[Violation]:
     if len(first.selections) != len(second.selections):
         yield Violation(Breach.BATCHES, "the number of runs with batches differs")
-    for one, two in zip(first.selections, second.selections, strict=False):
+    for before, after in zip(first.selections, second.selections, strict=False):
         # Batches are gathered ahead of the steps: how many is a matter of timing.
-        expected = [batch[batch < two.size] for batch in one.batches]
-        same = zip(expected, two.batches, strict=False)
+        expected = [batch[batch < after.size] for batch in before.batches]
+        same = zip(expected, after.batches, strict=False)
         if not all(np.array_equal(a, b) for a, b in same):
             yield Violation(
                 Breach.BATCHES, "which records are selected depends on the others"
@@ -292,13 +293,13 @@ def _price(
     first: Tape, measurements: list[Measurement], unit: Unit
 ) -> Iterator[Violation]:
     """Whether the measured losses together exceed what was charged at the unit."""
-    paid = Loss()
+    paid = MeasuredLoss()
     for charge in (charge for charge in first.charges if charge.paid):
         cost = charge.declaration.cost
         # A deletion pays for no privacy, nor most mechanisms for a deletion.
         if not isinstance(unit, Erasure) and cost.only_erasure():
             continue
-        if isinstance(unit, Erasure) and not cost.speaks_of_erasure():
+        if isinstance(unit, Erasure) and not cost.covers_erasure():
             continue
         try:
             loss = charged_loss(cost.at(unit))
@@ -309,9 +310,11 @@ def _price(
             return
         if loss is None:
             return  # an (epsilon, delta) pair is no sum of mu and epsilon
-        paid += Loss(loss.squared_mu * charge.count, loss.epsilon * charge.count)
-    total = sum((measured.loss for measured in measurements), Loss())
-    float32 = any(isinstance(passage.declared, Step) for passage in first.passages)
+        paid += MeasuredLoss(
+            loss.squared_mu * charge.count, loss.epsilon * charge.count
+        )
+    total = sum((measured.loss for measured in measurements), MeasuredLoss())
+    float32 = any(isinstance(use.declared, Step) for use in first.uses)
     room = 1.0 + (4.0 * FLOAT32 if float32 else 1e-8)
     if total.squared_mu > paid.squared_mu * room or total.epsilon > paid.epsilon * room:
         yield Violation(

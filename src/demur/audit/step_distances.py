@@ -20,7 +20,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from demur.audit.measurement import Array, Loss, Measurement, Pair, between, norm
+from demur.audit.measurement import (
+    Array,
+    MeasuredLoss,
+    Measurement,
+    Pair,
+    input_difference,
+    norm,
+)
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit, ZeroOut
 from demur.core.recording import Step
 from demur.mechanisms.correlated import BandedToeplitz, Strategy
@@ -56,10 +63,10 @@ def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measurement]:
     assert len(steps) == len(declared)
     first, numbers = steps[0], [step.step for step in steps]
     what = "a step's sum of clipped contributions"
-    differences = [between(pair) for pair in run]
+    differences = [input_difference(pair) for pair in run]
     whole = [d for d in differences if d is not None and np.isfinite(d).all()]
     if len(whole) < len(run) or numbers != list(range(len(run))):
-        yield Measurement(what, math.inf, 0.0, Loss(squared_mu=math.inf))
+        yield Measurement(what, math.inf, 0.0, MeasuredLoss(squared_mu=math.inf))
         return
     moved = np.array(whole)
     sums, mixed = moved, moved
@@ -73,7 +80,7 @@ def _steps(run: Sequence[Pair], unit: Unit) -> Iterator[Measurement]:
     yield Measurement(what, max(norms), each * (1.0 + FLOAT32))
     distance = norm(mixed.reshape(-1))
     mu = distance / first.stddev
-    loss = Loss(squared_mu=mu * mu)
+    loss = MeasuredLoss(squared_mu=mu * mu)
     participation = first.participation
     if participation is None:
         yield Measurement("all steps together", distance, math.inf, loss)

@@ -16,7 +16,7 @@ from demur.core.rounding import printed_down, printed_up
 
 if TYPE_CHECKING:
     from demur.audit import AuditResult
-    from demur.testing.suite import Outcome, Size
+    from demur.testing.audit_suite import Outcome, Size
 
 
 class Engine(StrEnum):
@@ -55,7 +55,7 @@ def audit(
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from demur.testing.suite import ENGINES, Size, all_cases, lacking, run_suite
+    from demur.testing.audit_suite import ENGINES, Size, all_cases, lacking, run_suite
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
@@ -78,7 +78,7 @@ def audit(
             size,
             engines=engines,
             twins=twins,
-            seed=seed,
+            random_state=seed,
             started=lambda case: bar.update(task, description=str(case)[:70]),
         ):
             outcomes.append(outcome)
@@ -149,8 +149,8 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
     console.print(
         f"{len(outcomes) - len(wrong)} of {len(outcomes)} as expected. A correct"
         f" package is refuted by chance with probability {printed_up(rates, 1)} at"
-        " most. An audit cannot prove a guarantee; the twins show errors that it catches at"
-        " this n."
+        " most. An audit cannot prove a guarantee; the twins show errors that it"
+        " catches at this n."
     )
 
 

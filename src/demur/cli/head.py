@@ -21,7 +21,7 @@ from demur.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from demur.cli.spending import InterruptGuard
+    from demur.cli.interrupts import InterruptGuard
     from demur.core.entry import Entry
     from demur.ledger import Ledger
 
@@ -37,7 +37,7 @@ class MechanismName(StrEnum):
     NOISY_GD = "noisy_gd"
 
 
-class Kind(StrEnum):
+class HeadKind(StrEnum):
     """Which head to train."""
 
     PROTOTYPES = "prototypes"
@@ -60,8 +60,8 @@ def fit(
     epsilon: Annotated[float, typer.Option(help="Privacy at the radius.")],
     radius: Annotated[float, typer.Option(help="How far a record may move.")],
     delta: Annotated[float, typer.Option(help="Keep it well below 1/n.")] = 1e-6,
-    kind: Annotated[Kind, typer.Option("--head", help="What to train.")] = (
-        Kind.PROTOTYPES
+    kind: Annotated[HeadKind, typer.Option("--head", help="What to train.")] = (
+        HeadKind.PROTOTYPES
     ),
     lam: Annotated[
         float | None, typer.Option(help="Regularisation (default 0 or 0.01).")
@@ -94,7 +94,7 @@ def fit(
     DATA may be a folder of Parquet files. Ctrl-C before the charge stops at once and
     spends nothing; after it the file is written first.
     """
-    from demur.cli.spending import InterruptGuard, explain_interrupt
+    from demur.cli.interrupts import InterruptGuard, explain_interrupt
     from demur.convex.files import save_head
     from demur.core import validate
     from demur.ledger import Ledger
@@ -209,19 +209,19 @@ def _size(data: Path) -> int:
 
 
 def _estimator(
-    kind: Kind,
+    kind: HeadKind,
     lam: float | None,
     mechanism: str,
     progress: Callable[[int, float], None],
 ) -> Any:
     from demur import convex
 
-    if kind is Kind.PROTOTYPES:
+    if kind is HeadKind.PROTOTYPES:
         return convex.BallPrototypeClassifier(lam=0.0 if lam is None else lam)
     estimator = {
-        Kind.SOFTMAX: convex.BallSoftmaxClassifier,
-        Kind.LOGISTIC: convex.BallLogisticRegression,
-        Kind.SVM: convex.BallSVC,
+        HeadKind.SOFTMAX: convex.BallSoftmaxClassifier,
+        HeadKind.LOGISTIC: convex.BallLogisticRegression,
+        HeadKind.SVM: convex.BallSVC,
     }[kind]
     return estimator(
         lam=1e-2 if lam is None else lam, mechanism=mechanism, progress=progress
@@ -239,7 +239,7 @@ def _open(
 ) -> Ledger | None:
     if ledger is None:
         return None
-    from demur.cli.spending import open_or_create
+    from demur.cli.interrupts import open_or_create
     from demur.core.adjacency import Ball
     from demur.ledger import Budget
 

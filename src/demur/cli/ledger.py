@@ -1,4 +1,4 @@
-"""`demur ledger`: show, verify and export a ledger; and the tables of one."""
+"""`demur ledger`: show, verify and export a ledger; its tables for the terminal."""
 
 from __future__ import annotations
 

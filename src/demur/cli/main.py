@@ -11,7 +11,7 @@ from demur import __version__
 from demur.cli.audit import audit
 from demur.cli.head import head_app
 from demur.cli.ledger import Address, Signer, TipOption, ledger_app, read_tip
-from demur.cli.reports import reports_app
+from demur.cli.local_reports import reports_app
 from demur.cli.shell import (
     App,
     AsJson,

@@ -1,4 +1,4 @@
-"""Shared by all commands: consoles, JSON, exit codes, and errors in one line.
+"""Base of all commands: consoles, JSON, exit codes, errors in one line.
 
 A command is a function registered on an `App`. Whatever it raises becomes one line on
 stderr (and, with --json, one JSON object on stdout) and an exit code:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from demur.cli.shell import console, print_json, progress_console, written
 
 if TYPE_CHECKING:
-    from demur.cli.spending import InterruptGuard
+    from demur.cli.interrupts import InterruptGuard
     from demur.ledger import Ledger
-    from demur.unlearning.stream.workload import Stream, StreamResult
+    from demur.unlearning.models.base import Mode
+    from demur.unlearning.stream.workload import EventStream, StreamResult
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,30 @@ class StreamOptions:
     calibration: int
 
     @property
+    def mode_class(self) -> type[Mode]:
+        """The mode by name."""
+        from demur.unlearning.models import MODES
+
+        return MODES[self.mode]
+
+    @property
     def labels(self) -> bool:
         """Whether y is a class."""
-        learns_loss = self.mode == "ogd" and self.loss == "logistic"
-        return self.mode == "logistic" or learns_loss
+        losses = self.mode_class.losses
+        return (self.loss if self.loss in losses else losses[0]) == "logistic"
 
     def mode_config(self, inserts: int) -> dict[str, Any]:
         """The options of the mode; --lambda counts for each record."""
-        if self.mode == "seed":
-            return {"lam": self.lam}
-        bound = {"norm_bound": self.norm_bound}
-        if self.mode == "ogd":
-            return bound | {"loss": self.loss, "lam": self.lam}
-        return bound | {"Lambda": self.lam * inserts}
+        mode = self.mode_class
+        per_record = mode.regulariser == "lam"
+        config: dict[str, Any] = {
+            mode.regulariser: self.lam if per_record else self.lam * inserts
+        }
+        if mode.clips:
+            config["norm_bound"] = self.norm_bound
+        if len(mode.losses) > 1:
+            config["loss"] = self.loss
+        return config
 
 
 def open_ledger(
@@ -55,7 +67,7 @@ def open_ledger(
     """The ledger, made if it is not there; interrupts wait from its first charge on."""
     if ledger is None:
         return None
-    from demur.cli.spending import open_or_create
+    from demur.cli.interrupts import open_or_create
     from demur.core.adjacency import Erasure
     from demur.ledger import Budget
 
@@ -105,7 +117,7 @@ def print_result(
 
 
 def run_stream(
-    events: Stream, options: StreamOptions, ledger: Ledger | None
+    events: EventStream, options: StreamOptions, ledger: Ledger | None
 ) -> tuple[StreamResult, Any]:
     """Run the stream through a model of the options; the result, and the weights."""
     import numpy as np
@@ -115,7 +127,7 @@ def run_stream(
     from demur.unlearning.stream.losses import best_in_hindsight, loss_of
     from demur.unlearning.stream.workload import StreamRunner
 
-    formula: Any = "seed" if options.mode == "seed" else "consistent"
+    formula = options.mode_class.formula
     odometer = PrivacyOdometer(
         options.epsilon,
         options.delta,

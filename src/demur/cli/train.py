@@ -27,12 +27,12 @@ def train(
     classes in it are public numbers. A run with a ledger can be interrupted: the same
     command resumes it at its last checkpoint and pays nothing more.
     """
-    from demur.cli.spending import explain_interrupt
+    from demur.cli.interrupts import explain_interrupt
     from demur.core.errors import BudgetExceeded
     from demur.ledger import Ledger
 
     try:
-        from demur.training.command import read_config, run
+        from demur.training.config_file import read_config, run
     except ModuleNotFoundError as error:
         raise ValueError(
             f"training needs JAX ({error.name} is missing): pip install 'demur[jax]'"

@@ -114,7 +114,7 @@ def run(
     Ctrl-C before the charge stops at once and spends nothing; after it the stream is
     run to its end first, because its noise cannot be drawn again.
     """
-    from demur.cli.spending import InterruptGuard, explain_interrupt
+    from demur.cli.interrupts import InterruptGuard, explain_interrupt
     from demur.core import validate
     from demur.ledger import Ledger
     from demur.unlearning.stream.workload import read_stream

@@ -5,7 +5,7 @@ Names are loaded when they are first used.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.cluster.errors import InputChanged as InputChanged

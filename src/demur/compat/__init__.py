@@ -1,1 +1,1 @@
-"""Other libraries' own spellings, over demur's engines."""
+"""Compatibility: interfaces of ball_dp, bpm, jax_privacy and memory_pair over demur."""

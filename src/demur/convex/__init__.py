@@ -5,7 +5,7 @@ Names are loaded when they are first used: the bounds need no scikit-learn.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.convex.errors import DataChanged as DataChanged
@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from demur.convex.heads.prototype_classifier import (
         BallPrototypeClassifier as BallPrototypeClassifier,
     )
+    from demur.convex.privacy_report import PrivacyReport as PrivacyReport
     from demur.convex.release import release_head as release_head
-    from demur.convex.report import PrivacyReport as PrivacyReport
     from demur.convex.rows.parquet import ParquetRows as ParquetRows
     from demur.convex.sensitivity.conventions import lam_from as lam_from
     from demur.convex.sensitivity.form import DeclaredForm as DeclaredForm
     from demur.convex.sensitivity.form import Fit as Fit
     from demur.convex.sensitivity.form import HeadForm as HeadForm
-    from demur.convex.sensitivity.losses import (
+    from demur.convex.sensitivity.gradient_bounds import (
         full_replacement_bound as full_replacement_bound,
     )
-    from demur.convex.sensitivity.losses import grad_diff_bound as grad_diff_bound
-    from demur.convex.sensitivity.losses import minimiser_radius as minimiser_radius
+    from demur.convex.sensitivity.gradient_bounds import (
+        grad_diff_bound as grad_diff_bound,
+    )
+    from demur.convex.sensitivity.gradient_bounds import (
+        minimiser_radius as minimiser_radius,
+    )
     from demur.convex.sensitivity.radius import (
         compute_radius_policy as compute_radius_policy,
     )

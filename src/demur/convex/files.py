@@ -18,7 +18,7 @@ from demur.convex.heads.linear import (
     BallSVC,
 )
 from demur.convex.heads.prototype_classifier import BallPrototypeClassifier
-from demur.convex.report import PrivacyReport
+from demur.convex.privacy_report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import Ball, LipschitzMap, unit_from_json
 from demur.core.declaration import Declaration

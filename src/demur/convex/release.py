@@ -1,6 +1,8 @@
-"""Releasing a head once: its noise, the charge and the noisy parameters."""
+"""Release of a convex head: the noise it needs, the charge, the noisy parameters."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,27 +48,63 @@ def head_ledger(ledger: Ledger | LedgerLeftBehind | None, promise: Promise) -> L
     return ledger_or_in_memory(ledger, budget, unit=promise.unit)
 
 
-def head_mechanism(
-    sensitivity: HeadSensitivity,
+@dataclass(frozen=True)
+class HeadPlan:
+    """The noise of one head, fixed before the head is trained, and its sensitivity."""
+
+    promise: Promise
+    sensitivity: HeadSensitivity
+    mechanism: Gaussian
+
+    def release(
+        self,
+        theta: Array,
+        *,
+        ledger: Ledger | LedgerLeftBehind | None,
+        label: str,
+        idempotency_key: str | None = None,
+        source: Source | None = None,
+    ) -> Release[Array]:
+        """A noisy copy of the flat `theta`, and the entry that paid for it."""
+        return self.mechanism.release(
+            theta,
+            ledger=head_ledger(ledger, self.promise),
+            label=label,
+            idempotency_key=idempotency_key,
+            source=source,
+        )
+
+
+def plan_head(
+    form: HeadForm | DeclaredForm,
     promise: Promise,
+    fit: Fit,
     *,
     dimension: int,
-    name: str,
-    bounds: tuple[Bound, ...],
-    assumptions: tuple[str, ...],
-) -> Gaussian:
-    """The least Gaussian noise that meets the promise."""
-    return Gaussian.calibrated(
+    bounds: tuple[Bound, ...] = (),
+    assumptions: tuple[str, ...] = (),
+) -> HeadPlan:
+    """The least Gaussian noise with which a head of this form meets the promise."""
+    unit = ball_of(promise)
+    if isinstance(form, DeclaredForm):
+        sensitivity = declared_sensitivity(form, unit, fit)
+        constant = Bound(form.lz, BoundSource.DECLARED, what="Lz of the loss")
+        bounds = (*bounds, constant)
+        assumptions = (*assumptions, DECLARED_LOSS)
+    else:
+        sensitivity = erm_sensitivity(form, unit, fit)
+    mechanism = Gaussian.calibrated(
         epsilon=promise.epsilon,
         delta=promise.delta,
         sensitivity=sensitivity.table,
-        unit=promise.unit,
+        unit=unit,
         dimension=dimension,
-        name=name,
-        bounds=bounds,
+        name=f"a {form.loss} head with Gaussian noise",
+        bounds=(form.bound, *bounds),
         unprotected=UNPROTECTED,
         assumptions=assumptions,
     )
+    return HeadPlan(promise, sensitivity, mechanism)
 
 
 def release_head(
@@ -110,7 +148,7 @@ def release_head(
     values = real_array("theta", theta)
     if not values.size:
         raise ValueError("theta must not be empty. Nothing was spent.")
-    unit = ball_of(promise)
+    ball_of(promise)
     validate.positive(tau=fit.tau)
     if fit.gradient_norm is not None and fit.gradient_norm > fit.tau:
         raise NotAtMinimiser(
@@ -120,25 +158,18 @@ def release_head(
             " check lam, or declare a larger tau in advance. Nothing was released,"
             " nothing was charged."
         )
-    if isinstance(form, DeclaredForm):
-        sensitivity = declared_sensitivity(form, unit, fit)
-        constant = Bound(form.lz, BoundSource.DECLARED, what="Lz of the loss")
-        bounds = (*bounds, constant)
-        assumptions = (*assumptions, DECLARED_LOSS)
-    else:
-        sensitivity = erm_sensitivity(form, unit, fit)
     conditional = () if fit.gradient_norm is not None else (UNCERTIFIED,)
-    mechanism = head_mechanism(
-        sensitivity,
+    plan = plan_head(
+        form,
         promise,
+        fit,
         dimension=values.size,
-        name=f"a {form.loss} head with Gaussian noise",
-        bounds=(form.bound, *bounds),
+        bounds=bounds,
         assumptions=(FIXED_IN_ADVANCE, *conditional, *assumptions),
     )
-    return mechanism.release(
+    return plan.release(
         values,
-        ledger=head_ledger(ledger, promise),
+        ledger=ledger,
         label=label,
         idempotency_key=idempotency_key,
         source=source,

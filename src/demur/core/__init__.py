@@ -1,1 +1,1 @@
-"""Shared by every engine: units, bounds, costs, accounting, entropy, releases."""
+"""Core types of all engines: units, bounds, costs, accounting, entropy, releases."""

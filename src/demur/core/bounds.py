@@ -133,16 +133,16 @@ def finite_matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return matrix
 
 
-def _shrink(matrix: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
+def _shrink(matrix: NDArray[np.float64], norm_bound: float) -> NDArray[np.float64]:
     """Rows projected onto a ball just inside the bound, in place.
 
     The margin of 2^-40 is far above the rounding error of the scaling and of a norm
     whose d squares are summed pairwise, about (log2 d + 128) 2^-53, so the true norm of
-    every row is at most `max_norm`. Being a projection onto a fixed ball, the map is
+    every row is at most `norm_bound`. Being a projection onto a fixed ball, the map is
     1-Lipschitz up to the rounding of its result. Rows are scaled by their largest
     entry first: no square overflows or vanishes.
     """
-    target = max_norm * (1.0 - 2.0**-40)
+    target = norm_bound * (1.0 - 2.0**-40)
     largest = np.abs(matrix).max(axis=1)
     scale = np.where(largest > 0, largest, 1.0)
     norms = np.linalg.norm(matrix / scale[:, None], axis=1)
@@ -153,20 +153,20 @@ def _shrink(matrix: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]
     return matrix
 
 
-def clip_rows(X: ArrayLike, max_norm: float, *, space: str = "records") -> Bounded:
-    """Rows projected onto the ball of radius `max_norm`: the bound is enforced.
+def clip_rows(X: ArrayLike, norm_bound: float, *, space: str = "records") -> Bounded:
+    """Rows projected onto the ball of radius `norm_bound`: the bound is enforced.
 
     A projection is 1-Lipschitz, so the space keeps its name and every radius in it.
 
-    >>> data, bound, space = clip_rows([[3.0, 4.0], [0.3, 0.4]], max_norm=1.0)
+    >>> data, bound, space = clip_rows([[3.0, 4.0], [0.3, 0.4]], norm_bound=1.0)
     >>> float(round(np.linalg.norm(data[0]), 9)), bound.value, str(bound.source)
     (1.0, 1.0, 'enforced')
     """
-    validate.positive(max_norm=max_norm)
-    matrix = _shrink(finite_matrix("X", X), float(max_norm))
+    validate.positive(norm_bound=norm_bound)
+    matrix = _shrink(finite_matrix("X", X), float(norm_bound))
     same_radius = LipschitzMap(space, space, 1.0)
     return Bounded(
-        matrix, Bound(max_norm, BoundSource.ENFORCED), Space(space, same_radius)
+        matrix, Bound(norm_bound, BoundSource.ENFORCED), Space(space, same_radius)
     )
 
 

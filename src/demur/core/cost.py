@@ -20,7 +20,7 @@ from demur.core import validate
 from demur.core.accounting import events
 from demur.core.accounting.events import (
     Event,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     Pure,
     Sampled,
@@ -112,7 +112,7 @@ class GaussianOverBalls:
                 f"sigma {self.sigma:g} is too small for a sensitivity of {moved:g} at"
                 f" {unit}: their quotient rounds to 0. Nothing was spent."
             )
-        return for_group(Gaussian(multiplier), unit.records_per_person)
+        return for_group(GaussianEvent(multiplier), unit.records_per_person)
 
     def to_json(self) -> dict[str, Any]:
         """The term as plain data."""
@@ -187,7 +187,7 @@ class Cost:
             why = f" ({'; '.join(reasons)})" if reasons else ""
             raise NotCovered(
                 f"no cost is stated at unit {unit}: it was declared for"
-                f" {', '.join(self.spoken_of())} only{why}. Nothing was spent."
+                f" {', '.join(self.stated_units())} only{why}. Nothing was spent."
             )
         return _cheapest(stated)
 
@@ -198,14 +198,14 @@ class Cost:
             for term in self.terms
         )
 
-    def speaks_of_erasure(self) -> bool:
+    def covers_erasure(self) -> bool:
         """Whether some term is stated at `Erasure`."""
         return any(
             isinstance(term, Fixed) and isinstance(term.unit, Erasure)
             for term in self.terms
         )
 
-    def spoken_of(self) -> list[str]:
+    def stated_units(self) -> list[str]:
         """The units that this cost is stated at, for messages and reports."""
         return [
             str(term.unit)
@@ -269,7 +269,7 @@ def _squared_mu(event: Event) -> Fraction | None:
     """The sum of 1 / multiplier^2, if the event is made of Gaussians alone."""
     total = Fraction(0)
     for atom, count in events.atoms(event).items():
-        if not isinstance(atom, Gaussian):
+        if not isinstance(atom, GaussianEvent):
             return None
         total += count / Fraction(atom.multiplier) ** 2
     return total

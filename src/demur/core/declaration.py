@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,8 +34,9 @@ class Declaration:
       (`fingerprint_of`). Two mechanisms of equal cost may have different fingerprints;
       one entry does not pay for both, and its key draws for the declared one alone. If
       left empty, it is a digest of all the other fields.
-    - `interactive`: the mechanism draws several times, on values that follow from its
-      input and from earlier noise, so that its key cannot be bound to one value.
+    - `draws`: how often one run draws. More than once means on values that follow from
+      the input and from earlier noise, so that the key cannot be bound to one value.
+      None: the mechanism counts its draws itself.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Declaration:
     unprotected: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     fingerprint: str = ""
-    interactive: bool = False
+    draws: int | None = 1
 
     def __post_init__(self) -> None:
         validate.name(name=self.name)
@@ -57,8 +59,8 @@ class Declaration:
             object.__setattr__(self, field_name, tuple(values))
         if not isinstance(self.fingerprint, str) or len(self.fingerprint) > 200:
             raise TypeError("fingerprint must be a string of at most 200 characters")
-        if not isinstance(self.interactive, bool):
-            raise TypeError(f"interactive must be a bool; got {self.interactive!r:.80}")
+        if self.draws is not None:
+            validate.count(draws=self.draws)
         for line in self.unprotected:
             validate.text(unprotected=line)
         for line in self.assumptions:
@@ -81,7 +83,7 @@ class Declaration:
             "unprotected": list(self.unprotected),
             "assumptions": list(self.assumptions),
             "fingerprint": self.fingerprint,
-            "interactive": self.interactive,
+            "draws": self.draws,
         }
 
     @classmethod
@@ -99,7 +101,7 @@ class Declaration:
                 unprotected=data["unprotected"],
                 assumptions=data["assumptions"],
                 fingerprint=data["fingerprint"],
-                interactive=data["interactive"],
+                draws=data["draws"],
             )
         except TypeError as error:
             raise ValueError(f"not a declaration: {str(error)[:200]}") from error
@@ -123,6 +125,25 @@ def fingerprint_of(kind: str, *parameters: Any) -> str:
             plain = json.dumps(value, sort_keys=True, separators=(",", ":"))
             whole.update(f"{plain}\x00".encode())
     return whole.hexdigest()
+
+
+class Rebuilt:
+    """Mixin for frozen dataclasses: copies and pickles run the constructor again.
+
+    So nothing that was computed from the fields (a fingerprint, a grid) travels with a
+    copy whose arrays could be changed.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in self._init_fields()}
+        return _rebuild, (type(self), values)
+
+    def _init_fields(self) -> Iterator[Field[Any]]:
+        return (each for each in fields(self) if each.init)  # type: ignore[arg-type]
+
+
+def _rebuild(kind: type[Any], values: dict[str, Any]) -> Any:
+    return kind(**values)
 
 
 @runtime_checkable

@@ -31,13 +31,20 @@ def digest_of_array(values: NDArray[Any]) -> str:
 
 def bytes_of_array(values: NDArray[Any]) -> bytes:
     """Type, shape and content of an array: equal bytes mean equal arrays."""
-    if values.dtype.hasobject:
+    if values.dtype.hasobject or values.dtype.names or np.ma.isMaskedArray(values):
         raise TypeError(
-            "an array of Python objects has no digest, as its content is addresses;"
-            " convert it to numbers or to fixed-width strings"
+            "an array of Python objects, with named fields or with a mask has no"
+            " digest: its content is addresses, or says less than the array; convert"
+            " it to numbers or to fixed-width strings"
         )
     kind = f"{values.dtype.str} {values.shape}\x00".encode()
     return kind + np.ascontiguousarray(values).tobytes()
+
+
+def unchangeable(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy of an array that nobody can write to, so that its digest stays true."""
+    copy = np.frombuffer(np.ascontiguousarray(values).tobytes(), dtype=values.dtype)
+    return copy.reshape(values.shape)
 
 
 def digest_of_rows(

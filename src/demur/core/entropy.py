@@ -109,19 +109,29 @@ class _OwnedByProcess:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a key was paid for: one mechanism with its parameters, on one input.
+    """What a key was paid for: some runs of one mechanism, on one input.
 
     - `fingerprint`: that of the declaration.
     - `digest`: that of the input. If None, the first draw sets it.
-    - `draws`: how many draws were paid for. If it is 1, the input is compared. If it is
-      more, the values are not known in advance (they follow from the input and from
-      earlier noise), so the number of the draw is compared instead, and each stream is
-      handed out once. If None, the mechanism itself counts its draws.
+    - `draws`: how many draws one run makes, as declared. None: it follows from the
+      mechanism's parameters, and the mechanism counts them itself.
+    - `runs`: how many runs were paid for.
     """
 
     fingerprint: str
     digest: str | None = None
     draws: int | None = 1
+    runs: int = 1
+
+    @property
+    def total(self) -> int | None:
+        """How many draws were paid for; None if the mechanism counts them.
+
+        If it is 1, the input is compared. If it is more, the values are not known in
+        advance (they follow from the input and from earlier noise), so the number of
+        the draw is compared instead, and each stream is handed out once.
+        """
+        return None if self.draws is None else self.draws * self.runs
 
 
 class _Secret:
@@ -149,10 +159,10 @@ class _Secret:
 class NoiseKey(_OwnedByProcess):
     """The noise key of one entry: it makes the streams that noise is drawn from.
 
-    The key that `Ledger.paid` hands out is bound: it gives no stream before
-    `pays_for` has compared what is to be drawn with what was paid for. A key that was
-    made by hand was not paid for. It is for tests (from a seeded source) and, made by
-    `free`, for randomness that is no release.
+    The key that `Ledger.paid` hands out is bound, and gives no stream. `authorise`
+    compares what is to be drawn with what was paid for, and gives a key that does. A
+    key that was made by hand was not paid for. It is for tests (from a seeded source)
+    and, made by `free`, for randomness that is no release.
     """
 
     def __init__(
@@ -161,8 +171,10 @@ class NoiseKey(_OwnedByProcess):
         super().__init__()
         self._secret = _Secret(key)
         self._whole: NoiseKey | None = None
+        self._is_part = False
         self._binding = binding
-        self._may_draw = not private
+        self._may_draw = binding is None and not private
+        self._authorised: tuple[str, int] | None = None
         self.private = private
 
     @classmethod
@@ -181,17 +193,26 @@ class NoiseKey(_OwnedByProcess):
         """What this key was paid for; None if it was not paid for."""
         return self._binding
 
-    def pays_for(
+    @property
+    def is_part(self) -> bool:
+        """Whether this key is for a part of the input (`part`)."""
+        return self._is_part
+
+    def authorise(
         self,
         fingerprint: str,
         digest: Callable[[], str] | str | None = None,
         *,
         draw: int = 0,
-    ) -> None:
-        """Refuse a mechanism, parameters or an input that this key was not paid for.
+        runs: int | None = None,
+    ) -> NoiseKey:
+        """The key for one draw, if it was paid for; anything else is `NotPaidFor`.
 
-        Every mechanism calls this before it draws. A seeded key that was made by hand,
-        for a test, draws for anything.
+        Refused are another mechanism, other parameters, another input, a draw past
+        those paid for, and a run of which a part was paid for: a mechanism that counts
+        its own draws names the `runs` that it takes. Every mechanism draws from the key
+        that this returns. A seeded key that was made by hand, for a test, draws for
+        anything.
         """
         self._check_owner()
         bound = self._binding
@@ -201,28 +222,37 @@ class NoiseKey(_OwnedByProcess):
                     "this key was not paid for: use the key of ledger.paid(...)."
                     " Nothing was drawn."
                 )
-            return
+            return self
         if fingerprint != bound.fingerprint:
             raise NotPaidFor(
                 "this key was paid for another mechanism or for other parameters, at"
                 " another price. Pay for this mechanism. Nothing was drawn."
             )
-        if bound.draws is not None and draw >= bound.draws:
-            raise NotPaidFor(
-                f"this key was paid for {bound.draws} draw(s), numbered from 0; got"
-                f" draw {draw}. More noise on a value is another release: pay for it."
-                " Nothing was drawn."
-            )
-        if bound.draws == 1:
+        _compare_count(bound, draw, runs)
+        if bound.total == 1:
             self._compare_input(digest() if callable(digest) else digest)
-        self._may_draw = True
+        key = self._view(self._binding)
+        key._may_draw, key._authorised = True, (fingerprint, draw)
+        return key
+
+    def check_authorised(self, fingerprint: str, draw: int = 0) -> None:
+        """Refuse noise for anything but the draw that this key was authorised for.
+
+        Unbound keys pass: those of tests, and those of `free`.
+        """
+        if self._binding is not None and self._authorised != (fingerprint, draw):
+            raise NotPaidFor(
+                f"this key was not authorised for draw {draw} of this mechanism: call"
+                " key.authorise(fingerprint, digest, draw=...) for each draw. Nothing"
+                " was drawn."
+            )
 
     def _compare_input(self, digest: str | None) -> None:
         """Refuse an input that was not paid for; the first one sets an open binding."""
         if digest is None:
             raise NotPaidFor(
                 "this key was paid for one draw on one input: name the input,"
-                " key.pays_for(fingerprint, digest). Nothing was drawn."
+                " key.authorise(fingerprint, digest). Nothing was drawn."
             )
         with self._secret.lock:  # of two threads with two inputs one is refused
             assert self._binding is not None
@@ -240,19 +270,32 @@ class NoiseKey(_OwnedByProcess):
         """The same key for one part of the input, such as a batch of its rows.
 
         The caller answers for `digest`: the key cannot know whether that part belongs
-        to the input that was paid for.
+        to the input that was paid for. A payment that names no input has no parts: two
+        of them could be two inputs under one noise.
         """
         validate.name(digest=digest)
         self._check_owner()
         if self._binding is None:
             return self
-        part = object.__new__(NoiseKey)
-        _OwnedByProcess.__init__(part)
-        part._secret, part.private = self._secret, self.private
-        part._whole = self  # the ledger knows the whole alone, and wipes it at commit
-        part._binding = replace(self._binding, digest=digest)
-        part._may_draw = not self.private
+        if self._binding.digest is None:
+            raise NotPaidFor(
+                "this key was paid for an input that nobody named, so it has no parts:"
+                " pay with digest=mechanism.digest(points, row_ids). Nothing was drawn."
+            )
+        part = self._view(replace(self._binding, digest=digest))
+        part._is_part = True
         return part
+
+    def _view(self, binding: Binding | None) -> NoiseKey:
+        """Another key on the same secret, which is wiped with it."""
+        view = object.__new__(NoiseKey)
+        _OwnedByProcess.__init__(view)
+        view._secret, view.private = self._secret, self.private
+        view._whole = self  # the ledger knows the whole alone, and wipes it at commit
+        view._is_part = self._is_part
+        view._binding = binding
+        view._may_draw, view._authorised = False, None
+        return view
 
     def shares_noise_with(self, other: object) -> bool:
         """Whether `other` is this key or a part of it, for audits that count rows."""
@@ -313,7 +356,7 @@ class NoiseKey(_OwnedByProcess):
         if not self._may_draw:
             raise NotPaidFor(
                 "this key gives no noise before it was compared with what it was paid"
-                " for: call key.pays_for(fingerprint, digest) first. Nothing was drawn."
+                " for: draw from key.authorise(fingerprint, digest). Nothing was drawn."
             )
         expand = HKDF(SHA256(), KEY_BYTES, salt=None, info=f"demur {info}".encode())
         return expand.derive(bytes(secret.key))
@@ -324,6 +367,23 @@ class NoiseKey(_OwnedByProcess):
 
     def __repr__(self) -> str:
         return "NoiseKey(<secret>)"
+
+
+def _compare_count(bound: Binding, draw: int, runs: int | None) -> None:
+    """Refuse a draw, or a run, that is more than what was paid for."""
+    if bound.total is None:
+        if runs != bound.runs:
+            raise NotPaidFor(
+                f"this key was paid for {bound.runs} run(s), and the mechanism takes"
+                f" {'an unknown number' if runs is None else runs}: pay for all of it"
+                " at once (a plan's own `paid` does). Nothing was drawn."
+            )
+    elif draw >= bound.total:
+        raise NotPaidFor(
+            f"this key was paid for {bound.total} draw(s), numbered from 0; got draw"
+            f" {draw}. More noise on a value is another release: pay for it. Nothing"
+            " was drawn."
+        )
 
 
 class Stream(_OwnedByProcess):

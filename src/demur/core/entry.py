@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from demur.core import accounting, validate
 from demur.core.accounting.events import Event, Repeated
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
@@ -112,11 +112,11 @@ def _sentences(entry: Entry, records: int | None) -> list[str]:
 
 
 def _named(entry: Entry) -> str:
-    """What was paid for: a number of runs, or of draws of one interactive run."""
+    """What was paid for: a number of runs, or of draws of one run."""
     name, label = entry.declaration.name, f'("{entry.label}")'
     if entry.count == 1:
         return f"{name} {label}"
-    if entry.declaration.interactive:
+    if entry.declaration.draws is None:
         return f"{name} {label}, {entry.count:,} draws of noise"
     return f"{entry.count:,} runs of {name} {label}"
 
@@ -127,7 +127,7 @@ def _protection(entry: Entry, promise: Promise) -> str:
     try:
         epsilon = entry.epsilon(unit, promise.delta)
     except (NotCovered, NotPriced):
-        declared = ", ".join(entry.declaration.cost.spoken_of())
+        declared = ", ".join(entry.declaration.cost.stated_units())
         return (
             f"This entry states no cost at unit {unit}: it was declared for {declared}"
             " only."

@@ -50,3 +50,7 @@ class LedgerUnreachable(DemurError):
 
 class OutcomeUnknown(DemurError):
     """The answer to a commit was lost: repeat with the same idempotency key."""
+
+
+class DatasetsInWrongOrder(ValueError):
+    """The two datasets of a replay must be swapped: the larger one comes first."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from demur.core.cost import Cost
 from demur.core.declaration import Declaration
-from demur.core.errors import NotPrivate
+from demur.core.errors import DatasetsInWrongOrder, NotPrivate
 from demur.core.sensitivity import Sensitivity
 
 Arrays: TypeAlias = tuple[NDArray[Any], ...]
@@ -50,14 +50,14 @@ class Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowNoise:
     """Noise on each row by itself, at the `cost` of one row. Input: ids and rows."""
 
     cost: Cost
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ScoredChoice:
     """The exponential mechanism on scores that one record moves by at most 1."""
 
     epsilon: float
@@ -80,11 +80,11 @@ class Step:
     mixed: bool
 
 
-Declared: TypeAlias = Shift | Rows | Scores | Step
+Declared: TypeAlias = Shift | RowNoise | ScoredChoice | Step
 
 
 class Keyed(Protocol):
-    """What noise is drawn from."""
+    """A noise key."""
 
     private: bool
 
@@ -97,7 +97,7 @@ class Keyed(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class MechanismUse:
     """One use of a mechanism: exact input and output. Not private."""
 
     name: str
@@ -107,7 +107,7 @@ class Passage:
     key: int | None
 
     def __repr__(self) -> str:
-        return f"Passage({self.name!r}, <exact>)"
+        return f"MechanismUse({self.name!r}, <exact>)"
 
 
 @dataclass(eq=False)
@@ -120,7 +120,7 @@ class Charge:
     paid: bool = False
 
 
-class Selection:
+class SelectedBatches:
     """The batches of one run; `size` is the number of records. Exact, not private."""
 
     def __init__(self, size: int) -> None:
@@ -128,17 +128,13 @@ class Selection:
         self.batches: list[NDArray[Any]] = []
 
 
-class WrongOrder(ValueError):
-    """The two datasets of a replay came in the wrong order."""
-
-
 class Tape:
-    """The passages, charges and batches of one run; `earlier` is the run to replay."""
+    """Mechanism uses, charges and batches of a run; `earlier` is the run to replay."""
 
     def __init__(self, earlier: Tape | None = None) -> None:
-        self.passages: list[Passage] = []
+        self.uses: list[MechanismUse] = []
         self.charges: list[Charge] = []
-        self.selections: list[Selection] = []
+        self.selections: list[SelectedBatches] = []
         self._earlier = earlier
         self._keys: list[Keyed] = []
         self._drawn: list[tuple[object, str, Declared]] = []
@@ -154,12 +150,12 @@ class Tape:
         with self._lock:
             self.closed = True
             self._earlier = None
-            for recorded in (self.passages, self.charges, self.selections):
+            for recorded in (self.uses, self.charges, self.selections):
                 recorded.clear()
             self._keys.clear()
             self._drawn.clear()
 
-    def passed(
+    def record_use(
         self,
         name: str,
         declared: Declared,
@@ -185,20 +181,20 @@ class Tape:
             released = _copied(before.released)
         with self._lock:
             number = None if key is None else self._number(key)
-            self.passages.append(
-                Passage(name, declared, copied, _copied(released), number)
+            self.uses.append(
+                MechanismUse(name, declared, copied, _copied(released), number)
             )
             self._drawn.append((released, name, declared))
         return released
 
     def _counterpart(
         self, name: str, declared: Declared, value: Arrays
-    ) -> Passage | None:
-        """The earlier run's passage at this place, if its name and shapes match."""
-        at = len(self.passages)
-        if self._earlier is None or at >= len(self._earlier.passages):
+    ) -> MechanismUse | None:
+        """The earlier run's use at this place, if its name and shapes match."""
+        at = len(self.uses)
+        if self._earlier is None or at >= len(self._earlier.uses):
             return None
-        before = self._earlier.passages[at]
+        before = self._earlier.uses[at]
         fits = (
             before.name == name
             and type(before.declared) is type(declared)
@@ -213,19 +209,19 @@ class Tape:
         self._keys.append(key)
         return len(self._keys) - 1
 
-    def added(
+    def record_addition(
         self, value: NDArray[Any], noise: object, add: Callable[[], NDArray[Any]]
     ) -> NDArray[Any]:
-        """`add()` as a passage of the mechanism that drew `noise`, if one did.
+        """`add()` as a use of the mechanism that drew `noise`, if one did.
 
         For engines that draw noise alone (a mechanism on zeros) and add it later.
         """
         for drawn, name, declared in self._drawn:
             if drawn is noise:
-                return self.passed(name, declared, (value,), add)
+                return self.record_use(name, declared, (value,), add)
         return add()
 
-    def selected(
+    def record_batches(
         self, size: int, batches: Iterator[NDArray[Any]], *, independent: bool
     ) -> Iterator[NDArray[Any]]:
         """The batches, recorded; in a dataset without the last record, less that one.
@@ -234,14 +230,14 @@ class Tape:
         same coins in the smaller dataset: its batches are those of the larger one less
         that record. Where they are not, each dataset has its own.
         """
-        selection = Selection(size)
-        before: Selection | None = None
+        selection = SelectedBatches(size)
+        before: SelectedBatches | None = None
         at = len(self.selections)
         self.selections.append(selection)
         if self._earlier is not None and at < len(self._earlier.selections):
             before = self._earlier.selections[at]
         if independent and before is not None and before.size < size:
-            raise WrongOrder(
+            raise DatasetsInWrongOrder(
                 "the larger dataset must come first, with the extra record as its last:"
                 " the batches of the smaller one do not say when that record is drawn"
             )
@@ -291,7 +287,7 @@ def watching(tape: Tape | None) -> Iterator[None]:
         _ACTIVE.reset(token)
 
 
-def asked(
+def record_charge(
     declaration: Declaration, count: int, label: str, *, private: bool
 ) -> Charge | None:
     """Record a charge before it is written; the ledger sets `paid` afterwards."""

@@ -1,4 +1,4 @@
-"""Directed rounding: floating-point results moved to the private side, no further.
+"""Directed rounding: costs up, budgets down, by the smallest step.
 
 One float64 operation is off by at most half an ulp, so its exact result lies below
 `up(x)` and above `down(x)`. Where an exact result should stay exact (8 * 0.2 fits a

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from demur.core import validate
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.curve import PiecewiseLinear
@@ -105,7 +105,8 @@ class Sensitivity:
     def cost(self, sigma: float) -> Cost:
         """What Gaussian noise of deviation `sigma` costs at every unit of the table."""
         terms: list[Term] = [
-            Fixed(at, Gaussian(quotient_down(sigma, moved))) for at, moved in self.units
+            Fixed(at, GaussianEvent(quotient_down(sigma, moved)))
+            for at, moved in self.units
         ]
         terms += [GaussianOverBalls(s, curve, sigma) for s, curve in self.spaces]
         return Cost(tuple(terms))

@@ -1,4 +1,4 @@
-"""Checks on arguments; the name of the keyword stands in the message.
+"""Argument checks whose errors name the argument.
 
 Each check takes keyword arguments alone and raises before anything is spent:
 `validate.positive(epsilon=epsilon)` -> "epsilon must be positive and finite; got nan".

@@ -1,11 +1,11 @@
-"""The hash chain of a ledger: canonical text, links, tips and signatures.
+"""Hash chains: canonical text, links, tips and signatures.
 
 Row k has hash_k = SHA-256(hash_(k-1) || body_k), and the genesis is the hash of the
-ledger's terms. Anyone who knows hash_k can detect any change to rows 1..k: an edited,
-removed or reordered row changes a link, and making the links right again needs another
-hash_k (a collision). A chain alone cannot show that its *end* was cut off, or that the
-whole of it was rewritten. For those, an exported tip (sequence and hash, stored
-elsewhere) or signatures are needed.
+terms (of a ledger or a deletion service). Anyone who knows hash_k can detect any change
+to rows 1..k: an edited, removed or reordered row changes a link, and making the links
+right again needs another hash_k (a collision). A chain alone cannot show that its *end*
+was cut off, or that the whole of it was rewritten. For those, an exported tip (sequence
+and hash, stored elsewhere) or signatures are needed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def link(previous: str, body: str) -> str:
 
 @dataclass(frozen=True)
 class Tip:
-    """The last row of a ledger: its number, and the hash that fixes all rows up to it.
+    """The last row of a chain: its number, and the hash that fixes all rows up to it.
 
     An exported tip, stored elsewhere, shows later whether rows were cut off or
     rewritten.
@@ -82,7 +82,7 @@ def load_signing_key(key: Ed25519PrivateKey | Path | str) -> Ed25519PrivateKey:
 
 
 def public_hex(key: Ed25519PrivateKey) -> str:
-    """The public half, as the ledger's terms record it."""
+    """The public half, as the terms record it."""
     return key.public_key().public_bytes_raw().hex()
 
 

@@ -7,6 +7,8 @@ retried task then draws the same noise for the same input. Any other key is in m
 is handed out once and ends with the process; its entry stays spent. The store also
 holds the ledger's secret, under which digests of private inputs are keyed: an unkeyed
 digest in the ledger would let a reader test guesses about the data.
+
+Keys that were handed out are known to the store, and wiped with the stored ones.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import hashlib
 import hmac
 import os
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakSet
 
-from demur.core.entropy import KEY_BYTES
+from demur.core.entropy import KEY_BYTES, NoiseKey
 from demur.core.errors import NoiseReuse
-from demur.durable.whole_files import sync_folder
+from demur.durable.atomic_files import sync_folder
 
 _SECRET = "input-digests"
 
@@ -32,6 +37,10 @@ class KeyStore:
         self._folder = folder
         self._process = os.getpid()
         self._keys: dict[str, bytes] = {}
+        self._kept: set[str] = set()  # of those in memory, for a repeated call
+        self._handed_out: dict[str, WeakSet[NoiseKey]] = {}
+        # "Take and note" is one step, so that no key is taken while others are wiped.
+        self._lock = threading.Lock()
 
     @property
     def _memory(self) -> dict[str, bytes]:
@@ -44,8 +53,10 @@ class KeyStore:
         """Store `key` under `name`: on disk to `keep` it for a retried task."""
         if keep and self._folder is not None:
             self._write(self._path(name), key)
-        else:
-            self._memory[name] = key
+            return
+        self._memory[name] = key
+        if keep:
+            self._kept.add(name)
 
     def take(self, name: str, *, keep: bool) -> bytes | None:
         """The key under `name`: once, or any number of times with `keep`."""
@@ -57,9 +68,33 @@ class KeyStore:
             return None
         return self._read(self._path(name))
 
+    def hand_out(
+        self, name: str, make: Callable[[bytes | None], NoiseKey], *, keep: bool
+    ) -> NoiseKey:
+        """What `make` makes of the key under `name`, to be wiped with it."""
+        with self._lock:
+            key = make(self.take(name, keep=keep))
+            self._handed_out.setdefault(name, WeakSet()).add(key)
+        return key
+
+    def withdraw(self, name: str) -> None:
+        """Wipe what was handed out under `name`; a kept key stays for a repeat."""
+        with self._lock:
+            if name not in self._kept:
+                self._memory.pop(name, None)
+            for key in self._handed_out.pop(name, ()):
+                key.wipe()
+
     def wipe(self, name: str) -> None:
-        """Overwrite and remove the key under `name`, if there is one."""
+        """Overwrite and remove the key under `name`, here and where it was handed."""
+        with self._lock:
+            self._wipe_stored(name)
+            for key in self._handed_out.pop(name, ()):
+                key.wipe()
+
+    def _wipe_stored(self, name: str) -> None:
         self._memory.pop(name, None)
+        self._kept.discard(name)
         if self._folder is None:
             return
         path = self._path(name)

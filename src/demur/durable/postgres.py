@@ -37,7 +37,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool
 
 from demur.core import validate
-from demur.core.errors import DemurError
+from demur.core.errors import DemurError, OutcomeUnknown
 
 # Conditions that pass by themselves, by SQLSTATE: a lock that others hold, a server
 # that starts or stops, a session it ended, no free connection, a standby not yet
@@ -62,7 +62,7 @@ _DURABLE = (
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long to wait for a ledger on a server, in seconds; not used for files.
+    """How long to wait for a server, in seconds; not used for files.
 
     - `connect`: for a connection (PostgreSQL's clients know whole seconds, from 2);
     - `silence`: for any sign of life of the other end of a link;
@@ -223,10 +223,6 @@ def bounded(connection: Any, give_up: float) -> Iterator[None]:
         held.close()
 
 
-class Unconfirmed(Exception):
-    """A COMMIT was answered with a warning."""
-
-
 @contextmanager
 def without_warning(connection: Any) -> Iterator[None]:
     """Treat a COMMIT that the server warns about as one without an answer."""
@@ -242,7 +238,11 @@ def without_warning(connection: Any) -> Iterator[None]:
     finally:
         connection.remove_notice_handler(note)
     if warnings:
-        raise Unconfirmed(warnings[0])
+        raise OutcomeUnknown(
+            "the server committed, but its wait for a standby was cancelled, so the"
+            " commit may be lost. Repeat the same call with the same idempotency key:"
+            " it pays once. Without a key, count it as spent."
+        )
 
 
 def is_passing(error: BaseException | None) -> bool:

@@ -39,7 +39,7 @@ def path_of(url: str) -> Path:
 
 
 def make_engine(path: Path | None) -> Engine:
-    """An engine for the ledger in this file, or for one in memory."""
+    """An engine for the database in this file, or for one in memory."""
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=None if path is None else str(path)),
         **_pool(path),

@@ -54,6 +54,8 @@ _LEFT_TO_PARENT: list[object] = []
 class Store:
     """A database with its lock and two kinds of transaction, `read` and `write`."""
 
+    noun = "database"  # what errors call it
+
     def __init__(self, url: str | None, timeouts: Timeouts | None = None) -> None:
         """In memory (None), in a file (a path or sqlite:///) or on a server."""
         self._timeouts = timeouts or Timeouts()
@@ -84,15 +86,16 @@ class Store:
     def _usable(self) -> Engine:
         if self._closed and not self.durable:
             raise DemurError(
-                "this ledger was in memory and is closed: its entries are gone. Open a"
-                " durable ledger to go on after close(). Nothing was spent."
+                f"this {self.noun} was in memory and is closed: what it held is gone."
+                f" Open a durable {self.noun} to go on after close(). Nothing was"
+                " spent."
             )
         if os.getpid() != self._process:
             if not self.durable:
                 raise DemurError(
-                    "a ledger in memory belongs to the process that opened it: a forked"
-                    " copy could spend the same budget twice. Open a durable ledger."
-                    " Nothing was spent."
+                    f"a {self.noun} in memory belongs to the process that opened it: a"
+                    " forked copy could spend the same budget twice. Open a durable"
+                    f" {self.noun}. Nothing was spent."
                 )
             # Connections must not be shared with the parent. They are not closed
             # either: closing the parent's SQLite files could disturb its locks.
@@ -108,7 +111,8 @@ class Store:
         # Several SELECTs see one state; SQLite does so by itself.
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         give_up = time.monotonic() + self._timeouts.call  # for a first answer
-        with _clear_errors(_Progress()), self._begun(options, give_up) as connection:
+        begun = self._begun(options, give_up)
+        with _clear_errors(self.noun, _Progress()), begun as connection:
             yield connection
             if self.is_sqlite:
                 return
@@ -128,7 +132,7 @@ class Store:
         if give_up is None:
             give_up = time.monotonic() + self._timeouts.call
         begun = self._begun(options, give_up, to_the_end=True)
-        with _clear_errors(progress), begun as connection:
+        with _clear_errors(self.noun, progress), begun as connection:
             yield connection
             progress.committing = True
             transaction = connection.get_transaction()
@@ -153,7 +157,7 @@ class Store:
             if self.durable:
                 connection.invalidate()
             elif (driver := connection.connection.driver_connection) is not None:
-                driver.rollback()  # the one connection is the ledger in memory
+                driver.rollback()  # the one connection holds what is in memory
 
     def persist(self, work: Callable[[Connection, bool], _T]) -> _T:
         """Run `work` in a transaction until it is durable, within the time of a call.
@@ -260,19 +264,13 @@ class _Progress:
 
 
 @contextmanager
-def _clear_errors(progress: _Progress) -> Iterator[None]:
+def _clear_errors(noun: str, progress: _Progress) -> Iterator[None]:
     try:
         yield
-    except postgres.Unconfirmed as error:
-        raise OutcomeUnknown(
-            "the server committed, but its wait for a standby was cancelled, so the"
-            " commit may be lost. Repeat the same call with the same idempotency key:"
-            " it pays once. Without a key, count it as spent."
-        ) from error
     except (DBAPIError, PoolTimeout) as error:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
-            raise LedgerDamaged(f"this file is no ledger: {cause}") from error
+            raise LedgerDamaged(f"this file is no {noun}: {cause}") from error
         if not _is_unreachable(error):
             raise
         if progress.committing:
@@ -282,7 +280,7 @@ def _clear_errors(progress: _Progress) -> Iterator[None]:
                 " key: it pays once. Without a key, count it as spent."
             ) from error
         raise LedgerUnreachable(
-            f"the ledger's database could not be reached: {cause}. Try again later."
+            f"the {noun} could not be reached: {cause}. Try again later."
             " Nothing was spent by this step; what was charged before it stays spent."
         ) from error
 

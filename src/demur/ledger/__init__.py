@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.core.errors import BudgetExceeded as BudgetExceeded
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from demur.ledger.export import registry_records as registry_records
     from demur.ledger.filters import Filter as Filter
     from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind
+    from demur.ledger.in_memory import checked_ledger as checked_ledger
     from demur.ledger.in_memory import ledger_for as ledger_for
     from demur.ledger.in_memory import ledger_or_in_memory as ledger_or_in_memory
     from demur.ledger.in_memory import left_behind as left_behind

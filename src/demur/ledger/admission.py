@@ -17,28 +17,30 @@ from demur.ledger import filters
 from demur.ledger.filters import Amounts
 from demur.ledger.terms import Terms
 
-Ways = list[list[Amounts] | None]
+PaymentOptions = list[list[Amounts] | None]
 
 
 def ways_to_pay(
     terms: Terms, declaration: Declaration, count: int, block_delta: float | None
-) -> Ways:
+) -> PaymentOptions:
     """For each budget the ways to pay; None where the budget is not concerned."""
     cost = declaration.cost
     deletion = cost.only_erasure()
-    ways: Ways = []
+    ways: PaymentOptions = []
     for unit, budget in terms.budgets:
         # A deletion has no privacy cost, and most mechanisms have none for deletion.
-        if not cost.speaks_of_erasure() if isinstance(unit, Erasure) else deletion:
+        if not cost.covers_erasure() if isinstance(unit, Erasure) else deletion:
             ways.append(None)
             continue
         event = cost.at(unit, terms.maps)
         whole = Repeated(event, count) if count > 1 else event
         distance = Fraction(declaration.sampler_distance) * count
-        ways.append(filters.spends(terms.filter, budget, whole, distance, block_delta))
+        ways.append(
+            filters.payment_options(terms.filter, budget, whole, distance, block_delta)
+        )
     if all(way is None for way in ways):
         raise NotCovered(
-            f"{declaration.name!r} states its cost at {', '.join(cost.spoken_of())},"
+            f"{declaration.name!r} states its cost at {', '.join(cost.stated_units())},"
             " and this ledger has budgets at"
             f" {', '.join(str(u) for u, _ in terms.budgets)}. Nothing was spent."
         )
@@ -46,7 +48,7 @@ def ways_to_pay(
 
 
 def pay(
-    terms: Terms, label: str, ways: Ways, totals: list[Amounts]
+    terms: Terms, label: str, ways: PaymentOptions, totals: list[Amounts]
 ) -> list[Amounts | None]:
     """Add the charge to the totals, in place, or decline it as a whole."""
     spent: list[Amounts | None] = []
@@ -78,7 +80,9 @@ def _declined(
             f"{label!r} does not fit: the budget at {unit} {no_delta}. Declined:"
             " nothing was released and nothing was spent."
         )
-    reasons = " or ".join(filters.over(rule, budget, totals) for totals in after)
+    reasons = " or ".join(
+        filters.overdraft_words(rule, budget, totals) for totals in after
+    )
     spent = printed_up(filters.spent_epsilon(rule, budget, before))
     return BudgetExceeded(
         f"{label!r} would {reasons} (delta {budget.delta:g}) at {unit}; {spent} is"

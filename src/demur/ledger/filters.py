@@ -186,7 +186,7 @@ def _for_samplers(budget: Budget) -> Fraction:
     return Fraction(max(0.0, down(float(aside) / (1 + math.exp(budget.epsilon)), 4)))
 
 
-def spends(
+def payment_options(
     rule: Filter,
     budget: Budget,
     event: Event,
@@ -347,7 +347,7 @@ def _largest_epsilon(needed: Fraction, delta: float) -> str | None:
     return printed_down(low, 3) if low > 0.01 else None
 
 
-def over(rule: Filter, budget: Budget, totals: Amounts) -> str:
+def overdraft_words(rule: Filter, budget: Budget, totals: Amounts) -> str:
     """Which account of blocks or meters these totals overdraw, in words."""
     share = shares(rule, budget)
     zero = Fraction(0)

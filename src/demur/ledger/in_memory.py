@@ -43,15 +43,21 @@ def ledger_or_in_memory(
     filter: Filter | str | None = None,
 ) -> Ledger:
     """The ledger given, or one in memory for this release alone ("not recorded")."""
-    if ledger is None:
+    if checked_ledger(ledger) is None:
         return Ledger(budget, unit=unit, dataset="not named", filter=filter)
+    assert isinstance(ledger, Ledger)
+    return ledger
+
+
+def checked_ledger(ledger: object) -> Ledger | None:
+    """A ledger or None, as they are; anything else is refused."""
     if isinstance(ledger, LedgerLeftBehind):
         raise NotPrivate(
             "this object was copied to another process or loaded from a file, and its"
             f" ledger {ledger.dataset!r} stayed behind. Set ledger= to the opened"
             " ledger, or to None for a release that is not recorded. Nothing was spent."
         )
-    if not isinstance(ledger, Ledger):
+    if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(
             f"ledger must be a Ledger or None; got {type(ledger).__name__}."
             " Nothing was spent."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -149,7 +148,6 @@ class Ledger(LedgerWriter):
             chosen = keys or place.keys_folder or keys_folder() / self.id
             folder = chosen.expanduser().absolute()  # wherever the process goes later
         self._keys = KeyStore(folder)
-        self._keys_in_use, self._keys_lock = {}, threading.Lock()
 
     def _check_asked(
         self,

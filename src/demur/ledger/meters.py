@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from demur.core import accounting, validate
 from demur.core.accounting import gaussian, gdp, renyi
-from demur.core.accounting.events import Atom, Gaussian, PoissonGaussian, Pure
+from demur.core.accounting.events import Atom, GaussianEvent, PoissonGaussian, Pure
 from demur.core.rounding import down, up
 from demur.ledger.budget import Budget
 
@@ -51,7 +51,7 @@ class GaussianMeter:
     def amount(self, atom: Atom) -> Fraction | None:
         """What one event adds."""
         match atom:
-            case Gaussian(multiplier=z):
+            case GaussianEvent(multiplier=z):
                 return accounting.inverse_square_up(z)
             case PoissonGaussian(probability=1.0):
                 return accounting.inverse_square_up(atom.whole_multiplier)

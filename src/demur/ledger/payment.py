@@ -9,10 +9,11 @@ Every engine spends through `Ledger.paid` and in no other way, in this order:
 - the charge is durable before `paid` returns, or it is declined and nothing is drawn;
 - the key is bound to the declaration and to the digest of the input, so that it draws
   for what was paid for and for nothing else (`core.entropy.Binding`);
-- at the end of the block the entry is committed, and its key is wiped everywhere;
-- a block that fails leaves the entry spent and uncommitted. With an idempotency key and
-  a digest the same call returns the same entry, with the same noise for the same input,
-  and pays nothing.
+- at the end of the block the entry is committed, and its key is wiped: on disk, and in
+  every ledger object that shares this one's memory;
+- a block that fails leaves the entry spent and uncommitted, and its key wiped. With an
+  idempotency key and a digest the same call returns the same entry, with the same noise
+  for the same input, and pays nothing.
 
 A commit that fails (`LedgerUnreachable`, `OutcomeUnknown`) is raised at the end of the
 block. The entry stays spent; `payment.commit()` may be called again.
@@ -30,16 +31,18 @@ from typing import NoReturn, Protocol
 from demur.core import validate
 from demur.core.entropy import NoiseKey
 from demur.core.entry import Entry
-from demur.core.errors import DemurError
+from demur.core.errors import DemurError, NoiseReuse
 from demur.ledger.reservation import Draw, Reservation
 
 
-class Steps(Protocol):
+class PayingLedger(Protocol):
     """The ledger that made a payment, as the payment sees it."""
 
     def _key(self, entry: Entry, digest: str | None) -> NoiseKey: ...
 
     def _commit(self, entry: Entry, artefact: str | None) -> None: ...
+
+    def _abandon(self, entry: Entry) -> None: ...
 
     def _draw_many(self, entry: Entry, count: int) -> tuple[Draw, ...]: ...
 
@@ -49,12 +52,12 @@ class Steps(Protocol):
 class Payment:
     """A charge that is in the ledger, and the right to draw its noise."""
 
-    def __init__(self, ledger: Steps, entry: Entry, digest: str | None) -> None:
+    def __init__(self, ledger: PayingLedger, entry: Entry, digest: str | None) -> None:
         self._ledger, self._entry, self._digest = ledger, entry, digest
         self._lock = threading.Lock()
         self._key: NoiseKey | None = None
         self._artefact: str | None = None
-        self._committed = False
+        self._committed = self._failed = False
 
     @property
     def entry(self) -> Entry:
@@ -69,6 +72,12 @@ class Payment:
         digest it is handed out again to a repeat of the same call, until the commit.
         """
         with self._lock:  # threads that share a payment share its key
+            if self._failed:
+                raise NoiseReuse(
+                    f"the block of {self._entry.label!r} failed: the entry is spent and"
+                    " its key wiped. Pay again; a payment with an idempotency_key and a"
+                    " digest is found again and costs nothing."
+                )
             if self._key is None:
                 self._key = self._ledger._key(self._entry, self._digest)
             return self._key
@@ -81,14 +90,15 @@ class Payment:
     def released(self, artefact: str) -> None:
         """Name what was released, by a digest: the commit will bind the entry to it."""
         validate.name(artefact=artefact)
-        if artefact != self._artefact and (self._committed or self._artefact):
-            raise DemurError(
-                f"{self._entry.label!r} was already bound to"
-                f" {self._artefact or 'no artefact'!r:.80}; got {artefact!r:.80}. One"
-                " entry pays for one release: pay for the other one. Nothing more was"
-                " spent."
-            )
-        self._artefact = artefact
+        with self._lock:
+            if artefact != self._artefact and (self._committed or self._artefact):
+                raise DemurError(
+                    f"{self._entry.label!r} was already bound to"
+                    f" {self._artefact or 'no artefact'!r:.80}; got {artefact!r:.80}."
+                    " One entry pays for one release: pay for the other one. Nothing"
+                    " more was spent."
+                )
+            self._artefact = artefact
 
     def commit(self, artefact: str | None = None) -> None:
         """Close the entry now: bind it to what was released, and wipe its key."""
@@ -109,6 +119,10 @@ class Payment:
     ) -> None:
         if kind is None:
             self.commit()
+        elif not self._committed:
+            with self._lock:
+                self._failed = True
+            self._ledger._abandon(self._entry)
 
     def __copy__(self) -> Payment:
         return self

@@ -175,7 +175,7 @@ class LedgerReader:
             for (unit, budget), total in zip(self.terms.budgets, totals, strict=True)
         )
 
-    def report(self) -> str:
+    def summary(self) -> str:
         """The ledger in a few lines of plain text."""
         lines = [f"Ledger {self.terms.dataset!r}, filter {self.terms.filter}"]
         for status in self.status():

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from demur.core.accounting import events
 from demur.core.accounting.events import Event, Pure
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
@@ -73,7 +73,7 @@ def read(
     for group in groups:
         cost = group.declaration.cost
         erasure = isinstance(unit, Erasure)
-        if not cost.speaks_of_erasure() if erasure else cost.only_erasure():
+        if not cost.covers_erasure() if erasure else cost.only_erasure():
             left_out += group.entries
             continue
         try:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from demur.core import accounting
 from demur.core.accounting import events
 from demur.core.accounting.events import Event
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text

@@ -74,6 +74,8 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 class LedgerStore(Store):
     """A store that holds one ledger, or will."""
 
+    noun = "ledger"
+
     @property
     def keys_folder(self) -> Path | None:
         """The folder beside a ledger in a file, for what must stay outside of it."""

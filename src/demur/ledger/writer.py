@@ -8,10 +8,8 @@ there is no reset. Engines use `paid` alone (see `demur.ledger.payment`).
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
@@ -34,7 +32,7 @@ from demur.durable import clock
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
 from demur.ledger import amounts, rows, tables
-from demur.ledger.admission import Ways, pay, ways_to_pay
+from demur.ledger.admission import PaymentOptions, pay, ways_to_pay
 from demur.ledger.notes import checked
 from demur.ledger.payment import Payment
 from demur.ledger.reader import LedgerReader
@@ -48,10 +46,6 @@ class LedgerWriter(LedgerReader):
 
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
-    # Keys in use, by entry: a commit wipes them. The lock makes "take and note" one
-    # step, so that no key is taken while a commit wipes the others.
-    _keys_in_use: dict[str, WeakSet[NoiseKey]]
-    _keys_lock: threading.Lock
 
     def paid(
         self,
@@ -197,7 +191,9 @@ class LedgerWriter(LedgerReader):
                 " entropy, or open a ledger with testing=True. Nothing was spent."
             )
         declaration = declaration_of(mechanism)
-        asked = recording.asked(declaration, count, label, private=source.private)
+        asked = recording.record_charge(
+            declaration, count, label, private=source.private
+        )
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
         ways = ways_to_pay(self.terms, declaration, count, block_delta)
@@ -218,7 +214,7 @@ class LedgerWriter(LedgerReader):
         }
         # The key is stored before the entry is durable: a task killed right after its
         # charge can still be repeated.
-        self._keys.put(entry_id, key, keep=_repeatable(body))
+        self._keys.put(entry_id, key, keep=_repeatable(body, declaration))
         try:
             entry = self._write_charge(label, body, text, declaration, ways, curves)
         except BaseException as error:
@@ -243,7 +239,7 @@ class LedgerWriter(LedgerReader):
         body: rows.Body,
         text: str,
         declaration: Declaration,
-        ways: Ways,
+        ways: PaymentOptions,
         curves: dict[str, rows.StoredProfile],
     ) -> Entry:
         """The transaction: find a repeat, or pay and append; durable on return."""
@@ -327,20 +323,26 @@ class LedgerWriter(LedgerReader):
                 " same noise on another input would reveal their difference. Repeat the"
                 " same call, or charge a new entry. Nothing was drawn."
             )
-        draws = None if declaration.interactive else body["count"]
-        binding = Binding(declaration.fingerprint, digest, draws)
-        with self._keys_lock:
-            key = self._keys.take(entry.id, keep=_repeatable(body))
+        binding = Binding(
+            declaration.fingerprint, digest, declaration.draws, body["count"]
+        )
+
+        def bound(key: bytes | None) -> NoiseKey:
             if key is None or digest_of_text(key) != body["key"]:
                 raise NoiseReuse(
                     f"the key of {entry.label!r} is not here: it was handed out"
                     " already, or made by another process or machine. Charge a new"
-                    " entry; to be able to retry, charge with an idempotency_key and a"
-                    " digest."
+                    " entry; to be able to retry one run, charge it with an"
+                    " idempotency_key and a digest."
                 )
-            noise = NoiseKey(key, private=body["noise"] == "os", binding=binding)
-            self._keys_in_use.setdefault(entry.id, WeakSet()).add(noise)
-        return noise
+            return NoiseKey(key, private=body["noise"] == "os", binding=binding)
+
+        keep = _repeatable(body, declaration)
+        return self._keys.hand_out(entry.id, bound, keep=keep)
+
+    def _abandon(self, entry: Entry) -> None:
+        """Wipe the keys of a payment that failed; a repeat may ask for its own."""
+        self._keys.withdraw(entry.id)
 
     def _commit(self, entry: Entry, artefact: str | None) -> None:
         """Bind the entry to what was released, and wipe its noise key."""
@@ -367,10 +369,7 @@ class LedgerWriter(LedgerReader):
                 )
 
         self._store.persist(work)
-        with self._keys_lock:
-            self._keys.wipe(entry.id)
-            for noise in self._keys_in_use.pop(entry.id, ()):
-                noise.wipe()
+        self._keys.wipe(entry.id)
 
     def _drawn(self, entry: Entry) -> int:
         with self._store.read() as connection:
@@ -437,9 +436,14 @@ class LedgerWriter(LedgerReader):
         self._store.persist(work)
 
 
-def _repeatable(body: rows.Body) -> bool:
-    """Whether a repeat may draw again: it has a name, and its input is compared."""
-    return body["input"] is not None and body["idempotency_key"] is not None
+def _repeatable(body: rows.Body, declaration: Declaration) -> bool:
+    """Whether a repeat may draw again: it has a name, and its input is compared.
+
+    Several runs are several values, which the one digest of the entry does not name;
+    a mechanism that counts its own draws is one run on one input.
+    """
+    named = body["input"] is not None and body["idempotency_key"] is not None
+    return named and (body["count"] == 1 or declaration.draws is None)
 
 
 def _salt(entry_id: str, idempotency_key: str | None) -> str:

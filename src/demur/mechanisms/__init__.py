@@ -1,15 +1,15 @@
-"""Noise with a declared cost; no learning happens here."""
+"""Mechanisms: noise with a declared privacy cost."""
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.mechanisms.bpm.mechanism import BPM as BPM
     from demur.mechanisms.gaussian import Gaussian as Gaussian
     from demur.mechanisms.gaussian_reports import GaussianReports as GaussianReports
     from demur.mechanisms.laplace_reports import (
-        LaplacePerDimension as LaplacePerDimension,
+        LaplaceReports as LaplaceReports,
     )
     from demur.mechanisms.reports import Reports as Reports
 

@@ -21,15 +21,15 @@ from decimal import ROUND_CEILING, Decimal, localcontext
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from demur.core import recording, validate
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import Unit
-from demur.core.bounds import Bound
+from demur.core.bounds import Bound, real_array
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration, fingerprint_of
-from demur.core.digest import digest_of_array
+from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
+from demur.core.digest import digest_of_array, unchangeable
 from demur.core.entropy import NoiseKey, Stream
 
 _BITS = 32
@@ -38,7 +38,7 @@ _FURTHEST = 64.0  # natural logarithms below the best weight at which scores are
 
 
 @dataclass(frozen=True, eq=False)
-class GridQuantile:
+class GridQuantile(Rebuilt):
     """A quantile of some numbers, chosen from a public, sorted grid.
 
     Pure `epsilon` at `unit`, if a change of one record there changes one number.
@@ -56,16 +56,18 @@ class GridQuantile:
     def __post_init__(self) -> None:
         validate.positive(epsilon=self.epsilon)
         validate.open_probability(quantile=self.quantile)
-        # A copy: a grid that changes after the charge would be other parameters.
         grid = np.array(self.grid, dtype=np.float64)
-        if grid.ndim != 1 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():
+        increasing = grid.ndim == 1 and grid.size and not (np.diff(grid) < 0).any()
+        if not increasing or not np.isfinite(grid).all():
             raise ValueError(
-                "grid must be a list of finite numbers in increasing order."
-                " Nothing was spent."
+                "grid must be a list of finite numbers in increasing order, at least"
+                " one of them. Nothing was spent."
             )
         check_size(len(grid), self.epsilon)
-        grid.flags.writeable = False
-        object.__setattr__(self, "grid", grid)
+        # A grid that changes after the charge would be other parameters.
+        object.__setattr__(self, "grid", unchangeable(grid))
+        object.__setattr__(self, "quantile", float(self.quantile))
+        object.__setattr__(self, "epsilon", float(self.epsilon))
 
     def declaration(self) -> Declaration:
         """Cost and fine print, for the ledger."""
@@ -81,29 +83,41 @@ class GridQuantile:
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
+        kind = f"quantile {type(self).__qualname__}"
         return fingerprint_of(
-            "quantile", self.quantile, self.epsilon, self.grid, self.unit.to_json()
+            kind, self.quantile, self.epsilon, self.grid, self.unit.to_json()
         )
 
-    def digest(self, values: NDArray[np.float64]) -> str:
+    def check(self, values: ArrayLike) -> NDArray[np.float64]:
+        """The values as a float64 vector of their own, or a clear error."""
+        vector = np.array(real_array("values", values))
+        if vector.ndim != 1 or not np.isfinite(vector).all():
+            raise ValueError(
+                "values must be a list of finite numbers; got shape"
+                f" {vector.shape}, or NaN or infinity in it. Nothing was spent."
+            )
+        return vector
+
+    def digest(self, values: ArrayLike) -> str:
         """What an entry that pays for a quantile of these values is bound to."""
-        return digest_of_array(np.asarray(values, dtype=np.float64))
+        return digest_of_array(self.check(values))
 
-    def apply(
-        self,
-        values: NDArray[np.float64],
-        entropy: NoiseKey,
-        digest: str | None = None,
-    ) -> float:
-        """The candidate that was drawn.
+    def apply(self, values: ArrayLike, key: NoiseKey) -> float:
+        """The candidate that was drawn; `key` is that of the payment."""
+        vector = self.check(values)
+        authorised = key.authorise(self.fingerprint, digest_of_array(vector))
+        return self.drawn(vector, authorised)
 
-        `digest` is that of the entry's input, where the values follow from it and from
-        the key; by default it is that of the values.
+    def drawn(self, values: NDArray[np.float64], authorised: NoiseKey) -> float:
+        """The candidate, drawn by a key that `authorise` gave for this mechanism.
+
+        For an engine whose values follow from the input that was paid for and from the
+        key, so that the entry is bound to the input.
         """
-        entropy.pays_for(self.fingerprint, digest or self.digest(values))
+        authorised.check_authorised(self.fingerprint)
         aim = round(self.quantile * values.size)
         ranks = np.searchsorted(np.sort(values), self.grid, side="right")
-        stream = entropy.stream("exponential mechanism")
+        stream = authorised.stream("exponential mechanism")
         chosen = draw_index(
             [abs(int(rank) - aim) for rank in ranks], self.epsilon, stream
         )
@@ -119,9 +133,9 @@ def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:
     tape = recording.active()
     if tape is None:
         return _drawn(scores, epsilon, stream)
-    return tape.passed(
+    return tape.record_use(
         "the exponential mechanism",
-        recording.Scores(epsilon),
+        recording.ScoredChoice(epsilon),
         (np.array(scores, dtype=np.int64),),
         lambda: _drawn(scores, epsilon, stream),
     )

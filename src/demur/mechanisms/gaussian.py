@@ -40,11 +40,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import accounting, recording, validate
-from demur.core.accounting import calibrate, events
+from demur.core.accounting import events
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
 from demur.core.adjacency import Unit
 from demur.core.bounds import Bound, real_array
-from demur.core.declaration import Declaration, fingerprint_of
-from demur.core.digest import digest_of_array
+from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
+from demur.core.digest import digest_of_array, unchangeable
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
@@ -67,7 +68,7 @@ _LARGEST_INDEX = 2.0**52  # |k| + |R| < 2^52 + 2^49 < 2^53 is exact in float64
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(Rebuilt):
     """Gaussian noise of deviation `sigma` on a vector of `dimension` coordinates.
 
     `sensitivity` says how far the vector moves at each unit (see `Sensitivity`). With
@@ -98,6 +99,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         validate.count(dimension=self.dimension)
+        object.__setattr__(self, "dimension", int(self.dimension))
         table = self.sensitivity
         if not isinstance(table, Sensitivity):
             table = Sensitivity.of(table)
@@ -114,10 +116,8 @@ class Gaussian:
             relative = _grid(1.0, table.smallest(), self.dimension)
             # Powers of two, each at most relative * sigma.
             grids = relative * _power_of_two_below(sigma)
-            for array in (sigma, grids):
-                array.flags.writeable = False
-            grid: float | Values = grids
-            object.__setattr__(self, "sigma", sigma)
+            grid: float | Values = unchangeable(grids)
+            object.__setattr__(self, "sigma", unchangeable(sigma))
         else:
             validate.positive(sigma=self.sigma)
             object.__setattr__(self, "sigma", float(self.sigma))
@@ -149,7 +149,7 @@ class Gaussian:
             if isinstance(sensitivity, Sensitivity)
             else Sensitivity.of(sensitivity)
         )
-        mu = calibrate.gaussian_mu(epsilon, calibrate.ideal_delta(delta))
+        mu = gaussian_mu(epsilon, ideal_delta(delta))
         moved = table.at(unit)
         sigma = quotient_up(moved, mu)
         # The grid depends on sigma by a power of two alone: one more round settles it.
@@ -162,7 +162,7 @@ class Gaussian:
                 sigma, table, dimension, name, bounds, unprotected, assumptions
             )
             event = mechanism.event(unit)
-            assert isinstance(event, events.Gaussian)
+            assert isinstance(event, events.GaussianEvent)
             if accounting.inverse_square_up(event.multiplier) <= Fraction(mu) ** 2:
                 return mechanism
             sigma = up(sigma)
@@ -188,7 +188,7 @@ class Gaussian:
             unprotected=self.unprotected,
             assumptions=self.assumptions,
             fingerprint=fingerprint_of(
-                "gaussian",
+                f"gaussian {type(self).__qualname__}",
                 np.append(self.sigma, self.grid),
                 self.dimension,
                 cost.to_json(),
@@ -228,71 +228,83 @@ class Gaussian:
             )
         return vector
 
-    def apply(self, value: ArrayLike, entropy: NoiseKey, *, draw: int = 0) -> Values:
+    def apply(
+        self,
+        value: ArrayLike,
+        key: NoiseKey,
+        *,
+        draw: int = 0,
+        paid_as: str | None = None,
+    ) -> Values:
         """The noisy value: `value` on the grid plus integer noise, exact in float64.
 
-        `entropy` is the key of the payment (`ledger.paid(...)`); one that was paid for
-        another mechanism, other parameters or another value is refused. `draw` is the
-        number of the draw where one entry pays for several: equal numbers are equal
-        noise. Prefer `release`, which charges first.
+        `key` is that of the payment (`ledger.paid(...)`); one that was paid for another
+        mechanism, other parameters or another value is refused. `draw` is the number of
+        the draw where one entry pays for several: equal numbers are equal noise.
+        `paid_as` is the fingerprint of a larger mechanism that was paid for and that
+        draws by this one. Prefer `release`, which charges first.
         """
 
         def drawn() -> Values:
             vector = self.check(value)
-            entropy.pays_for(
-                self.fingerprint, lambda: digest_of_array(vector), draw=draw
+            authorised = key.authorise(
+                paid_as or self.fingerprint,
+                lambda: digest_of_array(vector),
+                draw=draw,
             )
-            return self._noisy(vector, entropy, draw)
+            return self._noisy(vector, authorised, draw)
 
-        return self._watched(value, entropy, drawn)
+        return self._watched(value, key, drawn)
 
-    def noise(self, entropy: NoiseKey, *, draw: int = 0) -> Values:
+    def noise(
+        self, key: NoiseKey, *, draw: int = 0, paid_as: str | None = None
+    ) -> Values:
         """The noise alone, for an engine that has paid for a family of mechanisms.
 
-        The engine has called `entropy.pays_for` for the family; without that the key
-        gives no stream.
+        `key` is what `authorise` gave for that family (`paid_as`) and this draw.
         """
+        key.check_authorised(paid_as or self.fingerprint, draw)
         zeros = np.zeros(self.dimension)
-        return self._watched(zeros, entropy, lambda: self._noisy(zeros, entropy, draw))
+        return self._watched(zeros, key, lambda: self._noisy(zeros, key, draw))
 
     def _watched(
-        self, value: ArrayLike, entropy: NoiseKey, drawn: Callable[[], Values]
+        self, value: ArrayLike, key: NoiseKey, drawn: Callable[[], Values]
     ) -> Values:
         tape = recording.active()
         if tape is None:
             return drawn()
         assert isinstance(self.sensitivity, Sensitivity)
-        return tape.passed(
+        return tape.record_use(
             self.name,
             recording.Shift(self.sensitivity, self.sigma),
             (np.asarray(value, dtype=np.float64),),
             drawn,
-            key=entropy,
+            key=key,
         )
 
-    def _noisy(self, vector: Values, entropy: NoiseKey, draw: int) -> Values:
+    def _noisy(self, vector: Values, key: NoiseKey, draw: int) -> Values:
         index = np.rint(vector.reshape(-1) / self.grid).astype(np.int64)
         noise = rounded_gaussian(
             self.dimension,
             self._scale(),
-            entropy.stream("gaussian", draw),
-            lambda i: entropy.stream(f"gaussian refine {draw}", i),
+            key.stream("gaussian", draw),
+            lambda i: key.stream(f"gaussian refine {draw}", i),
         )
         released: Values = (index + noise).astype(np.float64) * self.grid
         return released.reshape(vector.shape)
 
-    def apply_plain_float(self, value: ArrayLike, entropy: NoiseKey) -> Values:
+    def apply_plain_float(self, value: ArrayLike, key: NoiseKey) -> Values:
         """Textbook floating-point noise, for tests that show what is wrong with it.
 
         Only under a seeded key, whose results are stamped NOT PRIVATE.
         """
-        if entropy.private:
+        if key.private:
             raise NotPrivate(
                 "floating-point noise reveals the value under it and is for tests with"
                 " a Seeded source alone. Use apply. Nothing was released."
             )
         vector = self.check(value)
-        seed = int.from_bytes(entropy.stream("gaussian").read(16), "little")
+        seed = int.from_bytes(key.stream("gaussian").read(16), "little")
         noise = np.random.default_rng(seed).normal(size=self.dimension) * self.sigma
         plain: Values = vector + noise.reshape(vector.shape)
         return plain

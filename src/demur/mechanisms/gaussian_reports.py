@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
 from demur.core.entropy import NoiseKey
 from demur.core.rounding import down
 from demur.ledger import Budget, Ledger, ledger_or_in_memory
@@ -59,7 +59,7 @@ _ROWS_AT_ONCE = 1 << 16  # the words of more would take more memory than the row
 
 
 @dataclass(frozen=True)
-class GaussianReports:
+class GaussianReports(Rebuilt):
     """Reports v + N(0, sigma^2 I), (epsilon sqrt(d), delta)-private for a replacement.
 
     >>> round(GaussianReports(epsilon=4.0, dimension=2).sigma, 3)
@@ -134,7 +134,8 @@ class GaussianReports:
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
-        return fingerprint_of("gaussian rows", self.sigma, self.dimension)
+        kind = f"gaussian rows {type(self).__qualname__}"
+        return fingerprint_of(kind, self.sigma, self.dimension)
 
     check = check_points
     """The points as a float64 matrix in the unit cube, or a clear error."""
@@ -145,9 +146,9 @@ class GaussianReports:
     privatize = privatize_rows
     """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
 
-    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
         """The key of the rows' streams, which a worker gets, not the entry's key."""
-        return paid_row_key(self, entropy, digest, "gaussian rows")
+        return paid_row_key(self, key, digest, "gaussian rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""

@@ -8,7 +8,7 @@ by Cauchy-Schwarz: the same epsilon-d_E guarantee as BPM and multivariate Laplac
 same epsilon, and pure epsilon sqrt(d) for any replacement, as |v - v'|_1 <= d. The BPM
 paper compares with rate epsilon / d instead. That is epsilon-local privacy of the whole
 vector, which does not shrink with the distance. It is another guarantee, available here
-as `LaplacePerDimension(epsilon / sqrt(d), d)`.
+as `LaplaceReports(epsilon / sqrt(d), d)`.
 
 A coordinate's noise is BPM with L = infinity in one dimension, whose sampler is exact.
 """
@@ -27,7 +27,7 @@ from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
 from demur.core.entropy import NoiseKey
 from demur.core.rounding import product_up, quotient_down
 from demur.ledger import Ledger, ledger_for
@@ -51,10 +51,10 @@ from demur.mechanisms.sampling.row_streams import RowStreams
 
 
 @dataclass(frozen=True)
-class LaplacePerDimension:
+class LaplaceReports(Rebuilt):
     """Independent Laplace noise of rate epsilon / sqrt(d) on each of d coordinates.
 
-    >>> LaplacePerDimension(epsilon=4.0, dimension=4).rate
+    >>> LaplaceReports(epsilon=4.0, dimension=4).rate
     2.0
     """
 
@@ -119,7 +119,8 @@ class LaplacePerDimension:
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
-        return fingerprint_of("laplace rows", self.epsilon, self.dimension)
+        kind = f"laplace rows {type(self).__qualname__}"
+        return fingerprint_of(kind, self.epsilon, self.dimension)
 
     check = check_points
     """The points as a float64 matrix in the unit cube, or a clear error."""
@@ -130,9 +131,9 @@ class LaplacePerDimension:
     privatize = privatize_rows
     """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
 
-    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
         """The key of the rows' streams, which a worker gets, not the entry's key."""
-        return paid_row_key(self, entropy, digest, "laplace rows")
+        return paid_row_key(self, key, digest, "laplace rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""

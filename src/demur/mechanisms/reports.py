@@ -100,10 +100,10 @@ class RowMechanism(ReportMechanism, Protocol):
         """What an entry that pays for these rows is bound to."""
         ...
 
-    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
         """The key of the rows' streams, for a worker; it never gets the entry's key.
 
-        `entropy` must have been paid for this mechanism on the rows of this digest.
+        `key` must have been paid for this mechanism on the rows of this digest.
         """
         ...
 
@@ -228,23 +228,28 @@ def privatize_rows(
 def apply_rows(
     mechanism: RowMechanism,
     points: ArrayLike,
-    entropy: NoiseKey,
+    key: NoiseKey,
     row_ids: ArrayLike | None = None,
     *,
     space: str = "cube",
 ) -> Values:
     """One report for each row, if the key was paid for this mechanism and these rows.
 
-    A key for a part of the rows is `entropy.part(mechanism.digest(points, row_ids))`.
+    A key for a part of the rows is `key.part(mechanism.digest(points, row_ids))`.
     """
     matrix = mechanism.check(points)
+    if row_ids is None and key.is_part:
+        raise ValueError(
+            "row_ids must be given for a part of the rows: numbered from 0, two parts"
+            " would share ids and so their noise. Nothing was drawn."
+        )
     ids = checked_row_ids(row_ids, len(matrix))
     declared = mechanism.declaration(space)
 
     def digest() -> str:
         return digest_of_rows("points", matrix, ids)
 
-    return _drawn(mechanism, declared, matrix, ids, entropy, digest)
+    return _drawn(mechanism, declared, matrix, ids, key, digest)
 
 
 def digest_of_points(
@@ -256,22 +261,21 @@ def digest_of_points(
 
 
 def paid_row_key(
-    mechanism: RowMechanism, entropy: NoiseKey, digest: Digest, purpose: str
+    mechanism: RowMechanism, key: NoiseKey, digest: Digest, purpose: str
 ) -> bytes:
-    """The key of the rows' streams, if `entropy` was paid for these rows, once.
+    """The key of the rows' streams, if `key` was paid for these rows, once.
 
     Draws of one entry would all take the same streams, and one noise on two sets of
     rows shows their difference. So an entry pays for one draw.
     """
-    binding = entropy.binding
-    if binding is not None and binding.draws != 1:
+    binding = key.binding
+    if binding is not None and binding.total != 1:
         raise NotPaidFor(
-            f"this key was paid for {binding.draws} draws, and local reports are drawn"
+            f"this key was paid for {binding.total} draws, and local reports are drawn"
             " once for each entry, from one noise for each row id. Pay for every set of"
             " reports with an entry of its own (count=1). Nothing was drawn."
         )
-    entropy.pays_for(mechanism.fingerprint, digest)
-    return entropy.subkey(purpose)
+    return key.authorise(mechanism.fingerprint, digest).subkey(purpose)
 
 
 def _drawn(
@@ -279,20 +283,20 @@ def _drawn(
     declaration: Declaration,
     matrix: Values,
     ids: RowIds,
-    entropy: NoiseKey,
+    key: NoiseKey,
     digest: Digest,
 ) -> Values:
     """The reports, drawn at the one point that an audit can watch."""
 
     def draw() -> Values:
-        streams = RowStreams(mechanism.row_key(entropy, digest))
+        streams = RowStreams(mechanism.row_key(key, digest))
         return mechanism.draw_rows(matrix, ids, streams)
 
     tape = recording.active()
     if tape is None:
         return draw()
-    declared = recording.Rows(declaration.cost)
-    return tape.passed(declaration.name, declared, (ids, matrix), draw, key=entropy)
+    declared = recording.RowNoise(declaration.cost)
+    return tape.record_use(declaration.name, declared, (ids, matrix), draw, key=key)
 
 
 def check_idempotency_key(ledger: Ledger | None, idempotency_key: str | None) -> None:

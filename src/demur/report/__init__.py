@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.report.facts import LedgerFacts as LedgerFacts

@@ -183,7 +183,7 @@ def _entry(entry: Entry) -> EntryFacts:
 
 
 def _deletion_entries(entries: list[Entry]) -> list[Entry]:
-    return [e for e in entries if e.declaration.cost.speaks_of_erasure()]
+    return [e for e in entries if e.declaration.cost.covers_erasure()]
 
 
 def _about(notes: tuple[Note, ...], subject: str) -> list[Note]:

@@ -1,8 +1,8 @@
-"""Contract checks for mechanisms, estimators and plans: demur's own, and yours."""
+"""Contract checks for mechanisms, estimators and plans, of demur or your package."""
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.testing.discovery import discover as discover
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from demur.testing.run import checks_on as checks_on
     from demur.testing.run import generate_checks as generate_checks
     from demur.testing.run import run_all as run_all
-    from demur.testing.selection import Selection as Selection
+    from demur.testing.selection import SelectionCase as SelectionCase
     from demur.testing.subject import Subject as Subject
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -252,7 +252,7 @@ def two_classes(rows: int = 60, columns: int = 3) -> tuple[Any, Any]:
 # -- plans ---------------------------------------------------------------------------
 
 
-class Descent(NamedTuple):
+class OptaxDescent(NamedTuple):
     """Gradient descent in the shape of an optax transformation."""
 
     init: Callable[[Any], Any]
@@ -266,7 +266,9 @@ _TRAINING_ACCEPTS = frozenset(
     {"NaN", "infinity", "minus infinity", "no rows", "a cube"}
 )
 
-DESCENT = Descent(lambda params: (), lambda sums, state, params=None: (-sums, state))
+DESCENT = OptaxDescent(
+    lambda params: (), lambda sums, state, params=None: (-sums, state)
+)
 
 
 def inner_product(params: Any, batch: Any) -> Any:

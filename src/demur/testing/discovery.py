@@ -19,7 +19,7 @@ from typing import Any
 OPTIONAL = frozenset({"jax", "jaxlib", "optax", "equinox", "torch", "psycopg"})
 
 
-class Kind(StrEnum):
+class SubjectKind(StrEnum):
     """The kind of a discovered class or function."""
 
     MECHANISM = "mechanism"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 class Candidate:
     """A public class or function, its kind, and where it is defined."""
 
-    kind: Kind
+    kind: SubjectKind
     name: str
     definition: Any
 
@@ -71,28 +71,28 @@ def discover(package: str = "demur") -> Discovery:
     return Discovery(tuple(candidates), left_out)
 
 
-def kind_of(definition: Any) -> Kind | None:
+def kind_of(definition: Any) -> SubjectKind | None:
     """The kind of a class or function; None if the contracts do not apply to it.
 
     >>> from demur import Ledger
     >>> from demur.mechanisms import Gaussian
     >>> kind_of(Gaussian), kind_of(Ledger)
-    (<Kind.MECHANISM: 'mechanism'>, None)
+    (<SubjectKind.MECHANISM: 'mechanism'>, None)
     """
     if inspect.isclass(definition):
         if _is_interface(definition):
             return None
         if _can(definition, "batch_iterator"):
-            return Kind.SELECTION
+            return SubjectKind.SELECTION
         if _can(definition, "make") and _can(definition, "calibrate"):
-            return Kind.PLAN
+            return SubjectKind.PLAN
         if _can(definition, "get_params") and "ledger" in _parameters(definition):
-            return Kind.ESTIMATOR
+            return SubjectKind.ESTIMATOR
         if _can(definition, "declaration"):
-            return Kind.MECHANISM
-        return Kind.SPENDER if "ledger" in _parameters(definition) else None
+            return SubjectKind.MECHANISM
+        return SubjectKind.SPENDER if "ledger" in _parameters(definition) else None
     if inspect.isfunction(definition) and "ledger" in _parameters(definition):
-        return Kind.SPENDER
+        return SubjectKind.SPENDER
     return None
 
 

@@ -1,4 +1,4 @@
-"""The objects that can be reached from an object.
+"""Object graph: every object reachable from an object.
 
 Attributes, slots, containers, closures, defaults, bound methods, partials, the frames
 of generators, weak references, and whatever else Python's garbage collector follows.

@@ -59,7 +59,7 @@ def reading_changes_nothing(subject: Subject) -> None:
     )
     before = _copied_state(spender)
     with unchanged(ledger, "reading"):
-        ledger.status(), ledger.epsilon(), ledger.reading(), ledger.report()
+        ledger.status(), ledger.epsilon(), ledger.reading(), ledger.summary()
         ledger.verify(ledger.tip())
         for entry in ledger.entries():
             entry.statement(), entry.epsilon(subject.unit, subject.delta)

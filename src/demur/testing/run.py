@@ -20,7 +20,7 @@ from demur.testing.discovery import Candidate, discover
 from demur.testing.errors import NoExample
 from demur.testing.examples import subjects_of
 from demur.testing.result import Check, CheckResult, checks_of, raise_broken, run_checks
-from demur.testing.selection import Selection
+from demur.testing.selection import SelectionCase
 from demur.testing.subject import Subject
 
 CONTRACTS: tuple[Callable[[Subject], None], ...] = (
@@ -87,13 +87,13 @@ def check_selection(
     strategy: Any, examples: Any = selection.EXAMPLES, *, raise_on_failure: bool = False
 ) -> tuple[CheckResult, ...]:
     """Results of every contract on a batch selection strategy."""
-    case = Selection(type(strategy).__name__, strategy, examples)
+    case = SelectionCase(type(strategy).__name__, strategy, examples)
     return run_checks(checks_on(case), raise_on_failure=raise_on_failure)
 
 
-def checks_on(subject: Subject | Selection) -> list[Check]:
+def checks_on(subject: Subject | SelectionCase) -> list[Check]:
     """The contracts for a subject, not yet run."""
-    if isinstance(subject, Selection):
+    if isinstance(subject, SelectionCase):
         return checks_of(subject.name, selection.CONTRACTS, subject)
     return checks_of(subject.name, CONTRACTS, subject)
 

@@ -167,7 +167,7 @@ def the_ledger_holds_no_exact_value(subject: Subject) -> None:
     if not subject.inputs:
         return
     run = _known(subject)
-    stored = [run.ledger.entries(), run.ledger.report(), _rows(run.ledger)]
+    stored = [run.ledger.entries(), run.ledger.summary(), _rows(run.ledger)]
     places = search(stored, secrets_of(subject, run))
     require(not places, f"exact values were found: {'; '.join(places[:_MANY])}")
 
@@ -199,17 +199,17 @@ def _known(subject: Subject) -> Run:
 
 
 def secrets_of(subject: Subject, run: Run) -> list[Secret]:
-    """The subject's data, its own secrets, and each passage's exact value and noise."""
+    """The subject's data, its own secrets, and each use's exact value and noise."""
     named = {f"the data {n}": value for n, value in subject.inputs.items()}
     named |= subject.secrets
-    for i, passage in enumerate(run.tape.passages if run.tape else ()):
-        exact = [part for part in passage.value if part.dtype.kind == "f"]
+    for i, use in enumerate(run.tape.uses if run.tape else ()):
+        exact = [part for part in use.value if part.dtype.kind == "f"]
         for j, part in enumerate(exact):
-            named[f"the exact value {i}.{j} of {passage.name}"] = part
-        if isinstance(passage.released, np.ndarray) and len(exact) == 1:
-            if passage.released.shape == exact[0].shape:
-                noise = np.asarray(passage.released, dtype=np.float64) - exact[0]
-                named[f"the noise {i} of {passage.name}"] = noise
+            named[f"the exact value {i}.{j} of {use.name}"] = part
+        if isinstance(use.released, np.ndarray) and len(exact) == 1:
+            if use.released.shape == exact[0].shape:
+                noise = np.asarray(use.released, dtype=np.float64) - exact[0]
+                named[f"the noise {i} of {use.name}"] = noise
     secrets: list[Secret] = []
     for name, value in named.items():
         for where, array in _numbers(value):

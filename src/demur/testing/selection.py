@@ -17,7 +17,7 @@ EXAMPLES = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class SelectionCase:
     """A strategy, and what its `batch_iterator` takes for the examples."""
 
     name: str
@@ -25,7 +25,7 @@ class Selection:
     examples: Any = EXAMPLES
 
 
-def batches_hold_valid_indices(case: Selection) -> None:
+def batches_hold_valid_indices(case: SelectionCase) -> None:
     """One batch for each step; indices below n, none twice unless with replacement."""
     batches = _batches(case, _key())
     require(
@@ -44,7 +44,7 @@ def batches_hold_valid_indices(case: Selection) -> None:
             )
 
 
-def batches_follow_from_the_key_alone(case: Selection) -> None:
+def batches_follow_from_the_key_alone(case: SelectionCase) -> None:
     """The same key repeats a run and resumes it; another key, or none, does not."""
     run = _batches(case, _repeated_key())
     again = _batches(case, _repeated_key())
@@ -59,7 +59,7 @@ def batches_follow_from_the_key_alone(case: Selection) -> None:
     )
 
 
-def a_key_selects_once(case: Selection) -> None:
+def a_key_selects_once(case: SelectionCase) -> None:
     """A key that has selected one run cannot select a second one."""
     key = _key()
     _batches(case, key)
@@ -70,7 +70,7 @@ def a_key_selects_once(case: Selection) -> None:
     raise ContractBroken("one key selected two runs: their batches are the same")
 
 
-def a_strategy_holds_only_public_parameters(case: Selection) -> None:
+def a_strategy_holds_only_public_parameters(case: SelectionCase) -> None:
     """Frozen, picklable and unchanged by a run; batches do not print their indices."""
     before = repr(case.strategy)
     batches = case.strategy.batch_iterator(case.examples, _key())
@@ -89,7 +89,7 @@ def a_strategy_holds_only_public_parameters(case: Selection) -> None:
     raise ContractBroken(f"{name} can be changed after the plan was priced")
 
 
-def bad_parameters_are_refused(case: Selection) -> None:
+def bad_parameters_are_refused(case: SelectionCase) -> None:
     """NaN, words and negative numbers, for every number a strategy is made from."""
     problems = []
     for field in dataclasses.fields(case.strategy):
@@ -131,7 +131,7 @@ def _repeated_key() -> NoiseKey:
 
 
 def _batches(
-    case: Selection, key: NoiseKey | None, *, start: int = 0
+    case: SelectionCase, key: NoiseKey | None, *, start: int = 0
 ) -> list[np.ndarray[Any, Any]]:
     return list(case.strategy.batch_iterator(case.examples, key, start=start))
 

@@ -5,7 +5,7 @@ Names are loaded when they are first used: batch selection and accounting need n
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.training.accounting.calibration import Calibration as Calibration
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from demur.training.run.checkpoint import Checkpoint as Checkpoint
     from demur.training.run.checkpoint import load_model as load_model
     from demur.training.run.programs import Programs as Programs
-    from demur.training.run.reports import Exact as Exact
-    from demur.training.run.reports import Reporting as Reporting
-    from demur.training.run.reports import StepReport as StepReport
+    from demur.training.run.step_reports import Exact as Exact
+    from demur.training.run.step_reports import Reporting as Reporting
+    from demur.training.run.step_reports import StepReport as StepReport
     from demur.training.run.trainer import Trained as Trained
     from demur.training.run.trainer import fit as fit
     from demur.training.sizes.resources import Resources as Resources

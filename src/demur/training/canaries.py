@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import recording
 from demur.core.entropy import NoiseKey, OsEntropy, Source
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.noise.threefry import step_keys
+from demur.training.noise.threefry import STEP_NOISE, step_keys
 from demur.training.plans.plan import DPExecutionPlan
 
 Values = NDArray[np.float64]
@@ -97,7 +97,7 @@ def gradient_run(plan: DPExecutionPlan, params: PyTree) -> Run:
             if hardened:
                 noisy, state = privatizer.update(add(padded, count), state, key=key)
             else:
-                fresh = step_keys(key.stream("step noise", step), len(leaves))
+                fresh = step_keys(key.stream(STEP_NOISE, step), len(leaves))
                 noisy, state = noisy_sum(state, padded, count, jnp.asarray(fresh))
             flat = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(noisy)]
             releases.append(np.concatenate(flat))

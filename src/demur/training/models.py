@@ -23,7 +23,7 @@ from demur.training.clipping.types import PyTree
 
 
 class Model(Protocol):
-    """A model: how its parameters begin, and what it computes."""
+    """A model: initial parameters and forward pass."""
 
     def init(self, key: Any) -> PyTree:
         """Fresh parameters."""

@@ -2,16 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
-    from demur.unlearning.errors import CalibrationRecord as CalibrationRecord
     from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
     from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
     from demur.unlearning.errors import IllegalTransition as IllegalTransition
     from demur.unlearning.errors import RecordExists as RecordExists
     from demur.unlearning.errors import RecordMismatch as RecordMismatch
     from demur.unlearning.errors import RecordNeeded as RecordNeeded
+    from demur.unlearning.errors import (
+        RecordUsedInCalibration as RecordUsedInCalibration,
+    )
     from demur.unlearning.errors import ServiceBusy as ServiceBusy
     from demur.unlearning.errors import ServiceDamaged as ServiceDamaged
     from demur.unlearning.errors import ServiceMismatch as ServiceMismatch
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from demur.unlearning.pricing.calibrator import CalibStats as CalibStats
     from demur.unlearning.records.certificate import Certificate as Certificate
     from demur.unlearning.records.queue import QueuedRequest as QueuedRequest
-    from demur.unlearning.retrain.comparison import RetrainReport as RetrainReport
     from demur.unlearning.retrain.comparison import (
         verify_against_retrain as verify_against_retrain,
     )
+    from demur.unlearning.retrain.findings import RetrainReport as RetrainReport
     from demur.unlearning.service.certificate_verification import (
         verify_certificate as verify_certificate,
     )

@@ -54,7 +54,7 @@ class CertificateExceeded(DemurError):
     """A mode cannot prove its bound for this deletion; nothing has changed."""
 
 
-class CalibrationRecord(DemurError):
+class RecordUsedInCalibration(DemurError):
     """A record that sized the noise cannot be deleted; nothing was spent."""
 
 

@@ -15,7 +15,7 @@ from demur.adapters.spark.drawing import ReportTask, probe
 from demur.core.errors import DemurError, NotPaidFor
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 RNG = np.random.default_rng(4)
@@ -200,7 +200,7 @@ class Drifted(BPM):
         return super().draw_rows(matrix, ids, streams) + self.grid
 
 
-MECHANISMS = [BPM(8.0, "auto", 3), LaplacePerDimension(8.0, 3), GaussianReports(8.0, 3)]
+MECHANISMS = [BPM(8.0, "auto", 3), LaplaceReports(8.0, 3), GaussianReports(8.0, 3)]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)

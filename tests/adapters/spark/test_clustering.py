@@ -19,7 +19,7 @@ from demur.cluster.rows.ranked_rows import LAST_RANK, RemoteReports, RowsInMemor
 from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ MODELS = {
 @pytest.mark.parametrize(
     ("name", "mechanism", "partitions"),
     [
-        ("kmeans", LaplacePerDimension(20.0, 2), 4),
+        ("kmeans", LaplaceReports(20.0, 2), 4),
         ("kmeans", GaussianReports(80.0, 2), 1),
         ("gmm", BPM(20.0, "auto", 2), 3),
         ("tmm", BPM(20.0, "auto", 2), 2),

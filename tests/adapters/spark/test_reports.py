@@ -15,7 +15,7 @@ from demur.adapters.spark import (
     reports_digest,
     shares,
 )
-from demur.adapters.spark import reports as adapter
+from demur.adapters.spark import local_reports as adapter
 from demur.adapters.spark.drawing import ReportTask, probe
 from demur.cluster.errors import InputChanged
 from demur.core import recording
@@ -25,7 +25,7 @@ from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from tests.adapters.spark.kit import (
     NAMES,
     by_id,
@@ -43,7 +43,7 @@ from tests.adapters.spark.kit import (
 
 pytestmark = pytest.mark.slow
 
-EVERY = [BPM(8.0, "auto", 2), LaplacePerDimension(8.0, 2), GaussianReports(8.0, 2)]
+EVERY = [BPM(8.0, "auto", 2), LaplaceReports(8.0, 2), GaussianReports(8.0, 2)]
 POINTS, IDS = some_points()
 SHARE = "spark.demur.secret.share."
 
@@ -213,9 +213,9 @@ def test_after_commit_there_is_no_noise(spark, df, monkeypatch):
         with pytest.raises(NoiseReuse, match="are being committed"):
             _ = reports.dataframe
         looked.append(shared(spark))
-        return checked_rows.check_points(rows)
+        return checked_rows.check_dataframe_points(rows)
 
-    monkeypatch.setattr(adapter, "check_points", look)
+    monkeypatch.setattr(adapter, "check_dataframe_points", look)
     reports.commit()
     assert looked == [[]]
     reports.commit()  # the exit of a `with` may follow
@@ -527,4 +527,4 @@ def test_shares_say_nothing_by_themselves(spark):
 
 
 def test_the_handle_is_what_is_exported():
-    assert SparkReports.__module__ == "demur.adapters.spark.reports"
+    assert SparkReports.__module__ == "demur.adapters.spark.local_reports"

@@ -210,7 +210,7 @@ def microbatches(mesh, folder):
         return clipped(params, batch, num_real=real)
 
     def ours(params, batch, real):
-        return steps.first(params, batch, real, None)
+        return steps.first_sum(params, batch, real, None)
 
     found = {}
     for act in (ours, twin):

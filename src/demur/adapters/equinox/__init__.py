@@ -6,7 +6,7 @@ which extra to install.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.adapters.equinox.release import flatten as flatten

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.adapters.frameworks import missing
-from demur.adapters.prototypes import ridge_prototypes
+from demur.adapters.ridge_prototypes import ridge_prototypes
 
 try:
     import equinox as eqx

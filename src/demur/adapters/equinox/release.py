@@ -26,9 +26,13 @@ from demur.adapters.equinox.heads import (
 )
 from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TAU, LinearHead, form_of, release_linear
-from demur.convex.sensitivity.form import TAU as SOLVER_TAU
-from demur.convex.sensitivity.form import HeadForm
+from demur.adapters.linear import (
+    TRAINED_ELSEWHERE_TAU,
+    LinearHead,
+    form_of,
+    release_linear,
+)
+from demur.convex.sensitivity.form import TAU, HeadForm
 from demur.convex.solving.objective import objective
 from demur.convex.solving.solver import minimise
 from demur.core.bounds import clip_rows, finite_matrix
@@ -73,7 +77,7 @@ def release_equinox(
     form: HeadForm,
     promise: Promise,
     *,
-    tau: float = TAU,
+    tau: float = TRAINED_ELSEWHERE_TAU,
     ledger: Ledger | None = None,
     label: str = "a head trained in Equinox",
     idempotency_key: str | None = None,
@@ -115,7 +119,7 @@ def train_head_eqx(
     y: ArrayLike,
     form: HeadForm,
     *,
-    tau: float = SOLVER_TAU,
+    tau: float = TAU,
 ) -> Model:
     """`model` at the minimiser of the form's objective; exact, **not private**.
 

@@ -8,14 +8,14 @@ install.
 
 from typing import TYPE_CHECKING
 
-from demur.core.lazy import lazy
+from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.adapters.spark.clustering import assign as assign
     from demur.adapters.spark.clustering import fit_reports as fit_reports
     from demur.adapters.spark.heads import SparkRows as SparkRows
-    from demur.adapters.spark.reports import SparkReports as SparkReports
-    from demur.adapters.spark.reports import privatize as privatize
-    from demur.adapters.spark.reports import reports_digest as reports_digest
+    from demur.adapters.spark.local_reports import SparkReports as SparkReports
+    from demur.adapters.spark.local_reports import privatize as privatize
+    from demur.adapters.spark.local_reports import reports_digest as reports_digest
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -85,7 +85,7 @@ class Faults(NamedTuple):
             )
 
 
-def check_points(df: DataFrame) -> CheckedRows:
+def check_dataframe_points(df: DataFrame) -> CheckedRows:
     """Check every row of df(id, coordinates ...) and take the digest of all of them."""
     parts = df.mapInArrow(_check_partition, _DDL).collect()
     _faults_of(parts).refuse("Nothing was spent.")

@@ -1,4 +1,4 @@
-"""Spark itself, and the DataFrames that the adapters can use."""
+"""Import of pyspark, and a check that a DataFrame is of a classic session."""
 
 from __future__ import annotations
 

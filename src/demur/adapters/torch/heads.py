@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.adapters.frameworks import missing
-from demur.adapters.prototypes import class_labels
+from demur.adapters.ridge_prototypes import class_labels
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TAU, LinearHead, release_linear
+from demur.adapters.linear import TRAINED_ELSEWHERE_TAU, LinearHead, release_linear
 from demur.adapters.torch.heads import SoftmaxLogReg, SquaredHingeSVM, to_numpy
 from demur.convex.sensitivity.form import HeadForm
 from demur.core.entropy import Source
@@ -46,7 +46,7 @@ def release_torch(
     form: HeadForm,
     promise: Promise,
     *,
-    tau: float = TAU,
+    tau: float = TRAINED_ELSEWHERE_TAU,
     ledger: Ledger | None = None,
     label: str = "a head trained in torch",
     idempotency_key: str | None = None,

@@ -136,7 +136,7 @@ def _parts() -> tuple[Part, Part]:
     held_out = np.arange(len(labels)) % 4 == 0
     encoder = PCA(_COMPONENTS).fit(pixels[held_out])
     projected = encoder.transform(pixels)
-    embedded = clip_rows(projected / _EMBEDDING_SCALE, max_norm=1.0).data
+    embedded = clip_rows(projected / _EMBEDDING_SCALE, norm_bound=1.0).data
     square = np.clip(projected[:, :2], -_CUBE, _CUBE)
     points = to_unit_cube(square, low=[-_CUBE, -_CUBE], high=[_CUBE, _CUBE]).data
     people, public = (

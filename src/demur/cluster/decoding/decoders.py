@@ -1,4 +1,4 @@
-"""The choice of a decoder, and what the simpler ones do to local reports first."""
+"""Choice of the decoder, and preprocessing of reports for the baselines."""
 
 from __future__ import annotations
 

@@ -67,10 +67,10 @@ def fit_gaussians(
     covariance_type: str,
     max_iter: int,
     pseudo_count: float,
-    tolerance: float = 1e-7,
+    tol: float = 1e-7,
     prior_points: float = _PRIOR_POINTS,
 ) -> EmFit:
-    """Steps from `start` until the mean log-likelihood gains less than `tolerance`."""
+    """Steps from `start` until the mean log-likelihood gains less than `tol`."""
     reports = np.ascontiguousarray(reports)
     now = start
     typical = float(np.mean(np.trace(start.covariances, axis1=1, axis2=2)))
@@ -79,7 +79,7 @@ def fit_gaussians(
     for _ in range(max_iter):
         sums = e_step(reports, nodes, now)
         history.append(sums.log_likelihood)
-        if len(history) > 1 and history[-1] - history[-2] < tolerance:
+        if len(history) > 1 and history[-1] - history[-2] < tol:
             break
         now = _m_step(sums, now, covariance_type, pseudo_count, prior_points, typical)
     return EmFit(now, tuple(history), responsibilities(reports, nodes, now))

@@ -33,7 +33,7 @@ class Clusters:
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class MixtureObjective:
     """The negative mean log-posterior of reports, as a function of one flat vector.
 
     The vector is (centres, log width, logits of the weights). `pseudo_count` points are

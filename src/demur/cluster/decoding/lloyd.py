@@ -24,7 +24,7 @@ _ONE_THREAD = 40_000
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_convergence_warnings() -> Iterator[None]:
     """Suppress warnings about convergence, and no others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -50,5 +50,5 @@ def lloyd(
         random_state=None if rng is None else int(rng.integers(2**31 - 1)),
     )
     threads = 1 if len(rows) <= _ONE_THREAD else None
-    with quiet(), threadpool_limits(threads):
+    with without_convergence_warnings(), threadpool_limits(threads):
         return model.fit(rows, sample_weight=weights)

@@ -10,7 +10,7 @@ from scipy import special
 
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism
 
 _INVISIBLE = 1e-12  # weight of a uniform floor: below one report of many billions
@@ -100,7 +100,7 @@ def noise_of(mechanism: ReportMechanism) -> Noise:
             invisible = mechanism.uniform_weight < _INVISIBLE
             L = math.inf if invisible else mechanism.L
             return PureNoise(mechanism.epsilon, L, d, d)
-        case LaplacePerDimension():
+        case LaplaceReports():
             return PureNoise(mechanism.rate, math.inf, 1, mechanism.dimension)
         case GaussianReports():
             return GaussianNoise(mechanism.sigma, mechanism.dimension)

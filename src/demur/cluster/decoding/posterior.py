@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from demur.cluster.decoding.likelihood import Clusters, Objective
+from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.lloyd import lloyd
 
 Array = NDArray[np.float64]
@@ -33,7 +33,10 @@ _POINTS = 20_000
 
 
 def posterior_draws(
-    objective: Objective, peak: Array, information: float, rng: np.random.Generator
+    objective: MixtureObjective,
+    peak: Array,
+    information: float,
+    rng: np.random.Generator,
 ) -> list[Clusters]:
     """Clusters drawn from the posterior, numbered like the peak's."""
     n = objective.reports.shape[0]
@@ -87,7 +90,7 @@ def best_centers(draws: list[Clusters], rng: np.random.Generator) -> Array:
     return np.clip(min(fits, key=lambda fit: fit[0])[1], 0.0, 1.0)
 
 
-def _scales(objective: Objective, best: Clusters, information: float) -> Array:
+def _scales(objective: MixtureObjective, best: Clusters, information: float) -> Array:
     """About one posterior deviation of each coordinate of the vector."""
     n, d = objective.reports.shape
     members = np.maximum(n * best.weights, 1.0)

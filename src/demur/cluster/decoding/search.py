@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from demur.cluster.decoding.likelihood import Clusters, Objective
+from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.lloyd import lloyd
 from demur.cluster.decoding.noise import Noise
 from demur.cluster.decoding.posterior import best_centers, posterior_draws
@@ -52,7 +52,7 @@ def subsampling(count: int) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class MixtureFit:
     """A fit: the likelihood's peak, the centres, and how they were computed."""
 
     peak: Clusters
@@ -73,7 +73,7 @@ def fit_clusters(
     max_iter: int,
     nu: float | None = None,
     width: float = _FIRST_WIDTH,
-) -> Fit:
+) -> MixtureFit:
     """The most likely clusters behind the reports, and the best k-means centres."""
     n = reports.shape[0]
     table = radial_table(noise, nu)
@@ -82,10 +82,10 @@ def fit_clusters(
     # Hundreds of passes are to come where the posterior is drawn from.
     near = subsample(reports, new_key(rng), n if averaged else _SHORTLISTED)
 
-    def objective(rows: RankedRows) -> Objective:
+    def objective(rows: RankedRows) -> MixtureObjective:
         # A part of the reports gets its part of the prior.
         prior = PSEUDO_COUNT * rows.shape[0] / n
-        return Objective(rows, table, clusters, blocks > 1, prior)
+        return MixtureObjective(rows, table, clusters, blocks > 1, prior)
 
     few = _first(near, _SCREENED)
     small = objective(few)
@@ -105,7 +105,7 @@ def fit_clusters(
     draws = [peak]
     if averaged:
         draws = posterior_draws(whole, vector, noise.information, rng)
-    return Fit(
+    return MixtureFit(
         peak=peak,
         centers=best_centers(draws, rng),
         width=float(np.exp(np.mean([math.log(draw.width) for draw in draws]))),
@@ -121,7 +121,7 @@ def _first(rows: RowsInMemory, count: int) -> RowsInMemory:
 
 
 def _improve(
-    objective: Objective, start: Array, steps: int
+    objective: MixtureObjective, start: Array, steps: int
 ) -> tuple[float, Array, int]:
     result = minimize(
         objective,

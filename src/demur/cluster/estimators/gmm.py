@@ -17,7 +17,7 @@ from demur.cluster.decoding.gaussian_em import (
     responsibilities,
 )
 from demur.cluster.decoding.labelling import Label, Labels
-from demur.cluster.decoding.lloyd import quiet
+from demur.cluster.decoding.lloyd import without_convergence_warnings
 from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.scale_mixture import Nodes, scale_mixture
 from demur.cluster.decoding.search import PSEUDO_COUNT, fit_clusters, subsampling
@@ -116,7 +116,7 @@ class PrivateGMM(PrivateMixture):
             reg_covar=1e-5,
             random_state=int(rng.integers(2**31 - 1)),
         )
-        with quiet():
+        with without_convergence_warnings():
             model.fit(baseline_rows(reports, decoder))
         self.weights_, self.means_ = model.weights_, model.means_
         self.covariances_ = model.covariances_

@@ -11,7 +11,7 @@ from demur.core.bounds import finite_matrix, real_array
 from demur.core.release import Release
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
-from demur.mechanisms.laplace_reports import LaplacePerDimension
+from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism, Reports
 
 Array = NDArray[np.float64]
@@ -38,7 +38,7 @@ def mechanism_for(
             case "laplace":
                 return BPM(epsilon, math.inf, dimension)
             case "laplace_per_dimension":
-                return LaplacePerDimension(epsilon, dimension)
+                return LaplaceReports(epsilon, dimension)
             case "gaussian":
                 return GaussianReports(epsilon, dimension)
     elif isinstance(mechanism, ReportMechanism):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demur.cluster.errors import InputChanged
-from demur.cluster.files.point_tables import Batch, PointTable, RowIds, Values
+from demur.cluster.files.point_tables import PointBatch, PointTable, RowIds, Values
 from demur.core.digest import digest_of_rows, increasing
 
 Progress = Callable[[str, int, int | None], None]
@@ -51,12 +51,12 @@ class FileDigest:
         return whole.hexdigest()
 
 
-def batch_digest(batch: Batch) -> str:
+def batch_digest(batch: PointBatch) -> str:
     """The digest of one batch of rows and ids: what a key for the batch is bound to."""
     return digest_of_rows("points", batch.points, batch.row_ids)
 
 
-def check_points(table: PointTable, progress: Progress) -> CheckedPoints:
+def check_point_table(table: PointTable, progress: Progress) -> CheckedPoints:
     """Check every row and take the digests, 32 bytes for each batch."""
     total = table.rows
     whole = FileDigest("points", table.dimension)

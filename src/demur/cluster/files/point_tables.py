@@ -33,7 +33,7 @@ _CSV_BLOCK = 2**20  # bytes of text in a batch; pyarrow reads some dozens ahead
 _CSV_CELL = 256  # bytes for each column, so that a wide row fits into a block
 
 
-class Batch(NamedTuple):
+class PointBatch(NamedTuple):
     """Some rows: points of the unit cube, and their ids."""
 
     points: Values
@@ -101,7 +101,7 @@ class PointTable:
         with pyarrow.parquet.ParquetFile(self.path) as file:
             return int(file.metadata.num_rows)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[PointBatch]:
         """Every row, once, in the file's order."""
         position = 0
         for table in self._raw():
@@ -113,7 +113,7 @@ class PointTable:
             else:
                 ids = _whole_numbers(self.id_column, table.column(self.id_column))
             position += len(points)
-            yield Batch(points, ids)
+            yield PointBatch(points, ids)
 
     def _raw(self) -> Iterator[pa.RecordBatch]:
         wanted = list(self.columns)

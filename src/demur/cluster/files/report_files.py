@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from demur.cluster.files.point_tables import kind_of
 from demur.cluster.files.report_metadata import SCHEMA_KEY, ReportMetadata
-from demur.durable.whole_files import aside_of, name_all, sync_folder, written_aside
+from demur.durable.atomic_files import (
+    name_all,
+    sync_folder,
+    temporary_name,
+    written_aside,
+)
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.reports import Reports
 
@@ -54,7 +59,7 @@ class ReportWriter:
             list(zip(names, types, strict=True)),
             metadata={SCHEMA_KEY: metadata.to_text().encode()},
         )
-        self._aside = aside_of(path)
+        self._aside = temporary_name(path)
 
     def __enter__(self) -> ReportWriter:
         self._file = self._aside.open("xb")

@@ -29,7 +29,7 @@ from demur.cluster.files.checked_points import (
     CheckedPoints,
     FileDigest,
     Progress,
-    check_points,
+    check_point_table,
 )
 from demur.cluster.files.point_tables import PointTable, kind_of
 from demur.cluster.files.report_files import ReportWriter, sidecar
@@ -37,7 +37,7 @@ from demur.cluster.files.report_metadata import ReportMetadata
 from demur.core.entropy import NoiseKey, Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse, NotPaidFor
-from demur.ledger import Ledger, Payment
+from demur.ledger import Ledger, Payment, checked_ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.table import make_table
 
@@ -128,7 +128,9 @@ class ReportJob:
         bpm.declaration(table.space)
         make_table(bpm.epsilon, bpm.L, bpm.dimension)
         tell = progress or (lambda what, done, total: None)
-        return cls(table, path, metadata, overwrite, check_points(table, tell), tell)
+        return cls(
+            table, path, metadata, overwrite, check_point_table(table, tell), tell
+        )
 
     def run(
         self,
@@ -139,6 +141,7 @@ class ReportJob:
         source: Source | None = None,
     ) -> MadeReports:
         """Charge, then perturb: the second pass."""
+        ledger = checked_ledger(ledger)
         if idempotency_key is not None and (ledger is None or not ledger.durable):
             raise ValueError(
                 "an idempotency key needs a ledger that lasts: without one a second run"
@@ -208,7 +211,8 @@ class ReportJob:
 
 def _charged_before(ledger: Ledger | None, idempotency_key: str | None) -> bool:
     """Whether a job of this key has been paid for, so that its output may be there."""
-    if idempotency_key is None or not isinstance(ledger, Ledger):
+    ledger = checked_ledger(ledger)
+    if idempotency_key is None or ledger is None:
         return False
     return ledger.find(idempotency_key) is not None
 

@@ -1,1 +1,1 @@
-"""Rows in memory or elsewhere: exact sums over them, and random samples."""
+"""Rows in memory or on other machines: exact sums and random subsamples."""

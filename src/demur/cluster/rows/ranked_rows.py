@@ -1,4 +1,4 @@
-"""Random samples of rows by rank, wherever the rows are: here or on many machines.
+"""Random subsamples of rows by a keyed rank of the row id.
 
 A decoder needs two things: sums over all reports, and a random sample of them. Neither
 depends on where reports are stored, in which order, or how they are cut into batches:

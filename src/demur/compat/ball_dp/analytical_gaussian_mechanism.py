@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from demur.core import validate
-from demur.core.accounting import calibrate
+from demur.core.accounting.gaussian import gaussian_sigma
 
 
 def calibrate_analytic_gaussian(
@@ -17,4 +17,4 @@ def calibrate_analytic_gaussian(
     4.224679
     """
     validate.positive(tol=tol)
-    return calibrate.gaussian_sigma(epsilon, delta, GS, method="analytic")
+    return gaussian_sigma(epsilon, delta, GS, method="analytic")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.compat.ball_dp.releases import Rng, SigmaMethod, source_of
 from demur.core import validate
-from demur.core.accounting import calibrate
+from demur.core.accounting import gaussian
 from demur.core.adjacency import Ball
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Budget, Ledger
@@ -35,7 +35,7 @@ def gaussian_sigma(
     2.2306
     """
     validate.positive(tol=tol)
-    return calibrate.gaussian_sigma(eps, delta, delta_l2, method=method)
+    return gaussian.gaussian_sigma(eps, delta, delta_l2, method=method)
 
 
 def add_gaussian_noise(

@@ -24,7 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.adapters import equinox, torch
-from demur.adapters.linear import TAU, TRAINED_ELSEWHERE, LinearHead, certify
+from demur.adapters.linear import (
+    TRAINED_ELSEWHERE,
+    TRAINED_ELSEWHERE_TAU,
+    LinearHead,
+    certify,
+)
 from demur.compat.ball_dp.releases import (
     ON_ROUNDING,
     ReleaseOptions,
@@ -90,7 +95,7 @@ def dp_release_erm_params_gaussian(
         if given.dtype.itemsize < 8:
             conditional = (*conditional, ON_ROUNDING)
     else:
-        fit = Fit(n, tau=TAU if tau is None else tau)
+        fit = Fit(n, tau=TRAINED_ELSEWHERE_TAU if tau is None else tau)
         assumptions = (TRAINED_ELSEWHERE,)
     if loss is None:
         # Ball(r) as a unit of its own: there the number is exact.

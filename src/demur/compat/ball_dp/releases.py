@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
 from demur.core import validate
-from demur.core.accounting import calibrate
+from demur.core.accounting.gaussian import gaussian_sigma
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource
 from demur.core.entropy import OsEntropy, Seeded, Source
@@ -170,9 +170,7 @@ def release_vector(
             **fine_print,
         )
     else:
-        sigma = calibrate.gaussian_sigma(
-            promise.epsilon, promise.delta, moved, method="classic"
-        )
+        sigma = gaussian_sigma(promise.epsilon, promise.delta, moved, method="classic")
         mechanism = Gaussian(up(sigma), sensitivity, **fine_print)
     release = mechanism.release(
         vector,

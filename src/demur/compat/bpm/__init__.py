@@ -1,4 +1,4 @@
-"""The interface of the BPM seed (`bpm` and `clustering`), over demur's mechanism.
+"""The interface of the original `bpm` and `clustering`, over demur's mechanism.
 
 Change the import lines and keep the code: `bpm` becomes `demur.compat.bpm`, and
 `clustering` becomes `demur.compat.bpm.clustering`. The names are the original's, the

@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from demur.convex.heads import inputs
+from demur.convex.privacy_report import PrivacyReport
 from demur.convex.release import FIXED_IN_ADVANCE
-from demur.convex.report import PrivacyReport
 from demur.convex.rows.sources import Rows
 from demur.convex.solving.streamed_objective import StreamedRows
 from demur.core import validate
@@ -60,7 +60,7 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
         In place of both, `ParquetRows` names files that need not fit into memory. They
         are read several times; the certificate is the same.
         """
-        with inputs.as_it_was(self):
+        with inputs.restored_on_error(self):
             return self._fit(X, y)
 
     def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:

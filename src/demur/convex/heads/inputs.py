@@ -79,7 +79,7 @@ def nothing_spent() -> Iterator[None]:
 
 
 @contextmanager
-def as_it_was(estimator: Any) -> Iterator[None]:
+def restored_on_error(estimator: Any) -> Iterator[None]:
     """A fit that is refused or declined leaves the estimator as it was before.
 
     scikit-learn stores the number of features when it checks X. Left there after a

@@ -15,11 +15,11 @@ from scipy.special import expit, softmax
 
 from demur.convex.heads import inputs, noisy_gd
 from demur.convex.heads.base import Array, Data, PrivateHead, assumptions_of
-from demur.convex.release import head_ledger, head_mechanism
-from demur.convex.report import PrivacyReport
+from demur.convex.privacy_report import PrivacyReport
+from demur.convex.release import head_ledger, plan_head
 from demur.convex.rows.sources import Rows
-from demur.convex.sensitivity.curves import Breakdown, erm_sensitivity
-from demur.convex.sensitivity.form import HUBER_WIDTH, TAU, Fit, HeadForm, ball_of
+from demur.convex.sensitivity.curves import Breakdown
+from demur.convex.sensitivity.form import HUBER_WIDTH, TAU, Fit, HeadForm
 from demur.convex.solving.objective import Objective
 from demur.convex.solving.solver import Progress, minimise
 from demur.convex.solving.streamed_objective import StreamedObjective
@@ -51,9 +51,9 @@ class _LinearHead(PrivateHead):
         lam: float = 1e-2,
         norm_bound: float = 1.0,
         classes: Sequence[Any] | None = None,
+        *,
         ledger: Ledger | None = None,
         mechanism: str = "output",
-        *,
         bias_scale: float = 1.0,
         space: str = "records",
         clip: bool = True,
@@ -144,13 +144,11 @@ class _LinearHead(PrivateHead):
         # Everything that can refuse stands before the solver, which takes long.
         form = stated.form
         fit = Fit(stated.n, tau=self.tau, classes_public=data.classes_public)
-        sensitivity = erm_sensitivity(form, ball_of(promise), fit)
-        mechanism = head_mechanism(
-            sensitivity,
+        plan = plan_head(
+            form,
             promise,
+            fit,
             dimension=int(np.prod(stated.shape)),
-            name=f"a {form.loss} head with Gaussian noise",
-            bounds=(form.bound,),
             assumptions=assumptions_of(data),
         )
         limits: dict[str, Any] = {
@@ -163,14 +161,14 @@ class _LinearHead(PrivateHead):
                 exact = minimise(stated, **limits)
             else:
                 exact = minimise_streamed(stated, **limits)
-        release = mechanism.release(
+        release = plan.release(
             exact.theta.reshape(-1),
-            ledger=head_ledger(self.ledger, promise),
+            ledger=self.ledger,
             label=self.label or f"a {form.loss} head",
             source=self.source,
         )
-        assert isinstance(mechanism.sigma, float)
-        return release, mechanism.sigma, sensitivity.parts
+        assert isinstance(plan.mechanism.sigma, float)
+        return release, plan.mechanism.sigma, plan.sensitivity.parts
 
     def _noisy_gd(
         self, stated: Objective | StreamedObjective, promise: Promise, data: Data
@@ -265,9 +263,9 @@ class BallSVC(_LinearHead):
         lam: float = 1e-2,
         norm_bound: float = 1.0,
         classes: Sequence[Any] | None = None,
+        *,
         ledger: Ledger | None = None,
         mechanism: str = "output",
-        *,
         loss: str = "huber",
         huber_width: float = HUBER_WIDTH,
         bias_scale: float = 1.0,
@@ -289,8 +287,8 @@ class BallSVC(_LinearHead):
             lam,
             norm_bound,
             classes,
-            ledger,
-            mechanism,
+            ledger=ledger,
+            mechanism=mechanism,
             bias_scale=bias_scale,
             space=space,
             clip=clip,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from demur.convex.errors import DataChanged
 from demur.convex.release import UNPROTECTED
 from demur.convex.sensitivity.curves import Breakdown, dominating_curve
 from demur.convex.sensitivity.form import HeadForm, ball_of
-from demur.convex.sensitivity.losses import (
+from demur.convex.sensitivity.gradient_bounds import (
     full_replacement_bound,
     grad_diff_bound,
     minimiser_radius,
@@ -36,11 +37,11 @@ from demur.convex.sensitivity.losses import (
 from demur.convex.solving.objective import Objective
 from demur.convex.solving.streamed_objective import StreamedObjective
 from demur.core import validate
-from demur.core.accounting import calibrate
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
 from demur.core.adjacency import ReplaceOne
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
-from demur.core.declaration import Declaration
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.digest import digest_of_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
@@ -86,8 +87,15 @@ class Descent:
             of_step,
             cost=Cost(tuple(terms)),
             sampler_distance=of_step.sampler_distance * self.steps * (1.0 + 2.0**-50),
-            interactive=True,  # one draw for each step, on the gradient there
+            fingerprint=self.fingerprint,
+            draws=self.steps,  # on the gradient at each step
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a key must have been paid for to draw the steps of this plan."""
+        numbers = (self.steps, self.learning_rate, self.momentum, self.theta_radius)
+        return fingerprint_of("descent", self.step.fingerprint, *map(float, numbers))
 
 
 def plan_descent(
@@ -144,7 +152,7 @@ def plan_descent(
         same_label=root * curve(largest),
         full_replacement=None if full is None else root * full,
     )
-    mu = calibrate.gaussian_mu(promise.epsilon, calibrate.ideal_delta(promise.delta))
+    mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
     sigma = curve(radius) * root / mu * (1.0 + 1e-12)
     rate = learning_rate
     if rate is None:
@@ -185,13 +193,16 @@ def descend(
 ) -> Release[Array]:
     """The last of the plan's noisy steps and the entry that paid for all of them."""
     # The data decide the noisy gradients, so the entry is bound to the data.
+    digest = objective.digest()
     with ledger_for(ledger, plan.declaration()).paid(
-        plan, label=label, digest=objective.digest(), source=source
+        plan, label=label, digest=digest, source=source
     ) as payment:
         theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
         for index in range(plan.steps):
             gradient = _gradient(objective, theta, payment.entry)
-            noisy = plan.step.apply(gradient, payment.key, draw=index)
+            noisy = plan.step.apply(
+                gradient, payment.key, draw=index, paid_as=plan.fingerprint
+            )
             velocity = plan.momentum * velocity - plan.learning_rate * noisy
             theta = theta + velocity
             norm = float(np.linalg.norm(theta))
@@ -199,6 +210,8 @@ def descend(
                 theta *= plan.theta_radius / norm
             if progress is not None:
                 progress(index + 1, float(index + 1) / plan.steps)
+        if isinstance(objective, Objective) and objective.digest() != digest:
+            raise _changed(payment.entry)  # a streamed one compares at each pass
         payment.released(digest_of_array(theta))
     return Release(theta, payment.entry)
 
@@ -211,8 +224,12 @@ def _gradient(
     except (DataChanged, ValueError) as error:
         if isinstance(objective, Objective):
             raise
-        raise DataChanged(
-            f"the rows changed, or could not be read any more, after entry {entry.id}"
-            " was charged for them. It stays spent, and nothing was released. Fit again"
-            " on rows that nobody changes: that is another entry."
-        ) from error
+        raise _changed(entry) from error
+
+
+def _changed(entry: Entry) -> DataChanged:
+    return DataChanged(
+        f"the rows changed, or could not be read any more, after entry {entry.id} was"
+        " charged for them. It stays spent, and nothing was released. Fit again on rows"
+        " that nobody changes: that is another entry."
+    )

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from demur.convex.heads import inputs, prototypes
 from demur.convex.heads.base import Array, PrivateHead, assumptions_of
+from demur.convex.privacy_report import PrivacyReport
 from demur.convex.release import head_ledger
-from demur.convex.report import PrivacyReport
 from demur.convex.rows.sources import Rows
 from demur.core import validate
 from demur.core.entropy import Source
@@ -47,8 +47,8 @@ class BallPrototypeClassifier(PrivateHead):
         lam: float = 0.0,
         norm_bound: float = 1.0,
         classes: Sequence[Any] | None = None,
-        ledger: Ledger | None = None,
         *,
+        ledger: Ledger | None = None,
         debias: bool = True,
         space: str = "records",
         clip: bool = True,

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from demur.convex.rows.totals import UNIT_ROUNDOFF
 from demur.convex.sensitivity.form import ball_of
 from demur.core import validate
-from demur.core.accounting import calibrate
-from demur.core.accounting.events import Gaussian as GaussianEvent
+from demur.core.accounting.events import GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
 from demur.core.bounds import Bound
 from demur.core.curve import PiecewiseLinear
 from demur.core.promise import Promise
@@ -85,7 +85,7 @@ def plan_prototypes(
     # In units of a row: what snapping, and the rounding of one division, can add.
     slack = math.sqrt(dimension) * step
     slack += 16.0 * UNIT_ROUNDOFF * float(counts.max()) * norm_bound
-    mu = calibrate.gaussian_mu(promise.epsilon, calibrate.ideal_delta(promise.delta))
+    mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
     reserve = 1.0 + 1e-9
     width = (min(unit.radius, 2.0 * norm_bound) + slack) * reserve / mu
     for _ in range(8):

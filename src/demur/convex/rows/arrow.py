@@ -1,4 +1,4 @@
-"""Arrow batches as rows and class indices, from any engine that speaks Arrow.
+"""Arrow batches as rows and class indices, for Parquet and Spark.
 
 An error names a column, never a value.
 """

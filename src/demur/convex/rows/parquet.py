@@ -30,8 +30,8 @@ from demur.convex.rows.arrow import class_indices, feature_columns, matrix_of
 from demur.convex.rows.sources import (
     MOST_LABELS,
     Task,
-    ahead,
     gathered,
+    prefetched,
     rechunked,
     rows_at_once,
 )
@@ -137,7 +137,7 @@ class ParquetSource:
     def totals(self, task: Task) -> Totals:
         """One pass over all rows, the next chunk being read meanwhile."""
         self._refuse_changes()
-        bounded = ahead(task.bounded(chunk) for chunk in self._chunks(task))
+        bounded = prefetched(task.bounded(chunk) for chunk in self._chunks(task))
         totals = Totals.over(bounded, len(task.classes), task.work)
         self._refuse_changes()
         return totals

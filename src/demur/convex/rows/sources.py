@@ -158,7 +158,7 @@ def gathered(chunks: Iterable[Chunk], most: int, width: int) -> Chunk:
     return Chunk(rows[:filled], y[:filled])
 
 
-def ahead(items: Iterable[_T]) -> Iterator[_T]:
+def prefetched(items: Iterable[_T]) -> Iterator[_T]:
     """The items; a thread makes the next one while one is worked on."""
     iterator = iter(items)
     done = object()

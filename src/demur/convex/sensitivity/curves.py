@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from demur.convex.sensitivity.form import DeclaredForm, Fit, HeadForm
-from demur.convex.sensitivity.losses import (
+from demur.convex.sensitivity.gradient_bounds import (
     full_replacement_bound,
     grad_diff_bound,
     minimiser_radius,

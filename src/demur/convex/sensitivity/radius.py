@@ -206,10 +206,10 @@ def private_radius(
     with ledger_for(ledger, mechanism.declaration()).paid(
         mechanism, label=label, digest=digest, source=source
     ) as payment:
-        # The pairs are drawn from the entry's key too, so that key is asked first.
-        payment.key.pays_for(mechanism.fingerprint, digest)
-        distances = _disjoint_pairs(rows, labels, payment.key.stream("pairs"))
-        value = mechanism.apply(distances, payment.key, digest)
+        # The entry is bound to the rows: the pairs are drawn from its key too.
+        key = payment.key.authorise(mechanism.fingerprint, digest)
+        distances = _disjoint_pairs(rows, labels, key.stream("pairs"))
+        value = mechanism.drawn(distances, key)
         payment.released(digest_of_array(np.array([value])))
     return Release(value, payment.entry)
 

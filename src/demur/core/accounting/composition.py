@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from demur.core.accounting import events
-from demur.core.accounting import profiles as curves
+from demur.core.accounting import sampled_profiles as curves
 from demur.core.accounting.events import Atom, Event
-from demur.core.accounting.profile import Profile
+from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import Total
 from demur.core.rounding import up
 

@@ -11,7 +11,7 @@ from demur.core import validate
 from demur.core.accounting import sampled_gaussian
 from demur.core.accounting.events import Sampled
 from demur.core.accounting.prices import PLD_SMALLEST_DELTA
-from demur.core.accounting.profiles import grid_exponent
+from demur.core.accounting.sampled_profiles import grid_exponent
 from demur.core.accounting.totals import Total
 from demur.core.accounting.upper_bounds import closed_form, renyi_epsilon, too_wide
 
@@ -51,9 +51,9 @@ def _rough_epsilon(
     from dp_accounting.pld import pld_pmf
 
     step = math.ldexp(1.0, -exponent)
-    low, high = sampled_gaussian.losses(event, reach, vanishes)
+    low, high = sampled_gaussian.loss_range(event, reach, vanishes)
     dots = np.arange(math.floor(low / step), math.ceil(high / step) + 2)
-    curve = sampled_gaussian.stick(event, dots * step, vanishes)
+    curve = sampled_gaussian.hockey_stick(event, dots * step, vanishes)
     falling = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         step, dots, falling

@@ -1,7 +1,7 @@
 """Privacy events: what was done to the data, as small frozen values.
 
 An event describes the pair of output distributions of a mechanism at *one* unit; it
-has no relation of its own beyond what its name says. `Gaussian(z)` is the pair
+has no relation of its own beyond what its name says. `GaussianEvent(z)` is the pair
 N(0, z^2) against N(1, z^2): the sensitivity is already the one of the unit at hand, so
 no accountant may rescale it (dp_accounting's PLD does under REPLACE_ONE, its RDP does
 not). Subsampled events are the exception, because their dominating pair differs by
@@ -38,7 +38,7 @@ class Neighbours(StrEnum):
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class GaussianEvent:
     """Gaussian noise; `multiplier` = sigma / sensitivity at the unit. mu = 1 / it."""
 
     multiplier: float
@@ -162,11 +162,11 @@ def _check_event(event: object) -> None:
 
 
 Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian
-Atom: TypeAlias = Gaussian | Pure | ApproxDP | Sampled
+Atom: TypeAlias = GaussianEvent | Pure | ApproxDP | Sampled
 Event: TypeAlias = Atom | Repeated | Composed
 
 _TYPES: dict[str, type[Any]] = {
-    "gaussian": Gaussian,
+    "gaussian": GaussianEvent,
     "pure": Pure,
     "approx_dp": ApproxDP,
     "poisson_gaussian": PoissonGaussian,
@@ -220,8 +220,8 @@ def for_group(event: Event, records: int) -> Event:
     scaled: dict[Atom, int] = {}
     for atom, count in atoms(event).items():
         match atom:
-            case Gaussian(multiplier=z):
-                grouped: Atom = Gaussian(quotient_down(z, records))
+            case GaussianEvent(multiplier=z):
+                grouped: Atom = GaussianEvent(quotient_down(z, records))
             case Pure(epsilon=eps):
                 grouped = Pure(product_up(eps, records))
             case _:
@@ -262,8 +262,8 @@ def from_json(data: object) -> Event:
 
     Depth and width are limited, so that hostile data costs nothing but the error.
 
-    >>> from_json(to_json(Repeated(Gaussian(2.0), 3)))
-    Repeated(event=Gaussian(multiplier=2.0), count=3)
+    >>> from_json(to_json(Repeated(GaussianEvent(2.0), 3)))
+    Repeated(event=GaussianEvent(multiplier=2.0), count=3)
     """
     if not isinstance(data, dict) or set(data) != {"schema", "event"}:
         raise ValueError(f"not an event record: {validate.shorten(data)}")

@@ -9,8 +9,8 @@ from demur.core import validate
 from demur.core.accounting import events
 from demur.core.accounting.composition import LossDistribution
 from demur.core.accounting.events import Event
-from demur.core.accounting.profile import Profile
-from demur.core.accounting.profiles import grid_exponent
+from demur.core.accounting.sampled_profiles import grid_exponent
+from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import as_event, total_of
 from demur.core.accounting.upper_bounds import (
     closed_form,
@@ -34,8 +34,8 @@ def price(
     `profiles` may hold privacy profiles of sampled events computed before (an entry of
     the ledger keeps its own), so that a reading needs no new distribution.
 
-    >>> from demur.core.accounting.events import Gaussian, Pure
-    >>> round(price(Gaussian(1.0), delta=1e-6), 4)
+    >>> from demur.core.accounting.events import GaussianEvent, Pure
+    >>> round(price(GaussianEvent(1.0), delta=1e-6), 4)
     4.8866
     >>> price([Pure(0.5), Pure(0.25)], delta=0.0)
     0.75

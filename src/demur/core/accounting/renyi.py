@@ -19,7 +19,7 @@ from scipy.special import gammaln, logsumexp
 from demur.core import validate
 from demur.core.accounting.events import (
     Atom,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Pure,
@@ -64,7 +64,7 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
     # Relative 1e-12 and, for the log-sum-exp of gammaln's, absolute 1e-12: both far
     # above the rounding of these few operations, both invisible in any epsilon.
     match event:
-        case Gaussian(multiplier=z):
+        case GaussianEvent(multiplier=z):
             return _of_gaussian(a, z) * (1 + 1e-12)
         case Pure(epsilon=eps) if eps > 500:
             return np.full(len(a), eps)
@@ -82,7 +82,7 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
         case PoissonGaussian(probability=0.0):
             return np.zeros(len(a))
         case PoissonGaussian(probability=1.0):
-            return divergences(Gaussian(event.whole_multiplier), orders)
+            return divergences(GaussianEvent(event.whole_multiplier), orders)
         case PoissonGaussian(neighbours=who) if who is not Neighbours.REPLACE_ONE:
             whole = _of_gaussian(a, event.multiplier)
             sums = [

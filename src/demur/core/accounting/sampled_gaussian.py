@@ -39,12 +39,12 @@ from demur.core.accounting.events import (
 Curve = NDArray[Any]
 
 
-def stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
+def hockey_stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
     """delta at each epsilon, for a record that vanishes or one that appears."""
     q, s = event.probability, event.multiplier
     if isinstance(event, TruncatedPoissonGaussian):
         inner = PoissonGaussian(q, s, event.neighbours)
-        part = stick(inner, epsilons, vanishes)
+        part = hockey_stick(inner, epsilons, vanishes)
         chance, rate = truncation(event)
         if chance == 0.0:
             return part
@@ -54,7 +54,7 @@ def stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
     return _vanishes(q, s, epsilons) if vanishes else _appears(q, s, epsilons)
 
 
-def losses(event: Sampled, reach: float, vanishes: bool) -> tuple[float, float]:
+def loss_range(event: Sampled, reach: float, vanishes: bool) -> tuple[float, float]:
     """The range of the privacy loss, but for noise beyond `reach` deviations."""
     q, s = event.probability, event.multiplier
     both = event.neighbours is Neighbours.REPLACE_ONE

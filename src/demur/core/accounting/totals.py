@@ -11,7 +11,7 @@ from demur.core.accounting import events
 from demur.core.accounting.events import (
     ApproxDP,
     Event,
-    Gaussian,
+    GaussianEvent,
     PoissonGaussian,
     Pure,
     Sampled,
@@ -60,7 +60,7 @@ def total_of(event: Event) -> Total:
     sampled: dict[Sampled, int] = {}
     for atom, count in events.atoms(event).items():
         match atom:
-            case Gaussian(multiplier=z):
+            case GaussianEvent(multiplier=z):
                 mu_squared += inverse_square_up(z) * count
             case Pure(epsilon=0.0):
                 pass

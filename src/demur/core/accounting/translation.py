@@ -8,7 +8,7 @@ from demur.core.accounting.events import (
     ApproxDP,
     Composed,
     Event,
-    Gaussian,
+    GaussianEvent,
     Neighbours,
     PoissonGaussian,
     Pure,
@@ -31,7 +31,7 @@ def to_dp_event(event: Event) -> dp_accounting.DpEvent:
     import dp_accounting as dpa
 
     match event:
-        case Gaussian(multiplier=z):
+        case GaussianEvent(multiplier=z):
             return dpa.GaussianDpEvent(z)
         case PoissonGaussian(probability=q, multiplier=z):
             return dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(z))
@@ -71,7 +71,7 @@ def from_dp_event(
             return Pure(0.0)
         case dpa.GaussianDpEvent(noise_multiplier=z):
             twice = neighbours is Neighbours.REPLACE_ONE
-            return Gaussian(down(z / 2) if twice else z)
+            return GaussianEvent(down(z / 2) if twice else z)
         case dpa.PoissonSampledDpEvent(
             sampling_probability=q, event=dpa.GaussianDpEvent(noise_multiplier=z)
         ):

@@ -1,4 +1,4 @@
-"""BPM draws that float64 cannot decide, decided in integers.
+"""Integer arithmetic for BPM draws that float64 leaves undecided.
 
 Every word of a row is the start of an endless uniform number: its 64 bits, then those
 of `RowStreams.further_bits`. A draw is a function of these real numbers. `sampler`

@@ -36,7 +36,7 @@ from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.cost import Cost, Fixed, PureOverBalls, Term
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, fingerprint_of
+from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
@@ -67,7 +67,7 @@ _STREAM = "bpm rows"
 
 
 @dataclass(frozen=True, init=False)
-class BPM:
+class BPM(Rebuilt):
     """Reports within [-L, 1 + L]^d that are epsilon min(distance, L)-private.
 
     `L="auto"` takes the smallest L at which the informative part has at least 99% of
@@ -266,7 +266,8 @@ class BPM:
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
-        return fingerprint_of("bpm", self.epsilon, self.L, self.dimension)
+        kind = f"bpm {type(self).__qualname__}"
+        return fingerprint_of(kind, self.epsilon, self.L, self.dimension)
 
     def event(self, unit: Unit, space: str = "cube") -> events.Event:
         """The event at `unit`: pure epsilon min(r, L), or epsilon min(L, sqrt d)."""
@@ -282,23 +283,23 @@ class BPM:
     def apply(
         self,
         points: ArrayLike,
-        entropy: NoiseKey,
+        key: NoiseKey,
         row_ids: ArrayLike | None = None,
         *,
         space: str = "cube",
     ) -> Values:
         """One report for each row, a function of (entry key, row id, point) alone.
 
-        `entropy` is the key of the payment: one that was paid for other parameters or
+        `key` is that of the payment: one that was paid for other parameters or
         for other rows is refused. Any part of the rows, in any order, in any thread or
-        process, gives the same reports under `entropy.part(bpm.digest(points, ids))`.
+        process, gives the same reports under `key.part(bpm.digest(points, ids))`.
         Prefer `privatize`, which charges first.
         """
-        return apply_rows(self, points, entropy, row_ids, space=space)
+        return apply_rows(self, points, key, row_ids, space=space)
 
-    def row_key(self, entropy: NoiseKey, digest: Digest = None) -> bytes:
+    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
         """The key of the rows' streams, which a worker gets, not the entry's key."""
-        return paid_row_key(self, entropy, digest, _STREAM)
+        return paid_row_key(self, key, digest, _STREAM)
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""
@@ -307,18 +308,18 @@ class BPM:
         reports *= self.grid
         return reports
 
-    def apply_two_stage(self, points: ArrayLike, entropy: NoiseKey) -> Values:
+    def apply_two_stage(self, points: ArrayLike, key: NoiseKey) -> Values:
         """The paper's Algorithms 2 to 4 in floating point, to compare with.
 
         Only under a seeded key, whose results are stamped NOT PRIVATE.
         """
-        if entropy.private:
+        if key.private:
             raise NotPrivate(
                 "floating-point reports reveal the point under them, and this sampler"
                 " is for tests with a Seeded source alone. Use apply. Nothing was"
                 " released."
             )
-        seed = int.from_bytes(entropy.stream(_STREAM).read(16), "little")
+        seed = int.from_bytes(key.stream(_STREAM).read(16), "little")
         rng = np.random.default_rng(seed)
         return two_stage(self.check(points), self.epsilon, self.L, rng)
 

@@ -6,7 +6,7 @@ check that packages listed as readers do not charge.
 
 from __future__ import annotations
 
-from demur.testing.discovery import Candidate, Kind
+from demur.testing.discovery import Candidate, SubjectKind
 
 _READS = "reads a ledger and never charges"
 _INNER = "an inner step of a release that is checked where users call it"
@@ -16,7 +16,7 @@ _SEED = "a seed's spelling over a release that is checked; tests/compat has its 
 EXEMPT = {
     "demur.adapters.equinox.release:release_equinox": _HEAD,
     "demur.adapters.linear:release_linear": _HEAD,
-    "demur.adapters.spark.reports:privatize": (
+    "demur.adapters.spark.local_reports:privatize": (
         "needs a Java machine; tests/adapters/spark has its refusals"
     ),
     "demur.adapters.torch.release:release_torch": _HEAD,
@@ -77,7 +77,7 @@ def reason(candidate: Candidate) -> str | None:
     """Why a candidate needs no example; None if it needs one."""
     if candidate.name in EXEMPT:
         return EXEMPT[candidate.name]
-    if candidate.kind is not Kind.SPENDER:
+    if candidate.kind is not SubjectKind.SPENDER:
         return None
     package = ".".join(candidate.name.split(".")[:2])
     return (READERS | _HELPERS).get(package)

@@ -12,7 +12,7 @@ from demur.core.entropy import Source
 from demur.core.release import Release
 from demur.ledger import Filter
 from demur.testing.builders import LABEL, of_plan
-from demur.testing.selection import EXAMPLES, Selection
+from demur.testing.selection import EXAMPLES, SelectionCase
 from demur.testing.subject import Inputs, Subject
 
 _SHARED = {
@@ -72,7 +72,7 @@ def made_plan(cls: Any) -> list[Subject]:
     ]
 
 
-def cyclic(cls: Any) -> list[Selection]:
+def cyclic(cls: Any) -> list[SelectionCase]:
     """Poisson batches: plain, cyclic, truncated."""
     variants: list[dict[str, Any]] = [
         {"sampling_prob": 0.5, "iterations": 6},
@@ -80,31 +80,33 @@ def cyclic(cls: Any) -> list[Selection]:
         {"sampling_prob": 0.5, "iterations": 6, "truncated_batch_size": 5},
     ]
     return [
-        Selection(f"{cls.__name__} {i}", cls(**parameters))
+        SelectionCase(f"{cls.__name__} {i}", cls(**parameters))
         for i, parameters in enumerate(variants)
     ]
 
 
-def bins(cls: Any) -> list[Selection]:
+def bins(cls: Any) -> list[SelectionCase]:
     """Balls in bins."""
-    return [Selection(cls.__name__, cls(iterations=6, cycle_length=3))]
+    return [SelectionCase(cls.__name__, cls(iterations=6, cycle_length=3))]
 
 
-def fixed(cls: Any) -> list[Selection]:
+def fixed(cls: Any) -> list[SelectionCase]:
     """Fixed batches, with and without replacement."""
     return [
-        Selection(cls.__name__, cls(batch_size=7, iterations=6)),
-        Selection(f"{cls.__name__}, replace", cls(7, 6, replace=True)),
+        SelectionCase(cls.__name__, cls(batch_size=7, iterations=6)),
+        SelectionCase(f"{cls.__name__}, replace", cls(7, 6, replace=True)),
     ]
 
 
-def separated(cls: Any) -> list[Selection]:
+def separated(cls: Any) -> list[SelectionCase]:
     """Poisson batches with a minimum separation."""
-    return [Selection(cls.__name__, cls(sampling_prob=0.4, iterations=6, min_sep=3))]
+    return [
+        SelectionCase(cls.__name__, cls(sampling_prob=0.4, iterations=6, min_sep=3))
+    ]
 
 
-def users(cls: Any) -> list[Selection]:
+def users(cls: Any) -> list[SelectionCase]:
     """Batches of people, three examples each."""
     base = training.CyclicPoissonSampling(sampling_prob=0.5, iterations=6)
     owners = np.arange(EXAMPLES) // 3
-    return [Selection(cls.__name__, cls(base, 2, shuffle_per_user=True), owners)]
+    return [SelectionCase(cls.__name__, cls(base, 2, shuffle_per_user=True), owners)]

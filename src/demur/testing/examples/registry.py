@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from demur.testing import builders
-from demur.testing.discovery import Candidate, Kind
+from demur.testing.discovery import Candidate, SubjectKind
 from demur.testing.errors import NoExample
 from demur.testing.examples import estimators, mechanisms, plans, spenders
 from demur.testing.examples.exempt import reason
-from demur.testing.selection import Selection
+from demur.testing.selection import SelectionCase
 from demur.testing.subject import Subject
 
 EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
@@ -24,7 +24,7 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.mechanisms.exponential:GridQuantile": mechanisms.grid_quantile,
     "demur.mechanisms.gaussian:Gaussian": mechanisms.gaussian,
     "demur.mechanisms.gaussian_reports:GaussianReports": mechanisms.reports,
-    "demur.mechanisms.laplace_reports:LaplacePerDimension": mechanisms.reports,
+    "demur.mechanisms.laplace_reports:LaplaceReports": mechanisms.reports,
     "demur.convex.heads.noisy_gd:Descent": mechanisms.descent,
     "demur.convex.heads.linear:BallLogisticRegression": estimators.heads,
     "demur.convex.heads.prototype_classifier:BallPrototypeClassifier": (
@@ -54,15 +54,17 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.unlearning.stream.odometer:PrivacyOdometer": spenders.odometer,
 }
 
-_FROM_INSTANCE: dict[Kind, Callable[[Any], Any]] = {
-    Kind.MECHANISM: builders.of_mechanism,
-    Kind.ESTIMATOR: builders.of_estimator,
-    Kind.PLAN: builders.of_plan,
-    Kind.SELECTION: lambda strategy: Selection(type(strategy).__name__, strategy),
+_FROM_INSTANCE: dict[SubjectKind, Callable[[Any], Any]] = {
+    SubjectKind.MECHANISM: builders.of_mechanism,
+    SubjectKind.ESTIMATOR: builders.of_estimator,
+    SubjectKind.PLAN: builders.of_plan,
+    SubjectKind.SELECTION: lambda strategy: SelectionCase(
+        type(strategy).__name__, strategy
+    ),
 }
 
 
-def subjects_of(candidate: Candidate) -> list[Subject | Selection]:
+def subjects_of(candidate: Candidate) -> list[Subject | SelectionCase]:
     """The subjects that the contracts run on; none if the candidate is exempt.
 
     Raises `NoExample` if there is neither an example nor an exemption.

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from demur.core import accounting, validate
-from demur.core.accounting import calibrate, events
+from demur.core.accounting import calibration, events
 from demur.core.accounting.events import (
     Event,
     PoissonGaussian,
     Sampled,
     TruncatedPoissonGaussian,
 )
+from demur.core.accounting.gaussian import gaussian_mu
 
 _CLOSE = 2e-5  # log(price / target) at which the search ends
 _MOST_ROUGH = 25
@@ -69,7 +70,7 @@ def calibrate_noise(
         accounting.check_accountant(accountant, make_event(1.0))
     priced = _sampled_search(make_event, epsilon, delta)
     if priced is None:
-        multiplier = calibrate.calibrate(make_event, epsilon, delta, rtol=1e-5)
+        multiplier = calibration.calibrate(make_event, epsilon, delta, rtol=1e-5)
         priced = multiplier, accounting.price(make_event(multiplier), delta)
     if accountant is not None and not _same_grid(
         accountant, make_event(priced[0]), epsilon, delta
@@ -106,7 +107,7 @@ def _agreed(
     multiplier, ours = priced
     if theirs(make_event(multiplier), delta) <= epsilon:
         return priced
-    multiplier = calibrate.calibrate(
+    multiplier = calibration.calibrate(
         make_event,
         epsilon,
         delta,
@@ -204,7 +205,7 @@ class _Rough:
 
 
 def _first_guess(atom: Sampled, count: int, epsilon: float, delta: float) -> float:
-    mu = calibrate.gaussian_mu(epsilon, delta)
+    mu = gaussian_mu(epsilon, delta)
     moved = 1.0
     if isinstance(atom, PoissonGaussian | TruncatedPoissonGaussian):
         twice = atom.neighbours is events.Neighbours.REPLACE_ONE

@@ -34,7 +34,7 @@ from scipy.special import logsumexp
 from demur.core import validate
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import Strategy
-from demur.training.accounting.participation import check_known
+from demur.training.accounting.accounts import check_known
 from demur.training.batches.selection import (
     BallsInBinsSampling,
     BatchSelectionStrategy,

@@ -26,13 +26,13 @@ from demur.core import validate
 from demur.core.accounting.events import ApproxDP, Event, Neighbours
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import Strategy
+from demur.training.accounting.accounts import ONE_COLUMN
 from demur.training.accounting.loss_samples import (
     Losses,
     Sampler,
     hockey_stick,
     loss_sampler,
 )
-from demur.training.accounting.participation import ONE_COLUMN
 from demur.training.batches.selection import (
     STEP_DISTANCE,
     BallsInBinsSampling,
@@ -84,7 +84,7 @@ class MonteCarlo:
         strategy: Strategy,
         noise_multiplier: float,
         neighbours: Neighbours,
-        rng: np.random.Generator | None = None,
+        random_state: np.random.Generator | int | None = None,
     ) -> MonteCarloAccount:
         """The account, if the samples verify the target; refused otherwise."""
         if neighbours is Neighbours.REPLACE_ONE:
@@ -103,7 +103,7 @@ class MonteCarlo:
         column = strategy.sensitivity(ONE_COLUMN).value
         draw = loss_sampler(selection, strategy, noise_multiplier * column)
         sums = np.zeros(2)
-        rng = np.random.default_rng() if rng is None else rng
+        rng = np.random.default_rng(random_state)
         for losses in _chunks(draw, self.samples, selection.iterations, rng):
             for way, values in enumerate(losses):
                 sums[way] += hockey_stick(values, self.epsilon).sum()

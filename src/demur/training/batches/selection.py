@@ -81,7 +81,7 @@ class BatchSelectionStrategy(abc.ABC):
         steps = self._steps(int(num_examples), key, int(start))
         tape = recording.active()
         if tape is not None:
-            steps = tape.selected(
+            steps = tape.record_batches(
                 int(num_examples), steps, independent=self.independent
             )
         return Batches(key, (batch.astype(dtype, copy=False) for batch in steps))
@@ -199,7 +199,7 @@ class FixedBatchSampling(BatchSelectionStrategy):
         for step in range(start, self.iterations):
             stream = key.stream("batch", step)
             if self.replace:
-                yield subsets.below(max(n, 1), self.batch_size, stream)
+                yield subsets.uniform_below(max(n, 1), self.batch_size, stream)
             else:
                 yield subsets.subset(everyone, self.batch_size, stream)
 
@@ -262,7 +262,7 @@ class BMinSepSampling(BatchSelectionStrategy):
         p = Fraction(self.sampling_prob)
         stream = key.stream("warm start")
         out = available.take(before * p / (1 + before * p), stream)
-        when = subsets.below(before, len(out), stream)
+        when = subsets.uniform_below(before, len(out), stream)
         return [out[when == step] for step in range(before)]
 
 
@@ -354,7 +354,7 @@ def _partition(
         return [everyone[i * size : (i + 1) * size].copy() for i in range(groups)]
     if n == 0:
         return [everyone] * groups
-    joined = subsets.below(groups, n, stream)
+    joined = subsets.uniform_below(groups, n, stream)
     order = np.argsort(joined, kind="stable").astype(np.int32)
     ends = np.cumsum(np.bincount(joined, minlength=groups))
     return [part.copy() for part in np.split(order, ends[:-1])]

@@ -59,7 +59,7 @@ def move_subset_to_front(places: NDArray[np.int32], count: int, stream: Stream) 
             return
 
 
-def below(bound: int, count: int, stream: Stream) -> NDArray[np.int32]:
+def uniform_below(bound: int, count: int, stream: Stream) -> NDArray[np.int32]:
     """`count` independent uniform numbers from 0 to bound - 1."""
     if not 1 <= bound <= LARGEST_SIZE:
         raise ValueError(f"bound must be from 1 to 2^31 - 1; got {bound}")

@@ -1,1 +1,1 @@
-"""Sums of clipped per-example gradients, for any JAX loss."""
+"""Clipping of per-example gradients: by vmap or ghost clipping."""

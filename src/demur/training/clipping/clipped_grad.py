@@ -143,7 +143,7 @@ def clipped_grad(
         params = as_varying(params, like=rows)
         return params[0] if single else params, rows, loss
 
-    def chunk(params: Any, rows: Any, real: Any, loss: Loss) -> microbatches.Chunk:
+    def chunk(params: Any, rows: Any, real: Any, loss: Loss) -> microbatches.ChunkSums:
         """The clipped sum over some rows."""
         if by_vmap:
             gradients = vmap_gradients(
@@ -161,7 +161,7 @@ def clipped_grad(
             gradients.norms if return_grad_norms else None,
             gradients.aux if has_aux else None,
         )
-        return microbatches.Chunk(jax.tree.unflatten(tree, sums), per_example)
+        return microbatches.ChunkSums(jax.tree.unflatten(tree, sums), per_example)
 
     def run(*args: Any, is_padding_example: Any, num_real: Any, **named: Any) -> Any:
         params, rows, loss = split(args, named)

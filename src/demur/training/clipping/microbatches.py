@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from demur.training.devices.varying_axes import as_varying
 
 
-class Chunk(NamedTuple):
+class ChunkSums(NamedTuple):
     """Sums over some examples, and outputs with one row for each of them."""
 
     sums: Any
@@ -84,15 +84,15 @@ def _blank(rows: Any, real: Any) -> Any:
 
 
 def process(
-    chunk: Callable[[Any, Any], Chunk], rows: Any, real: Any, size: int | None
-) -> Chunk:
+    chunk: Callable[[Any, Any], ChunkSums], rows: Any, real: Any, size: int | None
+) -> ChunkSums:
     """`chunk(rows, real)` over all rows, `size` at a time, up to the last real one."""
     count = batch_size(rows)
     if count == 0:
         return _nothing(chunk, rows)
     if size is None or count <= size and real is None:
         result = chunk(rows, real)
-        return Chunk(result.sums, _blank(result.rows, real))
+        return ChunkSums(result.sums, _blank(result.rows, real))
     turns = -(-count // size)
     last: Any = count
     if real is None:
@@ -108,7 +108,7 @@ def process(
     def part(leaf: Any, turn: Any) -> Any:
         return jax.lax.dynamic_slice_in_dim(leaf, turn * size, size)
 
-    def turn_of(turn: Any, so_far: Chunk) -> Chunk:
+    def turn_of(turn: Any, so_far: ChunkSums) -> ChunkSums:
         some, flags = jax.tree.map(lambda leaf: part(leaf, turn), (rows, real))
         result = chunk(some, flags)
         sums = jax.tree.map(jnp.add, so_far.sums, result.sums)
@@ -119,11 +119,11 @@ def process(
             so_far.rows,
             _blank(result.rows, flags),
         )
-        return Chunk(sums, written)
+        return ChunkSums(sums, written)
 
     first = jax.tree.map(lambda leaf: part(leaf, 0), (rows, real))
     shapes = jax.eval_shape(chunk, *first)
-    start = Chunk(
+    start = ChunkSums(
         jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.sums),
         jax.tree.map(
             lambda leaf: jnp.zeros((turns * size, *leaf.shape[1:]), leaf.dtype),
@@ -133,16 +133,16 @@ def process(
     start = as_varying(start, like=rows)
     turns_needed = (last + size - 1) // size
     done = jax.lax.fori_loop(0, turns_needed, turn_of, start)
-    return Chunk(done.sums, jax.tree.map(lambda leaf: leaf[:count], done.rows))
+    return ChunkSums(done.sums, jax.tree.map(lambda leaf: leaf[:count], done.rows))
 
 
-def _nothing(chunk: Callable[[Any, Any], Chunk], rows: Any) -> Chunk:
+def _nothing(chunk: Callable[[Any, Any], ChunkSums], rows: Any) -> ChunkSums:
     """The result for an empty batch: zero sums, no rows."""
     single = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), rows
     )
     shapes = jax.eval_shape(lambda some: chunk(some, None), single)
-    result = Chunk(
+    result = ChunkSums(
         jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.sums),
         jax.tree.map(
             lambda leaf: jnp.zeros((0, *leaf.shape[1:]), leaf.dtype), shapes.rows

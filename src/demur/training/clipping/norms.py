@@ -228,8 +228,8 @@ def _one_dtype(left: Any, right: Any) -> tuple[Any, Any]:
 def _one_position(left: Any, right: Any) -> tuple[Any, Any, Any, list[Any]]:
     lefts, lefts_upper = sum_of_squares(left, 2)
     rights, rights_upper = sum_of_squares(right, 2)
-    upper = over(lefts_upper * rights_upper)
-    sizes = [over(lefts_upper), over(rights_upper)]
+    upper = sum_of_bounds(lefts_upper * rights_upper)
+    sizes = [sum_of_bounds(lefts_upper), sum_of_bounds(rights_upper)]
     return total(lefts * rights, 1), upper, upper, sizes
 
 
@@ -303,14 +303,19 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[
     ]
     m_squared = (total(jnp.sqrt(sizes[0] * sizes[1]), 2) * grow) ** 2
     slack = 1.01 * (each[0] + each[1]) + 4 * (positions**2 + 8) * U64
-    upper = over(jnp.minimum(square + slack * m_squared, m_squared))
+    upper = sum_of_bounds(jnp.minimum(square + slack * m_squared, m_squared))
     moving, still = sizes if scale_left else sizes[::-1]
     operator = jnp.sqrt(still_squared) + sum(each) * total(still, 2)
-    mass = over(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
-    return total(square, 1), upper, mass, [over(total(size, 2)) for size in sizes]
+    mass = sum_of_bounds(jnp.minimum(m_squared, operator * total(moving, 2) * grow))
+    return (
+        total(square, 1),
+        upper,
+        mass,
+        [sum_of_bounds(total(size, 2)) for size in sizes],
+    )
 
 
 @in_float64
-def over(per_slice: Any) -> Any:
+def sum_of_bounds(per_slice: Any) -> Any:
     """The sum over s of upper bounds, rounded up."""
     return total(per_slice, 1) * (1 + (per_slice.shape[1] + 16) * U64)

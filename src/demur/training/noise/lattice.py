@@ -54,8 +54,8 @@ Floats = NDArray[np.float32]
 class Lattice:
     """Hardened noise of deviation `stddev` under C, for `dimension` parameters.
 
-    `paid_as` is the fingerprint of the plan that these steps belong to: a key that was
-    paid for something else is refused.
+    `paid_as` is the fingerprint of the plan that these steps belong to, and `runs` how
+    many draws pay for it: a key that was paid for anything else is refused.
     """
 
     strategy: Strategy
@@ -64,6 +64,7 @@ class Lattice:
     dimension: int
     participation: Participation | None = None
     paid_as: str | None = None
+    runs: int | None = None
     mechanism: Gaussian = field(init=False)
     reach: float = field(init=False)
 
@@ -128,7 +129,7 @@ class Lattice:
             participation=self.participation,
             mixed=True,
         )
-        return tape.passed(
+        return tape.record_use(
             "a step with lattice noise",
             declared,
             (combined,),
@@ -138,15 +139,17 @@ class Lattice:
 
     def _noisy(self, step: int, combined: Values, key: NoiseKey) -> Values:
         """`combined` on the grid plus the step's noise, exact in float64."""
+        paid_as = self.paid_as or self.mechanism.fingerprint
         if key.binding is not None:
-            key.pays_for(
-                self.paid_as or self.mechanism.fingerprint,
+            key = key.authorise(
+                paid_as,
                 lambda: self.mechanism.digest(combined),
                 draw=step,
+                runs=self.runs,
             )
         grid = self.mechanism.grid
         on_grid = np.rint(self.mechanism.check(combined) / grid) * grid
-        return on_grid + self.mechanism.noise(key, draw=step)
+        return on_grid + self.mechanism.noise(key, draw=step, paid_as=paid_as)
 
     def step(
         self, step: int, sums: Floats, memory: Floats, key: NoiseKey

@@ -52,7 +52,7 @@ from demur.training.noise.lattice import Lattice
 from demur.training.noise.layouts import ShardedLayout, WholeLayout
 from demur.training.noise.recorded_steps import recorded
 from demur.training.noise.recursions import recursion_of
-from demur.training.noise.threefry import own_keys
+from demur.training.noise.threefry import STEP_NOISE, own_keys, step_keys
 
 KINDS = ("threefry", "lattice")
 NOT_HARDENED = "float32 threefry, not hardened"
@@ -70,13 +70,21 @@ Init = Callable[[PyTree], NoiseState]
 Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
 
 
+@dataclass(frozen=True)
+class PlanTerms:
+    """What a plan's price follows from beside the noise, and how many draws it pays."""
+
+    text: str
+    draws: int
+
+
 @dataclass(frozen=True, eq=False)
 class NoiseSpec:
     """What a privatizer adds: public, and enough for a declaration.
 
     A plan sets the last two. `participation` are the patterns of steps that one record
-    can take part in, which an audit compares with the run; `batches` is the batch
-    strategy as it is written, part of what is paid for.
+    can take part in, which an audit compares with the run; `plan` are the terms of the
+    plan that pays.
     """
 
     strategy: Strategy
@@ -84,7 +92,7 @@ class NoiseSpec:
     noise: str
     l2_norm_bound: float | None
     participation: Participation | None = None
-    batches: str | None = None
+    plan: PlanTerms | None = None
 
     @property
     def hardened(self) -> bool:
@@ -117,16 +125,19 @@ class NoiseSpec:
             dimension,
             self.participation,
             self.paid_as,
+            None if self.plan is None else self.plan.draws,
         )
 
     @cached_property
     def paid_as(self) -> str | None:
         """The fingerprint of the plan that pays for this noise, if there is one."""
-        return None if self.batches is None else self.plan_fingerprint(self.batches)
+        return None if self.plan is None else self.plan_fingerprint(self.plan)
 
-    def plan_fingerprint(self, batches: str) -> str:
-        """The fingerprint of a plan with this noise and these batches."""
-        return fingerprint_of("training plan", batches, self.fingerprint)
+    def plan_fingerprint(self, terms: PlanTerms) -> str:
+        """The fingerprint of a plan with this noise and these terms."""
+        return fingerprint_of(
+            "training plan", terms.text, terms.draws, self.fingerprint
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -198,14 +209,17 @@ def privatizer(
     noise: str = "threefry",
     l2_norm_bound: float | None = None,
     participation: Participation | None = None,
-    batches: str | None = None,
+    plan: PlanTerms | None = None,
 ) -> Privatizer:
     """The transformation that adds stddev C^-1 Z to the sums of a run.
 
     `stddev` is the deviation of Z (see `noise_stddev`). With `l2_norm_bound`, a sum
     clipped to a larger bound than the noise was made for is refused; the lattice needs
-    it. `participation` and `batches` are a plan's (`NoiseSpec`). `update(sum, state,
-    params=None, *, key=None)` returns the noisy tree and the next state.
+    it. `participation` and `plan` are a plan's (`NoiseSpec`). `update(sum, state,
+    params=None, *, key=None)` returns the noisy tree and the next state. `key` is that
+    of the payment (`plan.key(payment)`), which is compared; inside `jit` it is an array
+    of `step_keys`, which cannot be. Without a key the noise comes from the operating
+    system and nothing is charged: the accounting is yours.
 
     >>> from demur.mechanisms.correlated import optimize_banded_toeplitz
     >>> from demur.training.clipping.types import ClippedSum
@@ -224,9 +238,7 @@ def privatizer(
         raise ValueError(f"noise must be one of {KINDS}; got {noise!r}")
     if l2_norm_bound is not None:
         validate.positive(l2_norm_bound=l2_norm_bound)
-    spec = NoiseSpec(
-        strategy, float(stddev), noise, l2_norm_bound, participation, batches
-    )
+    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation, plan)
     if noise == "lattice":
         return _transformation(spec, *_lattice(spec))
     return _transformation(
@@ -308,6 +320,8 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
                 "a recorded step takes keys of a seeded stream: without any, they come"
                 " from the operating system, and are private. Nothing was drawn."
             )
+        if isinstance(key, NoiseKey):
+            key = _paid_keys(spec, key, state.step, len(leaves))
         keys = own_keys(len(leaves)) if key is None else jnp.asarray(key)
         if keys.shape != (len(leaves), 2) or keys.dtype != jnp.uint32:
             raise TypeError(
@@ -332,6 +346,21 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
         return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)
 
     return init, add
+
+
+def _paid_keys(spec: NoiseSpec, key: NoiseKey, step: Any, leaves: int) -> Any:
+    """The keys of one step, from the key of a payment for this very plan."""
+    if isinstance(step, jax.core.Tracer):
+        raise TypeError(
+            "the key of a payment cannot enter jit: take step_keys(key.stream("
+            "'step noise', step), leaves) outside and pass the array. Nothing was"
+            " drawn."
+        )
+    step = int(step)
+    if spec.plan is not None:
+        assert spec.paid_as is not None
+        key = key.authorise(spec.paid_as, draw=step, runs=spec.plan.draws)
+    return step_keys(key.stream(STEP_NOISE, step), leaves)
 
 
 # -- lattice ---------------------------------------------------------------------------

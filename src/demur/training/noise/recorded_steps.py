@@ -40,7 +40,7 @@ def recorded(
         )
         flat = [np.asarray(leaf, np.float64).reshape(-1) for leaf in sums]
         own = [np.asarray(leaf) for leaf in noisy]
-        return tape.passed(
+        return tape.record_use(
             "a step with threefry noise",
             declared,
             (np.concatenate(flat),),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from demur.core.entropy import NoiseKey, OsEntropy, Stream
 
+STEP_NOISE = "step noise"  # the stream of a run's key that a step's keys come from
 _ROOT_2 = np.float32(np.sqrt(2.0))
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

@@ -8,15 +8,15 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 from demur.core import accounting, validate
-from demur.core.accounting import calibrate
 from demur.core.accounting.events import Neighbours
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.errors import NotPriced
 from demur.core.promise import Promise
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.correlated import Strategy
+from demur.training.accounting.accounts import Account, run_event
 from demur.training.accounting.calibration import Calibration, calibrate_noise
 from demur.training.accounting.monte_carlo import MonteCarloAccount
-from demur.training.accounting.participation import Account, run_event
 from demur.training.batches.selection import BatchSelectionStrategy
 from demur.training.clipping.clipped_grad import clipped_grad as make_clipped_grad
 from demur.training.clipping.types import ClippedGrad
@@ -119,7 +119,7 @@ class BasePlanConfig:
         return calibrate_noise(
             lambda z: run_event(account, z, neighbours),
             self.epsilon,
-            calibrate.ideal_delta(self.delta),
+            ideal_delta(self.delta),
             accountant=self.accountant,
         )
 

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from demur.core import validate
-from demur.core.accounting import calibrate
 from demur.core.accounting.events import Neighbours
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import (
     BandedToeplitz,
     Strategy,
     optimize_banded_toeplitz,
 )
-from demur.training.accounting.monte_carlo import MonteCarlo
-from demur.training.accounting.participation import (
+from demur.training.accounting.accounts import (
     Account,
     FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,
 )
+from demur.training.accounting.monte_carlo import MonteCarlo
 from demur.training.batches.selection import (
     BatchSelectionStrategy,
     CyclicPoissonSampling,
@@ -204,7 +204,7 @@ class ExecutionPlanConfig(BasePlanConfig):
                     "fixed batches are priced from num_examples at one delta: give both"
                 )
             return FixedBatchAccount(
-                selection, self.num_examples, calibrate.ideal_delta(self.delta)
+                selection, self.num_examples, ideal_delta(self.delta)
             )
         raise NotPriced(
             f"{type(selection).__name__} has no amplified account in closed form: use"

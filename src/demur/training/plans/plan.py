@@ -3,7 +3,7 @@
     config  -> which batches, which correlation, which relation, which target
     .make() -> DPExecutionPlan: the objects a loop needs, and the event they cost
 
-The event is derived from the batch strategy object (`accounting.participation`), the
+The event is derived from the batch strategy object (`accounting.accounts`), the
 noise from the bound that the clipped gradient enforces and the columns of the matrix
 that is used. No number is given twice, so the parts cannot disagree.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from demur.core import accounting
-from demur.core.accounting import calibrate
+from demur.core import accounting, validate
 from demur.core.accounting.events import ApproxDP, Event, Neighbours, atoms
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.adjacency import (
     AddOrRemoveOne,
     Ball,
@@ -32,10 +32,10 @@ from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import Promise
-from demur.core.rounding import product_up
-from demur.ledger import Ledger, Payment
+from demur.core.rounding import product_up, up
+from demur.ledger import Budget, Filter, Ledger, Payment, ledger_or_in_memory
 from demur.mechanisms.correlated import Strategy
-from demur.training.accounting.participation import (
+from demur.training.accounting.accounts import (
     Account,
     FixedBatchAccount,
     participation_of,
@@ -43,7 +43,7 @@ from demur.training.accounting.participation import (
 )
 from demur.training.batches.selection import BatchSelectionStrategy
 from demur.training.clipping.types import ClippedGrad
-from demur.training.noise.privatizer import Privatizer, privatizer
+from demur.training.noise.privatizer import PlanTerms, Privatizer, privatizer
 from demur.training.plans.relations import neighbours_of, unit_of
 
 _SECRET = "batches, clipped sums and noise states of the run stay secret"
@@ -84,6 +84,15 @@ class DPExecutionPlan:
     num_examples: int | None = None
     target: Promise | None = None
     assumptions: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        made_for = self.noise_addition_transform.spec.plan
+        if made_for is not None and made_for != self.terms:
+            raise ValueError(
+                "the noise of this plan was made for other batches, another multiplier,"
+                " account or number of examples: make the plan anew by its config,"
+                " instead of replacing a part of it. Nothing was spent."
+            )
 
     @property
     def iterations(self) -> int:
@@ -208,20 +217,29 @@ class DPExecutionPlan:
                 *self.assumptions,
             ),
             fingerprint=self.fingerprint,
-            interactive=True,  # every step draws, on the sum of its own batch
+            draws=None,  # every step draws, on the sum of its own batch
+        )
+
+    @cached_property
+    def terms(self) -> PlanTerms:
+        """What the price follows from, beside the noise; part of what is paid for."""
+        return plan_terms(
+            self.batch_selection_strategy,
+            self.account,
+            self.noise_multiplier,
+            self.num_examples,
         )
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of batches and noise: plans of one cost may differ in it."""
-        spec = self.noise_addition_transform.spec
-        return spec.plan_fingerprint(repr(self.batch_selection_strategy))
+        """A digest of terms and noise: plans of one cost may differ in it."""
+        return self.noise_addition_transform.spec.plan_fingerprint(self.terms)
 
     def paid(
         self,
-        ledger: Ledger,
+        ledger: Ledger | None = None,
         *,
-        label: str,
+        label: str = "DP training",
         dimension: int | None = None,
         digest: str | None = None,
         idempotency_key: str | None = None,
@@ -233,8 +251,10 @@ class DPExecutionPlan:
         The declaration states a cost at every unit for which the ledger has a budget.
         In a ledger of blocks alone the plan is priced at its own delta, so that it fits
         a budget it was calibrated for; elsewhere at `block_delta` or the filter's
-        default. `plan.key(payment)` is the key of batches and noise.
+        default. `plan.key(payment)` is the key of batches and noise. Without a ledger
+        (None) it is one in memory, at the delta of the plan's target.
         """
+        ledger, _ = ledger_and_delta(self, ledger, None)
         units = [unit for unit, _ in ledger.terms.budgets]
         units = [unit for unit in units if isinstance(unit, _PRICED)] or [self.unit]
         if (
@@ -242,7 +262,7 @@ class DPExecutionPlan:
             and self.delta is not None
             and not ledger.terms.filter.meters
         ):
-            block_delta = calibrate.ideal_delta(self.delta)
+            block_delta = ideal_delta(self.delta)
         return ledger.paid(
             self.declaration(units, dimension=dimension),
             count=self.draws,
@@ -254,15 +274,46 @@ class DPExecutionPlan:
         )
 
     def key(self, payment: Payment) -> NoiseKey:
-        """The key of batches and noise; refused if another plan was paid for."""
-        payment.key.pays_for(self.fingerprint)
-        return payment.key
+        """The key of batches and noise, if all of this very plan was paid for."""
+        return payment.key.authorise(self.fingerprint, runs=self.draws)
 
     def __repr__(self) -> str:
         return (
             f"DPExecutionPlan({self.batch_selection_strategy!r},"
             f" noise_multiplier={self.noise_multiplier:g}, {self.neighbours.name})"
         )
+
+
+def ledger_and_delta(
+    plan: DPExecutionPlan, ledger: Ledger | None, delta: float | None
+) -> tuple[Ledger, float]:
+    """The ledger that pays, and the delta at which the run is read.
+
+    Without a ledger it is one in memory, whose budget the run uses up.
+    """
+    if ledger is not None:
+        checked = ledger_or_in_memory(ledger, Budget(1.0), unit=plan.unit)
+        budgets = dict(checked.terms.budgets)
+        budget = budgets.get(plan.unit, next(iter(budgets.values())))
+        if delta is not None:
+            # Gaussian noise has no epsilon at a delta of 0.
+            validate.open_probability(delta=delta)
+            return checked, delta
+        return checked, budget.delta if plan.delta is None else plan.delta
+    at = plan.delta if delta is None else delta
+    if at is None:
+        raise TypeError(
+            "delta must be given: there is no ledger, and the plan has no target."
+            " Nothing was spent."
+        )
+    validate.open_probability(delta=at)
+    ideal = ideal_delta(at)
+    epsilon = plan.epsilon
+    if epsilon is None or plan.delta != at:
+        epsilon = accounting.price(plan.event(), ideal)
+    # One ulp of room: the ledger prices the same event by itself.
+    budget = Budget(up(epsilon, 4), at)
+    return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 
 _PRICED = (AddOrRemoveOne, ReplaceOne, ZeroOut, Ball)
@@ -288,6 +339,17 @@ def _stated_at(unit: Unit) -> Unit:
     return ReplaceOne() if isinstance(unit, Ball) else unit
 
 
+def plan_terms(
+    selection: BatchSelectionStrategy,
+    account: Account,
+    noise_multiplier: float,
+    num_examples: int | None,
+) -> PlanTerms:
+    """Everything that the price of a plan follows from, but its noise."""
+    parts = (selection, account, float(noise_multiplier), num_examples)
+    return PlanTerms("\n".join(map(repr, parts)), account.draws)
+
+
 def assemble(
     *,
     clipped_grad: ClippedGrad | Callable[..., ClippedGrad],
@@ -310,6 +372,7 @@ def assemble(
     stddev = product_up(
         product_up(noise_multiplier, l2_norm_bound), account.scale(strategy)
     )
+    num_examples = rest.get("num_examples")
     return DPExecutionPlan(
         clipped_grad=clipped_grad,
         batch_selection_strategy=selection,
@@ -319,7 +382,7 @@ def assemble(
             noise=noise,
             l2_norm_bound=l2_norm_bound,
             participation=participation_of(selection),
-            batches=repr(selection),
+            plan=plan_terms(selection, account, noise_multiplier, num_examples),
         ),
         neighbours=neighbours,
         account=account,

@@ -9,56 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from demur.core import accounting, validate
-from demur.core.accounting import calibrate
+from demur.core.accounting.gaussian import ideal_delta
 from demur.core.entropy import Source
 from demur.core.errors import BudgetExceeded, IdempotencyConflict
-from demur.core.rounding import up
-from demur.ledger import (
-    Budget,
-    Filter,
-    Ledger,
-    Payment,
-    Reservation,
-    ledger_or_in_memory,
-)
+from demur.ledger import Ledger, Payment, Reservation
 from demur.training.clipping.types import PyTree
 from demur.training.errors import CheckpointRefused
 from demur.training.plans.plan import DPExecutionPlan
 
 _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
-
-
-def ledger_for(
-    plan: DPExecutionPlan, ledger: Ledger | None, delta: float | None
-) -> tuple[Ledger, float]:
-    """The ledger that pays, and the delta at which the run is read.
-
-    Without a ledger it is one in memory, whose budget the run uses up.
-    """
-    if ledger is not None:
-        checked = ledger_or_in_memory(ledger, Budget(1.0), unit=plan.unit)
-        budgets = dict(checked.terms.budgets)
-        budget = budgets.get(plan.unit, next(iter(budgets.values())))
-        if delta is not None:
-            # Gaussian noise has no epsilon at a delta of 0.
-            validate.open_probability(delta=delta)
-            return checked, delta
-        return checked, budget.delta if plan.delta is None else plan.delta
-    at = plan.delta if delta is None else delta
-    if at is None:
-        raise TypeError(
-            "delta must be given: there is no ledger, and the plan has no target."
-            " Nothing was spent."
-        )
-    validate.open_probability(delta=at)
-    ideal = calibrate.ideal_delta(at)
-    epsilon = plan.epsilon
-    if epsilon is None or plan.delta != at:
-        epsilon = accounting.price(plan.event(), ideal)
-    # One ulp of room: the ledger prices the same event by itself.
-    budget = Budget(up(epsilon, 4), at)
-    return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 
 def pay_for_run(
@@ -73,7 +32,7 @@ def pay_for_run(
     source: Source | None,
 ) -> Payment:
     """The payment for the whole run; that of an earlier call if the run is resumed."""
-    block = calibrate.ideal_delta(delta) if not ledger.terms.filter.meters else None
+    block = ideal_delta(delta) if not ledger.terms.filter.meters else None
     try:
         return plan.paid(
             ledger,

@@ -14,7 +14,7 @@ from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.paid_run import PaidRun
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.progress import ProgressBar
-from demur.training.run.reports import Exact, StepReport, spent_so_far
+from demur.training.run.step_reports import Exact, StepReport, spent_so_far
 from demur.training.run.steps import Steps, TrainState
 
 _IN_FLIGHT = 3  # steps the device may lag behind; more would pile up batches
@@ -50,33 +50,33 @@ class TrainingLoop:
         """The share of computed rows that were padding."""
         return 1.0 - self._real / max(self._computed, 1)
 
-    def step(self, state: TrainState, given: StepInput) -> tuple[TrainState, Any]:
+    def step(self, state: TrainState, step_input: StepInput) -> tuple[TrainState, Any]:
         """The next state, and the summed loss if it was asked for."""
-        state, token, value = self._steps.run(state, given, self._key)
+        state, token, value = self._steps.run(state, step_input, self._key)
         self._in_flight.append(token)
         if len(self._in_flight) > _IN_FLIGHT:
             jax.block_until_ready(self._in_flight.popleft())
-        self._computed += sum(part.size for part in given.minibatches)
-        self._real += sum(part.real for part in given.minibatches)
+        self._computed += sum(part.size for part in step_input.minibatches)
+        self._real += sum(part.real for part in step_input.minibatches)
         return state, value
 
-    def report(self, state: TrainState, given: StepInput, value: Any) -> bool:
+    def report(self, state: TrainState, step_input: StepInput, value: Any) -> bool:
         """Show progress and call the callback; True if it asks to stop."""
         if self._spent is None:
             return False
         self._times.append(time.perf_counter())
         rate = (len(self._times) - 1) / (self._times[-1] - self._times[0])
-        epsilon = self._spent(given.step // self._plan.steps_per_draw + 1)
-        self._progress.show(given.step + 1, epsilon, rate)
+        epsilon = self._spent(step_input.step // self._plan.steps_per_draw + 1)
+        self._progress.show(step_input.step + 1, epsilon, rate)
         if self._callback is None:
             return False
         exact = None
         if value is not None:
-            real = sum(part.real for part in given.minibatches)
+            real = sum(part.real for part in step_input.minibatches)
             exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
         params = state.params
         report = StepReport(
-            step=given.step + 1,
+            step=step_input.step + 1,
             iterations=self._plan.iterations,
             epsilon=epsilon,
             delta=self._delta,

@@ -210,8 +210,7 @@ def _received_key(shared: _Broadcast, plan: DPExecutionPlan) -> NoiseKey:
     """The key of process 0, if it was paid for the plan of this process."""
     assert shared.key is not None
     key = NoiseKey(shared.key, private=shared.entry.private, binding=shared.binding)
-    key.pays_for(plan.fingerprint)
-    return key
+    return key.authorise(plan.fingerprint, runs=plan.draws)
 
 
 def as_checkpoint(

@@ -1,7 +1,7 @@
 """Training steps, compiled for each physical batch size and for no other.
 
-    whole(state, key, batch, real)   one minibatch holds the global batch: one program
-    first, more, last                several do: sums are joined, then one draw
+    whole_step                    one minibatch holds the global batch: one program
+    first_sum, add_sum, finish    several do: sums are joined, then one draw
 
 The state is donated, so parameters, optimiser and noise memory are updated in place.
 Programs are compiled ahead of time, in the background (`programs`), for public sizes
@@ -24,13 +24,12 @@ from demur.core.entropy import NoiseKey
 from demur.training.clipping.types import ClippedGrad, ClippedSum, PyTree
 from demur.training.devices.placement import Placement
 from demur.training.noise.privatizer import Privatizer
-from demur.training.noise.threefry import step_keys
+from demur.training.noise.threefry import STEP_NOISE, step_keys
 from demur.training.run.charges import program_digest
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.programs import Programs
 from demur.training.sizes.shapes import ShapePlan
 
-_KEYS = "step noise"
 _DROPOUT = "dropout"
 _COUNT = jax.ShapeDtypeStruct((), jnp.int32)
 _ONE_DEVICE = Placement(None)
@@ -92,17 +91,17 @@ class Steps:
 
     # -- what is compiled --------------------------------------------------------------
 
-    def first(self, params: PyTree, batch: Any, real: Any, more: Any) -> Any:
+    def first_sum(self, params: PyTree, batch: Any, real: Any, loss_key: Any) -> Any:
         """The clipped sum of a minibatch, and its summed loss if asked for."""
         micro = self._clipped.arguments["microbatch_size"]
         if self._placement.mesh is None or micro is None or self._random:
-            return self._sum(self._clipped, params, batch, real, more)
+            return self._sum(self._clipped, params, batch, real, loss_key)
         return self._sum_by_device(self._placement.mesh, micro, params, batch, real)
 
     def _sum(
-        self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, more: Any
+        self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, loss_key: Any
     ) -> Any:
-        arguments = call_arguments(clipped, params, batch, more)
+        arguments = call_arguments(clipped, params, batch, loss_key)
         result = clipped(*arguments, num_real=real)
         total, aux = result if clipped.has_aux else (result, None)
         return total, None if aux is None or not self._exact else aux.values.sum()
@@ -132,14 +131,14 @@ class Steps:
         )
         return by_device(params, batch, real)
 
-    def more(
-        self, params: PyTree, total: ClippedSum, batch: Any, real: Any, more: Any
+    def add_sum(
+        self, params: PyTree, total: ClippedSum, batch: Any, real: Any, loss_key: Any
     ) -> tuple[ClippedSum, Any]:
         """One more minibatch of the same global batch."""
-        added, value = self.first(params, batch, real, more)
+        added, value = self.first_sum(params, batch, real, loss_key)
         return ClippedSum.join([total, added]), value
 
-    def last(
+    def finish(
         self, state: TrainState, total: ClippedSum, key: Any
     ) -> tuple[TrainState, Any]:
         """Noise and update, the sum being complete."""
@@ -169,12 +168,12 @@ class Steps:
         # The state is donated to the next step; this copy is not, and can be awaited.
         return TrainState(params, optimizer, average, steps, noise), steps + 0
 
-    def whole(
-        self, state: TrainState, key: Any, batch: Any, real: Any, more: Any
+    def whole_step(
+        self, state: TrainState, key: Any, batch: Any, real: Any, loss_key: Any
     ) -> tuple[TrainState, Any, Any]:
         """A step whose global batch is one minibatch."""
-        total, value = self.first(state.params, batch, real, more)
-        return *self.last(state, total, key), value
+        total, value = self.first_sum(state.params, batch, real, loss_key)
+        return *self.finish(state, total, key), value
 
     # -- compiling ---------------------------------------------------------------------
 
@@ -187,7 +186,8 @@ class Steps:
         several: bool,
     ) -> None:
         """Trace for each physical size; `batch(size)` has its shapes."""
-        like, key, more = _structs(state), self._key_struct(), self._more_struct()
+        like, key = _structs(state), self._key_struct()
+        loss_key = self._loss_key_struct()
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
             # Traced here: an error in a loss is raised before anything is paid.
@@ -199,28 +199,34 @@ class Steps:
         if self._placement.mesh is not None:
             shardings = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
         self._jitted = {
-            "whole": jax.jit(self.whole, donate_argnums=0, out_shardings=shardings),
-            "first": jax.jit(self.first),
-            "more": jax.jit(self.more, donate_argnums=1),
-            "last": jax.jit(self.last, donate_argnums=0, out_shardings=shardings[:2]),
+            "whole_step": jax.jit(
+                self.whole_step, donate_argnums=0, out_shardings=shardings
+            ),
+            "first_sum": jax.jit(self.first_sum),
+            "add_sum": jax.jit(self.add_sum, donate_argnums=1),
+            "finish": jax.jit(
+                self.finish, donate_argnums=0, out_shardings=shardings[:2]
+            ),
             "apply": jax.jit(self.apply, donate_argnums=0, out_shardings=shardings[:2]),
         }
         if not self._hardened:
             ahead(
-                self._jitted["whole"],
-                lambda size: (like, key, batch(size), _COUNT, more),
+                self._jitted["whole_step"],
+                lambda size: (like, key, batch(size), _COUNT, loss_key),
             )
         if several or self._hardened:
             ahead(
-                self._jitted["first"],
-                lambda size: (like.params, batch(size), _COUNT, more),
+                self._jitted["first_sum"],
+                lambda size: (like.params, batch(size), _COUNT, loss_key),
             )
         if several:
             some = batch(shapes.sizes[0])
-            total = jax.eval_shape(self.first, like.params, some, _COUNT, more)[0]
+            total, _ = jax.eval_shape(
+                self.first_sum, like.params, some, _COUNT, loss_key
+            )
             ahead(
-                self._jitted["more"],
-                lambda size: (like.params, total, batch(size), _COUNT, more),
+                self._jitted["add_sum"],
+                lambda size: (like.params, total, batch(size), _COUNT, loss_key),
             )
 
     def compile(self) -> None:
@@ -245,53 +251,53 @@ class Steps:
     def _key_struct(self) -> Any:
         return jax.ShapeDtypeStruct((self._leaves, 2), jnp.uint32)
 
-    def _more_struct(self) -> Any:
+    def _loss_key_struct(self) -> Any:
         return jax.ShapeDtypeStruct((2,), jnp.uint32) if self._random else None
 
     def digest(self, state: TrainState, batch: Any) -> str:
         """A digest of what a step computes; after `prepare`."""
-        like, more = _structs(state), self._more_struct()
+        like, loss_key = _structs(state), self._loss_key_struct()
         if not self._hardened:
-            whole = self._jitted["whole"]
+            whole = self._jitted["whole_step"]
             return program_digest(
-                whole.lower(like, self._key_struct(), batch, _COUNT, more)
+                whole.lower(like, self._key_struct(), batch, _COUNT, loss_key)
             )
         # The noise is drawn on the host: it is part of the plan's fingerprint.
-        total = jax.eval_shape(self.first, like.params, batch, _COUNT, more)[0]
+        total = jax.eval_shape(self.first_sum, like.params, batch, _COUNT, loss_key)[0]
         return program_digest(
-            self._jitted["first"].lower(like.params, batch, _COUNT, more),
+            self._jitted["first_sum"].lower(like.params, batch, _COUNT, loss_key),
             self._jitted["apply"].lower(like, total.value, like.noise),
         )
 
     # -- running -----------------------------------------------------------------------
 
     def run(
-        self, state: TrainState, given: StepInput, key: NoiseKey
+        self, state: TrainState, step_input: StepInput, key: NoiseKey
     ) -> tuple[TrainState, Any, Any]:
         """The next state, something to wait for, and the summed loss if asked for."""
-        step, parts = given.step, given.minibatches
+        step, parts = step_input.step, step_input.minibatches
         keys: Any = [None] * len(parts)
         if self._random:
             keys = step_keys(key.stream(_DROPOUT, step), len(parts))
         if len(parts) == 1 and not self._hardened:
             (part,) = parts
-            fresh = step_keys(key.stream(_KEYS, step), self._leaves)
-            return self._program("whole", part.size)(
+            fresh = step_keys(key.stream(STEP_NOISE, step), self._leaves)
+            return self._program("whole_step", part.size)(
                 state, fresh, part.batch, np.int32(part.real), keys[0]
             )
-        total, value = self._program("first", parts[0].size)(
+        total, value = self._program("first_sum", parts[0].size)(
             state.params, parts[0].batch, np.int32(parts[0].real), keys[0]
         )
         for part, own in zip(parts[1:], keys[1:], strict=True):
-            total, added = self._program("more", part.size)(
+            total, added = self._program("add_sum", part.size)(
                 state.params, total, part.batch, np.int32(part.real), own
             )
             value = None if value is None else value + added
         if self._hardened:
             noisy, noise = self._on_host(total, state.noise, key)
             return *self._program("apply")(state, noisy, noise), value
-        fresh = step_keys(key.stream(_KEYS, step), self._leaves)
-        return *self._program("last")(state, total, fresh), value
+        fresh = step_keys(key.stream(STEP_NOISE, step), self._leaves)
+        return *self._program("finish")(state, total, fresh), value
 
     def _on_host(self, total: ClippedSum, noise: Any, key: NoiseKey) -> tuple[Any, Any]:
         """Lattice noise. Every process draws the whole of it, from the same key."""

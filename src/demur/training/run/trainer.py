@@ -34,15 +34,15 @@ from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.data import Data, UserData, as_data
 from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
-from demur.training.plans.plan import DPExecutionPlan
+from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
 from demur.training.run import charges
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.loop import TrainingLoop
 from demur.training.run.paid_run import PaidRun, PaymentTerms, as_checkpoint
 from demur.training.run.prefetcher import Prefetcher
 from demur.training.run.progress import progress_bar
-from demur.training.run.reports import Exact, Reporting
 from demur.training.run.separability import check_separable
+from demur.training.run.step_reports import Exact, Reporting
 from demur.training.run.steps import Steps, TrainState, call_arguments
 from demur.training.sizes.defaults import loss_flops, may_need_several, shapes_for
 from demur.training.sizes.resources import Resources
@@ -206,15 +206,15 @@ def fit(
         with group.stage():
             if group.count > 1:
                 steps.wait()  # a process that fails inside a step leaves the others
-            now = next(step_inputs, None)
-        while now is not None:
+            step_input = next(step_inputs, None)
+        while step_input is not None:
             with group.collective():
-                state, value = loop.step(state, now)
-            done = now.step + 1
+                state, value = loop.step(state, step_input)
+            done = step_input.step + 1
             with group.stage() as stage:
-                stage.stop = loop.report(state, now, value) and group.first
+                stage.stop = loop.report(state, step_input, value) and group.first
                 if not (stage.stop or run.due(done)):
-                    now = next(step_inputs, None)
+                    step_input = next(step_inputs, None)
             if run.due(done):
                 run.save(done, state)
             if stage.stop:
@@ -222,7 +222,7 @@ def fit(
             if run.due(done):
                 # Only now: a batch that fails must not cost what is due before it.
                 with group.stage():
-                    now = next(step_inputs, None)
+                    step_input = next(step_inputs, None)
         run.commit(state)
     return Trained(
         value=state.params,
@@ -323,7 +323,7 @@ def _paying_ledger(
 ) -> tuple[Ledger, float] | tuple[None, None]:
     """The ledger and the delta it is read at, in the process that holds it."""
     if group.first:
-        return charges.ledger_for(plan, ledger, delta)
+        return ledger_and_delta(plan, ledger, delta)
     if ledger is not None:
         raise TypeError(
             "ledger must be None in every process but process 0, which holds it."

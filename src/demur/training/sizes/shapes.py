@@ -46,7 +46,7 @@ _TAILS = [c * 10.0**-e for e in range(1, 9) for c in (5.0, 2.0, 1.0)]
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """The programs to compile, and what to expect of them.
+    """Batch sizes to compile, with expected time and padding.
 
     `waste` is the expected share of computed examples that are padding.
     """

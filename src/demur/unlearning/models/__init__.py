@@ -1,4 +1,4 @@
-"""The modes: models that learn and forget, each with the theorem that covers it.
+"""Models that can forget, each a `Mode`: ogd, ridge, logistic, seed.
 
 | mode | forgets by | keeps | guarantee |
 |---|---|---|---|

@@ -40,6 +40,7 @@ State: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Scope: TypeAlias = Literal["subject", "joint"]
 Accounting: TypeAlias = Literal["basic", "rdp", "zcdp", "gdp"]
 Composition: TypeAlias = Literal["nothing", "deletions", "publications"]
+LossName: TypeAlias = Literal["squared", "huber", "logistic"]
 
 # True of every mode; each theorem begins with these.
 NEVER_COVERED = (
@@ -84,6 +85,11 @@ class Mode(abc.ABC):
     needs_record: ClassVar[bool]  # delete needs (x, y)
     exact: ClassVar[bool]  # equal digests and no noise: epsilon 0
     publishes: ClassVar[Literal["state", "output"]]
+    losses: ClassVar[tuple[LossName, ...]]  # to choose from; the default first
+    regulariser: ClassVar[Literal["lam", "Lambda"]]  # for each record, or for all
+    clips: ClassVar[bool] = True  # rows, to `norm_bound`
+    formula: ClassVar[Literal["consistent", "seed"]] = "consistent"  # of its odometer
+    loss: LossName
     dimension: int
 
     @abc.abstractmethod

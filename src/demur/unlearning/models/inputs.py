@@ -113,7 +113,9 @@ def with_noise(
     tape = recording.active()
     if tape is None:
         return sum_with(value, noise, grid, dimension)
-    return tape.added(value, noise, lambda: sum_with(value, noise, grid, dimension))
+    return tape.record_addition(
+        value, noise, lambda: sum_with(value, noise, grid, dimension)
+    )
 
 
 def sum_with(

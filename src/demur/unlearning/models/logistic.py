@@ -75,7 +75,7 @@ from demur.unlearning.models.inputs import (
 )
 from demur.unlearning.models.kernels import newton as kernels
 from demur.unlearning.models.kernels import rows as row_kernels
-from demur.unlearning.models.newton_fit import Batch, Minimum
+from demur.unlearning.models.newton_fit import LogisticObjective, Minimum
 
 _U = 2.0**-53
 # scalars: see kernels.newton.event
@@ -104,6 +104,9 @@ class Logistic(Mode):
     needs_record = True
     exact = False
     publishes = "output"
+    losses = ("logistic",)
+    loss = "logistic"
+    regulariser = "Lambda"
     theorem = Theorem(
         id="newton-residual",
         statement=(
@@ -226,7 +229,7 @@ class Logistic(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if row_kernels.usable(matrix, targets, True) < len(matrix):
+        if row_kernels.first_unusable(matrix, targets, True) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
@@ -246,8 +249,8 @@ class Logistic(Mode):
         """Learn a batch from nothing, to rounding level."""
         if self.records or self._scalars[_APART]:
             raise ValueError("fit begins with an empty mode; use fresh() or renew()")
-        batch = self._batch(X, Y)
-        self._take(batch.minimum(self._vectors[0]), len(batch.X))
+        objective = self._objective(X, Y)
+        self._take(objective.minimum(self._vectors[0]), len(objective.X))
 
     def renew(self, X: ArrayLike, Y: ArrayLike, *, forgotten: int = 0) -> None:
         """Newton steps over the live records, until the residual is at rounding level.
@@ -258,30 +261,31 @@ class Logistic(Mode):
         """
         if isinstance(forgotten, bool) or not isinstance(forgotten, int):
             raise TypeError(f"forgotten must be a whole number; got {forgotten!r}")
-        batch = self._batch(X, Y)
-        if forgotten < 0 or len(batch.X) + forgotten != self.records:
+        objective = self._objective(X, Y)
+        if forgotten < 0 or len(objective.X) + forgotten != self.records:
             raise ValueError(
-                f"{len(batch.X)} records were handed in and {forgotten} are to be"
+                f"{len(objective.X)} records were handed in and {forgotten} are to be"
                 f" forgotten, but {self.records} are live; nothing has changed"
             )
-        self._take(batch.minimum(self._vectors[0]), len(batch.X))
+        self._take(objective.minimum(self._vectors[0]), len(objective.X))
 
     def measure(self, X: ArrayLike, Y: ArrayLike) -> float:
         """Set the residual to the gradient's norm over the live records: one pass."""
-        batch = self._batch(X, Y)
-        if len(batch.X) != self.records:
+        objective = self._objective(X, Y)
+        if len(objective.X) != self.records:
             raise ValueError(
-                f"{len(batch.X)} records were handed in, but {self.records} are live;"
-                " nothing has changed"
+                f"{len(objective.X)} records were handed in, but {self.records} are"
+                " live; nothing has changed"
             )
-        residual = batch.gradient(self._vectors[0]).bound
+        residual = objective.gradient(self._vectors[0]).bound
         self._scalars[_RESIDUAL] = min(residual, float(self._scalars[_RESIDUAL]))
         return self.certificate()
 
-    def _batch(self, X: ArrayLike, Y: ArrayLike) -> Batch:
+    def _objective(self, X: ArrayLike, Y: ArrayLike) -> LogisticObjective:
         matrix, targets = self._rows(X, Y)
         matrix = row_kernels.clip_rows(matrix, self.norm_bound)
-        return Batch(matrix, np.maximum(targets, 0.0), self.Lambda, self._bound)
+        targets = np.maximum(targets, 0.0)
+        return LogisticObjective(matrix, targets, self.Lambda, self._bound)
 
     def _take(self, minimum: Minimum, records: int) -> None:
         """Begin again from a minimum: point, anchor and sums are new."""

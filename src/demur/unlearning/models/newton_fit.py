@@ -1,4 +1,4 @@
-"""Logistic regression over a batch: gradients with their rounding, and the minimum.
+"""Logistic regression: its objective, gradients with their rounding, and the minimum.
 
 Rows are summed in blocks of b = 4096. With u = 2^-53 a gradient over n rows of norm at
 most B is off by at most 2 u (b + n/b + d + 32) (n B (1 + |w| B) + Lambda |w|). The
@@ -42,7 +42,7 @@ class Minimum(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class LogisticObjective:
     """F(w) = sum of log-losses over the rows (targets 0 or 1) + (Lambda/2) |w|^2."""
 
     X: Array

@@ -114,6 +114,8 @@ class OGD(Mode):
     needs_record = False
     exact = False
     publishes = "state"
+    losses = ("huber", "logistic")
+    regulariser = "lam"
     theorem = Theorem(
         id="ogd-shift",
         statement=(
@@ -219,7 +221,8 @@ class OGD(Mode):
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""
         matrix, targets = rows(X, Y, self.dimension)
-        if row_kernels.usable(matrix, targets, self.loss == "logistic") < len(matrix):
+        labels = self.loss == "logistic"
+        if row_kernels.first_unusable(matrix, targets, labels) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])

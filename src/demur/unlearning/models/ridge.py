@@ -79,6 +79,9 @@ class Ridge(Mode):
     needs_record = True
     exact = True
     publishes = "state"
+    losses = ("squared",)
+    loss = "squared"
+    regulariser = "Lambda"
     theorem = Theorem(
         id="ridge-exact",
         statement=(
@@ -246,7 +249,7 @@ class Ridge(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if row_kernels.usable(matrix, targets, False) < len(matrix):
+        if row_kernels.first_unusable(matrix, targets, False) < len(matrix):
             matrix = np.array([clipped(row, self.norm_bound) for row in matrix])
         return matrix, targets
 

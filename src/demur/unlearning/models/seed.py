@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,11 +41,16 @@ class Seed(Mode):
     `shift_bound` is the distance L / lam that the seed assumes; nobody has proved it.
     """
 
-    name: ClassVar[str] = "seed"
-    theorem: ClassVar[Theorem] = _THEOREM
-    needs_record: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
-    publishes: ClassVar[Literal["state", "output"]] = "state"
+    name = "seed"
+    theorem = _THEOREM
+    needs_record = True
+    exact = False
+    publishes = "state"
+    losses = ("squared",)
+    loss = "squared"
+    regulariser = "lam"
+    clips = False
+    formula = "seed"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The budget of deletions: its parts, and the noise multiplier that each part buys.
+"""The budget of deletions: what one request takes of it, and the noise that buys.
 
 A part is a share of what the ledger's filter admits, which is linear in 1 / z^2. All
 that is handed out is rounded so that the parts never add up to more than the whole.
@@ -11,6 +11,21 @@ deletion that a crash interrupts stays counted, and under a count of 1 the recor
 then be deleted by a retrain alone. It costs 28% more noise in the first request and j
 times that in request j. With `requests_per_subject=k` each of k requests gets 1/k, and
 request k + 1 is refused.
+
+**One request, one price** (`DeletionBudget.price`), for a stream and for a service. It
+follows what the mode's theorem says composes:
+
+- *deletions*: a request of k records takes k of the m parts. k Gaussians of multiplier
+  z are exactly one of z / sqrt(k), under every accounting, so the k records, which move
+  the model by k Delta, get noise of deviation sqrt(k) z Delta: that of k deletions one
+  by one. One part and noise of k z Delta would be private too. But regret adds up
+  variances, so that request would have to count as k^2 deletions of the capacity. With
+  k parts, privacy and regret count the same k, and nobody gains by splitting a request.
+- *publications*: one part for each published copy, whatever was deleted before it.
+- *nothing*: the part of the person's request j, with noise z_j for the shift of all
+  their k records. The capacity limits regret alone here, and (k z_j)^2 is the variance
+  of (k z_j / z_1)^2 first requests of one record: (k j)^2 by default, k^2 if requests
+  are counted.
 """
 
 from __future__ import annotations
@@ -21,10 +36,10 @@ from fractions import Fraction
 from functools import cached_property
 
 from demur.core.accounting import gaussian
-from demur.core.rounding import float_up, quotient_up
+from demur.core.rounding import float_up, quotient_up, up
 from demur.ledger import Filter
 from demur.unlearning.errors import CapacityExhausted
-from demur.unlearning.models.base import Accounting
+from demur.unlearning.models.base import Accounting, Composition
 from demur.unlearning.pricing import capacity
 
 _SIX_OVER_PI_SQUARED = Fraction(607927101854026, 10**15)  # rounded down
@@ -33,13 +48,32 @@ WHOLE = Fraction(1)
 
 
 @dataclass(frozen=True)
+class DeletionPrice:
+    """What one request takes: a part of the budget, and deletions of the capacity.
+
+    `multiplier` is the noise that the part buys, in units of the request's shift.
+    """
+
+    part: Fraction
+    multiplier: float
+    used: int
+
+
+EXACT = DeletionPrice(Fraction(0), 0.0, 1)  # a deletion without noise
+
+
+@dataclass(frozen=True)
 class DeletionBudget:
-    """(epsilon, delta) for deletions, composed by one accounting."""
+    """(epsilon, delta) for deletions, composed by one accounting.
+
+    `gaussian` says whether the mode's theorem proves that Gaussians compose.
+    """
 
     epsilon: float
     delta: float
     accounting: Accounting
     requests_per_subject: int | None = None
+    gaussian: bool = True
 
     @cached_property
     def ideal_delta(self) -> float:
@@ -54,9 +88,48 @@ class DeletionBudget:
 
     def multiplier(self, part: Fraction) -> float:
         """The least noise, in units of the shift, that costs at most `part`."""
-        return capacity.multiplier(
-            1 / part, self.epsilon, self.ideal_delta, self.accounting
-        )
+
+        def least(accounting: Accounting) -> float:
+            return capacity.multiplier(
+                1 / part, self.epsilon, self.ideal_delta, accounting
+            )
+
+        z = least(self.accounting)
+        if self.accounting == "basic" and not self.gaussian:
+            return max(z, least("zcdp"))
+        return z
+
+    def first_part(self, composition: Composition, capacity: int | None) -> Fraction:
+        """The part of a first request of one record, where `capacity` share."""
+        if composition == "nothing":
+            return self.part_of_request(1)
+        assert capacity is not None
+        return Fraction(1, capacity)
+
+    def price(
+        self,
+        composition: Composition,
+        *,
+        first: float,
+        capacity: int | None,
+        records: int = 1,
+        request: int = 1,
+    ) -> DeletionPrice:
+        """The price of deleting `records` records of a person's request `request`.
+
+        `first` is the multiplier of a first request of one record. See the module's
+        argument.
+        """
+        if composition == "nothing":
+            part = self.part_of_request(request)
+            z = first if request == 1 else max(first, self.multiplier(part))
+            ratio = records * z / first
+            # Whole up to rounding: a request without more noise counts once.
+            return DeletionPrice(part, z, math.ceil(ratio * ratio * (1.0 - 1e-9)))
+        assert capacity is not None
+        count = records if composition == "deletions" else 1
+        z = first if count == 1 else up(first / math.sqrt(count), 2)
+        return DeletionPrice(Fraction(count, capacity), z, count)
 
     def part_of_request(self, number: int) -> Fraction:
         """The part that request `number` of one person gets."""

@@ -38,7 +38,7 @@ from scipy.optimize import minimize_scalar
 
 from demur.core import validate
 from demur.core.accounting import gaussian, inverse_square_up
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.renyi import ORDERS
 from demur.core.rounding import down, up
 from demur.ledger import Budget, Filter, GaussianMeter, RenyiMeter
@@ -62,9 +62,9 @@ def capacity(
     validate.positive(z=z)
     z = float(z)
     if _known(accounting) == "basic":
-        return largest(lambda m: multiplier(m, epsilon, delta, "basic") <= z)
+        return largest_count(lambda m: multiplier(m, epsilon, delta, "basic") <= z)
     meter, limit = _meter_and_limit(accounting, epsilon, delta)
-    amount = meter.amount(Gaussian(z))
+    amount = meter.amount(GaussianEvent(z))
     return 0 if amount is None else min(int(limit / amount), UNLIMITED)
 
 
@@ -87,7 +87,7 @@ def multiplier(
         return _basic_multiplier(count, epsilon, delta)
     meter, limit = _meter_and_limit(accounting, epsilon, delta)
     # Amounts are proportional to 1 / z^2, but for their rounding.
-    at_one = meter.amount(Gaussian(1.0))
+    at_one = meter.amount(GaussianEvent(1.0))
     assert at_one is not None
     z = math.sqrt(count * at_one / limit)
     # A hair more than the least, so that a reading of the full ledger, which is
@@ -111,7 +111,7 @@ def _basic_multiplier(count: int | Fraction, epsilon: float, delta: float) -> fl
 def _fits(
     meter: GaussianMeter | RenyiMeter, z: float, count: int | Fraction, limit: Fraction
 ) -> bool:
-    amount = meter.amount(Gaussian(z))
+    amount = meter.amount(GaussianEvent(z))
     return amount is not None and amount * count <= limit
 
 
@@ -194,10 +194,10 @@ def _known(accounting: str) -> str:
     return accounting
 
 
-def largest(holds: Callable[[int], bool], most: int = UNLIMITED) -> int:
+def largest_count(holds: Callable[[int], bool], most: int = UNLIMITED) -> int:
     """The largest m in 0 .. most with holds(m), for a property lost once and for all.
 
-    >>> largest(lambda m: m * m <= 50)
+    >>> largest_count(lambda m: m * m <= 50)
     7
     """
     good, bad = 0, 1

@@ -73,7 +73,12 @@ def noise_fingerprint(z: float) -> str:
     return fingerprint_of("noise of deletions", z)
 
 
-def draw_noise(mechanism: Gaussian, key: NoiseKey, draw: int) -> DrawnNoise:
-    """The noise of the `draw`-th deletion that the key's entry paid for."""
-    values = mechanism.noise(key, draw=draw)
+def draw_noise(
+    mechanism: Gaussian, key: NoiseKey, draw: int, *, paid_as: str
+) -> DrawnNoise:
+    """The noise of the `draw`-th deletion that the key's entry paid for.
+
+    `key` was authorised for that draw of what was paid for, `paid_as`.
+    """
+    values = mechanism.noise(key, draw=draw, paid_as=paid_as)
     return DrawnNoise(values, float(mechanism.grid), float(mechanism.sigma))

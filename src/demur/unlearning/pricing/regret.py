@@ -19,12 +19,12 @@ chi-squares; with probability 1 - delta_B (half for each),
                 + m z^2 G Delta / 2 (sqrt d + sqrt(2 ln(2 m / delta_B)))^2.
 
 u must not depend on the noise. Delta falls with the clock, so its value when the
-odometer is finalised serves for all later deletions of one record each. A mode that
-noises its published copy alone (`output`) does not disturb the descent; each prediction
-then loses at most G |xi|.
+odometer is finalised serves for all later deletions. A mode that noises its published
+copy alone (`output`) does not disturb the descent; each prediction then loses at most
+G |xi|.
 
-A deletion with c times the noise counts as c^2 deletions: both sums of R_del add up
-z^2, and the logarithm of m grows.
+A deletion with c times the noise (several records, or a person's later request) counts
+as c^2 deletions: both sums of R_del add up z^2, and the logarithm of m grows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 
 
-def insertion_regret(
+def fixed_curvature_regret(
     G: float, D: float, T: int, *, c: float = 1.0, C: float = 1.0
 ) -> float:
     """G D sqrt((C/c) T): descent in the norm of a fixed B with c I <= B <= C I."""

@@ -1,14 +1,14 @@
 """Encrypted records, each under a key of its own: erasing the key erases the record.
 
-A record is sealed with ChaCha20-Poly1305 under 32 fresh bytes. Each key seals exactly
-one box, so the nonce may be constant. Boxes lie in the service's database, keys in a
-file of their own (`<path>.keys/records.db`), which overwrites what it deletes: a backup
-of the database cannot be read without the keys, and once a key is erased no copy of its
-box can be read by anyone.
+A record is encrypted with ChaCha20-Poly1305 under 32 fresh bytes. Each key encrypts
+exactly one record, so the nonce may be constant. Ciphertexts lie in the service's
+database, keys in a file of their own (`<path>.keys/records.db`), which overwrites what
+it deletes: a backup of the database cannot be read without the keys, and once a key is
+erased no copy of its ciphertext can be read by anyone.
 
-Order. A key is on disk before its box, and a box is erased before its key: a process
-that is killed in between leaves a key without a box (erased on opening), never a box
-that should be readable and is not.
+Order. A key is on disk before its ciphertext, and a ciphertext is erased before its
+key: a process that is killed in between leaves a key without a ciphertext (erased on
+opening), never a ciphertext that should be readable and is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection
 from demur.core.entropy import OsEntropy, Source
 from demur.unlearning.errors import RecordNeeded, ServiceDamaged
 from demur.unlearning.models.base import Array
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 
 _NONCE = bytes(12)
 _OS = OsEntropy()
@@ -41,94 +41,95 @@ _keys = sa.Table(
 
 
 class EncryptedRecords:
-    """Records in boxes, and the keys of the boxes."""
+    """Encrypted records and their keys."""
 
     def __init__(self, folder: Path, source: Source = _OS) -> None:
         self._source = source
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "records.db"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-        self._database = store.ServiceStore(str(path))
+        self._database = tables.ServiceStore(str(path))
         self._database.create(_metadata)
         self._new_keys: list[dict[str, object]] = []
-        self._new_boxes: list[dict[str, object]] = []
+        self._new_ciphertexts: list[dict[str, object]] = []
 
-    def seal(self, pseudonym: str, generation: int, x: Array, y: float) -> None:
-        """Seal a record; it is on disk after the next `write_keys` and `write`."""
+    def encrypt(self, pseudonym: str, generation: int, x: Array, y: float) -> None:
+        """Encrypt a record; it is on disk after the next `write_keys` and `write`."""
         key = self._source.new_key()
         plain = np.append(x, y).astype("<f8").tobytes()
-        box = ChaCha20Poly1305(key).encrypt(
+        encrypted = ChaCha20Poly1305(key).encrypt(
             _NONCE, plain, _label(pseudonym, generation)
         )
         self._new_keys.append(
             {"pseudonym": pseudonym, "generation": generation, "key": key}
         )
-        self._new_boxes.append(
-            {"pseudonym": pseudonym, "generation": generation, "body": box}
+        self._new_ciphertexts.append(
+            {"pseudonym": pseudonym, "generation": generation, "body": encrypted}
         )
 
     def write_keys(self) -> None:
-        """Write the keys, before the transaction of the boxes."""
+        """Write the keys, before the transaction of the ciphertexts."""
         if self._new_keys:
             with self._database.write() as connection:
                 connection.execute(_keys.insert(), self._new_keys)
             self._new_keys = []
 
     def write(self, connection: Connection) -> None:
-        """Write the boxes, in the service's own transaction."""
-        if self._new_boxes:
-            connection.execute(store.boxes.insert(), self._new_boxes)
+        """Write the ciphertexts, in the service's own transaction."""
+        if self._new_ciphertexts:
+            connection.execute(tables.encrypted_records.insert(), self._new_ciphertexts)
 
     def written(self) -> None:
-        """Note that the transaction of the boxes is durable."""
-        self._new_boxes = []
+        """Note that the transaction of the ciphertexts is durable."""
+        self._new_ciphertexts = []
 
-    def open(self, connection: Connection, pseudonym: str) -> tuple[Array, float]:
+    def decrypt(self, connection: Connection, pseudonym: str) -> tuple[Array, float]:
         """A stored record, or `RecordNeeded`."""
-        for _, x, y in self._opened(connection, [pseudonym]):
+        for _, x, y in self._decrypted(connection, [pseudonym]):
             return x, y
         raise RecordNeeded(
             "the record is not in the store: it was learned without one. Give its x"
             " and y. Nothing was spent."
         )
 
-    def everything(self, connection: Connection) -> Iterator[tuple[str, Array, float]]:
+    def all_records(self, connection: Connection) -> Iterator[tuple[str, Array, float]]:
         """Every stored record: pseudonym, x, y."""
-        return self._opened(connection, None)
+        return self._decrypted(connection, None)
 
-    def _opened(
+    def _decrypted(
         self, connection: Connection, pseudonyms: list[str] | None
     ) -> Iterator[tuple[str, Array, float]]:
-        boxes = sa.select(store.boxes).order_by(store.boxes.c.pseudonym)
+        table = tables.encrypted_records
+        records = sa.select(table).order_by(table.c.pseudonym)
         keys = sa.select(_keys)
         if pseudonyms is not None:
-            boxes = boxes.where(store.boxes.c.pseudonym.in_(pseudonyms))
+            records = records.where(table.c.pseudonym.in_(pseudonyms))
             keys = keys.where(_keys.c.pseudonym.in_(pseudonyms))
         with self._database.read() as own:
             keys_by_record = {
                 (k.pseudonym, k.generation): k.key for k in own.execute(keys)
             }
-        for box in connection.execute(boxes):
-            key = keys_by_record.get((box.pseudonym, box.generation))
+        for encrypted in connection.execute(records):
+            key = keys_by_record.get((encrypted.pseudonym, encrypted.generation))
             if key is None:
                 raise ServiceDamaged(
-                    f"the key of the record {box.pseudonym[:12]}... is gone, so that"
-                    " nobody can open its box. Give the record's x and y."
+                    f"the key of the record {encrypted.pseudonym[:12]}... is gone, so"
+                    " that nobody can decrypt it. Give the record's x and y."
                 )
-            label = _label(box.pseudonym, box.generation)
+            label = _label(encrypted.pseudonym, encrypted.generation)
             try:
-                plain = ChaCha20Poly1305(key).decrypt(_NONCE, box.body, label)
+                plain = ChaCha20Poly1305(key).decrypt(_NONCE, encrypted.body, label)
             except InvalidTag as error:
                 raise ServiceDamaged(
-                    f"the box of the record {box.pseudonym[:12]}... was changed"
+                    f"the encrypted record {encrypted.pseudonym[:12]}... was changed"
                 ) from error
             row = np.frombuffer(plain, "<f8").astype(np.float64)
-            yield box.pseudonym, row[:-1], float(row[-1])
+            yield encrypted.pseudonym, row[:-1], float(row[-1])
 
-    def erase(self, gone: Mapping[str, int]) -> None:
+    def erase(self, deleted: Mapping[str, int]) -> None:
         """Erase the keys of these records, up to a generation; then `scrub`."""
         with self._database.write() as connection:
-            for pseudonym, generation in gone.items():
+            for pseudonym, generation in deleted.items():
                 connection.execute(
                     _keys.delete().where(
                         _keys.c.pseudonym == pseudonym, _keys.c.generation <= generation
@@ -140,18 +141,19 @@ class EncryptedRecords:
         self._database.scrub()
 
     def remove_leftovers(self, connection: Connection) -> None:
-        """Erase every key without a box: a crash came between the two."""
-        boxes = {
-            (b.pseudonym, b.generation)
-            for b in connection.execute(
-                sa.select(store.boxes.c.pseudonym, store.boxes.c.generation)
+        """Erase every key without a ciphertext: a crash came between the two."""
+        table = tables.encrypted_records
+        records = {
+            (r.pseudonym, r.generation)
+            for r in connection.execute(
+                sa.select(table.c.pseudonym, table.c.generation)
             )
         }
         with self._database.read() as own:
             columns = sa.select(_keys.c.pseudonym, _keys.c.generation)
             keys = {(k.pseudonym, k.generation) for k in own.execute(columns)}
         with self._database.write() as own:
-            for pseudonym, generation in keys - boxes:
+            for pseudonym, generation in keys - records:
                 own.execute(
                     _keys.delete().where(
                         _keys.c.pseudonym == pseudonym, _keys.c.generation == generation

@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection
 from demur.durable import chain
 from demur.durable.chain import Tip, canonical
 from demur.unlearning.errors import ServiceDamaged
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 
 Body: TypeAlias = dict[str, Any]
 OPERATIONS = (
@@ -49,9 +49,9 @@ OPERATIONS = (
 PAID = ("delete", "publish", "retrain", "restore")
 _FORGETFUL = ("delete", "drop", "retrain", "restore")
 
-_INSERT = store.journal.insert()
-_MOVE_TIP = store.service.update().values(
-    sequence=sa.bindparam("to"), hash=sa.bindparam("new")
+_INSERT = tables.journal.insert()
+_MOVE_TIP = tables.service.update().values(
+    sequence=sa.bindparam("new_sequence"), hash=sa.bindparam("new_hash")
 )
 
 
@@ -92,19 +92,22 @@ def append(connection: Connection, rows: Sequence[Row]) -> None:
             for r in rows
         ],
     )
-    connection.execute(_MOVE_TIP, {"to": rows[-1].sequence, "new": rows[-1].hash})
+    last = rows[-1]
+    connection.execute(
+        _MOVE_TIP, {"new_sequence": last.sequence, "new_hash": last.hash}
+    )
 
 
 def tip(connection: Connection) -> Tip:
     """The tip as the service's own row has it."""
-    columns = store.service.c
+    columns = tables.service.c
     row = connection.execute(sa.select(columns.sequence, columns.hash)).one()
     return Tip(int(row.sequence), str(row.hash))
 
 
 def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
     """The rows after a sequence, in order, parsed."""
-    table = store.journal
+    table = tables.journal
     statement = (
         sa.select(table)
         .where(table.c.sequence > after)
@@ -118,7 +121,7 @@ def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
 
 def row_at(connection: Connection, sequence: int) -> tuple[Row, Body]:
     """One row, parsed."""
-    table = store.journal
+    table = tables.journal
     statement = sa.select(table).where(table.c.sequence == sequence)
     stored = connection.execute(statement).one_or_none()
     if stored is None:
@@ -142,7 +145,7 @@ def _parsed(stored: Any) -> tuple[Row, Body]:
 
 def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
     """The entries that the journal names, with the ledger and epoch of each."""
-    table = store.journal
+    table = tables.journal
     statement = sa.select(table).where(table.c.op.in_((*PAID, "abandon")))
     entries = {}
     for stored in connection.execute(statement):
@@ -172,7 +175,7 @@ def last_of(
     connection: Connection, operations: tuple[str, ...]
 ) -> tuple[Row, Body] | None:
     """The last row of one of these kinds."""
-    table = store.journal
+    table = tables.journal
     sequence = connection.execute(
         sa.select(table.c.sequence)
         .where(table.c.op.in_(operations))

@@ -16,9 +16,9 @@ from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.unlearning.errors import ServiceDamaged
-from demur.unlearning.records import journal, store
-from demur.unlearning.records.damage import UNREADABLE
+from demur.unlearning.records import journal, tables
 from demur.unlearning.records.journal import OPERATIONS, Body, Row
+from demur.unlearning.records.read_errors import UNREADABLE
 
 _MOST_PROBLEMS = 50
 
@@ -49,7 +49,7 @@ class History:
 
 def follow(connection: Connection) -> History:
     """Walk the journal from its genesis and check every row."""
-    service = connection.execute(sa.select(store.service)).one()
+    service = connection.execute(sa.select(tables.service)).one()
     previous = Tip(0, digest_of_text(service.terms))
     history = History(service.service_id, previous)
     intent: Body | None = None

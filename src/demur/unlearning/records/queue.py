@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.durable.clock import now
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 
 # One month (GDPR Art. 12(3)); the shortest month that is not a February.
 ONE_MONTH = timedelta(days=30)
@@ -56,13 +56,13 @@ def put(
     connection: Connection, pseudonym: str, generation: int, deadline: str, reason: str
 ) -> QueuedRequest:
     """Let a request wait; one that waits already keeps its first deadline."""
-    statement = sa.select(store.queue).where(store.queue.c.pseudonym == pseudonym)
+    statement = sa.select(tables.queue).where(tables.queue.c.pseudonym == pseudonym)
     row = connection.execute(statement).one_or_none()
     if row is not None:
         return _queued(row)
     queued = QueuedRequest(pseudonym, generation, now(), deadline, reason)
     connection.execute(
-        store.queue.insert().values(
+        tables.queue.insert().values(
             pseudonym=pseudonym,
             generation=generation,
             requested=queued.requested,
@@ -75,7 +75,7 @@ def put(
 
 def waiting(connection: Connection) -> list[QueuedRequest]:
     """Every request that waits, the most urgent first."""
-    table = store.queue
+    table = tables.queue
     statement = sa.select(table).order_by(table.c.deadline)
     return [_queued(row) for row in connection.execute(statement)]
 

@@ -1,159 +1,240 @@
-"""Rows of a deletion service's tables: SQL to write and find them, no decisions."""
+"""Database of a deletion service: its tables, and the lock of its one writer.
+
+The engine, its transactions and its durability are those of the ledger
+(`durable.store`): a transaction that has returned is on disk. Two things are added for
+SQLite:
+
+- `secure_delete`: what a row held is overwritten with zeros when it is deleted or
+  replaced, in the page itself;
+- `scrub()`: the write-ahead log still holds the pages as they were; it is moved into
+  the file and cut to nothing. After it, no page of the database or its log holds what
+  was deleted. (Copies made by others, and the blocks below the file system, are
+  outside of what a program can reach.)
+
+On PostgreSQL a deleted row stays in its page until the server vacuums: `scrub` asks for
+that. The server's own archive is up to its operator.
+
+The writer's lock is held by the operating system (a locked file, or a session lock of
+the server), so it ends with the process, however that ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from demur.unlearning.models.base import Mode
-from demur.unlearning.records import snapshot, store
-from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.journal import Body
+from demur.durable.sqlite import PATIENCE_SECONDS
+from demur.durable.store import Store
+from demur.ledger import Timeouts
+from demur.unlearning.errors import ServiceBusy
 
-_MOST_VARIABLES = 500  # in one statement
-_AT: sa.BindParameter[str] = sa.bindparam("at")
-# Built once: putting a statement together costs more than running it.
-_INSERT_RECORD = store.records.insert()
-_RENEW_RECORD = (
-    store.records.update()
-    .where(store.records.c.pseudonym == _AT)
-    .values(
-        generation=sa.bindparam("of"),
-        live=True,
-        subject=sa.bindparam("who"),
-        content=sa.bindparam("what"),
-    )
+# Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
+SCHEMA_VERSION = 3
+_ADVISORY_LOCK = 6845231978
+_SCRUB_PATIENCE_MS = 200
+
+metadata = sa.MetaData()
+service = sa.Table(
+    "demur_unlearning",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("service_id", sa.String(32), nullable=False),
+    sa.Column("terms", sa.Text, nullable=False),
+    sa.Column("secret", sa.String(64), nullable=False),  # proves the key
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("used", sa.BigInteger, nullable=False),  # of this epoch's capacity
 )
-_UPDATE_STATE = store.state.update().values(
-    epoch=sa.bindparam("of"),
-    tick=sa.bindparam("clock"),
-    sequence=sa.bindparam("to"),
-    body=sa.bindparam("new"),
+journal = sa.Table(
+    "demur_unlearning_journal",
+    metadata,
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("op", sa.String(16), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
 )
-_END_RECORD = (
-    store.records.update()
-    .where(store.records.c.pseudonym == _AT)
-    .values(live=False, content=None)
+records = sa.Table(
+    "demur_unlearning_records",
+    metadata,
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("live", sa.Boolean, nullable=False),
+    sa.Column("subject", sa.String(64), nullable=False, index=True),
+    sa.Column("content", sa.String(64)),  # erased with the record
+)
+subjects = sa.Table(
+    "demur_unlearning_subjects",
+    metadata,
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
+    sa.Column("requests", sa.Integer, nullable=False),
+)
+state = sa.Table(
+    "demur_unlearning_state",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("tick", sa.BigInteger, nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+certificates = sa.Table(
+    "demur_unlearning_certificates",
+    metadata,
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+queue = sa.Table(
+    "demur_unlearning_queue",
+    metadata,
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("requested", sa.String(40), nullable=False),
+    sa.Column("deadline", sa.String(40), nullable=False),
+    sa.Column("reason", sa.String(16), nullable=False),
+)
+encrypted_records = sa.Table(
+    "demur_unlearning_boxes",
+    metadata,
+    sa.Column("pseudonym", sa.String(64), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 
-@dataclass(frozen=True)
-class LearnedRecord:
-    """A record that was learned, as journal and tables name it."""
+class ServiceStore(Store):
+    """A durable store that overwrites what it deletes, with one writer."""
 
-    pseudonym: str
-    generation: int
-    subject: str
-    content: str
+    def __init__(self, url: str) -> None:
+        # There is one writer, and nobody waits for it: its steps may take long.
+        super().__init__(url, Timeouts(pause=120.0, call=600.0))
+        self._writer: WriterLock | None = None
+        if self._path is not None:  # Links to one file are one service: lock, keys,
+            self._path = self._path.resolve()  # and ledgers lie beside the file itself.
+        if self.is_sqlite:
+
+            @sa.event.listens_for(self._engine, "connect")
+            def _overwrite(connection: sqlite3.Connection, _: object) -> None:
+                connection.execute("PRAGMA secure_delete=ON")
+
+    @property
+    def keys_folder(self) -> Path | None:
+        """The folder beside a service in a file, for its secrets."""
+        path = self.path
+        return None if path is None else path.with_name(f"{path.name}.keys")
+
+    @contextmanager
+    def write(self, give_up: float | None = None) -> Iterator[Connection]:
+        """A transaction, for as long as the right to write is held."""
+        if self._writer is not None:
+            self._writer.check()
+        with super().write(give_up) as connection:
+            yield connection
+
+    def create(self, tables: sa.MetaData) -> None:
+        """Make the tables that are not there yet."""
+        with self.write() as connection:
+            tables.create_all(connection, checkfirst=True)
+
+    def scrub(self) -> None:
+        """Let no page or log hold what was deleted."""
+        engine = self._usable()
+        if not self.is_sqlite:
+            with engine.connect() as plain:
+                connection = plain.execution_options(isolation_level="AUTOCOMMIT")
+                for table in (state, encrypted_records, records):
+                    connection.exec_driver_sql(f"VACUUM {table.name}")
+            return
+        raw = engine.raw_connection()  # A checkpoint cannot run in a transaction.
+        try:
+            cursor = raw.cursor()
+            # A deletion does not wait for somebody's long query.
+            cursor.execute(f"PRAGMA busy_timeout={_SCRUB_PATIENCE_MS}")
+            busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            cursor.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE_SECONDS)}")
+        finally:
+            raw.close()
+        if busy:
+            raise ServiceBusy(
+                "a reader holds the database open, so its log could not be emptied: it"
+                " may still hold pages from before the deletion. The deletion is in"
+                " force; call scrub() when the reader is gone."
+            )
+
+    def only_writer(self) -> WriterLock:
+        """The right to write, until it is closed or the process ends."""
+        self._writer = _FileLock(self._path) if self._path else _ServerLock(self)
+        return self._writer
 
 
-def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> None:
-    """Insert new records, and deleted ones that are learned again."""
-    new = [r for r in learned if r.generation == 1]
-    again = [r for r in learned if r.generation > 1]
-    if new:
-        connection.execute(_INSERT_RECORD, [vars(r) | {"live": True} for r in new])
-    if again:
-        connection.execute(
-            _RENEW_RECORD,
-            [
-                {
-                    "at": r.pseudonym,
-                    "of": r.generation,
-                    "who": r.subject,
-                    "what": r.content,
-                }
-                for r in again
-            ],
+class WriterLock:
+    """The right to write to one service."""
+
+    def check(self) -> None:
+        """Refuse where the right was lost; a file's lock ends with its process only."""
+
+    def close(self) -> None:
+        """Give the right back."""
+        raise NotImplementedError
+
+
+_BUSY = (
+    "this service has a writer already: one process learns and forgets, others ask it."
+    " Close that one first. Nothing was changed."
+)
+
+
+class _FileLock(WriterLock):
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = path.with_name(f"{path.name}.lock").open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise ServiceBusy(_BUSY) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _ServerLock(WriterLock):
+    """Held by a session of the server: once it is lost, another writer may have it."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self._lost = False
+        self._connection: Connection = store._usable().connect()
+        free = self._connection.execute(
+            sa.text(f"SELECT pg_try_advisory_lock({_ADVISORY_LOCK})")
+        ).scalar_one()
+        self._connection.commit()
+        if not free:
+            self._connection.close()
+            raise ServiceBusy(_BUSY)
+
+    def check(self) -> None:
+        try:
+            if not self._lost:
+                self._connection.execute(sa.text("SELECT 1"))
+                self._connection.commit()
+                return
+        except DBAPIError:
+            self._lost = True  # a new session would answer, and not have the lock
+        raise ServiceBusy(
+            "the server ended the session that held the right to write, and another"
+            " process may write by now: close this service and open it again. Nothing"
+            " was changed."
         )
 
-
-def insert_blocked(connection: Connection, pseudonym: str) -> None:
-    """Insert an id that is refused: a record of generation 0."""
-    connection.execute(
-        _INSERT_RECORD,
-        {"pseudonym": pseudonym, "generation": 0, "live": False, "subject": pseudonym},
-    )
-
-
-def update_state(
-    connection: Connection, mode: Mode, epoch: int, tick: int, sequence: int
-) -> None:
-    """Write the whole state, as of a row of the journal."""
-    connection.execute(
-        _UPDATE_STATE,
-        {
-            "of": epoch,
-            "clock": tick,
-            "to": sequence,
-            "new": snapshot.encode(mode.state()),
-        },
-    )
-
-
-def count_intent(connection: Connection, intent: Body) -> None:
-    """Count an intent when it is written; it is never taken back."""
-    table = store.subjects
-    for subject, number in intent["requests"].items():
-        connection.execute(table.delete().where(table.c.pseudonym == subject))
-        connection.execute(table.insert().values(pseudonym=subject, requests=number))
-    connection.execute(
-        store.service.update().values(used=store.service.c.used + intent["used"])
-    )
-
-
-def end_records(connection: Connection, issued: Mapping[str, Certificate]) -> None:
-    """Insert certificates, and delete everything else about their records."""
-    if not issued:
-        return
-    pseudonyms = [{"at": pseudonym} for pseudonym in issued]
-    for table in (store.boxes, store.queue):
-        connection.execute(table.delete().where(table.c.pseudonym == _AT), pseudonyms)
-    connection.execute(_END_RECORD, pseudonyms)
-    connection.execute(
-        store.certificates.insert(),
-        [
-            {"pseudonym": m, "generation": c.generation, "body": c.to_json()}
-            for m, c in issued.items()
-        ],
-    )
-
-
-def column(
-    connection: Connection,
-    key: sa.Column[Any],
-    value: sa.Column[Any],
-    keys: Iterable[str],
-) -> dict[str, Any]:
-    """The values of many keys, by key."""
-    wanted = list(keys)
-    values: dict[str, Any] = {}
-    for at in range(0, len(wanted), _MOST_VARIABLES):
-        part = wanted[at : at + _MOST_VARIABLES]
-        rows = connection.execute(sa.select(key, value).where(key.in_(part)))
-        values |= {row[0]: row[1] for row in rows}
-    return values
-
-
-def certificate(connection: Connection, pseudonym: str, generation: int) -> str | None:
-    """The text of a certificate."""
-    table = store.certificates
-    return connection.execute(
-        sa.select(table.c.body).where(
-            table.c.pseudonym == pseudonym, table.c.generation == generation
-        )
-    ).scalar_one_or_none()
-
-
-def index(connection: Connection) -> dict[str, int]:
-    """The generation of each pseudonym: negative if deleted, 0 if blocked."""
-    columns = store.records.c
-    statement = sa.select(columns.pseudonym, columns.generation, columns.live)
-    return {
-        pseudonym: generation if live else -generation
-        for pseudonym, generation, live in connection.execute(statement)
-    }
+    def close(self) -> None:
+        # The lock belongs to the session: a pooled connection would keep it.
+        self._connection.invalidate()
+        self._connection.close()

@@ -29,9 +29,9 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from demur.core import validate
-from demur.core.accounting.calibrate import gaussian_epsilon, gaussian_mu
+from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from demur.unlearning.models.base import Array, Mode
-from demur.unlearning.retrain.report import (
+from demur.unlearning.retrain.findings import (
     DeletionCheck,
     Distinguishing,
     RetrainReport,
@@ -42,22 +42,12 @@ from demur.unlearning.retrain.worlds import (
     PARALLEL,
     Deletion,
     Event,
-    Insertion,
     World,
     checked,
     covered_distance,
     parallel_vectors,
-    stream,
     weight_distance,
 )
-
-__all__ = [
-    "Deletion",
-    "Insertion",
-    "RetrainReport",
-    "stream",
-    "verify_against_retrain",
-]
 
 
 def verify_against_retrain(
@@ -78,6 +68,7 @@ def verify_against_retrain(
     that is really used, by default what the claim takes at the mode's own bound.
 
     >>> from demur.unlearning.models import OGD
+    >>> from demur.unlearning.retrain.worlds import stream
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 5)) / 3
     >>> events = stream(X, X @ np.ones(5), {150: 3, 199: (0, 77)})

@@ -121,14 +121,14 @@ class World:
     def forget(self, request: Deletion, noise: Array) -> None:
         """The deletion; in a world that lacks the records, its noise alone."""
         self._deletions += 1
-        gone = [r for r in request.records if r in self.live]
-        staying = {r: v for r, v in self.live.items() if r not in gone}
+        deleted = [r for r in request.records if r in self.live]
+        staying = {r: v for r, v in self.live.items() if r not in deleted}
         try:
             self._forget(request, noise)
         except CertificateExceeded:  # one step will not do: solve without the records
             if not hasattr(self.mode, "renew"):
                 raise
-            self.mode.renew(*self._rows(staying.values()), forgotten=len(gone))
+            self.mode.renew(*self._rows(staying.values()), forgotten=len(deleted))
             self.mode.publish(noise)
         self.live = staying
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from demur.core.accounting.events import Gaussian
+from demur.core.accounting.events import GaussianEvent
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.rounding import quotient_up
 from demur.ledger import Ledger
 from demur.unlearning.errors import CapacityExhausted, ServiceMismatch
-from demur.unlearning.pricing.prices import DeletionPrices
-from demur.unlearning.pricing.terms import ServiceTerms
-from demur.unlearning.records import store
+from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.service import recovery
 from demur.unlearning.service.charges import PER_PERSON, entry_name, ledgers_beside
@@ -47,7 +47,7 @@ def verify_certificate(
     The journal's chain is walked from its genesis, the deletion's row compared word
     for word, the ledger verified, its entry found, and the epsilon recomputed.
     """
-    database = store.ServiceStore(os.fspath(url))
+    database = tables.ServiceStore(os.fspath(url))
     with ExitStack() as resources:
         resources.callback(database.close)
         if not recovery.exists(database):
@@ -168,13 +168,13 @@ def _cost_problems(
     if prices.per_person:
         payer = ledger.find(entry_name(service, PER_PERSON))
     event = None if payer is None else payer.declaration.cost.at(Erasure())
-    if not isinstance(event, Gaussian):
+    if not isinstance(event, GaussianEvent):
         problems.append("the ledger has no entry that pays for this deletion")
     elif prices.per_person:
         limit = prices.epsilon(event.multiplier)
         if certificate.epsilon > limit * _LOOSE:
             problems.append("the ledger's entry pays for less than it claims")
-        needed = prices.multiplier_of_request(certificate.requests)
+        needed = prices.price(certificate.requests).multiplier
         least = needed * certificate.shift_bound
         if certificate.sigma * _LOOSE < least:
             problems.append(

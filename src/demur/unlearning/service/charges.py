@@ -28,10 +28,10 @@ from demur.core.errors import (
     LedgerMismatch,
     NotPrivate,
 )
-from demur.ledger import GaussianMeter, Ledger, Payment
+from demur.ledger import GaussianMeter, Ledger, Payment, checked_ledger
 from demur.unlearning.errors import CapacityExhausted
-from demur.unlearning.pricing.prices import DeletionPrices
-from demur.unlearning.pricing.terms import ServiceTerms
+from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.service.state import ServiceState
 
 _OS = OsEntropy()
@@ -59,13 +59,10 @@ def entry_name(service_id: str, operation: str) -> str:
     return f"unlearning {service_id} {operation}"
 
 
-def check_shared(ledger: object, terms: ServiceTerms, prices: DeletionPrices) -> Ledger:
+def check_shared(given: object, terms: ServiceTerms, prices: DeletionPrices) -> Ledger:
     """A ledger that can carry a service, or the reason why it cannot."""
-    if not isinstance(ledger, Ledger):
-        raise TypeError(
-            f"ledger must be a Ledger or None; got {type(ledger).__name__}."
-            " Nothing was spent."
-        )
+    ledger = checked_ledger(given)
+    assert ledger is not None
     if not ledger.durable:
         raise LedgerMismatch(
             "a durable service needs a durable ledger: Ledger.open(...). Nothing was"
@@ -193,7 +190,7 @@ class DeletionCharges:
                     charged = earlier.enter_context(Ledger.open(file))
             yield charged
 
-    def stop(self, operation: str) -> None:
+    def block_charge(self, operation: str) -> None:
         """Charge an empty entry in place of an operation's, unless it was recorded.
 
         A writer that lost its lock between its intent and its charge may still run, and
@@ -202,7 +199,7 @@ class DeletionCharges:
         if self.find(operation) is None:
             # A conflict: it was faster, and is recorded after all.
             with suppress(IdempotencyConflict):
-                self.paid(self.prices.stopped(), operation)
+                self.paid(self.prices.blocked_operation(), operation)
 
     def close(self) -> None:
         """Close the ledger if it is the service's own."""

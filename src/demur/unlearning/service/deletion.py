@@ -1,4 +1,4 @@
-"""One deletion of a service, in the only order that survives a crash at any point.
+"""One deletion of a service: intent, charge, noise, state, commit, in crash-safe order.
 
     intent   pending inserts, the request and its count, in one transaction
     spend    a charge in the ledger, durable, under the operation's name
@@ -45,7 +45,7 @@ from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.noise import NoiseNeed, moved_by
-from demur.unlearning.pricing.prices import DeletionPrices
+from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
 from demur.unlearning.service import intents
@@ -93,7 +93,14 @@ class Deletions:
         state, prices, mode = self._state, self._prices, self._state.mode
         counts = dict(Counter(record.subject for record in records))
         numbers = {s: n + 1 for s, n in state.request_counts(counts).items()}
-        used = len(records) if prices.composition == "deletions" else 1
+        together = max(len(records), 1)  # a publication has none
+        if prices.per_person:
+            priced = {s: prices.price(numbers[s], k) for s, k in counts.items()}
+            shifts = {s: mode.shift_bound(k) for s, k in counts.items()}
+        else:
+            priced = dict.fromkeys(counts or ("",), prices.price(records=together))
+            shifts = dict.fromkeys(counts or ("",), mode.shift_bound(together))
+        used = max(price.used for price in priced.values())  # one noise serves all
         limit = state.terms.capacity
         if limit is not None and state.used + used > limit:
             raise CapacityExhausted(
@@ -104,17 +111,8 @@ class Deletions:
                 retrain_required=True,
             )
         if prices.exact:
-            return DeletionPlan(counts, numbers, used, None, dict.fromkeys(counts, 0.0))
-        if prices.per_person:
-            shifts = {s: mode.shift_bound(k) for s, k in counts.items()}
-            needs = [
-                NoiseNeed(prices.multiplier_of_request(numbers[s]), shifts[s])
-                for s in counts
-            ]
-        else:
-            shift = mode.shift_bound(max(len(records), 1))
-            shifts = dict.fromkeys(counts, shift)
-            needs = [NoiseNeed(prices.multiplier_of(used), shift)]
+            return DeletionPlan(counts, numbers, used, None, shifts)
+        needs = [NoiseNeed(priced[s].multiplier, shifts[s]) for s in priced]
         try:
             mechanism = prices.mechanism(needs)
         except ValueError as error:
@@ -238,7 +236,7 @@ class Deletions:
         plan: DeletionPlan,
     ) -> dict[str, Certificate]:
         """Write the new state and everything about it at once; then it is seen."""
-        gone = {
+        certificates = {
             record.pseudonym: self._certificate(record, operation, entry, copy, plan)
             for record in records
         }
@@ -246,7 +244,7 @@ class Deletions:
             self._state.row(
                 "delete", operation=operation, certificate=certificate.content()
             )
-            for certificate in gone.values()
+            for certificate in certificates.values()
         ]
         if not records:
             bodies = [
@@ -258,7 +256,7 @@ class Deletions:
                     time=now(),
                 )
             ]
-        return self._state.replace(copy, bodies, gone)
+        return self._state.replace(copy, bodies, certificates)
 
     def abandon(self, operation: str) -> None:
         """Close an intent that came to nothing; what it cost stays spent."""

@@ -1,4 +1,4 @@
-"""Intents: with a charge and an outcome, they keep journal and ledger in agreement.
+"""Intents: journal rows written before a charge, and the outcome rows that close them.
 
 Whatever takes a record out of the model is an operation: a deletion (`deletion`), a
 copy that is published, and a new model in the model's place (`retraining`). Its charge

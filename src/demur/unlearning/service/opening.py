@@ -13,9 +13,9 @@ from demur.core.entropy import Source
 from demur.core.errors import NotPrivate
 from demur.ledger import Ledger
 from demur.unlearning.errors import ServiceMismatch
-from demur.unlearning.pricing.prices import DeletionPrices
-from demur.unlearning.pricing.terms import AskedTerms, ServiceTerms
-from demur.unlearning.records import store
+from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.pricing.service_terms import RequestedTerms, ServiceTerms
+from demur.unlearning.records import tables
 from demur.unlearning.service import recovery
 from demur.unlearning.service.charges import (
     DeletionCharges,
@@ -39,7 +39,7 @@ class OpenService:
 
 def open_service(
     url: str,
-    asked: AskedTerms,
+    requested_terms: RequestedTerms,
     config: dict[str, Any],
     *,
     ledger: Ledger | None,
@@ -48,7 +48,7 @@ def open_service(
     resources: ExitStack,
 ) -> OpenService:
     """Create or load a service, and recover it; `resources` will close it."""
-    database = store.ServiceStore(url)
+    database = tables.ServiceStore(url)
     resources.callback(database.close)
     folder = Path(keys) if keys is not None else database.keys_folder
     if folder is None:
@@ -56,28 +56,33 @@ def open_service(
             "keys must name an owner-only folder on this machine: the secrets of a"
             " service do not belong on the server that keeps it"
         )
-    if not recovery.exists(database):
-        # Refused before anything is created.
-        ServiceTerms.make(config, testing=not source.private, **asked)
+    shared = ledger is not None
+
+    def checked() -> tuple[bool, ServiceTerms, DeletionPrices]:
+        """Whether there is a service, and its terms; or the refusal."""
+        exists = recovery.exists(database)
+        if exists:
+            terms = recovery.stored_terms(database)
+            terms.must_equal(requested_terms, config)
+            _check_source(terms, source)
+        else:
+            testing = not source.private
+            terms = ServiceTerms.make(config, testing=testing, **requested_terms)
+            recovery.check_empty(database, folder, shared=shared)
+        prices = DeletionPrices(terms)
+        if shared:
+            check_shared(ledger, terms, prices)
+        return exists, terms, prices
+
+    checked()  # before any file is made
     resources.callback(database.only_writer().close)
-    exists = recovery.exists(database)  # Another first opener may have been faster.
-    if exists:
-        terms = recovery.stored_terms(database)
-        terms.must_equal(asked, config)
-        _check_source(terms, source)
-    else:
-        terms = ServiceTerms.make(config, testing=not source.private, **asked)
-    prices = DeletionPrices(terms)
-    if ledger is not None:
-        check_shared(ledger, terms, prices)
+    exists, terms, prices = checked()  # another first opener may have been faster
     if not exists:
-        path = database.path
-        if ledger is None and path is not None and ledgers_beside(path):
-            raise ServiceMismatch(
-                "the ledger of another service lies here: remove it with that service,"
-                " or choose another path. Nothing was created."
-            )
-        recovery.create(database, terms, folder, source)
+        service_id = None
+        if ledger is not None:  # It may decline, and then nothing is created.
+            service_id = recovery.new_id(source)
+            DeletionCharges(ledger, prices, service_id, own=False, source=source)
+        recovery.create(database, terms, folder, source, service_id)
     state = recovery.load(database, terms, folder, source)
     resources.callback(state.close)
     charges = (
@@ -85,7 +90,6 @@ def open_service(
         if ledger is None
         else DeletionCharges(ledger, prices, state.id, own=False, source=source)
     )
-    shared = ledger is not None
     opened = OpenService(state, charges, prices, url, folder, shared)
     resources.callback(lambda: opened.charges.close())
     recovery.recover(state, charges)

@@ -19,46 +19,70 @@ from demur.core.digest import digest_of_text
 from demur.core.entropy import Source
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
-from demur.unlearning.pricing.terms import ServiceTerms
-from demur.unlearning.records import journal, queue, snapshot, store
-from demur.unlearning.records.damage import readable
+from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records import journal, queue, snapshot, tables
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Pseudonyms, claim, owner
-from demur.unlearning.service.charges import DeletionCharges, entry_name, later_ledger
+from demur.unlearning.records.read_errors import readable
+from demur.unlearning.service.charges import (
+    DeletionCharges,
+    entry_name,
+    later_ledger,
+    ledgers_beside,
+)
 from demur.unlearning.service.intents import abandoned
 from demur.unlearning.service.state import ServiceState
 
 
-def exists(database: store.ServiceStore) -> bool:
+def exists(database: tables.ServiceStore) -> bool:
     """Whether there is a service at this address; creates nothing."""
     if database.path is not None and not database.path.exists():
         return False
     with database.read() as connection:
-        if not sa.inspect(connection).has_table(store.service.name):
+        if not sa.inspect(connection).has_table(tables.service.name):
             return False
-        return connection.execute(sa.select(store.service.c.id)).first() is not None
+        return connection.execute(sa.select(tables.service.c.id)).first() is not None
 
 
-def create(
-    database: store.ServiceStore, terms: ServiceTerms, folder: Path, source: Source
-) -> None:
-    """An empty service: its secret first, then everything else at once."""
+def check_empty(database: tables.ServiceStore, folder: Path, *, shared: bool) -> None:
+    """Refuse a place where another service has left its ledger or its secrets."""
+    path = database.path
+    if not shared and path is not None and ledgers_beside(path):
+        raise ServiceMismatch(
+            "the ledger of another service lies here: remove it with that service,"
+            " or choose another path. Nothing was created."
+        )
     if owner(folder) is not None:
         raise ServiceMismatch(
             "this folder holds the secrets of another service: give each a folder of"
             " its own (keys=), or remove it with the service. Nothing was created."
         )
+
+
+def new_id(source: Source) -> str:
+    """An id that no other service has."""
+    return source.new_key()[:16].hex()
+
+
+def create(
+    database: tables.ServiceStore,
+    terms: ServiceTerms,
+    folder: Path,
+    source: Source,
+    service_id: str | None = None,
+) -> None:
+    """An empty service: its secret first, then everything else at once."""
     pseudonyms = Pseudonyms.create(folder, source)
     text = terms.to_text()
     if database.path is not None:  # The state may be secret: owner-only, like the keys.
         database.path.touch(0o600)
     with database.write() as connection:
-        store.metadata.create_all(connection, checkfirst=True)
+        tables.metadata.create_all(connection, checkfirst=True)
         connection.execute(
-            store.service.insert().values(
+            tables.service.insert().values(
                 id=1,
-                schema_version=store.SCHEMA_VERSION,
-                service_id=source.new_key()[:16].hex(),
+                schema_version=tables.SCHEMA_VERSION,
+                service_id=service_id or new_id(source),
                 terms=text,
                 secret=pseudonyms.own(),
                 sequence=0,
@@ -67,7 +91,7 @@ def create(
             )
         )
         connection.execute(
-            store.state.insert().values(
+            tables.state.insert().values(
                 id=1,
                 epoch=1,
                 tick=0,
@@ -77,16 +101,16 @@ def create(
         )
 
 
-def stored_terms(database: store.ServiceStore) -> ServiceTerms:
+def stored_terms(database: tables.ServiceStore) -> ServiceTerms:
     """The terms of the service that is there."""
     with database.read() as connection:
-        row = connection.execute(sa.select(store.service)).one()
-    if row.schema_version != store.SCHEMA_VERSION:
+        row = connection.execute(sa.select(tables.service)).one()
+    if row.schema_version != tables.SCHEMA_VERSION:
         raise ServiceMismatch(
             f"this service has schema {row.schema_version}; this version of demur"
-            f" reads {store.SCHEMA_VERSION}. Open it, and verify its certificates, with"
-            " the version that made it; to move to this one, insert its live records"
-            " into a new service. Nothing was changed."
+            f" reads {tables.SCHEMA_VERSION}. Open it, and verify its certificates,"
+            " with the version that made it; to move to this one, insert its live"
+            " records into a new service. Nothing was changed."
         )
     try:
         return ServiceTerms.from_text(row.terms)
@@ -95,12 +119,12 @@ def stored_terms(database: store.ServiceStore) -> ServiceTerms:
 
 
 def load(
-    database: store.ServiceStore, terms: ServiceTerms, folder: Path, source: Source
+    database: tables.ServiceStore, terms: ServiceTerms, folder: Path, source: Source
 ) -> ServiceState:
     """The service as it was when it was last durable."""
     pseudonyms = Pseudonyms.load(folder, testing=terms.testing)
     with database.read() as connection:
-        row = connection.execute(sa.select(store.service)).one()
+        row = connection.execute(sa.select(tables.service)).one()
     if row.secret != pseudonyms.own():
         raise ServiceMismatch(
             "the secret beside the service belongs to another one: no record could be"
@@ -128,7 +152,7 @@ def recover(state: ServiceState, charges: DeletionCharges) -> None:
 def close_intent(state: ServiceState, charges: DeletionCharges, intent: Body) -> None:
     """Abandon an intent: what it cost stays spent, and the request waits."""
     if state.database.path is None:  # A file's lock ends with its process alone.
-        charges.stop(intent["operation"])
+        charges.block_charge(intent["operation"])
     body = abandoned(state, charges, intent["operation"])
     rows = journal.linked(state.tip, [body])
     with state.writing() as connection:

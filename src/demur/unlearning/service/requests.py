@@ -1,4 +1,4 @@
-"""Deletion requests by id: what they are about, and what becomes of each.
+"""Deletion requests by id: checked, then carried out, queued, or answered by a retrain.
 
 A request that cannot be made out (an unknown id, a record that is not the one learned,
 a record that is needed and not there) is refused before anything is written or spent.
@@ -20,7 +20,7 @@ from demur.unlearning.errors import (
     ServiceDamaged,
     UnknownRecord,
 )
-from demur.unlearning.records import queue, store
+from demur.unlearning.records import queue, tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
@@ -28,7 +28,7 @@ from demur.unlearning.service.state import ServiceState
 
 OnExhausted: TypeAlias = Literal["raise", "queue", "retrain"]
 Answer: TypeAlias = Certificate | QueuedRequest
-# What lets a request wait; a box that cannot be opened waits for its record, too.
+# What lets a request wait; one whose stored record cannot be decrypted, too.
 _NOT_NOW = (CapacityExhausted, RecordNeeded, ServiceDamaged)
 BLOCKED = 0  # the generation of an id that was asked for and never learned
 
@@ -104,20 +104,20 @@ class DeletionRequests:
         return NewRecord(pseudonym, again, subject)
 
     def delete(
-        self, asked: Sequence[tuple[str, Any, Any]], deadline: str
+        self, requests: Sequence[tuple[str, Any, Any]], deadline: str
     ) -> list[Answer]:
         """Delete records by pseudonym, with x and y where given; all or none."""
         state = self._state
         answers: dict[str, Answer] = {}
         records: dict[str, RecordToDelete] = {}
         if any(
-            state.index.get(pseudonym, BLOCKED) == BLOCKED for pseudonym, *_ in asked
+            state.index.get(pseudonym, BLOCKED) == BLOCKED for pseudonym, *_ in requests
         ):
             raise UnknownRecord(
                 "no record of this id was ever learned here. Nothing was spent."
             )
         state.flush()  # The tables must know a record before it is looked up.
-        for pseudonym, x, y in asked:
+        for pseudonym, x, y in requests:
             generation = state.index[pseudonym]
             if generation < 0:
                 answers[pseudonym] = self._issued(pseudonym, -generation)
@@ -125,7 +125,7 @@ class DeletionRequests:
                 records[pseudonym] = self.record(pseudonym, generation, x, y)
         if records:
             answers |= self._carry_out(list(records.values()), deadline)
-        return [answers[pseudonym] for pseudonym, _, _ in asked]
+        return [answers[pseudonym] for pseudonym, _, _ in requests]
 
     def _issued(self, pseudonym: str, generation: int) -> Certificate:
         certificate = self._state.certificate(pseudonym, generation)
@@ -139,7 +139,7 @@ class DeletionRequests:
             raise ValueError("x and y go together. Nothing was spent.")
         with state.database.read() as connection:
             row = connection.execute(
-                sa.select(store.records).where(store.records.c.pseudonym == pseudonym)
+                sa.select(tables.records).where(tables.records.c.pseudonym == pseudonym)
             ).one()
             if x is None and state.mode.needs_record:
                 if state.encrypted is None:
@@ -148,7 +148,7 @@ class DeletionRequests:
                         " give its x and y, or keep an encrypted store. Nothing was"
                         " spent."
                     )
-                x, y = state.encrypted.open(connection, pseudonym)
+                x, y = state.encrypted.decrypt(connection, pseudonym)
         if x is None:
             return RecordToDelete(pseudonym, generation, row.subject)
         state.mode.check(x, y)
@@ -182,7 +182,7 @@ class DeletionRequests:
     def records_of(self, subject: str) -> list[str]:
         """The pseudonyms of a person's records, deleted ones included."""
         self._state.flush()
-        columns = store.records.c
+        columns = tables.records.c
         with self._state.database.read() as connection:
             pseudonyms = connection.execute(
                 sa.select(columns.pseudonym)

@@ -26,11 +26,11 @@ from demur.unlearning.errors import (
     SnapshotRefused,
 )
 from demur.unlearning.models.base import Array, Mode
-from demur.unlearning.records import journal, store
+from demur.unlearning.records import journal, tables
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
+from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.records.snapshot import Snapshot, decode, encode
-from demur.unlearning.records.tables import LearnedRecord
 from demur.unlearning.service import intents
 from demur.unlearning.service.charges import DeletionCharges
 from demur.unlearning.service.state import ServiceState
@@ -63,12 +63,12 @@ def training_records(
     without: set[str],
 ) -> list[TrainingRecord]:
     """Records for a new model, each checked against what was learned."""
-    columns = store.records.c
+    columns = tables.records.c
     live = {
         row.pseudonym: LearnedRecord(
             row.pseudonym, row.generation, row.subject, row.content
         )
-        for row in connection.execute(sa.select(store.records).where(columns.live))
+        for row in connection.execute(sa.select(tables.records).where(columns.live))
     }
     if records is None:
         if state.encrypted is None:
@@ -78,7 +78,7 @@ def training_records(
             )
         return [
             TrainingRecord(live[pseudonym], x, y, False)
-            for pseudonym, x, y in state.encrypted.everything(connection)
+            for pseudonym, x, y in state.encrypted.all_records(connection)
             if pseudonym in live and pseudonym not in without
         ]
     checked: dict[str, TrainingRecord] = {}
@@ -132,7 +132,7 @@ def begin(
     stay = {s.record.pseudonym for s in staying}
     lost = [p for p, generation in state.index.items() if generation > 0]
     lost = [pseudonym for pseudonym in lost if pseudonym not in stay]
-    gone = _certificates(state, charges, lost, mode, "retrain", state.epoch + 1)
+    certificates = _certificates(state, charges, lost, mode, "retrain", state.epoch + 1)
     with intents.replacing(state, charges) as paid, state.step():
         old, state.epoch = state.epoch, state.epoch + 1
         bodies: list[Body] = [
@@ -140,7 +140,7 @@ def begin(
                 "retrain",
                 records=len(staying),
                 new=len(new),
-                drops=len(gone),
+                drops=len(certificates),
                 before=old,
                 time=now(),
                 **paid,
@@ -154,15 +154,17 @@ def begin(
                 )
                 for s in new
             ),
-            *_drops(state, gone),
+            *_drops(state, certificates),
         ]
         if state.encrypted is not None:
             for s in new:
-                state.encrypted.seal(s.record.pseudonym, s.record.generation, s.x, s.y)
+                state.encrypted.encrypt(
+                    s.record.pseudonym, s.record.generation, s.x, s.y
+                )
         return state.replace(
             mode,
             bodies,
-            gone,
+            certificates,
             learned=[s.record for s in new],
             tick=len(staying),
             new_epoch=True,
@@ -238,21 +240,25 @@ def restore(
         )
     mode = state.terms.model()
     mode.restore(decode(taken.state))
-    gone = _certificates(state, charges, lost, mode, "restore", state.epoch)
+    certificates = _certificates(state, charges, lost, mode, "restore", state.epoch)
     with intents.replacing(state, charges) as paid:
         bodies = [
             state.row(
-                "restore", to=taken.sequence, drops=len(gone), time=now(), **paid
+                "restore",
+                to=taken.sequence,
+                drops=len(certificates),
+                time=now(),
+                **paid,
             ),
-            *_drops(state, gone),
+            *_drops(state, certificates),
         ]
-        issued = state.replace(mode, bodies, gone, tick=taken.tick)
+        issued = state.replace(mode, bodies, certificates, tick=taken.tick)
     state.clean_up()
     return list(issued.values())
 
 
-def _drops(state: ServiceState, gone: dict[str, Certificate]) -> list[Body]:
-    return [state.row("drop", certificate=c.content()) for c in gone.values()]
+def _drops(state: ServiceState, certificates: dict[str, Certificate]) -> list[Body]:
+    return [state.row("drop", certificate=c.content()) for c in certificates.values()]
 
 
 def _certificates(

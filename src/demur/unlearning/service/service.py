@@ -6,7 +6,7 @@
         certificate = service.delete("order 17")
 
 `deletion` has the order of events and why it survives a crash, `recovery` what opening
-does, `pricing.prices` what a deletion costs. One process at a time opens a service.
+does, `pricing.budget` what a deletion costs. One process at a time opens a service.
 
 **When is an insert acknowledged?** With durability="each", when `insert` returns. With
 "batch", when `flush` returns, or `insert` of the `batch_size`-th record; a crash loses
@@ -29,17 +29,17 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.bounds import real_array
 from demur.core.entropy import OsEntropy, Source
-from demur.ledger import Ledger
+from demur.ledger import Ledger, Tip
 from demur.unlearning.errors import RecordExists, UnknownRecord
 from demur.unlearning.models.base import Accounting, Array, Scope
-from demur.unlearning.pricing.terms import AskedTerms, RecordStore
+from demur.unlearning.pricing.service_terms import RecordStore, RequestedTerms
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.tables import LearnedRecord
+from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.service import opening, retraining
 from demur.unlearning.service.deletion import Deletions
 from demur.unlearning.service.opening import OpenService
-from demur.unlearning.service.reading import ServiceReader
+from demur.unlearning.service.reader import ServiceReader
 from demur.unlearning.service.requests import Answer, DeletionRequests, OnExhausted
 from demur.unlearning.service.retraining import Record
 
@@ -108,7 +108,7 @@ class UnlearningService(ServiceReader):
         _one_of("on_exhausted", on_exhausted, OnExhausted)
         _one_of("durability", durability, Durability)
         validate.count(batch_size=batch_size)
-        asked: AskedTerms = {
+        requested_terms: RequestedTerms = {
             "mode": mode,
             "dimension": dimension,
             "epsilon": epsilon,
@@ -122,7 +122,7 @@ class UnlearningService(ServiceReader):
         with ExitStack() as refused:  # A refusal leaves no lock and no file open.
             opened = opening.open_service(
                 os.fspath(url),
-                asked,
+                requested_terms,
                 config,
                 ledger=ledger,
                 keys=keys,
@@ -148,7 +148,7 @@ class UnlearningService(ServiceReader):
         """Learn a record; the prediction for it from before."""
         state = self._state
         with state.lock:
-            state.usable()
+            state.require_usable()
             new = self._requests.new_record(record_id, subject_id)
             with state.step(ValueError, TypeError):  # the model's refusals
                 prediction = state.mode.insert(x, y)
@@ -181,7 +181,7 @@ class UnlearningService(ServiceReader):
             )
         state = self._state
         with state.lock:
-            state.usable()
+            state.require_usable()
             new = self._requests.new_records(record_ids, subjects)
             if len({record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
@@ -194,6 +194,14 @@ class UnlearningService(ServiceReader):
                     state.learned(LearnedRecord(*record, content), x, y)
             state.flush()
             return predictions
+
+    def flush(self) -> Tip:
+        """Acknowledge every insert so far; the journal's tip, to keep elsewhere."""
+        state = self._state
+        with state.lock:
+            state.require_usable()
+            state.flush()
+            return state.tip
 
     # -- forgetting --------------------------------------------------------------
 
@@ -215,7 +223,7 @@ class UnlearningService(ServiceReader):
         """
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.usable()
+            state.require_usable()
             pseudonym = state.pseudonyms.record(record_id)
             try:
                 (answer,) = self._requests.delete([(pseudonym, x, y)], until)
@@ -243,10 +251,10 @@ class UnlearningService(ServiceReader):
             )
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.usable()
+            state.require_usable()
             pseudonyms = map(state.pseudonyms.record, ids)
-            asked = list(zip(pseudonyms, rows, targets, strict=True))
-            return self._requests.delete(asked, until)
+            requests = list(zip(pseudonyms, rows, targets, strict=True))
+            return self._requests.delete(requests, until)
 
     def delete_subject(
         self, subject_id: str | int, *, deadline: Deadline = None
@@ -257,7 +265,7 @@ class UnlearningService(ServiceReader):
         """
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.usable()
+            state.require_usable()
             pseudonyms = self._requests.records_of(state.pseudonyms.subject(subject_id))
             if not pseudonyms:
                 raise UnknownRecord(
@@ -271,15 +279,22 @@ class UnlearningService(ServiceReader):
         """Renew the published copy (modes that publish an output); paid for."""
         state = self._state
         with state.lock:
-            state.usable()
+            state.require_usable()
             if state.mode.publishes == "output":
                 self._requests.deletions.carry_out([], queue.deadline_text(None))
 
     def process_queue(self) -> list[Certificate]:
         """Try every waiting request again; the certificates of those that were done."""
         with self._state.lock:
-            self._state.usable()
+            self._state.require_usable()
             return self._requests.process(self._requests.waiting())
+
+    def scrub(self) -> None:
+        """Erase what a deletion left behind because of a reader or an error."""
+        with self._state.lock:
+            self._state.require_usable()
+            self._state.remove_leftovers()
+            self._state.scrub(strict=True)
 
     # -- epochs ------------------------------------------------------------------
 
@@ -292,7 +307,7 @@ class UnlearningService(ServiceReader):
         store. A record that was deleted is refused: it must be learned again by id.
         """
         with self._state.lock:
-            self._state.usable()
+            self._state.require_usable()
             return list(self._retrain(records, set()).values())
 
     def _retrain(
@@ -324,13 +339,13 @@ class UnlearningService(ServiceReader):
     def renew(self, records: Iterable[Record] | None = None) -> None:
         """Bring the model to its minimum again by the live records (`logistic`)."""
         with self._state.lock:
-            self._state.usable()
+            self._state.require_usable()
             retraining.renew(self._state, self._training_records(records, set()))
 
     def snapshot(self) -> Path:
         """Write the state to a file; the next deletion destroys it."""
         with self._state.lock:
-            self._state.usable()
+            self._state.require_usable()
             self._state.flush()
             return retraining.snapshot(self._state)
 
@@ -342,7 +357,7 @@ class UnlearningService(ServiceReader):
         """
         data = Path(path).read_bytes()
         with self._state.lock:
-            self._state.usable()
+            self._state.require_usable()
             self._state.flush()
             return retraining.restore(self._state, self._opened.charges, data)
 

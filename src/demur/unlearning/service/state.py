@@ -29,14 +29,14 @@ from demur.durable.chain import Tip
 from demur.durable.clock import now
 from demur.unlearning.errors import ServiceBusy, ServiceDamaged
 from demur.unlearning.models.base import Array, Mode
-from demur.unlearning.pricing.terms import ServiceTerms
-from demur.unlearning.records import journal, snapshot, store, tables
+from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records import journal, rows, snapshot, tables
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.damage import readable
 from demur.unlearning.records.encrypted_records import EncryptedRecords
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Pseudonyms
-from demur.unlearning.records.tables import LearnedRecord
+from demur.unlearning.records.read_errors import readable
+from demur.unlearning.records.rows import LearnedRecord
 
 
 class ServiceState:
@@ -44,7 +44,7 @@ class ServiceState:
 
     def __init__(
         self,
-        database: store.ServiceStore,
+        database: tables.ServiceStore,
         terms: ServiceTerms,
         pseudonyms: Pseudonyms,
         folder: Path,
@@ -60,7 +60,7 @@ class ServiceState:
         self.mode: Mode = terms.model()
         self.pending: list[Body] = []
         self._learned: list[LearnedRecord] = []
-        self._gone: dict[str, int] = {}  # deleted, their keys not erased yet
+        self._deleted: dict[str, int] = {}  # deleted, their keys not erased yet
         self._process = os.getpid()
         self.broken = self.closed = self.unclean = False
         with readable():
@@ -69,15 +69,15 @@ class ServiceState:
     def _load(self) -> None:
         """The last durable moment, checked against the journal."""
         with self.database.read() as connection:
-            row = connection.execute(sa.select(store.service)).one()
-            model = connection.execute(sa.select(store.state)).one()
+            row = connection.execute(sa.select(tables.service)).one()
+            model = connection.execute(sa.select(tables.state)).one()
             self.id: str = row.service_id
             self.used = int(row.used)  # of this epoch's capacity
             self.tip = Tip(int(row.sequence), row.hash)
             self.epoch, self.tick = int(model.epoch), int(model.tick)
             self.mode.restore(snapshot.decode(model.body))
             self._check(connection, int(model.sequence))
-            self.index = tables.index(connection)
+            self.index = rows.index(connection)
 
     def _check(self, connection: Connection, at: int) -> None:
         """Compare the state on disk with its row of the journal."""
@@ -109,7 +109,7 @@ class ServiceState:
         mode.restore(snapshot.decode(body))
         return self.keyed_digest(mode)
 
-    def usable(self) -> None:
+    def require_usable(self) -> None:
         """Refuse a forked copy, a closed service, and one whose last write failed."""
         if self.foreign:
             raise DemurError(
@@ -175,7 +175,7 @@ class ServiceState:
         )
         self._learned.append(record)
         if self.encrypted is not None:
-            self.encrypted.seal(record.pseudonym, record.generation, x, y)
+            self.encrypted.encrypt(record.pseudonym, record.generation, x, y)
 
     def flush(self, then: Body | None = None) -> None:
         """Make every pending insert durable, and the row `then` with them."""
@@ -183,22 +183,20 @@ class ServiceState:
         if bodies:
             last = {"state": self.keyed_digest(self.mode), "time": now()}
             bodies[-1] = bodies[-1] | last
-        rows = journal.linked(self.tip, bodies if then is None else [*bodies, then])
-        if not rows:
+        linked = journal.linked(self.tip, bodies if then is None else [*bodies, then])
+        if not linked:
             return
         with self.step():
             self._write_keys()
             with self.writing() as connection:
-                self._append(connection, rows, self._learned)
+                self._append(connection, linked, self._learned)
                 if bodies:
-                    at = rows[len(bodies) - 1].sequence
-                    tables.update_state(
-                        connection, self.mode, self.epoch, self.tick, at
-                    )
+                    at = linked[len(bodies) - 1].sequence
+                    rows.update_state(connection, self.mode, self.epoch, self.tick, at)
                 if then is not None and then["op"] == "intent":
-                    tables.count_intent(connection, then)
+                    rows.count_intent(connection, then)
                     self.used += then["used"]
-            self._appended(rows)
+            self._appended(linked)
             self.pending, self._learned = [], []
 
     def _write_keys(self) -> None:
@@ -207,16 +205,19 @@ class ServiceState:
             self.encrypted.write_keys()
 
     def _append(
-        self, connection: Connection, rows: list[Row], learned: Iterable[LearnedRecord]
+        self,
+        connection: Connection,
+        linked: list[Row],
+        learned: Iterable[LearnedRecord],
     ) -> None:
-        journal.append(connection, rows)
-        tables.insert_learned(connection, list(learned))
+        journal.append(connection, linked)
+        rows.insert_learned(connection, list(learned))
         if self.encrypted is not None:
             self.encrypted.write(connection)
 
-    def _appended(self, rows: list[Row]) -> None:
+    def _appended(self, linked: list[Row]) -> None:
         """Note in memory that the transaction is durable."""
-        self.tip = rows[-1].tip
+        self.tip = linked[-1].tip
         if self.encrypted is not None:
             self.encrypted.written()
 
@@ -224,38 +225,38 @@ class ServiceState:
 
     def request_counts(self, subjects: Iterable[str]) -> dict[str, int]:
         """How many requests each person has made, interrupted ones included."""
-        wanted, columns = list(subjects), store.subjects.c
+        wanted, columns = list(subjects), tables.subjects.c
         with self.database.read() as connection:
-            return dict.fromkeys(wanted, 0) | tables.column(
+            return dict.fromkeys(wanted, 0) | rows.column(
                 connection, columns.pseudonym, columns.requests, wanted
             )
 
     def subjects(self, pseudonyms: Iterable[str]) -> dict[str, str]:
         """Whose records these are."""
-        columns = store.records.c
+        columns = tables.records.c
         with self.database.read() as connection:
-            return tables.column(
+            return rows.column(
                 connection, columns.pseudonym, columns.subject, pseudonyms
             )
 
     def block(self, pseudonym: str) -> None:
         """Refuse an id that was never learned, from now on."""
         self.flush()
-        rows = journal.linked(
+        linked = journal.linked(
             self.tip, [self.row("block", record=pseudonym, time=now())]
         )
         with self.step():
             with self.writing() as connection:
-                journal.append(connection, rows)
-                tables.insert_blocked(connection, pseudonym)
-            self._appended(rows)
+                journal.append(connection, linked)
+                rows.insert_blocked(connection, pseudonym)
+            self._appended(linked)
             self.index[pseudonym] = 0
 
     def replace(
         self,
         mode: Mode,
         bodies: list[Body],
-        gone: Mapping[str, Certificate],
+        certificates: Mapping[str, Certificate],
         *,
         learned: Iterable[LearnedRecord] = (),
         tick: int | None = None,
@@ -263,46 +264,48 @@ class ServiceState:
     ) -> dict[str, Certificate]:
         """Put `mode` in the model's place, durably, and only then let it be seen.
 
-        `gone` are the certificates of the records that are no longer in it, by
-        pseudonym; each is the content of a row in `bodies`. The last row carries the
+        `certificates` are those of the records that are no longer in it, by pseudonym;
+        each is the content of a row in `bodies`. The last row carries the
         digest of the state.
         """
         assert not self.pending, "pending inserts come first"
         tick = self.tick if tick is None else tick
         bodies = [*bodies[:-1], bodies[-1] | {"state": self.keyed_digest(mode)}]
-        rows = journal.linked(self.tip, bodies)
+        linked = journal.linked(self.tip, bodies)
         tips = {
             body["certificate"]["record"]: row.tip
-            for body, row in zip(bodies, rows, strict=True)
+            for body, row in zip(bodies, linked, strict=True)
             if "certificate" in body
         }
         issued = {
             pseudonym: Certificate(**certificate.content(), tip=tips[pseudonym])
-            for pseudonym, certificate in gone.items()
+            for pseudonym, certificate in certificates.items()
         }
-        at = rows[-1].sequence
+        at = linked[-1].sequence
         with self.step():
             self._write_keys()
             with self.writing() as connection:
-                self._append(connection, rows, learned)
-                tables.end_records(connection, issued)
-                tables.update_state(connection, mode, self.epoch, tick, at)
+                self._append(connection, linked, learned)
+                rows.end_records(connection, issued)
+                rows.update_state(connection, mode, self.epoch, tick, at)
                 if new_epoch:
-                    connection.execute(store.service.update().values(used=0))
-            self._appended(rows)
+                    connection.execute(tables.service.update().values(used=0))
+            self._appended(linked)
             self.used = 0 if new_epoch else self.used
             self.index |= {r.pseudonym: r.generation for r in learned}
             self.index |= {pseudonym: -c.generation for pseudonym, c in issued.items()}
             self.mode, self.tick = mode, tick
-            self._gone |= {pseudonym: c.generation for pseudonym, c in issued.items()}
+            self._deleted |= {
+                pseudonym: c.generation for pseudonym, c in issued.items()
+            }
             self.unclean = self.unclean or bool(issued)  # until `clean_up` is done
         return issued
 
     def clean_up(self) -> None:
         """Erase what a deletion leaves behind: keys, snapshot files, pages, logs."""
         if self.encrypted is not None:
-            self.encrypted.erase(self._gone)
-        self._gone.clear()
+            self.encrypted.erase(self._deleted)
+        self._deleted.clear()
         self.snapshots.destroy(before=self.tip.sequence)
         self.scrub()
 
@@ -311,7 +314,7 @@ class ServiceState:
         with self.database.read() as connection:
             if self.encrypted is not None:
                 self.encrypted.remove_leftovers(connection)
-            self._gone.clear()
+            self._deleted.clear()
             self.snapshots.destroy(before=journal.last_forgotten(connection))
 
     def scrub(self, *, strict: bool = False) -> None:
@@ -329,7 +332,7 @@ class ServiceState:
     def certificate(self, pseudonym: str, generation: int) -> Certificate | None:
         """The certificate of a deletion that was made."""
         with self.database.read() as connection:
-            text = tables.certificate(connection, pseudonym, generation)
+            text = rows.certificate(connection, pseudonym, generation)
         return None if text is None else Certificate.from_json(text)
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ from demur.core.errors import DemurError
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
 from demur.unlearning.errors import ServiceDamaged
-from demur.unlearning.records import store
+from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.damage import readable
 from demur.unlearning.records.journal_rules import History, follow
+from demur.unlearning.records.read_errors import readable
 from demur.unlearning.service.charges import entry_name
 
 
@@ -49,7 +49,7 @@ class ServiceVerification:
 def read_history(connection: Connection) -> History:
     """Walk the journal from its genesis, check every row, and the tables against it."""
     history = follow(connection)
-    row, last = connection.execute(sa.select(store.service)).one(), history.tip
+    row, last = connection.execute(sa.select(tables.service)).one(), history.tip
     if (row.sequence, row.hash) != (last.sequence, last.hash):
         history.problems.append(
             f"the service says it ends at row {row.sequence}; the journal ends at row"
@@ -67,25 +67,27 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
     """Compare the tables with the journal."""
     problems = history.problems
     generations, owners = {}, {}
-    for row in connection.execute(sa.select(store.records)):
+    for row in connection.execute(sa.select(tables.records)):
         generations[row.pseudonym] = row.generation if row.live else -row.generation
         if row.generation:  # a blocked id has no owner
             owners[row.pseudonym] = row.subject
     if generations != history.generations or owners != history.subjects:
         problems.append("the table of records is not what the journal says")
-    clock = connection.execute(sa.select(store.state.c.epoch, store.state.c.tick)).one()
+    clock = connection.execute(
+        sa.select(tables.state.c.epoch, tables.state.c.tick)
+    ).one()
     if tuple(clock) != (history.epoch, history.ticks[-1]):
         problems.append("the clock of the state is not that of the journal")
     counted = {
         row.pseudonym: row.requests
-        for row in connection.execute(sa.select(store.subjects))
+        for row in connection.execute(sa.select(tables.subjects))
     }
     if counted != dict(history.requests):
         problems.append("the requests of some person are not those of the journal")
     if service.used != history.used:
         problems.append("what this epoch has used is not what the journal says")
     stored = set()
-    for row in connection.execute(sa.select(store.certificates)):
+    for row in connection.execute(sa.select(tables.certificates)):
         stored.add((row.pseudonym, row.generation))
         try:
             certificate = Certificate.from_json(row.body)
@@ -95,10 +97,12 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
         problems += certificate_problems(certificate, history)
     if stored != set(history.certified):
         problems.append("the certificates are not those of the journal's deletions")
-    gone = {p for p, generation in history.generations.items() if generation <= 0}
-    boxes = connection.execute(sa.select(store.boxes.c.pseudonym)).scalars()
-    if gone & set(boxes):
-        problems.append("a deleted record still has its box")
+    deleted = {p for p, generation in history.generations.items() if generation <= 0}
+    stored_records = connection.execute(
+        sa.select(tables.encrypted_records.c.pseudonym)
+    ).scalars()
+    if deleted & set(stored_records):
+        problems.append("a deleted record is still in the encrypted store")
 
 
 def certificate_problems(certificate: Certificate, history: History) -> list[str]:
@@ -163,7 +167,7 @@ def ledger_problems(
 
 
 def verify_service(
-    database: store.ServiceStore,
+    database: tables.ServiceStore,
     ledgers: Sequence[Ledger],
     keyed_digest: Callable[[bytes], str],
 ) -> ServiceVerification:
@@ -173,7 +177,7 @@ def verify_service(
     """
     with database.read() as connection:
         history = read_history(connection)
-        body = connection.execute(sa.select(store.state.c.body)).scalar_one()
+        body = connection.execute(sa.select(tables.state.c.body)).scalar_one()
     problems, unknown = ledger_problems(history, ledgers)
     try:
         agrees = history.state is None or keyed_digest(body) == history.state

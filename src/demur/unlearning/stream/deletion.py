@@ -1,7 +1,7 @@
 """One deletion from a stream: what is refused, and the order of its steps.
 
     prepare   everything that can be refused is, and nothing is spent
-    execute   one draw of the reservation, durable; its noise; the mode's state
+    execute   draws of the reservation, durable; their noise; the mode's state
 
 Whatever fails after the draw leaves it spent: the next attempt draws anew.
 """
@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike
 from demur.core.bounds import real_array
 from demur.core.rounding import printed_up
 from demur.unlearning.errors import (
-    CalibrationRecord,
     CapacityExhausted,
     CertificateExceeded,
     RecordNeeded,
+    RecordUsedInCalibration,
 )
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.stream.odometer import PrivacyOdometer
@@ -84,8 +84,7 @@ class StreamDeletions:
         number = 1
         if self._budget_per_subject():
             number = self.registry.request_number(request, earlier)
-            self.odometer.terms.budget.part_of_request(number)  # or none is left
-            self.odometer.require_ready(self.odometer.deletions_for(number))
+        self.odometer.require_ready(self.odometer.price(number, request.records).used)
         observation = self._observation(request, rows, targets)
         return CheckedRequest(request, number, rows, targets, observation)
 
@@ -127,7 +126,7 @@ class StreamDeletions:
         observation = self.registry.first_calibration(request, rows, targets)
         constants = self.odometer.constants
         if observation is not None and constants and not constants.enforced:
-            raise CalibrationRecord(
+            raise RecordUsedInCalibration(
                 "this record is one of those that calibrated the constants which size"
                 " the noise: the noise of every later deletion would depend on it."
                 " Retrain without it, or use a mode that enforces its constants."
@@ -150,16 +149,18 @@ class StreamDeletions:
         if not mode.exact:
             silent = np.zeros(mode.dimension)
             grid = self._grid(
-                odometer.check_shift(shift, mode.dimension, request=number)
+                odometer.check_shift(
+                    shift, mode.dimension, request=number, records=records
+                )
             )
         copy = mode.copy()
         with _numeric_refusals():
             copy.delete(rows, targets, silent, records=records, grid=grid)
-        draw = odometer.spend(number)
+        draw = odometer.spend(number, records)
         if mode.exact:
             mode.restore(copy.state())
         else:
-            noise = odometer.noise(draw, shift, mode.dimension, request=number)
+            noise = odometer.noise(draw, shift, mode.dimension)
             grid = self._grid(noise.grid)
             if mode.publishes == "output":
                 copy.publish(noise.values, grid=grid)

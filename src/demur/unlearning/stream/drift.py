@@ -1,4 +1,4 @@
-"""Drift detection: has the stream moved away from what was calibrated?
+"""Drift detection: gradient norms compared with those seen at calibration.
 
 The detector compares the gradient norms of a recent window with those of calibration,
 by the statistic of Welch: it flags when their means differ by more than `threshold`
@@ -62,9 +62,9 @@ class DriftDetector:
         if not math.isfinite(norm):
             raise ValueError(f"norm must be finite; got {norm}")
         if len(self._recent) == self.window:
-            gone = self._recent[0]
-            self._sum -= gone
-            self._squares -= gone * gone
+            oldest = self._recent[0]
+            self._sum -= oldest
+            self._squares -= oldest * oldest
         self._recent.append(norm)
         self._sum += norm
         self._squares += norm * norm

@@ -17,7 +17,7 @@ from demur.core import validate
 from demur.core.bounds import real_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
-from demur.ledger import Ledger
+from demur.ledger import Ledger, LedgerLeftBehind, checked_ledger, left_behind
 from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.stream.memory_pair import MemoryPair
 from demur.unlearning.stream.odometer import PrivacyOdometer
@@ -42,7 +42,7 @@ class Unlearnable(BaseEstimator):
     requests_per_subject: int | None
     fit_intercept: bool
     features: Sequence[Hashable] | None
-    ledger: Ledger | None
+    ledger: Ledger | LedgerLeftBehind | None
     source: Source | None
     model_: MemoryPair
     _pick: Callable[[Mapping[Hashable, float]], tuple[float, ...]]
@@ -226,7 +226,7 @@ class Unlearnable(BaseEstimator):
                 accounting=self.accounting,
                 scope=self.scope,
                 requests_per_subject=self.requests_per_subject,
-                ledger=self.ledger,
+                ledger=checked_ledger(self.ledger),
                 source=self.source,
             )
             options = self._extra() | dict(self.mode_config or {})
@@ -264,6 +264,11 @@ class Unlearnable(BaseEstimator):
     def __sklearn_clone__(self) -> Self:
         # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
         return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker's copy (a parallel cross-validation) must not fit without its ledger.
+        state = dict(super().__getstate__())
+        return state | {"ledger": left_behind(self.ledger), "source": None}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -21,6 +21,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 
 from demur.core.entropy import Source
 from demur.ledger import Ledger
+from demur.unlearning.models import MODES
 from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.stream.estimator_base import Unlearnable
 
@@ -158,7 +159,9 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         return labels
 
     def _extra(self) -> dict[str, Any]:
-        return {"loss": "logistic"} if self.mode == "ogd" else {}
+        mode = MODES.get(self.mode)
+        chooses = mode is not None and "logistic" in mode.losses[1:]
+        return {"loss": "logistic"} if chooses else {}
 
     def _target(self, y: Any) -> float:
         negative, positive = self._labels()

@@ -1,4 +1,7 @@
-"""A lock around methods: a call is several writes, and threads must not mix them."""
+"""A lock around methods of objects that several threads use.
+
+A call is several writes, and threads must not mix them.
+"""
 
 from __future__ import annotations
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from demur.unlearning.models.base import Array, Mode
+from demur.unlearning.models.base import Array, LossName, Mode
 from demur.unlearning.models.ogd import OGD
 
 
@@ -18,7 +17,7 @@ from demur.unlearning.models.ogd import OGD
 class Loss:
     """Squared, Huber or logistic; a prediction is a score, or a probability."""
 
-    kind: Literal["squared", "huber", "logistic"]
+    kind: LossName
     kappa: float = 1.0
     lam: float = 0.0  # of the regulariser that is part of each round's loss
 
@@ -55,10 +54,9 @@ class Loss:
 
 def loss_of(mode: Mode) -> Loss:
     """The loss that a mode's steps descend."""
-    config = mode.config()
-    kind = config.get("loss", "logistic" if mode.name == "logistic" else "squared")
-    lam = mode.lam if isinstance(mode, OGD) else 0.0
-    return Loss(kind, float(config.get("kappa", 1.0)), lam)
+    if isinstance(mode, OGD):
+        return Loss(mode.loss, mode.kappa, mode.lam)
+    return Loss(mode.loss)
 
 
 def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Array:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.entry import Entry
-from demur.unlearning.models import make_mode
+from demur.unlearning.models import MODES, make_mode
 from demur.unlearning.models.base import Mode
 from demur.unlearning.pricing.calibrator import Calibrator
 from demur.unlearning.stream import phase as phases
@@ -33,7 +33,6 @@ from demur.unlearning.stream.locking import one_at_a_time
 from demur.unlearning.stream.metrics import Metrics, metrics_of
 from demur.unlearning.stream.odometer import PrivacyOdometer
 from demur.unlearning.stream.registry import Request
-from demur.unlearning.stream.state_machine import EarlyPrediction as EarlyPrediction
 
 
 class MemoryPair(Learner):
@@ -136,7 +135,7 @@ class MemoryPair(Learner):
         record_id: str | None = None,
         subject_id: str | None = None,
     ) -> None:
-        """Forget a record, or all records of a subject, at the cost of one draw.
+        """Forget a record, or all records of a subject, as one request.
 
         `record_id` or `subject_id` say which; modes that need the record take it as
         x, y (rows and targets, in the order of insertion, for a subject). Without an
@@ -186,7 +185,7 @@ class MemoryPair(Learner):
         for (x, y), record_id in zip(given, ids, strict=True):
             checked = self._deletions.prepare(x, y, record_id, None, 0, earlier)
             earlier.append(checked.request)
-            deletions += self.odometer.deletions_for(checked.number)
+            deletions += self.odometer.price(checked.number).used
         self.odometer.require_ready(deletions)
         for (x, y), record_id in zip(given, ids, strict=True):
             self.delete(x, y, record_id=record_id)
@@ -240,7 +239,8 @@ def _mode(
                 f"dimension is {dimension}, but the mode has {mode.dimension} features"
             )
         return mode
-    if mode in ("ogd", "seed"):
+    named = MODES.get(mode)
+    if named is not None and named.regulariser == "lam":
         lam = config.setdefault("lam", odometer.lam)
         if lam != odometer.lam:
             raise ValueError(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.unlearning.models.base import Array
-from demur.unlearning.pricing import constants
+from demur.unlearning.pricing import stream_constants
 from demur.unlearning.pricing.calibrator import FEWEST_POINTS
 from demur.unlearning.stream.losses import Loss
 
@@ -113,7 +113,7 @@ def metrics_of(model: MemoryPair, totals: LossTotals) -> Metrics:
     theory = None
     rounds = model.inserts_seen
     if rounds and sizes is not None and plan is not None and sizes.descent is not None:
-        theory = constants.average_regret(
+        theory = stream_constants.average_regret(
             sizes, odometer.capacity_used, plan.z, rounds, odometer.delta_B
         )
     return Metrics(

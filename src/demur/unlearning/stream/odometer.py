@@ -20,7 +20,6 @@ promise is one entry, and a second one of price nothing counts the deletions.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,14 +30,20 @@ from demur.core import validate
 from demur.core.adjacency import Erasure
 from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry
+from demur.core.errors import NotPaidFor
 from demur.core.rounding import product_up
-from demur.ledger import Draw, Ledger, Payment, ledger_or_in_memory
-from demur.mechanisms.gaussian import Gaussian
+from demur.ledger import (
+    Draw,
+    Ledger,
+    Payment,
+    checked_ledger,
+    ledger_or_in_memory,
+)
 from demur.unlearning.errors import CapacityExhausted, IllegalTransition
 from demur.unlearning.models.base import Accounting, Mode, Scope
-from demur.unlearning.pricing import capacity, constants, plan
+from demur.unlearning.pricing import capacity, odometer_plan, stream_constants
+from demur.unlearning.pricing.budget import DeletionPrice
 from demur.unlearning.pricing.calibrator import Formula
-from demur.unlearning.pricing.constants import StreamConstants
 from demur.unlearning.pricing.noise import (
     DrawnNoise,
     NoiseNeed,
@@ -46,7 +51,8 @@ from demur.unlearning.pricing.noise import (
     mechanism_for,
     noise_fingerprint,
 )
-from demur.unlearning.pricing.plan import OdometerPlan, OdometerTerms
+from demur.unlearning.pricing.odometer_plan import OdometerPlan, OdometerTerms
+from demur.unlearning.pricing.stream_constants import StreamConstants
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +101,7 @@ class PrivacyOdometer:
             requests_per_subject,
         )
         validate.name(label=label)
-        if ledger is not None and not isinstance(ledger, Ledger):
-            raise TypeError(
-                f"ledger must be a Ledger or None; got {type(ledger).__name__}"
-            )
+        checked_ledger(ledger)
         self.label = label
         self.ledger = ledger
         self.deletion_capacity = 0
@@ -112,6 +115,8 @@ class PrivacyOdometer:
         self._mode: Mode | None = None
         self._promise: Payment | None = None
         self._payment: Payment | None = None
+        self._multipliers: dict[int, float] = {}  # of the draws of spend()
+        self._drawn = 0  # of the reservation
         self._lock = threading.Lock()
 
     # -- sizing ----------------------------------------------------------------
@@ -140,7 +145,7 @@ class PrivacyOdometer:
         validate.count(T_estimate=T_estimate)
         terms = self.terms.over(int(T_estimate))
         sizes = self._constants(stats)
-        solved = plan.solve(terms, sizes)
+        solved = odometer_plan.solve(terms, sizes)
         if solved.m:
             self._pay(terms, sizes, solved)
         self.terms, self.constants, self.plan = terms, sizes, solved
@@ -159,8 +164,9 @@ class PrivacyOdometer:
         if paid.m == 0 or sizes.exact:
             return
         self.plan = replace(paid, sigma_step=product_up(paid.z, sizes.shift))
-        allowed = capacity.largest(
-            lambda m: plan.within(self.terms, sizes, m, paid.z), self.terms.T
+        allowed = capacity.largest_count(
+            lambda m: odometer_plan.within_regret(self.terms, sizes, m, paid.z),
+            self.terms.T,
         )
         limit = max(self.capacity_used, allowed)
         if limit < self.deletion_capacity:
@@ -169,13 +175,13 @@ class PrivacyOdometer:
 
     def _constants(self, stats: Mapping[str, float]) -> StreamConstants:
         if self._mode is None:
-            return constants.constants_from_stats(stats, self.lam)
-        return constants.constants_from_mode(self._mode, stats, self.lam)
+            return stream_constants.constants_from_stats(stats, self.lam)
+        return stream_constants.constants_from_mode(self._mode, stats, self.lam)
 
     def _pay(
         self, terms: OdometerTerms, sizes: StreamConstants, solved: OdometerPlan
     ) -> None:
-        entries = plan.ledger_entries(terms, sizes, solved)
+        entries = odometer_plan.ledger_entries(terms, sizes, solved)
         ledger = ledger_or_in_memory(
             self.ledger, entries.budget, unit=Erasure(), filter=entries.filter
         )
@@ -217,7 +223,7 @@ class PrivacyOdometer:
 
     @property
     def capacity_remaining(self) -> int:
-        """How many deletions are left (see `deletions_for`)."""
+        """How many deletions are left (see `price`)."""
         return self.deletion_capacity - self.capacity_used
 
     @property
@@ -248,70 +254,80 @@ class PrivacyOdometer:
             retrain_required=True,
         )
 
-    def multiplier(self, request: int = 1) -> float:
-        """sigma / shift of a person's request number `request`."""
+    def price(self, request: int = 1, records: int = 1) -> DeletionPrice:
+        """What a person's request number `request` takes, of so many records."""
         solved = self._finalised_plan()
-        if request == 1 or solved.z == 0.0:
-            return solved.z
         assert self.constants is not None
-        needed = plan.multiplier(self.terms, self.constants, solved.m, request)
-        return max(solved.z, needed)
+        return odometer_plan.request_price(
+            self.terms, self.constants, solved, request=request, records=records
+        )
 
-    def deletions_for(self, request: int = 1) -> int:
-        """How many deletions of the capacity a person's request takes: (z_j / z)^2.
+    def multiplier(self, request: int = 1, records: int = 1) -> float:
+        """sigma / shift of such a request."""
+        return self.price(request, records).multiplier
 
-        A later request gets more noise, and the regret of noise adds up in z^2.
-        """
-        z = self._finalised_plan().z
-        if request == 1 or z == 0.0:
-            return 1
-        ratio = self.multiplier(request) / z
-        return math.ceil(ratio * ratio * (1.0 - 1e-9))  # up to rounding, whole
+    def spend(self, request: int = 1, records: int = 1) -> Draw:
+        """Take a deletion out of the reservation, durably; then draw its noise.
 
-    def spend(self, request: int = 1) -> Draw:
-        """Take one deletion out of the reservation, durably; then draw its noise.
-
-        `request` counts the requests of the person who asks.
+        `request` counts the requests of the person who asks. Where deletions compose,
+        several records take as many draws, and the first of them draws the noise.
         """
         with self._lock:
             self.require_ready()
-            used = self.deletions_for(request)
-            self.require_ready(used)
-            assert self._payment is not None
-            draw = self._payment.reservation.draw()
+            price = self.price(request, records)
+            self.require_ready(price.used)
+            assert self._payment is not None and self.constants is not None
+            composed = odometer_plan.composition(self.terms, self.constants)
+            count = 1 if composed == "nothing" else price.used
+            draw = self._payment.reservation.draw_many(count)[0]
+            self._multipliers[draw.index] = price.multiplier
+            self._drawn += count
             self.deletions_made += 1
-            self.capacity_used += used
+            self.capacity_used += price.used
             self._most_requests = max(self._most_requests, request)
         if self.capacity_remaining == 1:
             logger.warning("Capacity is 1; next delete forces retrain")
         return draw
 
-    def noise_scale(self, shift: float | None = None, *, request: int = 1) -> float:
+    def noise_scale(
+        self, shift: float | None = None, *, request: int = 1, records: int = 1
+    ) -> float:
         """sigma for a deletion: z times its shift (default: that of sizing)."""
         solved = self._finalised_plan()
         if shift is None:
             return solved.sigma_step
         validate.non_negative(shift=shift)
-        return product_up(self.multiplier(request), float(shift))
+        return product_up(self.multiplier(request, records), float(shift))
 
-    def noise(
-        self, draw: Draw, shift: float, dimension: int, *, request: int = 1
-    ) -> DrawnNoise:
+    def noise(self, draw: Draw, shift: float, dimension: int) -> DrawnNoise:
         """The noise of a draw, on a grid; `check_shift` first, as it can refuse."""
-        assert self._payment is not None
-        key = self._payment.key
-        key.pays_for(noise_fingerprint(self._finalised_plan().z))
-        return draw_noise(self._mechanism(shift, dimension, request), key, draw.index)
+        if self._payment is None or draw.entry.id != self._payment.entry.id:
+            raise NotPaidFor(
+                "this draw is of another entry: take one from this odometer's spend()."
+                " Nothing was drawn."
+            )
+        multiplier = self._multipliers.get(draw.index)
+        if multiplier is None:
+            raise NotPaidFor(
+                f"draw {draw.index} has not been taken from the reservation: take one"
+                " from spend(). Nothing was drawn."
+            )
+        paid_as = noise_fingerprint(self._finalised_plan().z)
+        key = self._payment.key.authorise(
+            paid_as, draw=draw.index, runs=self._payment.entry.count
+        )
+        mechanism = mechanism_for([NoiseNeed(multiplier, shift)], dimension)
+        return draw_noise(mechanism, key, draw.index, paid_as=paid_as)
 
-    def check_shift(self, shift: float, dimension: int, *, request: int = 1) -> float:
+    def check_shift(
+        self, shift: float, dimension: int, *, request: int = 1, records: int = 1
+    ) -> float:
         """The grid that the noise of a deletion will lie on.
 
         A shift whose noise cannot be drawn is refused, before anything is paid for it.
         """
-        return float(self._mechanism(shift, dimension, request).grid)
-
-    def _mechanism(self, shift: float, dimension: int, request: int) -> Gaussian:
-        return mechanism_for([NoiseNeed(self.multiplier(request), shift)], dimension)
+        need = NoiseNeed(self.multiplier(request, records), shift)
+        return float(mechanism_for([need], dimension).grid)
 
     def _finalised_plan(self) -> OdometerPlan:
         if self.plan is None:
@@ -339,7 +355,7 @@ class PrivacyOdometer:
         budget = self.terms.budget
         if solved.per_subject:
             return budget.epsilon_of(budget.part_of_requests(self._most_requests))
-        return budget.epsilon_of(Fraction(self.deletions_made, solved.m))
+        return budget.epsilon_of(Fraction(self._drawn, solved.m))
 
     # -- terms and plan ----------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Registry:
     def __init__(self) -> None:
         self._subject_of: dict[str, str | None] = {}
         self._records_of: dict[str, list[str]] = {}
-        self._asked: dict[tuple[str, str], int] = {}
+        self._requests_made: dict[tuple[str, str], int] = {}
         self._left: dict[str, str] = {}  # whose a deleted record was
         self._content: dict[str, bytes] = {}
         self._calibration: dict[str, int] = {}
@@ -154,7 +154,7 @@ class Registry:
         if request.subject is None:
             return 1
         before = sum(other.subject == request.subject for other in earlier)
-        return self._asked.get(request.subject, 0) + before + 1
+        return self._requests_made.get(request.subject, 0) + before + 1
 
     def first_calibration(
         self, request: Request, rows: Array | None, targets: Array | None
@@ -175,7 +175,9 @@ class Registry:
     def remove(self, request: Request) -> None:
         """Forget the records of an executed request, and count it."""
         if request.subject is not None:
-            self._asked[request.subject] = self._asked.get(request.subject, 0) + 1
+            self._requests_made[request.subject] = (
+                self._requests_made.get(request.subject, 0) + 1
+            )
         for record_id in request.record_ids:
             owner = self._subject_of.pop(record_id)
             self._content.pop(record_id, None)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from demur.core import validate
 from demur.core.entry import Entry
-from demur.unlearning.errors import CalibrationRecord, CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted, RecordUsedInCalibration
 from demur.unlearning.models.base import Array
 from demur.unlearning.stream.memory_pair import MemoryPair
 from demur.unlearning.stream.metrics import Metrics
@@ -31,7 +31,7 @@ _POINTS = 400  # of the curves
 
 
 @dataclass(frozen=True)
-class Stream:
+class EventStream:
     """Events in order. A deletion names an id; `row` is where its record was inserted.
 
     X and Y hold the inserted records; event i is an insert of record row[i], or the
@@ -74,7 +74,7 @@ class StreamResult:
     entry: Entry | None
 
 
-def read_stream(path: Path) -> Stream:
+def read_stream(path: Path) -> EventStream:
     """Columns op (insert or delete), id, y, subject (optional) and the features."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -120,7 +120,7 @@ def _stream(
     named: list[Any],
     owners: list[Any] | None,
     columns: dict[str, Array],
-) -> Stream:
+) -> EventStream:
     if not ops:
         raise ValueError(f"{where} has no row")
     live: dict[str, int] = {}
@@ -152,7 +152,7 @@ def _stream(
             f"{where}, row {taken[int(np.argmax(bad))]}: y and features of an insert"
             " must be finite numbers"
         )
-    return Stream(
+    return EventStream(
         deletes=np.array([op == DELETE for op in ops]),
         row=row,
         ids=[keys[at] or "" for at in taken],
@@ -179,7 +179,7 @@ def simulated(
     labels: bool = False,
     warm_up: int = 0,
     seed: int = 0,
-) -> Stream:
+) -> EventStream:
     """`every` inserts, then `per` deletes of random live records, and again.
 
     Rows on the unit sphere, a linear target with noise (or its sign). Deletions begin
@@ -209,7 +209,7 @@ def simulated(
                 row.append(live.pop())
     names = [f"x{j}" for j in range(dimension)]
     ids = [f"r{at}" for at in range(inserts)]
-    return Stream(np.array(deletes), np.array(row), ids, None, X, Y, names)
+    return EventStream(np.array(deletes), np.array(row), ids, None, X, Y, names)
 
 
 class StreamRunner:
@@ -218,7 +218,7 @@ class StreamRunner:
     def __init__(
         self,
         model: MemoryPair,
-        stream: Stream,
+        stream: EventStream,
         *,
         calibration: int,
         gamma_learn: float,
@@ -291,7 +291,7 @@ class StreamRunner:
         except CapacityExhausted as error:
             self._refused += 1
             self._reason = error.reason
-        except CalibrationRecord:
+        except RecordUsedInCalibration:
             self._refused += 1
             self._reason = "records of calibration sized the noise"
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.adapters.prototypes import ridge_prototypes
+from demur.adapters.ridge_prototypes import ridge_prototypes
 from demur.core import validate
 from demur.core.bounds import finite_matrix
 

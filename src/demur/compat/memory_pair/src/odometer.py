@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from demur.compat.memory_pair.errors import CapacityDepleted
 from demur.ledger import Draw, Ledger
 from demur.unlearning.errors import CapacityExhausted
-from demur.unlearning.pricing import capacity, plan
+from demur.unlearning.pricing import capacity, odometer_plan
 from demur.unlearning.stream import odometer
-
-
-class CapacityDepleted(CapacityExhausted, RuntimeError):
-    """The original raises RuntimeError; this is one."""
 
 
 class PrivacyOdometer(odometer.PrivacyOdometer):
@@ -46,10 +43,10 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
         """Solve for m over T_estimate events; once."""
         super().finalize_with(stats, T_estimate)
 
-    def spend(self, request: int = 1) -> Draw:
+    def spend(self, request: int = 1, records: int = 1) -> Draw:
         """Count one deletion, or raise at m + 1."""
         self.require_ready()
-        return super().spend(request)
+        return super().spend(request, records)
 
     def require_ready(self, deletions: int = 1) -> None:
         """The original's message, and a RuntimeError."""
@@ -67,8 +64,8 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
         constants = self.constants
         if constants is None:
             raise RuntimeError("Odometer not finalized.")
-        return capacity.largest(
-            lambda m: plan.within(self.terms, constants, m, 0.0), self.T
+        return capacity.largest_count(
+            lambda m: odometer_plan.within_regret(self.terms, constants, m, 0.0), self.T
         )
 
     @property

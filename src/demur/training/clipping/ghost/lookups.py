@@ -17,7 +17,7 @@ from demur.training.clipping.norms import (
     inner,
     inner_roundoff,
     leave_out,
-    over,
+    sum_of_bounds,
     weighted,
 )
 from demur.training.clipping.rounding import (
@@ -67,7 +67,7 @@ def _paired_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
     square = total(jnp.where(same, table, 0), 2)
     slack = 1.01 * roundoff + 8 * (rows.shape[2] ** 2 + 8) * U64
     grow = 1 + 2 * roundoff + 1e-9
-    return total(square, 1), over(square + slack * grow * total(pairs, 2))
+    return total(square, 1), sum_of_bounds(square + slack * grow * total(pairs, 2))
 
 
 @in_float64

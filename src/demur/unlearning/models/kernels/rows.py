@@ -113,7 +113,7 @@ def clip_rows(X: Floats, bound: float) -> Floats:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def usable(X: Floats, Y: Floats, labels: bool) -> int:
+def first_unusable(X: Floats, Y: Floats, labels: bool) -> int:
     """The first row that a step would refuse; the number of rows if there is none."""
     for i in range(X.shape[0]):
         y = Y[i]

@@ -1,0 +1,426 @@
+"""`demur reports`: perturb points, cluster local reports, inspect the mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from demur.cli.list_options import ManyValues, names, numbers, threshold, thresholds
+from demur.cli.local_report_tables import (
+    centre_table,
+    constants,
+    constants_table,
+    counted,
+    sweep_table,
+)
+from demur.cli.shell import (
+    App,
+    AsJson,
+    console,
+    entry_facts,
+    errors,
+    print_json,
+    progress_console,
+    written,
+)
+
+if TYPE_CHECKING:
+    from demur.core.entry import Entry
+
+reports_app = App(
+    help="Perturb points on the client (BPM), and cluster the local reports.",
+    no_args_is_help=True,
+)
+
+
+class Algorithm(StrEnum):
+    """Which model is fitted to the reports."""
+
+    KMEANS = "kmeans"
+    GMM = "gmm"
+    TMM = "tmm"
+
+
+class DecoderName(StrEnum):
+    """How the server undoes the noise."""
+
+    NOISE_AWARE = "noise_aware"
+    CLIP = "clip"
+    PLAIN = "plain"
+
+
+Threshold = Annotated[
+    str, typer.Option("--L", help="Threshold distance: a number, inf, or auto.")
+]
+
+
+@reports_app.command("make", cls=ManyValues)
+def make(
+    path: Annotated[Path, typer.Argument(help="Points: Parquet or CSV.", metavar="IN")],
+    output: Annotated[
+        Path, typer.Argument(help="Local reports: Parquet or CSV.", metavar="OUT")
+    ],
+    epsilon: Annotated[float, typer.Option(help="Privacy per unit of the cube.")],
+    low: Annotated[
+        list[str], typer.Option(help="Public lower bound, one or one per column.")
+    ],
+    high: Annotated[
+        list[str], typer.Option(help="Public upper bound, one or one per column.")
+    ],
+    L: Threshold = "auto",
+    columns: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; default: all.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Whole numbers that name the rows.")
+    ] = None,
+    clip: Annotated[
+        bool, typer.Option("--clip", help="Move values outside to the bounds.")
+    ] = False,
+    ledger: Annotated[
+        str | None, typer.Option(help="Charge this ledger (made if there is none).")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="A killed job repeats its reports under it.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The entry's name.")] = None,
+    space: Annotated[str, typer.Option(help="The space of radii.")] = "cube",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write local reports of the points of IN, which may be given to anyone.
+
+    Columns that are not named are not read. The file is read twice: once to check and
+    to take a digest, once to perturb; one entry is charged in between. A job with a
+    ledger that was interrupted is resumed by the same command, and pays once.
+    """
+    from demur.cli.interrupts import explain_interrupt, open_or_create
+    from demur.cli.resumable_jobs import Job
+    from demur.cluster.files.point_tables import PointTable
+    from demur.cluster.files.report_job import ReportJob
+    from demur.core.adjacency import ReplaceOne
+    from demur.ledger import Ledger, whole_budget
+    from demur.mechanisms.bpm import BPM
+
+    def go_on(new: list[Entry]) -> str:
+        if ledger is None:
+            return "Nothing was recorded. Run the same command again."
+        if not new and not resumable.begun:
+            return "Run the same command again."
+        return (
+            "The same command makes the reports it has paid for, and pays nothing more:"
+            f" run it again (its job is {resumable.path.name})."
+            if idempotency_key is None
+            else "The same command with the same key goes on and pays nothing more."
+        )
+
+    resumable = Job(output, wanted=ledger is not None and idempotency_key is None)
+    again = None if ledger is None else lambda: Ledger.open(ledger)
+    with explain_interrupt(again, go_on):
+        table = PointTable(
+            path,
+            low=numbers("--low", low),
+            high=numbers("--high", high),
+            columns=names(columns),
+            id_column=id_column,
+            clip=clip,
+            space=space,
+        )
+        bpm = BPM(epsilon, threshold("--L", L), table.dimension)
+        with _bar() as progress, ExitStack() as closing:
+            job = ReportJob.prepare(
+                table,
+                output,
+                bpm,
+                overwrite=overwrite,
+                begun=_charged_before(ledger, resumable.known(idempotency_key)),
+                progress=progress,
+            )
+            opened = None
+            if ledger is not None:  # made only now, when there is something to charge
+                unit = ReplaceOne()
+                whole: Any = {unit: whole_budget(bpm.declaration(space), unit)}
+                opened = closing.enter_context(
+                    open_or_create(
+                        ledger, dataset=path.stem, budgets=whole, filter="pure"
+                    )
+                )
+            key = closing.enter_context(resumable).key(idempotency_key)
+            reports = job.run(ledger=opened, label=label, idempotency_key=key)
+    if as_json:
+        print_json(
+            {
+                "written": str(reports.path),
+                "epsilon": bpm.epsilon,
+                "L": bpm.L,
+                "dimension": bpm.dimension,
+                "clipped": clip,
+                "entry": entry_facts(reports.entry),
+            }
+        )
+        return
+    console.print(reports.entry.statement(), highlight=False, markup=False)
+    if clip:
+        console.print("Values outside the bounds were moved to them (--clip).")
+    written(reports.path)
+
+
+@reports_app.command("cluster")
+def cluster(
+    path: Annotated[
+        Path, typer.Argument(help="Local reports that `make` wrote.", metavar="REPORTS")
+    ],
+    k: Annotated[int, typer.Option("-k", "--clusters", help="How many clusters.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Parquet or CSV of centres.")
+    ] = None,
+    algorithm: Annotated[Algorithm, typer.Option(help="What to fit.")] = (
+        Algorithm.KMEANS
+    ),
+    decoder: Annotated[DecoderName, typer.Option(help="How to undo the noise.")] = (
+        DecoderName.NOISE_AWARE
+    ),
+    seed: Annotated[int | None, typer.Option(help="Of the clustering.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Where the file does not say.")
+    ] = None,
+    L: Annotated[
+        str | None, typer.Option("--L", help="Where the file does not say.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cluster local reports, taking their noise into account. Costs no privacy."""
+    from demur.cluster.files.centre_tables import fit_centres, write_centres
+    from demur.cluster.files.point_tables import kind_of
+    from demur.cluster.files.report_files import read_reports
+
+    if output is not None:
+        kind_of(output)
+        _must_have_room(output)
+        if output.exists() and path.exists() and output.samefile(path):
+            raise ValueError(
+                "the output must not be the reports: they are paid for, and would be"
+                " lost"
+            )
+    given = None if L is None else threshold("--L", L)
+    reports, metadata = read_reports(path, epsilon=epsilon, L=given)
+    with errors.status("clustering"):
+        centres = fit_centres(reports, k, algorithm, decoder=decoder, random_state=seed)
+    if output is not None:
+        write_centres(output, centres, metadata)
+    if as_json:
+        original = metadata.low is not None
+        print_json(
+            {
+                "written": None if output is None else str(output),
+                "columns": list(metadata.columns),
+                "shares": centres.weights.tolist(),
+                "cube": centres.cube.tolist(),
+                "centres": metadata.in_original_units(centres.cube).tolist()
+                if original
+                else None,
+                "note": centres.note,
+            }
+        )
+        return
+    console.print(centre_table(centres, metadata))
+    console.print(centres.note, highlight=False, markup=False)
+    if output is not None:
+        written(output)
+
+
+@reports_app.command("inspect")
+def inspect(
+    epsilon: Annotated[float, typer.Option(help="Privacy per unit of the cube.")],
+    dimension: Annotated[int, typer.Option(help="Coordinates of a point.")],
+    L: Threshold = "auto",
+    samples: Annotated[int, typer.Option(help="Reports to draw; 0: none.")] = 2000,
+    plot: Annotated[Path | None, typer.Option(help="A picture (.png, .svg).")] = None,
+    seed: Annotated[int | None, typer.Option(help="To repeat the picture.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The constants of BPM, and a count of where its reports fall."""
+    from demur.cluster.inspection import inspect as draw_and_count
+    from demur.core.entropy import Seeded
+    from demur.mechanisms import BPM
+
+    bpm = BPM(epsilon, threshold("--L", L), dimension)
+    if samples == 0 and plot is not None:
+        raise ValueError("--plot needs --samples")
+    _must_have_room(plot)
+    _must_be_picture(plot)
+    source = None if seed is None else Seeded(seed)
+    inspection = draw_and_count(bpm, samples, source=source) if samples else None
+    if inspection is not None and plot is not None:
+        from demur.cli.local_report_plots import plot_inspection
+
+        plot_inspection(inspection, plot)
+    if as_json:
+        counts = {} if inspection is None else counted(inspection, plot)
+        print_json(constants(bpm) | counts)
+        return
+    console.print(constants_table(bpm))
+    console.print(bpm.declaration().name, highlight=False)
+    if inspection is None:
+        return
+    share = inspection.share
+    low, high = share.interval
+    verdict = "agrees" if share.agrees else "does NOT agree"
+    console.print(
+        f"\nWithin L of the point: {share.inside} of {samples} reports,"
+        f" {share.observed:.4f} (99% interval {low:.4f} to {high:.4f});"
+        f" expected p_L = {share.expected:.4f}: {verdict}.",
+        highlight=False,
+    )
+    if plot is not None:
+        written(plot)
+
+
+@reports_app.command("sweep", cls=ManyValues)
+def sweep(
+    dataset: Annotated[
+        str, typer.Option(help="iris, wine, digits, breast_cancer, blobs, or a file.")
+    ] = "iris",
+    epsilons: Annotated[list[str], typer.Option(help="Several.")] = ["1", "2", "4"],  # noqa: B006
+    Ls: Annotated[list[str], typer.Option("--Ls", help="Numbers, or auto.")] = ["auto"],  # noqa: B006
+    trials: Annotated[int, typer.Option(help="Draws of noise per setting.")] = 20,
+    algorithms: Annotated[list[str], typer.Option(help="kmeans gmm tmm.")] = ["kmeans"],  # noqa: B006
+    decoder: Annotated[DecoderName, typer.Option(help="How to undo the noise.")] = (
+        DecoderName.NOISE_AWARE
+    ),
+    clusters: Annotated[
+        int | None, typer.Option("-k", "--clusters", help="Default: the classes.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column of classes, in a file.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Rows of blobs.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of blobs and of the clustering.")] = 42,
+    csv: Annotated[Path | None, typer.Option(help="Every trial.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture (.png, .svg).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try epsilons and Ls on PUBLIC data: every number is computed from raw points."""
+    from demur.cli.sweep_data import load_public, write_trials
+    from demur.cluster.sweep import SweepSettings
+    from demur.cluster.sweep import sweep as run
+
+    _must_have_room(csv, plot)
+    _must_be_picture(plot)
+    data = load_public(dataset, label=label, samples=samples, random_state=seed)
+    k = data.classes if clusters is None else clusters
+    if k is None:
+        raise ValueError(f"-k must say how many clusters {dataset} has")
+    errors.print(
+        "[bold red]A sweep compares with the raw data[/]: its numbers are not private,"
+        " and choosing epsilon or L by them on private data is a leak. Use it on public"
+        " or test data."
+    )
+    settings = SweepSettings(
+        numbers("--epsilons", epsilons),
+        thresholds("--Ls", Ls),
+        algorithms,
+        trials,
+        decoder,
+    )
+    with _bar() as progress:
+        result = run(
+            data.points,
+            data.labels,
+            n_clusters=k,
+            settings=settings,
+            random_state=seed,
+            progress=lambda done, total: progress("trials", done, total),
+        )
+    files = [path for path in (csv, plot) if path is not None]
+    if csv is not None:
+        write_trials(result, csv)
+    if plot is not None:
+        from demur.cli.local_report_plots import plot_sweep
+
+        plot_sweep(result, plot, data.name)
+    if as_json:
+        print_json(
+            {
+                "dataset": data.name,
+                "trials": trials,
+                "not_private": asdict(result.baseline),
+                "settings": [asdict(band) for band in result.bands()],
+                "note": data.note,
+                "written": [str(path) for path in files],
+            }
+        )
+        return
+    console.print(sweep_table(result, data.name, trials))
+    console.print(data.note, highlight=False, markup=False)
+    for path in files:
+        written(path)
+
+
+def _must_have_room(*files: Path | None) -> None:
+    """Refuse a place that cannot be written to before the work, not after it."""
+    for path in files:
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise ValueError(f"{path} is a folder")
+
+
+def _must_be_picture(path: Path | None) -> None:
+    if path is not None:
+        from demur.cli.local_report_plots import kind_of_picture
+
+        kind_of_picture(path)
+
+
+def _charged_before(ledger: str | None, key: str | None) -> bool:
+    """Whether a job of this key has been paid for, so that its output may be there."""
+    from demur.core.errors import LedgerMismatch
+    from demur.ledger import Ledger
+
+    if ledger is None or key is None:
+        return False
+    try:
+        with Ledger.open(ledger) as opened:
+            return opened.find(key) is not None
+    except LedgerMismatch:  # there is none yet
+        return False
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar for each stage of the work."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield tell

@@ -1,0 +1,164 @@
+"""The privacy report of a fitted head: its promise at every radius and beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from demur.convex.sensitivity.curves import Breakdown
+from demur.convex.sensitivity.form import ball_of
+from demur.core import validate
+from demur.core.accounting.events import Event, GaussianEvent, Pure
+from demur.core.adjacency import Ball, ReplaceOne, Unit
+from demur.core.entry import Entry
+from demur.core.errors import NotCovered
+from demur.core.promise import Promise
+
+_NORMAL = NormalDist()
+_CURVE_POINTS = 25
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """The privacy of one release: at its radius, at every other radius and beyond.
+
+    `promise` is what was asked for; `sigma` is the deviation of the noise on each
+    coordinate, one number or (for prototypes) one for each class; `entry` is the ledger
+    entry that paid.
+    """
+
+    promise: Promise
+    norm_bound: float
+    mechanism: str
+    sigma: float | tuple[float, ...]
+    sensitivity: Breakdown | None
+    entry: Entry
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that was asked for."""
+        return self.promise.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The delta that was asked for."""
+        return self.promise.delta
+
+    @property
+    def radius(self) -> float:
+        """The radius that was asked for."""
+        return ball_of(self.promise).radius
+
+    @property
+    def space(self) -> str:
+        """The space of the radius."""
+        return ball_of(self.promise).space
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the statement assumes."""
+        return self.entry.declaration.assumptions
+
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What the unit does not protect."""
+        return self.entry.declaration.unprotected
+
+    @property
+    def mu(self) -> float:
+        """The release is mu-GDP at Ball(radius): N(0, 1) against N(mu, 1)."""
+        return self.mu_at(self.radius)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a durable ledger holds the entry."""
+        return self.entry.durable
+
+    def mu_at(self, radius: float) -> float:
+        """mu for a same-label move of one record by at most `radius`."""
+        return _mu(self._event(Ball(radius, space=self.space)))
+
+    def epsilon_at(self, radius: float, *, delta: float | None = None) -> float:
+        """Epsilon for a same-label move by at most `radius`, at the report's delta."""
+        return self._epsilon(Ball(radius, space=self.space), delta)
+
+    def curve(
+        self, radii: Sequence[float] | None = None, *, delta: float | None = None
+    ) -> tuple[tuple[float, float], ...]:
+        """(radius, epsilon) pairs, by default over (0, 2B], where it saturates."""
+        if radii is None:
+            end = 2.0 * self.norm_bound
+            radii = [end * k / _CURVE_POINTS for k in range(1, _CURVE_POINTS + 1)]
+        return tuple((float(r), self.epsilon_at(r, delta=delta)) for r in radii)
+
+    @property
+    def same_label_epsilon(self) -> float:
+        """Epsilon for the replacement of a record by any other of its label."""
+        return self.epsilon_at(2.0 * self.norm_bound)
+
+    @property
+    def full_replacement_epsilon(self) -> float | None:
+        """Epsilon for any replacement, label included; None where it has no cost."""
+        try:
+            return self._epsilon(ReplaceOne(), None)
+        except NotCovered:
+            return None
+
+    def reconstruction_bound(
+        self, kappa: float, *, radius: float | None = None
+    ) -> float:
+        """The largest chance to reconstruct a record, prior chance `kappa` (ReRo).
+
+        For a prior on the ball of `radius` around a record whose best guess succeeds
+        with probability kappa, no attack on the release succeeds with more than
+        Phi(Phi^-1(kappa) + mu). (The success event has at most that probability under
+        mu-GDP; the bound is concave in kappa, so it survives averaging over the prior.)
+        """
+        validate.open_probability(kappa=kappa)
+        mu = self.mu if radius is None else self.mu_at(radius)
+        return min(1.0, _NORMAL.cdf(_NORMAL.inv_cdf(kappa) + mu) * (1.0 + 1e-12))
+
+    def statement(self, *, records: int | None = None) -> str:
+        """The privacy statement: one paragraph, which says whether it was recorded."""
+        return self.entry.statement(records=records)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "radius": self.radius,
+            "space": self.space,
+            "norm_bound": self.norm_bound,
+            "mechanism": self.mechanism,
+            "mu": self.mu,
+            "sigma": self.sigma if isinstance(self.sigma, float) else list(self.sigma),
+            "epsilon_at_radius": self.epsilon_at(self.radius),
+            "same_label_epsilon": self.same_label_epsilon,
+            "full_replacement_epsilon": self.full_replacement_epsilon,
+            "curve": [list(point) for point in self.curve()],
+            "sensitivity": self.sensitivity.to_json() if self.sensitivity else None,
+            "assumptions": list(self.assumptions),
+            "unprotected": list(self.unprotected),
+            "recorded": self.recorded,
+            "private": self.entry.private,
+            "entry": self.entry.id,
+            "statement": self.statement(),
+        }
+
+    def _event(self, unit: Unit) -> Event:
+        return self.entry.declaration.cost.at(unit, self.entry.maps)
+
+    def _epsilon(self, unit: Unit, delta: float | None) -> float:
+        return self.entry.epsilon(unit, self.delta if delta is None else delta)
+
+
+def _mu(event: Event) -> float:
+    match event:
+        case GaussianEvent(multiplier=z):
+            return 1.0 / z
+        case Pure(epsilon=0.0):
+            return 0.0
+    raise NotCovered(f"{event!r:.80} is not a Gaussian event: it has no single mu")

@@ -1,0 +1,52 @@
+"""Runs the audit suite, engine by engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+
+from demur.testing.audit_suite.case import Case, Outcome, Size
+
+# Loaded one by one, so that an audit of one engine needs no framework of another.
+ENGINES = ("ledger", "convex", "cluster", "unlearning", "training")
+_NEEDS = {"training": ("jax", "optax", "equinox")}
+
+
+def lacking(engine: str) -> str | None:
+    """What must be installed before this engine can be audited; None if it can be."""
+    for name in _NEEDS.get(engine, ()):
+        if find_spec(name) is None:
+            return f"{engine} needs JAX ({name} is missing): pip install 'demur[jax]'"
+    return None
+
+
+def all_cases(engines: Iterable[str] = ENGINES, *, twins: bool = True) -> list[Case]:
+    """The cases of these engines, correct builds before twins."""
+    cases: list[Case] = []
+    for engine in engines:
+        if engine not in ENGINES:
+            raise ValueError(
+                f"engines must be among {', '.join(ENGINES)}; got {engine!r:.40}"
+            )
+        lacks = lacking(engine)
+        if lacks is not None:
+            raise ModuleNotFoundError(lacks)
+        module = import_module(f"demur.testing.audit_suite.{engine}")
+        cases += [case for case in module.cases() if twins or not case.broken]
+    return sorted(cases, key=lambda case: case.broken is not None)
+
+
+def run_suite(
+    size: Size = Size.QUICK,
+    *,
+    engines: Iterable[str] = ENGINES,
+    twins: bool = True,
+    random_state: int = 0,
+    started: Callable[[Case], None] | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes one by one; `started` is called with each case before it runs."""
+    for case in all_cases(engines, twins=twins):
+        if started is not None:
+            started(case)
+        yield case.audit(size, random_state)

@@ -1,0 +1,172 @@
+"""Audits of deletions: comparison with a retrain, and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from demur.audit import AuditResult, Level, audit_deletion, replay
+from demur.core.adjacency import Erasure
+from demur.core.entropy import Source
+from demur.testing.audit_suite.case import Case, Size
+from demur.unlearning import MemoryPair, PrivacyOdometer
+from demur.unlearning.models import OGD, Ridge
+from demur.unlearning.models.base import Mode
+from demur.unlearning.retrain.comparison import verify_against_retrain
+from demur.unlearning.retrain.worlds import stream
+
+ENGINE = "unlearning"
+_DIM, _LEARNED, _GONE = 4, 40, 25
+
+Values = NDArray[np.float64]
+Data = tuple[Values, Values]
+
+
+def _records(count: int, seed: int = 0) -> Data:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, _DIM))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows, np.sign(rows @ np.linspace(1.0, -0.5, _DIM))
+
+
+def _against_retrain(
+    make: Callable[[], Mode],
+    size: Size,
+    seed: int,
+    **more: Any,
+) -> AuditResult:
+    rows, targets = _records(120)
+    events = stream(rows, targets / 4.0, {80: 79, 119: (3, 118)})
+    report = verify_against_retrain(
+        make(),
+        events,
+        trials=size.of(4000),
+        confidence=1.0 - 1e-6,
+        seed=seed,
+        **more,
+    )
+    return audit_deletion(report, subject=f"unlearning: {report.mode}")
+
+
+class _KeepsItsCache(OGD):
+    """A deletion that leaves the last records in a cache."""
+
+    def __init__(self, dimension: int, **config: Any) -> None:
+        super().__init__(dimension, **config)
+        self.recent: list[list[float]] = []
+
+    def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Any:
+        self.recent = [*self.recent, *np.asarray(X).tolist()][-16:]
+        return super().insert_many(X, Y)
+
+
+class _ForgetsNothing(Ridge):
+    """A deletion that is acknowledged and not carried out."""
+
+    def delete(
+        self,
+        x: Any = None,
+        y: Any = None,
+        noise: Any = None,
+        *,
+        records: int = 1,
+        grid: float | None = None,
+    ) -> None:
+        self.forget_nothing(noise, grid=grid)
+
+
+class _Silent(OGD):
+    """A deletion without its noise."""
+
+    def forget_nothing(self, noise: Any = None, *, grid: Any = None) -> Any:
+        silence = None if noise is None else np.zeros(_DIM)
+        return super().forget_nothing(silence, grid=grid)
+
+
+def _replayed(make: Callable[[], Mode | str], size: Size, seed: int) -> AuditResult:
+    """Learn all, delete one, learn on; the second dataset has a blank in its place."""
+
+    def run(data: Data, source: Source) -> dict[str, Any]:
+        rows, targets = data
+        odometer = PrivacyOdometer(1.0, 1e-5, 0.1, gamma=4.0, source=source)
+        model = MemoryPair(_DIM, odometer, mode=make())
+        for row, target in zip(rows[:10], targets[:10], strict=True):
+            model.calibrate_step(row, target)
+        stats = model.finalize_calibration(1.0)
+        for i in range(10, 30):
+            model.insert(rows[i], targets[i], record_id=f"r{i}")
+        odometer.finalize_with(stats, T_estimate=100_000)
+        model.delete(rows[_GONE], targets[_GONE], record_id=f"r{_GONE}")
+        return {
+            "published": model.theta,
+            "state": model.mode.state(),
+            "later": model.insert_many(rows[30:], targets[30:]),
+        }
+
+    data = _records(_LEARNED)
+    blank = (data[0].copy(), data[1])
+    blank[0][_GONE] = 0.0
+    return replay(
+        run,
+        (data, blank),
+        unit=Erasure(),
+        subject="unlearning: a live model",
+        random_state=seed,
+    ).audit_result()
+
+
+def _a_fiftieth(mode: Mode, records: int) -> float:
+    return mode.shift_bound(records) / 50.0
+
+
+def cases() -> tuple[Case, ...]:
+    """Correct models, then twins."""
+    correct: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
+        (
+            "ogd against a retrain",
+            Level.DELETION,
+            lambda s, i: _against_retrain(lambda: OGD(_DIM), s, i),
+        ),
+        (
+            "ridge against a retrain",
+            Level.DELETION,
+            lambda s, i: _against_retrain(lambda: Ridge(_DIM), s, i),
+        ),
+        ("a live ogd model", Level.REPLAY, lambda s, i: _replayed(lambda: "ogd", s, i)),
+        (
+            "a live ridge model",
+            Level.REPLAY,
+            lambda s, i: _replayed(lambda: "ridge", s, i),
+        ),
+    )
+    twins: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
+        (
+            "a cache that deletions leave alone",
+            Level.DELETION,
+            lambda s, i: _against_retrain(lambda: _KeepsItsCache(_DIM), s, i),
+        ),
+        (
+            "a deletion that is acknowledged and not done",
+            Level.DELETION,
+            lambda s, i: _against_retrain(lambda: _ForgetsNothing(_DIM), s, i),
+        ),
+        (
+            "a fiftieth of the noise",
+            Level.DELETION,
+            lambda s, i: _against_retrain(
+                lambda: OGD(_DIM), s, i, noise_scale=_a_fiftieth
+            ),
+        ),
+        (
+            "a deletion without noise",
+            Level.REPLAY,
+            lambda s, i: _replayed(lambda: _Silent(_DIM, lam=0.1), s, i),
+        ),
+    )
+    return (
+        *(Case(ENGINE, name, level, run) for name, level, run in correct),
+        *(Case(ENGINE, "deletions", level, run, what) for what, level, run in twins),
+    )

@@ -1,0 +1,253 @@
+"""Config files of training runs: their tables, checked, and the run they describe.
+
+`demur train CONFIG.toml` is a thin shell around `read_config` and `run`.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from demur.core.entry import Entry
+from demur.core.errors import LedgerMismatch
+from demur.ledger import Budget, Filter, Ledger
+from demur.training.data import as_data
+from demur.training.models import (
+    CNN,
+    MLP,
+    Model,
+    Transformer,
+    accuracy,
+    cross_entropy,
+)
+from demur.training.optimizers import named_optimizer
+from demur.training.plans.config import BandMFExecutionPlanConfig
+from demur.training.plans.plan import DPExecutionPlan
+from demur.training.run.charges import tree_digest
+from demur.training.run.checkpoint import Checkpoint
+from demur.training.run.trainer import fit
+from demur.training.sizes.resources import Resources
+
+Tables = dict[str, dict[str, Any]]
+# The names of each table. Anything else is a spelling mistake, and a spelling mistake
+# in a privacy parameter must not be ignored.
+_KNOWN = {
+    "data": {"train", "test", "features", "label", "examples", "classes", "divide_by"},
+    "model": {
+        "kind",
+        "hidden",
+        "shape",
+        "vocabulary",
+        "width",
+        "heads",
+        "layers",
+        "seed",
+    },
+    "privacy": {
+        "epsilon",
+        "delta",
+        "unit",
+        "clip_norm",
+        "bands",
+        "noise",
+        "truncated_batch_size",
+    },
+    "training": {
+        "steps",
+        "batch_size",
+        "learning_rate",
+        "momentum",
+        "average",
+        "optimizer",
+        "minibatch_size",
+        "microbatch_size",
+    },
+    "output": {"model", "ledger", "dataset", "label", "checkpoint", "checkpoint_every"},
+}
+_NEEDED = {
+    "data": {"train", "features", "label", "examples", "classes"},
+    "model": {"kind"},
+    "privacy": {"epsilon", "delta", "unit"},
+    "training": {"steps", "batch_size", "learning_rate"},
+    "output": {"model"},
+}
+
+
+def read_config(path: Path) -> Tables:
+    """The tables of the file, every name checked."""
+    with open(path, "rb") as file:
+        config = tomllib.load(file)
+    for table, names in config.items():
+        known = _KNOWN.get(table)
+        if known is None or not isinstance(names, dict):
+            raise ValueError(f"[{table}] is not a table of {sorted(_KNOWN)}")
+        unknown = set(names) - known
+        if unknown:
+            raise ValueError(
+                f"[{table}] has no settings {sorted(unknown)}; it has {sorted(known)}."
+                " Nothing was spent."
+            )
+    for table, needed in _NEEDED.items():
+        missing = needed - set(config.get(table, {}))
+        if missing:
+            raise ValueError(
+                f"[{table}] needs the settings {sorted(missing)}. Nothing was spent."
+            )
+    return {table: config.get(table, {}) for table in _KNOWN}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run from a config file; the accuracy is that on its test file.
+
+    `entry` is the ledger entry that paid.
+    """
+
+    entry: Entry
+    statement: str
+    model: Path
+    digest: str
+    test_accuracy: float | None
+
+
+def run(config: Tables, home: Path) -> RunResult:
+    """Load, plan, train, write; paths are relative to `home`."""
+    data, output, training = config["data"], config["output"], config["training"]
+    rows = _rows(home / data["train"], data)
+    test = _rows(home / data["test"], data) if "test" in data else None
+    model = _model(config["model"], data, rows["x"].shape[1:])
+    plan = _plan(config)
+    params = model.init(jax.random.key(int(config["model"].get("seed", 0))))
+    optimizer = named_optimizer(
+        training.get("optimizer", "sgd"),
+        float(training["learning_rate"]),
+        momentum=float(training.get("momentum", 0.0)),
+    )
+    checkpoint = None
+    if "checkpoint" in output:
+        every = int(output.get("checkpoint_every", 100))
+        checkpoint = Checkpoint(home / output["checkpoint"], every=every)
+    ledger = _ledger(config, home, plan)
+    try:
+        trained = fit(
+            plan,
+            cross_entropy(model),
+            params,
+            rows,
+            optimizer=optimizer,
+            ledger=ledger,
+            label=output.get("label", f"training of {Path(output['model']).stem}"),
+            average=training.get("average"),
+            checkpoint=checkpoint,
+            resources=Resources(
+                training.get("minibatch_size"), training.get("microbatch_size")
+            ),
+        )
+    finally:
+        if ledger is not None:
+            ledger.close()
+    released = trained.value if trained.average is None else trained.average
+    leaves = jax.tree_util.tree_flatten_with_path(released)[0]
+    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    with open(home / output["model"], "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    test_accuracy = None
+    if test is not None:
+        test_accuracy = accuracy(model, released, test["x"], test["y"])
+    return RunResult(
+        trained.entry,
+        trained.statement(),
+        home / output["model"],
+        tree_digest(released),
+        test_accuracy,
+    )
+
+
+def _rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}. Nothing was spent.")
+    columns = as_data(path, columns=[data["features"], data["label"]]).columns
+    x, y = columns[data["features"]], np.asarray(columns[data["label"]]).reshape(-1)
+    if y.dtype.kind not in "iu":
+        raise ValueError(
+            f"the label must be whole numbers from 0; got {y.dtype}. Nothing was spent."
+        )
+    # By a rule that does not look at other rows: unknown classes are class 0.
+    y = np.where((y >= 0) & (y < data["classes"]), y, 0).astype(np.int32)
+    if "divide_by" in data:
+        x = np.asarray(x, np.float32) / float(data["divide_by"])
+    return {"x": x, "y": y}
+
+
+def _model(
+    options: dict[str, Any], data: dict[str, Any], shape: tuple[int, ...]
+) -> Model:
+    classes = int(data["classes"])
+    match options["kind"]:
+        case "mlp":
+            hidden = tuple(options.get("hidden", (256,)))
+            return MLP(math.prod(shape), hidden, classes)
+        case "cnn":
+            height, width, *rest = options.get("shape", shape)
+            return CNN(height, width, rest[0] if rest else 1, classes)
+        case "transformer":
+            if "vocabulary" not in options:
+                raise ValueError(
+                    "[model] must have vocabulary for a transformer. Nothing was spent."
+                )
+            names = [k for k in ("width", "heads", "layers") if k in options]
+            sizes = {name: options[name] for name in names}
+            return Transformer(options["vocabulary"], shape[0], classes, **sizes)
+    raise ValueError(
+        f"[model] kind must be mlp, cnn or transformer; got {options['kind']!r}."
+        " Nothing was spent."
+    )
+
+
+def _plan(config: Tables) -> DPExecutionPlan:
+    privacy, training = config["privacy"], config["training"]
+    bands = int(privacy.get("bands", 1))
+    examples, batch = int(config["data"]["examples"]), int(training["batch_size"])
+    rate = bands * batch / examples
+    if not 0 < rate <= 1:
+        raise ValueError(
+            f"batch_size times bands must be at most examples={examples}; got"
+            f" {batch} times {bands}. Nothing was spent."
+        )
+    alone = privacy["unit"] == "add_or_remove_one"
+    return BandMFExecutionPlanConfig(
+        iterations=int(training["steps"]),
+        num_bands=bands,
+        sampling_prob=rate,
+        epsilon=float(privacy["epsilon"]),
+        delta=float(privacy["delta"]),
+        neighboring_relation=privacy["unit"],
+        l2_clip_norm=float(privacy.get("clip_norm", 1.0)),
+        normalize_by=float(batch),
+        noise=privacy.get("noise", "threefry"),
+        truncated_batch_size=privacy.get("truncated_batch_size"),
+        num_examples=None if alone else examples,
+    ).make()
+
+
+def _ledger(config: Tables, home: Path, plan: DPExecutionPlan) -> Ledger | None:
+    output, privacy = config["output"], config["privacy"]
+    if "ledger" not in output:
+        return None
+    named = output["ledger"]
+    path = named if "://" in named else home / named
+    try:
+        return Ledger.open(path)
+    except LedgerMismatch:
+        return Ledger.open(
+            path,
+            dataset=output.get("dataset", Path(config["data"]["train"]).stem),
+            budgets={plan.unit: Budget(privacy["epsilon"], privacy["delta"])},
+            filter=Filter.pure(),
+        )

@@ -1,0 +1,100 @@
+"""The architecture page's table, its pictures and the rules that can be counted."""
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from tools import house, house_pictures
+
+MOST_MODULES, MOST_LINES = 20, 450
+
+
+def crowded(files: dict[str, int]) -> list[str]:
+    """Folders with too many modules and modules with too many lines."""
+    per_folder = Counter(name.rpartition("/")[0] for name in files)
+    return [
+        *(folder for folder, count in per_folder.items() if count > MOST_MODULES),
+        *(name for name, lines in files.items() if lines > MOST_LINES),
+    ]
+
+
+def test_the_table_on_the_page_is_that_of_the_tree():
+    page = house.PAGE.read_text()
+    assert house.with_table(page) == page, "run python -m tools.house --write"
+
+
+def test_a_stale_table_is_noticed():
+    """The twin: a module that is gone, a line that was reworded."""
+    page = house.PAGE.read_text()
+    name = "| `payment` |"
+    assert page.count(name) == 1
+    assert house.with_table(page.replace(name, "| `remittance` |")) == page
+
+
+def test_every_module_says_what_is_in_it():
+    silent = [name for name, path in house.modules() if not house.first_line(path)]
+    assert not silent
+
+
+def test_folders_and_modules_stay_small():
+    files = {name: len(path.read_text().splitlines()) for name, path in house.modules()}
+    assert len(files) > 400
+    assert crowded(files) == []
+
+
+def test_a_crowded_folder_and_a_long_module_are_noticed():
+    many = {f"room/{i}.py": 10 for i in range(MOST_MODULES + 1)}
+    assert crowded(many) == ["room"]
+    assert crowded({"room/long.py": MOST_LINES + 1}) == ["room/long.py"]
+
+
+def test_nothing_public_is_without_a_docstring():
+    assert house.undocumented() == []
+
+
+def test_signatures_are_narrow_but_for_those_the_page_explains():
+    wide = {line.split(":")[1].split(" ")[0] for line in house.signatures()}
+    explained = {
+        "_LinearHead.__init__",  # an estimator's
+        "_ball",
+        "clipped_grad",
+        "fit",
+        "UnlearningService.open",
+        "PrivacyOdometer.__init__",
+    }
+    assert wide == explained
+
+
+def defined_twice() -> dict[str, list[str]]:
+    """Public classes that two modules define under one name."""
+    homes: dict[str, list[str]] = {}
+    for name, path in house.modules():
+        if name.startswith("compat/"):  # the seeds' own names
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    return {name: where for name, where in homes.items() if len(where) > 1}
+
+
+def test_a_class_has_one_home():
+    assert defined_twice() == {}
+
+
+@pytest.mark.parametrize("name", ["house", "release"])
+def test_the_pictures_are_those_of_the_script(tmp_path, name):
+    drawn = {path.stem: path for path in house_pictures.draw(tmp_path)}
+    on_page = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
+    assert drawn[name].read_text() == on_page, "run python -m tools.house --write"
+    assert f"images/{name}.svg" in house.PAGE.read_text()
+
+
+def test_the_pictures_layers_are_those_that_import_linter_keeps():
+    contracts = (ROOT / "pyproject.toml").read_text()
+    first = contracts.split('containers = ["demur"]')[1].split("layers = [")[1]
+    layers = re.findall(r'"([\w |]+)"', first.split("]")[0])
+    kept = [tuple(layer.split(" | ")) for layer in layers if layer != "errors"]
+    assert kept == list(house.LAYERS)
