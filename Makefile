@@ -13,12 +13,18 @@ LOCKED := $(INSTALL) --no-deps --require-hashes
 EDITABLE := $(INSTALL) --no-deps --no-build-isolation --editable .
 
 PYTEST := $(BIN)/python -m pytest -q -rs
+# Every run leaves what failed, with its output, in out/.
+JUNIT = --junit-xml=$(OUT)/junit-$(1).xml
+WHOLE_OUTPUT := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 PARALLEL := -n $(JOBS) --dist loadfile
 
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
+# One thing after another, but for what `make test` runs side by side.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
 .PHONY: help demo test check deep bench docs lock mutants peers clean distclean \
 	lint wheel examples tests
@@ -29,15 +35,19 @@ help: ## list the commands
 demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 	@$(BIN)/demur tour
 
-test: $(VENV)/.full lint wheel docs examples tests ## set up everything, run everything that must pass
+# Types, pages and examples take one processor each: two of them at a time.
+test: $(VENV)/.full ## set up everything, run everything that must pass
+	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 $(WHOLE_OUTPUT) \
+	  lint wheel docs examples
+	@$(MAKE) --no-print-directory tests
 
 check: $(VENV)/.full lint ## the fast part: lint, types, layers, quick tests
 	$(say) "quick tests"
-	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial"
+	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"
-	@$(PYTEST) -m deep
+	@$(PYTEST) -m deep $(call JUNIT,deep)
 
 bench: $(VENV)/.full $(PEERS)/.done ## run benchmarks/*.py against the peers
 	@set -e; for f in benchmarks/[a-z]*.py; do \
@@ -96,14 +106,14 @@ examples: $(VENV)/.full
 # Unit tests, doctests, the blocks of README.md and docs/. One worker more than processors:
 # a tenth of the time goes to waiting for servers and children. Exit 5: no test is marked serial.
 tests: $(VENV)/.full
-	@mkdir -p $(OUT); rm -f $(OUT)/junit-*.xml
+	@rm -f $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
 	$(say) "tests"
 	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial" \
-	  --junit-xml=$(OUT)/junit-parallel.xml
+	  $(call JUNIT,parallel)
 	$(say) "tests that need the machine to themselves"
-	@$(PYTEST) -m "serial and not deep" --junit-xml=$(OUT)/junit-serial.xml \
+	@$(PYTEST) -m "serial and not deep" $(call JUNIT,serial) \
 	  || [ $$? -eq 5 ]
-	@$(BIN)/python tools/check_skips.py $(OUT)/junit-*.xml
+	@$(BIN)/python tools/check_skips.py $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
 
 # --- environments: a stamp is written last, so an interrupted set-up is taken up again
 

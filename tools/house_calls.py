@@ -76,6 +76,7 @@ def training_run() -> Callable[[], object]:
         l2_clip_norm=1.0,
         noise_multiplier=2.0,
         normalize_by=10.0,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make()
     return lambda: fit(
         plan, loss, jnp.zeros(3), data, optimizer=optax.sgd(0.1), delta=1e-5

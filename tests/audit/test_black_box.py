@@ -63,8 +63,15 @@ TWINS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", ["given", "learned"])
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [
+        *((name, "given") for name in TWINS),
+        ("half the noise", "learned"),
+        pytest.param("sensitivity off by 2", "learned", marks=pytest.mark.deep),
+        pytest.param("noise reused", "learned", marks=pytest.mark.deep),
+    ],
+)
 def test_broken_gaussians_are_refuted(name, score):
     run, distance = TWINS[name]
     worlds = pair(distance=distance)

@@ -114,16 +114,18 @@ def audit(run, relation="REPLACE_ONE", pair=None):
 
 
 SLOW = pytest.mark.slow
-KINDS = [pytest.param("threefry", marks=SLOW), "lattice"]
-COMBINED = [
-    ("REPLACE_ONE", "lattice"),
-    ("ADD_OR_REMOVE_ONE", "lattice"),
-    pytest.param("ADD_OR_REMOVE_ONE", "threefry", marks=SLOW),
-]
+DEEP = pytest.mark.deep
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("relation, noise", COMBINED)
+@pytest.mark.parametrize(
+    "relation, noise",
+    [
+        ("REPLACE_ONE", "lattice"),
+        pytest.param("ADD_OR_REMOVE_ONE", "lattice", marks=DEEP),
+        ("ADD_OR_REMOVE_ONE", "threefry"),
+    ],
+)
 def test_two_steps_of_dp_sgd(relation, noise):
     found = audit(
         trained(lambda _: make_plan(relation=relation, noise=noise)), relation
@@ -136,7 +138,14 @@ def test_two_steps_of_dp_sgd(relation, noise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("relation, noise", COMBINED)
+@pytest.mark.parametrize(
+    "relation, noise",
+    [
+        pytest.param("REPLACE_ONE", "lattice", marks=DEEP),
+        ("ADD_OR_REMOVE_ONE", "lattice"),
+        ("ADD_OR_REMOVE_ONE", "threefry"),
+    ],
+)
 def test_a_banded_run(relation, noise):
     groups = PartitionType.INDEPENDENT
 
@@ -327,8 +336,15 @@ def test_batches_that_depend_on_how_many_there_are():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("noise", KINDS)
+@pytest.mark.parametrize(
+    "jit, noise",
+    [
+        (False, "lattice"),
+        (True, "threefry"),
+        pytest.param(False, "threefry", marks=DEEP),
+        pytest.param(True, "lattice", marks=DEEP),
+    ],
+)
 def test_a_loop_of_ones_own(jit, noise):
     """The tape is found when a step is traced, and in JAX's own threads."""
     transform = privatizer(

@@ -20,27 +20,30 @@ def record_gradient(loss, theta, x, label, bias, classes):
 
 
 def plain_gradient(loss, theta, x, y, bias):
-    """The same by hand, for speed and as a second opinion; y is a class or a sign."""
-    row = np.append(x, bias)
+    """The same by hand, for speed and as a second opinion; y is a class or a sign.
+
+    For one theta and one x, or for as many of both, one below the other.
+    """
+    row = np.concatenate([x, np.full((*x.shape[:-1], 1), bias)], axis=-1)
     if loss == "softmax":
-        scores = theta @ row
-        p = np.exp(scores - scores.max())
-        p /= p.sum()
-        p[y] -= 1.0
-        return np.outer(p, row)
-    m = y * (theta @ row)
+        scores = (theta * row[..., None, :]).sum(axis=-1)
+        p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)
+        p[..., y] -= 1.0
+        return p[..., None] * row[..., None, :]
+    m = y * (theta * row).sum(axis=-1)
     if loss == "logistic":
-        a = 1.0 / (1.0 + np.exp(min(m, 700.0)))
+        a = 1.0 / (1.0 + np.exp(np.minimum(m, 700.0)))
     elif loss == "squared_hinge":
-        a = 2.0 * max(0.0, 1.0 - m)
+        a = 2.0 * np.maximum(0.0, 1.0 - m)
     else:
-        a = min(1.0, max(0.0, (1.0 + HUBER_WIDTH - m) / (2.0 * HUBER_WIDTH)))
-    return -a * y * row
+        a = np.clip((1.0 + HUBER_WIDTH - m) / (2.0 * HUBER_WIDTH), 0.0, 1.0)
+    return -(a * y)[..., None] * row
 
 
 def into_ball(v, radius):
-    norm = np.linalg.norm(v)
-    return v * (radius / norm) if norm > radius else v
+    norm = np.linalg.norm(v, axis=-1, keepdims=True)
+    return np.where(norm > radius, v * (radius / np.maximum(norm, 1e-300)), v)
 
 
 def largest_difference(
@@ -53,16 +56,22 @@ def largest_difference(
     label = 0 if loss == "softmax" else 1
 
     def unpack(v):
-        theta = into_ball(v[:size], theta_radius).reshape(shape)
-        x = into_ball(v[size : size + d], B)
+        theta = into_ball(v[:, :size], theta_radius).reshape(-1, *shape)
+        x = into_ball(v[:, size : size + d], B)
         # Projecting x' as well keeps it within the radius: projections do not stretch.
-        return theta, x, into_ball(x + into_ball(v[size + d :], radius), B)
+        return theta, x, into_ball(x + into_ball(v[:, size + d :], radius), B)
 
-    def loss_of(v):
+    def losses_of(v):
         theta, x, other = unpack(v)
         one = plain_gradient(loss, theta, x, label, bias)
         two = plain_gradient(loss, theta, other, label, bias)
-        return -float(np.linalg.norm(one - two))
+        return -np.linalg.norm((one - two).reshape(len(v), -1), axis=1)
+
+    def with_slope(v):
+        """The loss and its forward differences, all in one go."""
+        steps = 1.5e-8 * np.where(v < 0, -1.0, 1.0) * np.maximum(1.0, np.abs(v))
+        here, *beside = losses_of(np.vstack([v, v + np.diag(steps)]))
+        return here, (np.array(beside) - here) / ((v + steps) - v)
 
     best = 0.0
     for _ in range(restarts):
@@ -76,8 +85,10 @@ def largest_difference(
                 rng.normal(size=d) * radius,
             ]
         )
-        found = minimize(loss_of, start, method="L-BFGS-B", options={"maxiter": 60})
-        best = max(best, -float(found.fun), -loss_of(start))
+        found = minimize(
+            with_slope, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}
+        )
+        best = max(best, -float(found.fun), -float(losses_of(start[None])[0]))
     return best
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demur import Promise
-from demur.convex import BallSoftmaxClassifier, HeadForm, objective
+from demur.convex import BallSoftmaxClassifier, DataChanged, HeadForm, objective
 from demur.convex.heads.noisy_gd import descend, plan_descent
 from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.gaussian import gaussian_mu
@@ -66,8 +66,8 @@ def test_noise_is_fresh_in_every_step_and_paid_for_once():
     seen = []
     real = type(plan.step).apply
 
-    def spy(self, value, key, *, draw):
-        noisy = real(self, value, key, draw=draw)
+    def spy(self, value, key, **named):
+        noisy = real(self, value, key, **named)
         seen.append(noisy - value)
         return noisy
 
@@ -108,3 +108,14 @@ def test_the_estimator_learns_without_lam():
     assert head.privacy_.epsilon_at(0.3) <= 8.0
     full = head.privacy_.full_replacement_epsilon
     assert full is not None and full > head.privacy_.same_label_epsilon
+
+
+def test_rows_that_change_while_it_descends_release_nothing():
+    X, y = blobs(120, 4, 3)
+    stated = objective(FREE, X, y)
+
+    def change(step, share):
+        stated.X[0] = 0.0
+
+    with pytest.raises(DataChanged, match="stays spent"):
+        descend(plan_for(steps=3), stated, progress=change)

@@ -81,7 +81,7 @@ def test_a_truncated_stick_is_between_its_parts():
         (PoissonGaussian(0.25, 4.0), 500, 1e-8),
         (PoissonGaussian(0.01, 10.0), 10, 1e-5),
         (PoissonGaussian(0.5, 1.5), 1, 1e-5),
-        (TruncatedPoissonGaussian(10_000, 0.01, 130, 1.0), 300, 1e-5),
+        (TruncatedPoissonGaussian(10_000, 0.01, 130, 2.0), 300, 1e-5),
     ],
 )
 def test_the_rough_price_is_close_and_never_below(event, count, delta):

@@ -32,6 +32,11 @@ def spark_here(monkeypatch):
         pytest.skip("machine: no Java")
     # Pages set it; it shall not outlive them.
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    frugal = " ".join(f"--conf {name}={value}" for name, value in java.FRUGAL.items())
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        f'--driver-java-options "{java.JAVA}" {frugal} pyspark-shell',
+    )
     # Java reads relative paths from the folder it was started in: one for each page.
     java.end_java()
     yield

@@ -23,7 +23,8 @@ from demur.training import (
 )
 from demur.training.devices.processes import Processes
 from demur.training.run import paid_run, trainer
-from demur.training.run.paid_run import PaidRun, PaymentTerms
+from demur.training.run.charges import PaymentTerms
+from demur.training.run.paid_run import PaidRun
 from demur.training.run.steps import TrainState
 from tests.training.crash import open_ledger
 

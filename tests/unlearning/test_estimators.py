@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import subprocess
 import sys
 
@@ -14,7 +15,9 @@ from sklearn.exceptions import NotFittedError
 
 import demur.unlearning
 from demur.core.adjacency import Erasure
-from demur.ledger import Budget, Ledger
+from demur.core.entropy import Seeded
+from demur.core.errors import NotPrivate
+from demur.ledger import Budget, Ledger, LedgerLeftBehind
 from demur.unlearning import (
     CapacityExhausted,
     MemoryPair,
@@ -236,6 +239,26 @@ def test_a_clone_is_empty_and_shares_the_ledger():
     other.partial_fit(X, y)
     with pytest.raises(Exception, match="nothing was spent"):
         other.unfit(X[:1], y[:1])  # the budget is one
+
+
+def test_a_pickle_leaves_the_ledger_behind():
+    """As for the private heads: a worker's copy must not delete without a charge."""
+    ledger = Ledger(Budget(1.0, 1e-5), unit=Erasure(), dataset="people")
+    X, y = rows()
+    for model in (
+        UnlearnableRegressor(ledger=ledger, source=Seeded(3)),
+        UnlearnableClassifier(ledger=ledger),
+    ):
+        copy = pickle.loads(pickle.dumps(model))
+        assert copy.ledger == LedgerLeftBehind("people") and copy.source is None
+        assert copy.get_params().keys() == model.get_params().keys()
+        with pytest.raises(NotPrivate, match="'people' stayed behind"):
+            copy.partial_fit(X, np.sign(y) > 0)
+        assert not hasattr(copy, "model_")
+        copy.set_params(ledger=ledger).partial_fit(X, np.sign(y) > 0)
+    assert pickle.loads(pickle.dumps(UnlearnableRegressor())).ledger is None
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        pickle.dumps(copy)  # its odometer would be a second budget
 
 
 def test_capacity_runs_out_as_a_whole():

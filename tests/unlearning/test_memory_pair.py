@@ -574,7 +574,7 @@ def test_spend_then_noise_then_state():
         model.delete(X[200], Y[200])
 
     def sabotaged(model):  # draws first, and would pay when it is done
-        draw = Draw(model.odometer.entry, 0)
+        draw = Draw(model.odometer._payment.entry, 0)
         noise = model.odometer.noise(draw, model.mode.shift_bound(), DIM)
         model.mode.delete(None, None, noise.values, grid=noise.grid)
         model.odometer.spend()

@@ -27,6 +27,18 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
+def test_what_a_mode_says_of_its_options(name):
+    """Callers ask the mode for what it takes, and never for its name."""
+    mode, options = make_mode(name, 3), DEFAULTS[name]
+    assert (mode.regulariser in options) and mode.clips == ("norm_bound" in options)
+    assert (len(mode.losses) > 1) == ("loss" in options)
+    assert mode.loss == mode.losses[0]
+    for loss in mode.losses[1:]:
+        assert make_mode(name, 3, loss=loss).loss == loss
+    assert mode.formula == ("consistent" if mode.theorem.scopes else "seed")
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults(name):
     mode = make_mode(name, 3)
     assert mode.config() == DEFAULTS[name]

@@ -529,6 +529,10 @@ def test_terms_are_kept_and_others_refused(path):
             UnlearningService.open(path, **other)
 
 
+ZCDP = {"mode": "logistic", "accounting": "zcdp"}
+UNSUITED = object()  # a durable ledger without a budget for deletions
+
+
 @pytest.mark.parametrize(
     "terms, words",
     [
@@ -547,12 +551,39 @@ def test_terms_are_kept_and_others_refused(path):
         ({"on_exhausted": "panic"}, "on_exhausted"),
         ({"durability": "never"}, "durability"),
         ({"scope": "planet"}, "scope"),
+        ({"epsilon": 0.0137, "delta": 9e-12, **ZCDP}, "certify nothing.*use 'gdp'"),
+        ({"ledger": UNSUITED}, "no budget at Erasure"),
+        ({"ledger": "model.db"}, "ledger must be a Ledger"),
     ],
 )
-def test_terms_without_a_theorem_are_refused_and_nothing_is_created(path, terms, words):
-    with pytest.raises(ValueError, match=words):
-        open_service(path, **terms)
+def test_terms_that_are_refused_leave_nothing_behind(path, tmp_path, terms, words):
+    path = tmp_path / "place" / "model.db"
+    path.parent.mkdir()
+    with Ledger.open(
+        tmp_path / "l.db", dataset="d", budgets={AddOrRemoveOne(): Budget(1.0)}
+    ) as unsuited:
+        given = unsuited if terms.get("ledger") is UNSUITED else terms.get("ledger")
+        with pytest.raises((ValueError, TypeError, LedgerMismatch), match=words):
+            open_service(path, **terms | {"ledger": given})
     assert list(path.parent.iterdir()) == []
+    with open_service(path) as service:  # the place is free for good terms
+        fill(service, range(3))
+
+
+def test_a_ledger_that_declines_a_service_leaves_none_behind(path, tmp_path):
+    """Its terms would bind the next opening, which may ask for others."""
+    with Ledger.open(
+        tmp_path / "l.db", dataset="d", budgets={Erasure(): Budget(0.5, 1e-6)}
+    ) as ledger:
+        with pytest.raises(CapacityExhausted, match="cannot carry this service"):
+            open_service(path, ledger=ledger)
+        assert ledger.entries() == [] and not path.exists()
+        assert not path.with_name("model.db.keys").exists()
+        with open_service(path, ledger=ledger, epsilon=0.5) as service:
+            fill(service, range(3))
+            service.delete(1)
+            assert service.verify().ok
+        assert len(ledger.entries()) == 2  # one budget per person, one deletion
 
 
 def test_there_is_one_writer(path):

@@ -1,7 +1,8 @@
 """Resumable jobs: an idempotency key stored beside the output file.
 
 By this key the ledger finds the entry that paid for the job, when the same command is
-run again. It is written before the charge and removed when the job is done or was declined.
+run again. It is written before the charge and removed when the job is done or was
+declined.
 """
 
 from __future__ import annotations

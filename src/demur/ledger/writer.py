@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
-from demur.core import recording, validate
+from demur.core import validate
 from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.digest import digest_of_text
 from demur.core.entropy import Binding, NoiseKey, OsEntropy, Source, source_name
@@ -28,6 +28,7 @@ from demur.core.errors import (
     NotPrivate,
     OutcomeUnknown,
 )
+from demur.core.recording import record_charge
 from demur.durable import clock
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
@@ -191,9 +192,7 @@ class LedgerWriter(LedgerReader):
                 " entropy, or open a ledger with testing=True. Nothing was spent."
             )
         declaration = declaration_of(mechanism)
-        asked = recording.record_charge(
-            declaration, count, label, private=source.private
-        )
+        asked = record_charge(declaration, count, label, private=source.private)
         text = canonical(declaration.to_json())
         # Prices first: they may take a second, and the lock is short.
         ways = ways_to_pay(self.terms, declaration, count, block_delta)

@@ -54,7 +54,7 @@ def discover(package: str = "demur") -> Discovery:
 
     >>> from demur.testing import discover
     >>> [each.name for each in discover("demur.mechanisms").candidates][:2]
-    ['demur.mechanisms.bpm.mechanism:BPM', 'demur.mechanisms.gaussian:Gaussian']
+    ['demur.mechanisms.bpm.mechanism:BPM', 'demur.mechanisms.exponential:GridQuantile']
     """
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}

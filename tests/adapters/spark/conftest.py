@@ -15,15 +15,16 @@ import pytest
 pyspark = pytest.importorskip("pyspark", reason="machine: no PySpark")
 from pyspark.sql import SparkSession  # noqa: E402
 
-from tests.adapters.spark.java import end_java  # noqa: E402
+from tests.adapters.spark.java import FRUGAL, JAVA, end_java  # noqa: E402
 
 LOCAL = "local[2]"
 # Spark starts no copy of a task on the host of the first, so the executors are on two
 # addresses of this machine: `local-cluster` has one, and would never speculate.
 CLUSTER = "cluster"
 HOSTS = ("127.0.0.2", "127.0.0.3")
-# For jobs of a second an optimising compiler and a parallel collector cost too much.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Where the daemon of DAEMON lies, and nothing else: tasks shall not import our tests.
+PRELOADED = str(Path(__file__).parent / "preloaded")
+DAEMON = "demur_daemon"
 
 
 class _Cluster:
@@ -78,6 +79,9 @@ class _Server:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [PRELOADED, os.environ.get("PYTHONPATH")])
+            ),
             # A cluster starts the JVM before there is a session to configure it.
             "PYSPARK_SUBMIT_ARGS": (
                 "--driver-memory 1g --driver-java-options"
@@ -92,8 +96,7 @@ class _Server:
         stopped = self.session is None or self.session.sparkContext._jsc is None
         if self.master != master or stopped:
             self.stop()
-            settings = {
-                "spark.ui.enabled": "false",
+            settings = FRUGAL | {
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.host": "127.0.0.1",
                 "spark.executor.memory": "512m",
@@ -104,6 +107,11 @@ class _Server:
                 "spark.eventLog.compress": "false",
                 "spark.eventLog.dir": (self.folder / "events").as_uri(),
                 "spark.sql.shuffle.partitions": "2",
+                "spark.python.daemon.module": DAEMON,
+                "spark.executorEnv.DEMUR_PRELOADED": (
+                    "demur.adapters.spark.drawing"
+                    + " demur.adapters.spark.clustering" * (master == LOCAL)
+                ),
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "OFF",
             }

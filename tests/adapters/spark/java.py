@@ -2,6 +2,15 @@
 
 import pyspark
 
+# For jobs of a second an optimising compiler, a parallel collector and code that is made
+# for each query cost too much.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FRUGAL = {
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def end_java() -> None:
     """End the JVM of this process: it keeps the environment and folder it began in."""

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from demur import errors
 from demur.compat import memory_pair
 from demur.compat.memory_pair.src.calibrator import Calibrator
 from demur.compat.memory_pair.src.memory_pair import MemoryPair, Phase
@@ -90,6 +91,9 @@ def test_delete_before_finalisation_is_a_runtime_error():
     assert model.phase is Phase.INTERLEAVING
     with pytest.raises(RuntimeError, match="Odometer not finalized"):
         model.delete(X[0], Y[0])
+    with pytest.raises(memory_pair.CapacityDepleted):  # and by its own name
+        model.delete(X[0], Y[0])
+    assert errors.CapacityDepleted is memory_pair.CapacityDepleted
 
 
 def test_transitions_are_guarded():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import dp_accounting
 import jax
 import jax.numpy as jnp
@@ -44,6 +46,17 @@ def run(function, *args, **named):
     return jax.jit(function, compiler_options=QUICK_TO_COMPILE)(*args, **named)
 
 
+@cache
+def my_program(method="auto", **options):
+    """One for all tests that ask for it: compiled once for each shape."""
+    return jax.jit(mine(method, **options), compiler_options=QUICK_TO_COMPILE)
+
+
+@cache
+def their_program(**options):
+    return jax.jit(theirs(**options), compiler_options=QUICK_TO_COMPILE)
+
+
 @pytest.mark.slow
 @both
 @pytest.mark.parametrize(
@@ -56,7 +69,8 @@ def run(function, *args, **named):
 )
 def test_sums_are_those_of_the_peer(method, options):
     ours, other = mine(method, **options), theirs(**options)
-    got, wanted = (run(f, NETWORK.params, *NETWORK.batch) for f in (ours, other))
+    got = my_program(method, **options)(NETWORK.params, *NETWORK.batch)
+    wanted = their_program(**options)(NETWORK.params, *NETWORK.batch)
     assert ours.l2_norm_bound == pytest.approx(other.sensitivity())
     assert ours.has_aux == other.has_aux
     if ours.has_aux:
@@ -182,13 +196,10 @@ def test_two_groups_can_share_a_norm():
 @both
 @pytest.mark.parametrize("microbatch", [None, 4])
 def test_padding_takes_no_part(method, microbatch):
-    grad = jax.jit(
-        mine(method, microbatch_size=microbatch, return_grad_norms=True),
-        compiler_options=QUICK_TO_COMPILE,
-    )
+    grad = my_program(method, microbatch_size=microbatch, return_grad_norms=True)
     real = 5
     spoiled = (NETWORK.batch[0].at[real:].set(jnp.nan), NETWORK.batch[1])
-    wanted = run(theirs(), NETWORK.params, *(part[:real] for part in NETWORK.batch))
+    wanted = their_program()(NETWORK.params, *(part[:real] for part in NETWORK.batch))
     mask = jnp.arange(9) >= real
     for flags in ({"num_real": real}, {"is_padding_example": mask}):
         total, aux = grad(NETWORK.params, *spoiled, **flags)
@@ -207,7 +218,7 @@ def test_padding_may_stand_anywhere_in_a_mask():
         is_padding_example=mask,
     )
     kept = np.flatnonzero(~np.asarray(mask))
-    wanted = run(theirs(), NETWORK.params, *(part[kept] for part in NETWORK.batch))
+    wanted = their_program()(NETWORK.params, *(part[kept] for part in NETWORK.batch))
     assert distance(total.value, wanted) < TOLERANCE
 
 
@@ -260,9 +271,9 @@ def test_an_empty_batch_is_an_ordinary_one(method, microbatch):
 def test_a_non_finite_example_contributes_nothing(method, bad):
     """As a whole: the peer zeroes the bad entries and keeps the others."""
     spoiled = NETWORK.batch[0].at[3, 2].set(bad)
-    total = run(mine(method), NETWORK.params, spoiled, NETWORK.batch[1])
+    total = my_program(method)(NETWORK.params, spoiled, NETWORK.batch[1])
     kept = np.arange(9) != 3
-    wanted = run(theirs(), NETWORK.params, *(part[kept] for part in NETWORK.batch))
+    wanted = their_program()(NETWORK.params, *(part[kept] for part in NETWORK.batch))
     assert distance(total.value, wanted) < TOLERANCE
 
 
@@ -344,9 +355,10 @@ def test_real_neighbours_move_the_sum_by_no_more(method):
         "REPLACE_ONE": (x.at[0].multiply(-30), y),
         "ADD_OR_REMOVE_ONE": (x[1:], y[1:]),
     }
-    base = run(grad, NETWORK.params, x, y).value
+    program = my_program(method, l2_clip_norm=0.2, normalize_by=4.0)
+    base = program(NETWORK.params, x, y).value
     for name, world in worlds.items():
-        other = run(grad, NETWORK.params, *world).value
+        other = program(NETWORK.params, *world).value
         moved = length(jax.tree.map(jnp.subtract, base, other))
         limit = grad.sensitivity(name)
         # The two sums are rounded to float32.
@@ -366,7 +378,7 @@ def test_one_move_reaches_the_replacement_bound():
 
 @pytest.mark.slow
 def test_nothing_but_a_privatizer_takes_a_clipped_sum():
-    total = run(mine(), NETWORK.params, *NETWORK.batch)
+    total = my_program()(NETWORK.params, *NETWORK.batch)
     assert isinstance(total, ClippedSum)
     for act in (
         lambda: total + total,
@@ -387,13 +399,13 @@ def test_nothing_but_a_privatizer_takes_a_clipped_sum():
 
 @pytest.mark.slow
 def test_parts_of_a_batch_join():
-    grad = mine()
+    grad = my_program()
     parts = [
-        run(grad, NETWORK.params, *(part[rows] for part in NETWORK.batch))
+        grad(NETWORK.params, *(part[rows] for part in NETWORK.batch))
         for rows in (slice(0, 4), slice(4, 9))
     ]
     whole = ClippedSum.join(parts)
-    wanted = run(grad, NETWORK.params, *NETWORK.batch)
+    wanted = grad(NETWORK.params, *NETWORK.batch)
     assert distance(whole.value, wanted.value) < TOLERANCE
     assert whole.l2_norm_bound == 1.0
     other = run(mine(l2_clip_norm=2.0), NETWORK.params, *NETWORK.batch)

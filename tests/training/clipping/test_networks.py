@@ -50,7 +50,12 @@ def test_sums_and_norms_agree_in_double_precision(name):
     ("name", "options"),
     [
         ("dense", {"microbatch_size": 4}),
-        ("convolutions", {"rescale_to_unit_norm": True, "normalize_by": 7.0}),
+        ("dense", {"rescale_to_unit_norm": True, "normalize_by": 7.0}),
+        pytest.param(
+            "convolutions",
+            {"rescale_to_unit_norm": True, "normalize_by": 7.0},
+            marks=pytest.mark.deep,
+        ),
         ("dense", {"l2_clip_norm": 1e6}),
     ],
 )
@@ -354,9 +359,15 @@ def assert_as_exact(network):
 
 
 @pytest.mark.slow
-@settings(quietly, max_examples=4)
-@any_network
-def test_random_networks_agree(seed, kinds, width, tokens):
+@pytest.mark.parametrize(
+    ("seed", "kinds", "width", "tokens"),
+    [
+        (1, ["dense", "norm", "attend", "bias", "again"], 5, 3),
+        (2, ["again", "conv", "scan", "scale", "low", "again"], 2, 8),
+    ],
+)
+def test_stacks_of_all_layers_agree(seed, kinds, width, tokens):
+    """Each layer once, the shared one twice; `make deep` draws stacks at random."""
     assert_as_exact(random_network(seed, kinds, width, tokens))
 
 

@@ -6,4 +6,4 @@ from demur.unlearning.errors import CapacityExhausted
 
 
 class CapacityDepleted(CapacityExhausted, RuntimeError):
-    """No further deletion is left; the original raises RuntimeError, and this is one."""
+    """No deletion is left; the original raises RuntimeError, and this is one."""

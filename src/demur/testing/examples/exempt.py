@@ -41,12 +41,11 @@ EXEMPT = {
         "checks an argument and charges nothing"
     ),
     "demur.mechanisms.reports:privatize_rows": _INNER,
-    "demur.training.run.charges:ledger_for": "opens a ledger and charges nothing",
+    "demur.training.plans.plan:ledger_and_delta": "opens a ledger and charges nothing",
     "demur.training.plans.base_config:BasePlanConfig": (
         "the base of configs, incomplete by itself"
     ),
-    "demur.training.run.charges:pay_for_run": _INNER,
-    "demur.training.run.paid_run:PaymentTerms": _INNER,
+    "demur.training.run.charges:PaymentTerms": _INNER,
     "demur.training.run.trainer:fit": "run by the examples of both plans",
     "demur.unlearning.records.certificate:Certificate": (
         "names a ledger by its digest and never charges"
@@ -58,7 +57,6 @@ EXEMPT = {
     "demur.unlearning.service.charges:DeletionCharges": (
         "a service's own; charged by its deletions alone"
     ),
-    "demur.unlearning.service.charges:check_shared": _READS,
 }
 
 # Packages whose functions read ledgers, or write notes into them, and never charge.

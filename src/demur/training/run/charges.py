@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,27 +21,37 @@ from demur.training.plans.plan import DPExecutionPlan
 _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
 
 
+@dataclass(frozen=True)
+class PaymentTerms:
+    """How a run is to be paid; `ledger` and `delta` are None outside process 0.
+
+    `digest` is that of the run's input, for a run with a checkpoint.
+    """
+
+    ledger: Ledger | None
+    delta: float | None
+    label: str
+    digest: str | None = None
+    source: Source | None = None
+
+
 def pay_for_run(
-    plan: DPExecutionPlan,
-    ledger: Ledger,
-    *,
-    label: str,
-    dimension: int,
-    delta: float,
-    digest: str | None,
-    run: str | None,
-    source: Source | None,
+    plan: DPExecutionPlan, terms: PaymentTerms, dimension: int, run: str | None
 ) -> Payment:
-    """The payment for the whole run; that of an earlier call if the run is resumed."""
-    block = ideal_delta(delta) if not ledger.terms.filter.meters else None
+    """The payment for the whole run; that of an earlier call if the run is resumed.
+
+    `run` is the idempotency key of a run with a checkpoint.
+    """
+    assert terms.ledger is not None and terms.delta is not None
+    block = None if terms.ledger.terms.filter.meters else ideal_delta(terms.delta)
     try:
         return plan.paid(
-            ledger,
-            label=label,
+            terms.ledger,
+            label=terms.label,
             dimension=dimension,
-            digest=digest,
+            digest=terms.digest,
             idempotency_key=run,
-            source=source,
+            source=terms.source,
             block_delta=block,
         )
     except IdempotencyConflict as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import jax
 
-from demur.core.entropy import Binding, NoiseKey, Source
+from demur.core.entropy import Binding, NoiseKey
 from demur.core.entry import Entry
 from demur.ledger import Ledger, Payment
 from demur.training.devices.placement import Placement
@@ -23,24 +23,11 @@ from demur.training.devices.processes import Processes
 from demur.training.errors import CheckpointRefused, ProcessLost
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run import charges
+from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint, CheckpointFolder, SavedState
 from demur.training.run.steps import TrainState
 
 _SEAL = "checkpoint"
-
-
-@dataclass(frozen=True)
-class PaymentTerms:
-    """How a run is to be paid; `ledger` and `delta` are None outside process 0.
-
-    `digest` is that of the run's input, for a run with a checkpoint.
-    """
-
-    ledger: Ledger | None
-    delta: float | None
-    label: str
-    digest: str | None = None
-    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -105,16 +92,8 @@ class PaidRun:
             _check_durable(terms.ledger)
             folder = CheckpointFolder(checkpoint)
         try:
-            payment = charges.pay_for_run(
-                self._plan,
-                terms.ledger,
-                label=terms.label,
-                dimension=dimension,
-                delta=terms.delta,
-                digest=terms.digest,
-                run=None if folder is None else folder.run,
-                source=terms.source,
-            )
+            run = None if folder is None else folder.run
+            payment = charges.pay_for_run(self._plan, terms, dimension, run)
             self.key = self._plan.key(payment)
         except BaseException:
             if folder is not None:

@@ -36,9 +36,10 @@ from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
 from demur.training.run import charges
+from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.loop import TrainingLoop
-from demur.training.run.paid_run import PaidRun, PaymentTerms, as_checkpoint
+from demur.training.run.paid_run import PaidRun, as_checkpoint
 from demur.training.run.prefetcher import Prefetcher
 from demur.training.run.progress import progress_bar
 from demur.training.run.separability import check_separable

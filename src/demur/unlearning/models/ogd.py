@@ -29,18 +29,19 @@ N(0, 1) and N(1/z, 1), and all that follows (steps, projections, other people's 
 predictions) is post-processing. No secret is left in the state.
 
 **Scope "joint"** (the replay lacks *all* records deleted so far; compared is the state
-after the last of these deletions, and what follows). With sigma_j >= z k_j Delta_j at
-deletion j, of k_j records, m deletions are sqrt(m) / z-GDP, and so m / (2 z^2)-zCDP.
+after the last of these deletions, and what follows). With sigma_j >= z_j k_j Delta_j at
+deletion j, of k_j records, the deletions are mu-GDP, mu^2 = sum_j 1 / z_j^2, and so
+mu^2 / 2-zCDP. (A plan for m records takes z_j = z / sqrt(k_j): mu = sqrt(m) / z.)
 
 *Proof.* Couple the worlds by shifted noise: where world 1 draws N_j, the replay takes
 N_j + h_j, h_j a function of the earlier noise. While `a` learned records are still to
 be deleted the worlds are at most a Delta_t apart, as above; let h_j be the share k_j/a
 of their difference: |h_j| <= k_j Delta_j, and (a - k_j) Delta_t is left. After the last
 deletion the worlds are equal. So world 1 is a function of N + h and the replay the same
-function of N, and it remains to tell N + h from N. Let s_j be N(1/z, 1) in world 1 and
-N(0, 1) in the replay, all independent: m numbers with means sqrt(m) / z apart. They are
+function of N, and it remains to tell N + h from N. Let s_j be N(1/z_j, 1) in world 1
+and N(0, 1) in the replay, all independent: numbers whose means are mu apart. They are
 enough to make the noise of either world without knowing which it is. Draw after draw,
-h_j follows from the draws made so far; with h_j = r (sigma_j / z) e, |e| = 1, r <= 1
+h_j follows from the draws made so far; with h_j = r (sigma_j / z_j) e, |e| = 1, r <= 1
 and fresh standard noise Z,
 
     sigma_j (Z + (r s_j + sqrt(1 - r^2) e.Z - e.Z) e)
@@ -48,7 +49,7 @@ and fresh standard noise Z,
 is N(h_j, sigma_j^2 I) in world 1 and N(0, sigma_j^2 I) in the replay. Post-processing
 makes nothing easier to tell apart. [] (It is the composition theorem of Dong, Roth and
 Su 2022 for adaptive Gaussian mechanisms. It takes multipliers that are fixed in
-advance: sigma_j follows configuration, clock and grids, never data or noise.)
+advance: sigma_j follows configuration, requests, clock and grids, never data or noise.)
 
 **In floating point** (u = 2^-53) a step is followed up to a rounding error of norm
 e_s <= u (c R + eta_s (B^2 R (d/4 + 8) + 16 G)): R the largest norm of w, c = 4, or

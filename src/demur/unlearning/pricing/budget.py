@@ -66,14 +66,14 @@ EXACT = DeletionPrice(Fraction(0), 0.0, 1)  # a deletion without noise
 class DeletionBudget:
     """(epsilon, delta) for deletions, composed by one accounting.
 
-    `gaussian` says whether the mode's theorem proves that Gaussians compose.
+    `gaussians_compose` says whether the mode's theorem proves that they do.
     """
 
     epsilon: float
     delta: float
     accounting: Accounting
     requests_per_subject: int | None = None
-    gaussian: bool = True
+    gaussians_compose: bool = True
 
     @cached_property
     def ideal_delta(self) -> float:
@@ -95,7 +95,7 @@ class DeletionBudget:
             )
 
         z = least(self.accounting)
-        if self.accounting == "basic" and not self.gaussian:
+        if self.accounting == "basic" and not self.gaussians_compose:
             return max(z, least("zcdp"))
         return z
 
@@ -115,7 +115,7 @@ class DeletionBudget:
         records: int = 1,
         request: int = 1,
     ) -> DeletionPrice:
-        """The price of deleting `records` records of a person's request `request`.
+        """The price of a person's request number `request`, of so many records.
 
         `first` is the multiplier of a first request of one record. See the module's
         argument.

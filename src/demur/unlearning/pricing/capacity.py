@@ -137,8 +137,8 @@ def _meter_and_limit(
     limit = meter.capacity(Budget(epsilon, delta))
     if not limit:
         raise ValueError(
-            f"accounting={accounting!r} can certify nothing at epsilon {epsilon:g},"
-            f" delta {delta:g}; use 'gdp', or a larger budget"
+            f"accounting={accounting!r} can certify nothing at epsilon {epsilon:.4g},"
+            f" delta {delta:.4g}; use 'gdp', or a larger budget"
         )
     return meter, limit
 

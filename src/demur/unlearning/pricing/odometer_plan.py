@@ -156,7 +156,7 @@ def proves_gaussian(terms: OdometerTerms, constants: StreamConstants) -> bool:
 
 def budget_of(terms: OdometerTerms, constants: StreamConstants) -> DeletionBudget:
     """The budget, with what the mode's theorem proves of it."""
-    return replace(terms.budget, gaussian=proves_gaussian(terms, constants))
+    return replace(terms.budget, gaussians_compose=proves_gaussian(terms, constants))
 
 
 def budget_share(terms: OdometerTerms, constants: StreamConstants, m: int) -> Fraction:

@@ -14,7 +14,7 @@ from demur.unlearning.service.state import ServiceState
 class ServiceStatus:
     """Counts of records and requests, and the capacity that was used.
 
-    `used` counts deletions (or publications) of this epoch that were paid for,
+    `used` is what requests (or publications) of this epoch have taken of the capacity,
     interrupted ones included; `pending` are inserts that are not acknowledged yet;
     `unclean` says that a reader kept old pages from being overwritten after a
     deletion: call `scrub()`.

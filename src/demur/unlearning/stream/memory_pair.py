@@ -160,7 +160,7 @@ class MemoryPair(Learner):
         X: ArrayLike | None = None,
         Y: ArrayLike | None = None,
     ) -> None:
-        """Forget several records, one draw each.
+        """Forget several records, each a request of its own.
 
         Ids, contents, capacity and the requests of each subject are checked first: if
         any of them is refused, none is forgotten.

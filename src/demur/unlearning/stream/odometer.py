@@ -12,9 +12,10 @@ own requests alone (`requests_per_subject`, see `pricing.budget`) and only regre
 the number of deletions. What adds up is for the mode's theorem to say
 (`Theorem.composition`): a mode that noises its published copy pays for every copy.
 
-**In the ledger.** Where m Gaussians compose, m draws of one Gaussian are reserved.
-Where they do not, or where a mode's theorem does not prove Gaussian composition, the
-promise is one entry, and a second one of price nothing counts the deletions.
+**In the ledger.** Where m Gaussians compose, m draws of one Gaussian are reserved, and
+a request of k records takes k of them (`pricing.budget`). Where they do not, or where a
+mode's theorem does not prove Gaussian composition, the promise is one entry, and a
+second one of price nothing counts the deletions.
 """
 
 from __future__ import annotations
