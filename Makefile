@@ -14,11 +14,14 @@ EDITABLE := $(INSTALL) --no-deps --no-build-isolation --editable .
 
 PYTEST := $(BIN)/python -m pytest -q -rs
 # Every run leaves what failed, with its output, in out/.
-JUNIT = --junit-xml=$(OUT)/junit-$(1).xml
+JUNIT = --junit-xml=$(OUT)/junit-$(1).xml || { status=$$?; \
+	  [ $$status -eq 5 ] || echo "what failed is in $(OUT)/junit-$(1).xml"; exit $$status; }
 WHOLE_OUTPUT := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 PARALLEL := -n $(JOBS) --dist loadfile
 
 export MPLBACKEND ?= Agg
+# Otherwise every worker rewrites the assertions of every test file, in every run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # One thing after another, but for what `make test` runs side by side.
@@ -27,7 +30,7 @@ ifndef SIDE_BY_SIDE
 endif
 .DELETE_ON_ERROR:
 .PHONY: help demo test check deep bench docs lock mutants peers clean distclean \
-	lint wheel examples tests
+	lint wheel quick tests
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,15 +38,14 @@ help: ## list the commands
 demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 	@$(BIN)/demur tour
 
-# Types, pages and examples take one processor each: two of them at a time.
+# Types and pages take one processor each.
 test: $(VENV)/.full ## set up everything, run everything that must pass
 	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 $(WHOLE_OUTPUT) \
-	  lint wheel docs examples
+	  lint wheel docs
 	@$(MAKE) --no-print-directory tests
 
-check: $(VENV)/.full lint ## the fast part: lint, types, layers, quick tests
-	$(say) "quick tests"
-	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
+check: $(VENV)/.full ## the fast part: lint, types, layers, quick tests
+	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 $(WHOLE_OUTPUT) lint quick
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"
@@ -96,14 +98,11 @@ wheel: $(VENV)/.full
 	  >$(OUT)/build.log 2>&1 || { cat $(OUT)/build.log; exit 1; }
 	@$(BIN)/python tools/check_wheel.py $(OUT)/dist/*.whl
 
-examples: $(VENV)/.full
-	@mkdir -p $(OUT)
-	@set -e; for f in examples/[a-z]*.py; do \
-	  [ -e "$$f" ] || continue; echo "==> $$f"; \
-	  $(BIN)/python "$$f" >$(OUT)/example.log 2>&1 \
-	    || { cat $(OUT)/example.log; exit 1; }; done
+quick: $(VENV)/.full
+	$(say) "quick tests"
+	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
 
-# Unit tests, doctests, the blocks of README.md and docs/. One worker more than processors:
+# Unit tests, doctests, examples, the blocks of README.md and docs/. One worker more than processors:
 # a tenth of the time goes to waiting for servers and children. Exit 5: no test is marked serial.
 tests: $(VENV)/.full
 	@rm -f $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
@@ -111,8 +110,7 @@ tests: $(VENV)/.full
 	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial" \
 	  $(call JUNIT,parallel)
 	$(say) "tests that need the machine to themselves"
-	@$(PYTEST) -m "serial and not deep" $(call JUNIT,serial) \
-	  || [ $$? -eq 5 ]
+	@( $(PYTEST) -m "serial and not deep" $(call JUNIT,serial) ) || [ $$? -eq 5 ]
 	@$(BIN)/python tools/check_skips.py $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
 
 # --- environments: a stamp is written last, so an interrupted set-up is taken up again

@@ -1,9 +1,7 @@
-"""The pages' picture and the reference keep up with the library."""
+"""The reference keeps up with the library, and links lead somewhere."""
 
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,32 +68,6 @@ def test_examples_become_blocks():
     page = "```python\n>>> 4\n4\n\n```\n"
     session = "```pycon\n>>> 4\n4\n\n```\n"
     assert tool["on_page_markdown"](text + page) == shown + session
-
-
-def numbers_in(picture: str) -> str:
-    found = re.search(r"epsilon [\d.]+ at distance [\d.]+, [\d.]+ anywhere", picture)
-    assert found is not None
-    return found[0]
-
-
-@pytest.mark.slow
-def test_the_picture_is_what_the_library_draws(tmp_path):
-    subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "examples/epsilon_by_distance.py",
-            tmp_path / "x.svg",
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    fresh = (tmp_path / "x.svg").read_text()
-    kept = (ROOT / "docs" / "images" / "epsilon_by_distance.svg").read_text()
-    assert numbers_in(fresh) == numbers_in(kept)
-    assert "text/css" in fresh and fresh.count("<path") == kept.count("<path")
 
 
 def dead_links(text: str, folder: Path) -> list[str]:

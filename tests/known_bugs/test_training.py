@@ -17,6 +17,7 @@ from demur import Seeded
 from demur.core.entropy import NoiseKey
 from demur.training import ClippedSum, clipped_grad, gaussian_privatizer, step_keys
 from tests.known_bugs.kit import sound_and_twin
+from tests.training.clipping.kit import AS_FLAGS
 from tests.training.kit import make_plan
 
 
@@ -245,8 +246,7 @@ def test_row_26_every_shard_draws_the_same_noise():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SHARDS)],
         env={
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
-            " --xla_backend_optimization_level=0",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
             "PATH": os.environ.get("PATH", ""),
             "PYTHONPATH": str(Path(demur.__file__).parents[1]),
             "JAX_PLATFORMS": "cpu",

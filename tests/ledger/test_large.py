@@ -1,4 +1,8 @@
-"""A ledger of 100,000 entries reads right (how fast is printed, and never asserted)."""
+"""A large ledger reads right (how fast is printed, and never asserted).
+
+A sum of ten thousand entries goes through the same code as one of a hundred thousand;
+the larger ones are for `make deep`.
+"""
 
 import json
 import math
@@ -10,15 +14,19 @@ from demur.core import accounting
 from demur.core.accounting.events import Composed, GaussianEvent
 from demur.core.accounting.gaussian import gaussian_epsilon
 from tests.ledger import large
-from tests.ledger.kit import is_file, run_script
+from tests.ledger.kit import run_script
 
 pytestmark = pytest.mark.slow
-ENTRIES = 100_000
 
 
-def test_a_large_ledger_reads_right(ledger_url, capsys):
-    # Where the rows lie changes nothing in what is computed of them: fewer will do.
-    entries, distinct = (ENTRIES, 1000) if is_file(ledger_url) else (ENTRIES // 10, 200)
+def sizes(large):
+    """How many entries, and how many of them differ."""
+    deep = pytest.param(large, 1000, marks=pytest.mark.deep)
+    return pytest.mark.parametrize(("entries", "distinct"), [(10_000, 200), deep])
+
+
+@sizes(100_000)
+def test_a_large_ledger_reads_right(ledger_url, capsys, entries, distinct):
     large.build(ledger_url, entries, distinct)
     readings = json.loads(run_script("large.py", "read", ledger_url))
     with capsys.disabled():
@@ -35,11 +43,12 @@ def test_a_large_ledger_reads_right(ledger_url, capsys):
     assert verified.ok and verified.rows == entries
 
 
-def test_a_ledger_of_gaussians_alone_reads_in_closed_form(tmp_path):
+@sizes(20_000)
+def test_a_ledger_of_gaussians_alone_reads_in_closed_form(tmp_path, entries, distinct):
     path = tmp_path / "ledger.db"
-    large.build(path, 20_000, plan_count=0)
+    large.build(path, entries, distinct, plan_count=0)
     readings = json.loads(run_script("large.py", "read", path))
-    mu = math.sqrt(large.mu_squared(20_000, plan_count=0))
+    mu = math.sqrt(large.mu_squared(entries, distinct, plan_count=0))
     closed = gaussian_epsilon(mu, 1e-5)
     assert readings["epsilon"] == pytest.approx(closed, rel=1e-12)
     assert readings["epsilon"] >= closed * (1 - 1e-13)

@@ -113,8 +113,10 @@ def test_other_ledgers(browser, tmp_path, kind) -> None:
         assert ("NOT PRIVATE" in banner) == (kind == "seeded")
 
 
-def test_a_ledger_of_many_entries(browser, tmp_path) -> None:
-    ledger = ledgers.long(2000)
+@pytest.mark.parametrize("entries", [500, pytest.param(2000, marks=pytest.mark.deep)])
+def test_a_ledger_of_many_entries(browser, tmp_path, entries) -> None:
+    """Entries are folded away above 200: more of them are more of the same."""
+    ledger = ledgers.long(entries)
     write_report(ledger, tmp_path / "report.html")
     for width in WIDTHS:
         assert problems(browser, tmp_path / "report.html", ledger, width) == []

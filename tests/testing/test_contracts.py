@@ -47,18 +47,25 @@ def _marks(candidate, check):
     return found
 
 
-CASES = [
-    pytest.param(check, id=str(check), marks=_marks(candidate, check))
-    for candidate in ALL.candidates
-    for check in checks_on_candidate(candidate)
-]
+def _shorten_posterior(patch):
+    """No contract asks what the centres of a decoder are worth."""
+    if posterior := sys.modules.get("demur.cluster.decoding.posterior"):
+        patch.setattr(posterior, "WARM_UP", 6)
+        patch.setattr(posterior, "DRAWS", 6)
+
+
+with pytest.MonkeyPatch.context() as while_examples_are_made:
+    _shorten_posterior(while_examples_are_made)
+    CASES = [
+        pytest.param(check, id=str(check), marks=_marks(candidate, check))
+        for candidate in ALL.candidates
+        for check in checks_on_candidate(candidate)
+    ]
 
 
 @pytest.fixture
 def short_posterior(monkeypatch):
-    """No contract asks what the centres of a decoder are worth."""
-    monkeypatch.setattr("demur.cluster.decoding.posterior.WARM_UP", 6)
-    monkeypatch.setattr("demur.cluster.decoding.posterior.DRAWS", 6)
+    _shorten_posterior(monkeypatch)
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from demur.training.noise import recursions
 from demur.training.noise.lattice import Lattice
 from demur.training.noise.privatizer import HARDENED, NOT_HARDENED
 from demur.training.noise.threefry import normals, standard_normal, threefry
+from tests.training.clipping.kit import AS_FLAGS
 
 STEPS = 12
 PARAMS = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(5)}
@@ -475,8 +476,7 @@ def test_noise_on_eight_devices_is_that_of_one_and_every_shard_differs():
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
-            " --xla_backend_optimization_level=0",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
             "PATH": "/usr/bin:/bin",
             "JAX_PLATFORMS": "cpu",
         },

@@ -38,6 +38,7 @@ from demur.training.run.separability import check_separable
 from demur.training.run.step_reports import spent_so_far
 from demur.training.sizes.defaults import may_need_several, shapes_for
 
+from .clipping.kit import AS_FLAGS
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
 
 
@@ -629,8 +630,7 @@ def test_eight_devices_give_the_result_of_one():
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
-            " --xla_backend_optimization_level=0",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
             "PATH": "/usr/bin:/bin",
             "JAX_PLATFORMS": "cpu",
         },

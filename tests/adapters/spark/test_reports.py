@@ -341,18 +341,22 @@ def test_arguments_are_looked_at_before_any_job(spark, df):
         refused(NoiseReuse, "cannot watch executors", source=Seeded(1))
 
 
+def rebuilt(kind, values, _):
+    return kind(**values)
+
+
 class Heavy(BPM):
     """More than Spark carries in a closure: it writes such a one to a file."""
 
-    def __getstate__(self):
-        return vars(self) | {"ballast": bytes(2**21)}
+    def __reduce__(self):
+        return rebuilt, (*super().__reduce__()[1], bytes(2**21))
 
 
 class Locked(BPM):
     """One that cannot be pickled."""
 
-    def __getstate__(self):
-        return vars(self) | {"lock": threading.Lock()}
+    def __reduce__(self):
+        return rebuilt, (*super().__reduce__()[1], threading.Lock())
 
 
 def test_a_mechanism_that_cannot_travel_costs_nothing(spark, df):

@@ -15,7 +15,10 @@ from demur.training import clipped_grad
 QUICK_TO_COMPILE = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
+AS_FLAGS = " ".join(f"--{n}={v}".lower() for n, v in QUICK_TO_COMPILE.items())
 
 
 class Network(NamedTuple):

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.clipping.kit import AS_FLAGS
+
 
 @pytest.fixture(scope="module")
 def found():
     root = Path(__file__).parents[3]
     environment = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
-        " --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([str(root), *sys.path]),
     }

@@ -115,7 +115,9 @@ def drawn(mesh, folder):
     leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     keys = np.arange(8, dtype=np.uint32).reshape(4, 2)
     kinds = (
-        leaves if mesh is None else [ShardedLayout(mesh).kind(leaf) for leaf in leaves]
+        leaves
+        if mesh is None
+        else [ShardedLayout(mesh).drawn_for(leaf) for leaf in leaves]
     )
     whole = Placement(mesh).replicated
     found = jax.jit(lambda keys: normals(keys, kinds), out_shardings=whole)(keys)

@@ -1,0 +1,97 @@
+"""What all tests share: threads, compiled programs, and which worker runs what."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+ROOT = Path(__file__).parents[1]
+
+# Workers share the processors. Threads of BLAS and OpenMP wait for each other by
+# spinning: with two of them the tests of clustering take twice the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A worker runs a file from its beginning to its end, with these exceptions: files under
+# one folder that share a server, and files whose tests have nothing in common.
+TOGETHER = ("tests/adapters/spark/",)
+APART = ("tests/docs/test_howto.py", "tests/docs/test_examples.py")
+# What takes longest starts first, so that no worker is left with it at the end.
+LONGEST = (
+    "tests/adapters/spark/",
+    "tests/ledger/test_hosts.py",
+    "tests/cli/test_interrupt.py",
+    "tests/cluster/test_estimators.py",
+    "tests/testing/test_contracts.py",
+    "tests/core/test_accounting.py",
+    "tests/docs/",
+    "tests/training/",
+    "tests/ledger/test_large.py",
+    "tests/cli/",
+)
+
+
+def unit_of_work(nodeid: str) -> str:
+    """What one worker runs without interruption: tests of one name."""
+    file = nodeid.split("::", 1)[0]
+    if file in APART:
+        return nodeid
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+class Scheduling(LoadFileScheduling):
+    """Loads by file, as `--dist loadfile` does it, in units and an order of ours."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of_work(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # it would sort by the number of tests
+    return Scheduling(config, log)
+
+
+def rank(nodeid: str) -> int:
+    places = (i for i, start in enumerate(LONGEST) if nodeid.startswith(start))
+    return next(places, len(LONGEST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """In a worker: the order in which units are handed out."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(item.nodeid))
+
+
+def keep_compiled_programs() -> None:
+    """Programs that JAX compiles here are read by other workers and by the next run.
+
+    Not by processes that tests start. A program that is read while another worker
+    writes it is compiled once more; pyproject.toml lets the warning pass.
+    """
+    import jax  # noqa: PLC0415
+    from jax.experimental.compilation_cache import (  # noqa: PLC0415
+        compilation_cache,
+    )
+
+    jax.config.update("jax_compilation_cache_dir", str(ROOT / "out" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # what was compiled before has settled its use
+
+
+def pytest_collection_finish() -> None:
+    if "jax" in sys.modules:
+        keep_compiled_programs()
+    # What is loaded by now stays: the collector need not go through it again.
+    gc.collect()
+    gc.freeze()
