@@ -2,8 +2,8 @@
 
 import pyspark
 
-# For jobs of a second an optimising compiler, a parallel collector and code that is made
-# for each query cost too much.
+# For jobs of a second an optimising compiler, a parallel collector and code that is
+# made for each query cost too much.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FRUGAL = {
     "spark.ui.enabled": "false",
