@@ -102,8 +102,9 @@ quick: $(VENV)/.full
 	$(say) "quick tests"
 	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
 
-# Unit tests, doctests, examples, the blocks of README.md and docs/. One worker more than processors:
-# a tenth of the time goes to waiting for servers and children. Exit 5: no test is marked serial.
+# Unit tests, doctests, examples, the blocks of README.md and docs/. One worker more than
+# processors: a tenth of the time goes to waiting for servers and children. Exit 5: no test
+# is marked serial.
 tests: $(VENV)/.full
 	@rm -f $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
 	$(say) "tests"

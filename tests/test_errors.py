@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ ENGINES = [
 ]
 
 
+@cache
 def defined() -> dict[str, str]:
     """Exception classes of the source, with their modules."""
     homes: dict[str, str] = {}

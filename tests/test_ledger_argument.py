@@ -156,6 +156,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_anything_but_a_ledger_is_the_same_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,9 +45,15 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield path.relative_to(SOURCE).as_posix(), path
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The module's syntax tree."""
+    return ast.parse(path.read_text())
+
+
 def first_line(path: Path) -> str:
     """What a module says about itself."""
-    doc = ast.get_docstring(ast.parse(path.read_text()), clean=True)
+    doc = ast.get_docstring(parsed(path), clean=True)
     return (doc or "").split("\n")[0]
 
 
@@ -122,7 +129,7 @@ def signatures() -> list[str]:
     for name, path in modules():
         if name.startswith("compat/"):
             continue
-        for function, owner in _functions(ast.parse(path.read_text())):
+        for function, owner in _functions(parsed(path)):
             each = function.args
             count = len(each.posonlyargs) + len(each.args) + len(each.kwonlyargs)
             first = each.args[0].arg if each.args else ""
@@ -157,7 +164,7 @@ def undocumented() -> list[str]:
     """Public modules, classes and functions that say nothing about themselves."""
     bare = []
     for name, path in modules():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         if not ast.get_docstring(tree):
             bare.append(name)
         for node in tree.body:

@@ -468,6 +468,7 @@ def hard_pair(unit):
     return (X, y), (np.vstack([X[:-1], [HARD[unit]]]), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", HARD)
 @pytest.mark.parametrize("half", [False, True])
 def test_a_softmax_head_with_half_its_sensitivity(monkeypatch, unit, half):

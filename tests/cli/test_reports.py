@@ -205,6 +205,7 @@ def test_a_damaged_job_is_not_begun_anew_in_silence(folder, tmp_path, text):
 # -- cluster -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     ["kmeans", *(pytest.param(a, marks=pytest.mark.slow) for a in ("gmm", "tmm"))],

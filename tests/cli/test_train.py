@@ -111,6 +111,7 @@ def test_other_files_and_models(folder, changes):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "old, new, said",
     [

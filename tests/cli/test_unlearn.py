@@ -159,6 +159,7 @@ def test_a_missing_subject_is_nobody_and_not_one_person(tmp_path):
     assert result.exit_code == 0 and '"refused": 0' in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "table", "message"),
     [

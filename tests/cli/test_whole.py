@@ -81,6 +81,7 @@ def test_help_is_a_table_of_contents() -> None:
     assert bare.exit_code == Code.USAGE and "Start here" in bare.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_json(name) -> None:
     assert "as_json" in TOLD[name], f"{name} needs an option --json (shell.AsJson)"
@@ -143,6 +144,7 @@ def test_the_check_of_what_is_loaded_sees_an_engine(args) -> None:
 # -- JSON ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -169,6 +171,7 @@ def test_a_written_file_is_named_in_the_json(home, args) -> None:
 # -- errors --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_option_is_wrong_usage(name) -> None:
     result = run(*name.split(), "--no-such-option")

@@ -52,6 +52,7 @@ class Batches:
         return total
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(TERMS, st.data())
 def test_any_order_and_any_batches_give_the_same_sum(terms, data):
@@ -63,6 +64,7 @@ def test_any_order_and_any_batches_give_the_same_sum(terms, data):
     assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(TERMS, st.floats(1e-3, 1e9))
 def test_the_sum_is_that_of_fsum_within_the_stated_bound(terms, bound):

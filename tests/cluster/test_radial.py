@@ -173,6 +173,7 @@ def test_a_floor_that_nobody_falls_on_is_left_out():
     assert np.allclose(log_density(noise_of(bpm), radii, 0.05), exact, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_beyond_the_table_the_density_goes_on():
     laplace = PureNoise(4.0, math.inf, 2, 2)
     table = radial_table(laplace)

@@ -74,6 +74,7 @@ def test_a_subsample_is_a_function_of_the_ids(ids, key, count, data):
     assert one.row_ids[: len(fewer)].tolist() == fewer.tolist()
 
 
+@pytest.mark.slow
 def test_every_set_and_every_order_is_equally_likely():
     """Chi-square over the 60 ordered triples of 5 ids, 24,000 keys.
 

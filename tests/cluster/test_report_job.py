@@ -227,6 +227,7 @@ def test_the_same_call_finishes_what_was_killed_at_the_end(
     assert not list((tmp_path / "ledger.db.keys").glob(f"{entry.id}*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "name"), KILLED_AT)
 @pytest.mark.parametrize("whose", ["words", "reports", "one byte", "a folder"])
 def test_a_job_taken_up_replaces_no_other_file(
@@ -334,6 +335,7 @@ def test_a_name_too_long_for_a_file_costs_nothing(tmp_path, name):
     assert partials(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_words_and_reports_are_of_one_job(tmp_path, monkeypatch, overwrite):
     """Another job wants both names of a CSV right after a first took one of them.
@@ -388,6 +390,7 @@ def changed(table: pa.Table, how: str) -> pa.Table:
     return table.set_column(2, "score", pa.array(scores))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["longer", "shorter", "swapped", "last value"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_file_that_changes_between_the_passes_is_refused(
@@ -609,6 +612,7 @@ BAD_TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("fault", list(BAD_TABLES))
 def test_bad_rows_are_refused_by_column_and_cost_nothing(tmp_path, fault, kind):

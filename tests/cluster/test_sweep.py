@@ -39,6 +39,7 @@ def test_every_setting_is_there(found):
     )
 
 
+@pytest.mark.slow
 def test_little_noise_is_nearly_none_and_much_is_seen(found):
     bands = {(b.epsilon, b.L): b for b in found.bands()}
     weak = bands[400.0, "auto"].median

@@ -135,6 +135,7 @@ def test_no_bias_and_a_small_bias():
 # -- the ledger ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_head
 def test_a_fit_is_charged_once_and_a_second_is_declined(name):
     X, y = blobs(300, 4, 2)

@@ -115,6 +115,7 @@ def test_sums_of_a_file_are_those_of_an_array(loss, classes, tmp_path, monkeypat
     assert np.allclose(bent + shift, exact, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_from_a_file_is_the_head_from_an_array(name, tmp_path):
     labels = labels_for(name)
@@ -139,6 +140,7 @@ def test_a_head_from_a_file_is_the_head_from_an_array(name, tmp_path):
     assert not np.allclose(weights(other), weights(whole), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newton", [True, False])
 @pytest.mark.parametrize(("loss", "classes"), LOSSES)
 def test_the_minimiser_of_a_file(loss, classes, newton, tmp_path, monkeypatch):
@@ -163,6 +165,7 @@ def test_the_minimiser_of_a_file(loss, classes, newton, tmp_path, monkeypatch):
     assert np.linalg.norm(whole.value_and_gradient(start)[1]) > 1e-5
 
 
+@pytest.mark.slow
 def test_layouts_and_row_groups_change_no_bit(tmp_path):
     found = set()
     for layout in ("columns", "lists", "fixed"):
@@ -387,6 +390,7 @@ def bad_files(folder):
     yield "three classes", wide, "Only binary"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["output", "noisy_gd"])
 def test_bad_files_are_refused_and_nothing_is_charged(tmp_path, mechanism):
     names = set()
@@ -472,6 +476,7 @@ def quietly_rewritten(place):
     assert place.stat().st_size == before.st_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [rewritten, quietly_rewritten, os.unlink])
 @pytest.mark.parametrize("head", ["logistic", "noisy gd"])
 def test_a_file_that_changes_between_passes_is_refused(
@@ -493,6 +498,7 @@ def test_a_file_that_changes_between_passes_is_refused(
     assert said in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_fit_killed_in_a_pass_has_charged_nothing(tmp_path):
     """The charge follows the minimiser: who dies before it leaves no entry."""
     write(tmp_path / "x.parquet", X, Y % 2)

@@ -365,6 +365,7 @@ STEPS = [(0.1, 1.0), (0.5, 0.7), (0.001, 0.5), (0.99, 5.0), (0.01, 1.0), (0.9, 2
 DEEP = pytest.mark.deep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "z", "who"),
     [(*step, who) for step in STEPS[:2] for who in (ADD, REPLACE)]
@@ -411,6 +412,7 @@ def test_the_oracle_itself_against_numerical_integration():
         )
 
 
+@pytest.mark.slow
 def test_the_step_oracle_rejects_the_wrong_relation():
     """A sabotaged twin: quoting the add-or-remove price for a replacement."""
     event = PoissonGaussian(0.9, 2.0, REPLACE)
@@ -489,6 +491,7 @@ def test_plans_against_the_pld_accountant(plan, steps):
         assert ours == pytest.approx(theirs, abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [

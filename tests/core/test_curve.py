@@ -109,6 +109,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize(
     "radii", [[1.0], [0.1, 0.5, 0.69, 0.71, 3.0], [i / 7 for i in range(1, 40)]]

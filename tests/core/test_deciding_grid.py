@@ -49,6 +49,7 @@ def test_no_grid_of_one_event_decides_other_prices(event):
     assert deciding_grid(event, 1e-6) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "delta"),
     [

@@ -32,6 +32,7 @@ def exact(pmf, place):
         return mp.mpf(pmf._infinity_mass) + mp.fsum(terms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("error", [0.0, 1e-12])
 def test_the_curve_is_the_exact_sum_rounded_up(seed, error):

@@ -29,6 +29,7 @@ def by_quadrature(p, r, epsilon, x):
     return np.trapezoid(np.maximum(p - math.exp(epsilon) * r, 0.0), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "s"), [(0.01, 1.0), (0.3, 0.6), (0.7, 2.0)])
 @pytest.mark.parametrize("way", ["vanishes", "appears", "replaced"])
 def test_sticks_are_the_integrals_they_stand_for(q, s, way):

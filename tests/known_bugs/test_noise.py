@@ -279,6 +279,7 @@ def test_row_25_noise_from_a_generator_off_the_list():
     assert not [name for name in ALLOWED if not generators(sources().get(name, ""))]
 
 
+@pytest.mark.slow
 def test_row_25_a_generator_without_an_owner():
     """numpy's hidden global state: repeated by anybody who knows or sets the seed."""
     hidden = ("seed", "normal", "laplace", "uniform", "rand", "randn", "choice")

@@ -149,6 +149,7 @@ def test_row_18_the_sum_depends_on_the_microbatch(size):
     sound_and_twin(is_that_of_one_go, ours, clips_what_is_accumulated)
 
 
+@pytest.mark.slow
 def test_row_19_noise_for_a_sum_added_to_a_mean():
     """The sum of 20 has noise z C; divided by 20, the update has z C / 20."""
     size, clip, multiplier, shape = 20.0, 3.0, 1.5, (4000,)

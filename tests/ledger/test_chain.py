@@ -437,6 +437,7 @@ def test_a_restored_backup_is_refused(tmp_path):
             Ledger.open(path, tip=wrong)
 
 
+@pytest.mark.slow
 def test_the_tip_of_an_empty_ledger(new_ledger, ledger_url, opened):
     tip = new_ledger().tip()
     assert tip.sequence == 0

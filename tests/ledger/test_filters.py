@@ -272,6 +272,7 @@ def admitted(z, epsilon, delta):
     return math.floor(share.capacities["mu squared"] / amount)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", VECTORS, ids=lambda r: "-".join(map(str, r.values())))
 def test_capacity_vectors(row):
     """As many releases as the exact composition allows; the samplers' share is free.

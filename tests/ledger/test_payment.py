@@ -88,6 +88,7 @@ def commit_fails(ledger, *, written, error=None):
 # -- the order ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_charge_is_durable_before_there_is_a_key(ledger, reopened):
     payment = ledger.paid(COUNT, **NAMED)
     (entry,) = reopened().entries()
@@ -108,6 +109,7 @@ def test_the_end_of_the_block_commits_what_was_released(ledger):
         payment.key.stream("more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_a_block_that_fails_leaves_the_entry_spent_and_uncommitted(ledger, error):
     with pytest.raises(error):
@@ -174,6 +176,7 @@ def test_without_a_digest_a_repeat_cannot_draw_again(ledger, reopened):
 # -- the artefact ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["", "a\nb", "x" * 201])
 def test_a_bad_artefact_is_refused_when_it_is_named(ledger, artefact):
     payment = ledger.paid(COUNT, label="visitors")
@@ -280,6 +283,7 @@ def test_a_ledger_in_memory_survives_a_commit_that_failed():
 # -- a charge that is interrupted --------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_an_interrupt_during_the_charge_is_taken_up_by_its_key(ledger, written):
     with commit_fails(ledger, written=written, error=KeyboardInterrupt()):
@@ -437,6 +441,7 @@ def test_copies_of_a_payment_are_the_same_payment(ledger):
             pickle.dumps(payment, protocol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_forked_child_gets_no_noise_of_a_payment(ledger, taken):
     payment = ledger.paid(COUNT, label="visitors")
@@ -512,6 +517,7 @@ def test_an_interactive_mechanism_counts_its_draws_itself(ledger):
             key.authorise(steps.fingerprint, "value", runs=runs)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_part_draws_for_its_own_rows_and_is_wiped_with_the_whole(ledger):
     payment = ledger.paid(COUNT, label="visitors", digest=DIGEST)
     inner = payment.key.part("half").part("quarter")
@@ -535,6 +541,7 @@ def test_a_part_of_a_part_draws_for_its_own_rows_and_is_wiped_with_the_whole(led
 # -- bad arguments -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [

@@ -215,6 +215,7 @@ def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, 
     assert [each.id for each in entries] == [entry.id] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
     server, postgres_url, opened
@@ -321,6 +322,7 @@ def test_a_place_that_holds_something_else_is_refused(ledger_url, opened):
     assert ask(ledger_url, "SELECT count(*) FROM bookmarks") == [(0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, -2, 3, None])
 def test_a_forged_row_of_draws_is_found(new_ledger, ledger_url, count):
     """Even with a chain that was computed anew."""

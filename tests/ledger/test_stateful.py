@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
 Histories.TestCase.settings = settings(
     max_examples=15, stateful_step_count=20, deadline=None
 )
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.slow(Histories.TestCase)
 
 
 @pytest.mark.deep

@@ -262,12 +262,14 @@ def run(attack, tmp_path):
     return attack(tmp_path) if "tmp_path" in attack.__code__.co_varnames else attack()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_an_attack_is_refused(attack, tmp_path):
     with pytest.raises(NotPaidFor, match="Nothing was drawn"):
         run(attack, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_without_the_question_the_attack_works(attack, tmp_path, monkeypatch):
     """The twin: keys that are not bound, as they once were."""

@@ -110,6 +110,7 @@ def test_the_numbers_that_the_seed_gets_wrong() -> None:
     assert round(BPM(8, 1, 7).p_L, 4) == 0.0105
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize(("epsilon", "L"), [(2.0, 0.3), (8.0, 1.0), (4.0, 3.0)])
 def test_density_integrates_to_one_and_gives_p_and_mse(

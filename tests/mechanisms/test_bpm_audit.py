@@ -227,6 +227,7 @@ def test_the_seeds_sampler_has_no_finite_rate() -> None:
     assert loss > 15 * 4.0 * 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [0.1, 0.2])
 @pytest.mark.parametrize("name", ["BPGM", "BLM", "CIM"])
 def test_a_support_that_follows_the_data_is_rejected(

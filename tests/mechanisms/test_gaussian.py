@@ -69,6 +69,7 @@ def identify(released: np.ndarray, worlds: tuple[np.ndarray, np.ndarray]) -> int
     return possible.index(True) if sum(possible) == 1 else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [513, 7690])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bits_of_naive_noise_name_the_world_and_ours_do_not(

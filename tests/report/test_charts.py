@@ -44,6 +44,7 @@ def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
     assert widths == [unit.epsilon for unit in facts.units]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["wide", "narrow"])
 def test_time_is_drawn_as_it_is(facts, drawn, width) -> None:
     figure = drawn["over-time", width]

@@ -70,6 +70,7 @@ def test_the_curve_is_the_ledger_at_each_radius(ledger, facts) -> None:
     assert cost.budgets[0].tight_epsilon == ledger.epsilon(unit=ledgers.NEAR)
 
 
+@pytest.mark.slow
 def test_units_without_a_distance_are_marked(ledger, facts) -> None:
     costs = {u.name: u for u in facts.units}
     assert set(costs) == {"replace one", "add or remove one", "erasure"}

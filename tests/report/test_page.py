@@ -60,6 +60,7 @@ def test_json_with_one_number_changed_fails(ledger, page) -> None:
         assert differences(parsed.numbers, parsed.bounds, data, ledger) != []
 
 
+@pytest.mark.slow
 def test_costs_are_rounded_up_and_budgets_and_lower_bounds_down(page) -> None:
     bounds = Page(page).bounds
     assert bounds["audits.0.lower_bound"] == "0.31"

@@ -23,6 +23,7 @@ QUICK = {"ledger", "convex", "unlearning"}
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

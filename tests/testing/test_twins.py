@@ -553,6 +553,7 @@ def _cached_of(exact):
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", HIDING)
 def test_the_exact_value_is_found_wherever_it_is_kept(place):
     class Keeps(Honest):

@@ -61,6 +61,7 @@ def unbound_key(plan, payment):
     return payment.key.authorise(bound.fingerprint, runs=bound.runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "take, bound", [(DPExecutionPlan.key, True), (unbound_key, False)]
 )
@@ -105,6 +106,7 @@ def threefry_step(plan, key):
     return add_noise.update(total, add_noise.init(params), key=key)[0]
 
 
+@pytest.mark.slow
 def test_threefry_noise_takes_the_key_of_its_own_plan_and_draws_once():
     plan, other = make_plan(), make_plan(noise_multiplier=2.0)
     key = plan.key(plan.paid(new_ledger(), label="run"))

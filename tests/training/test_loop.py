@@ -36,6 +36,7 @@ def breaking():
     return Data({"x": Breaks(given["x"]), "y": given["y"]}, N)
 
 
+@pytest.mark.slow
 def test_a_stop_is_not_undone_by_a_batch_that_nobody_needs():
     stop = {"callback": lambda report: report.step == GOOD}
     done = train(make_plan(), breaking(), source=Seeded(3), **stop)
@@ -85,6 +86,7 @@ def test_one_process_alone_loses_no_other():
     assert not isinstance(found.value, ProcessLost)
 
 
+@pytest.mark.slow
 def test_an_optimiser_may_hold_a_key_on_a_mesh():
     optimizer = optax.noisy_sgd(0.1, 1e-4, 0.5, 0)
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))

@@ -79,6 +79,7 @@ def normals_of(keys, params=PARAMS):
 # -- the law ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, jit",
     [

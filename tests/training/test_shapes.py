@@ -107,6 +107,7 @@ def test_expected_waste_is_what_runs_waste():
     assert wasteful.realised_waste(reals) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [10, 1000])
 @pytest.mark.parametrize("cap", [None, 7])
 @pytest.mark.parametrize("kind", PartitionType)
@@ -128,6 +129,7 @@ def test_a_cap_takes_all_that_lies_above_it():
     assert law.smallest == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -89,6 +89,7 @@ def same(a, b, tolerance=2e-4):
 # -- what it computes ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bands, sizes",
     [
@@ -480,6 +481,7 @@ def contrastive(params, batch):
     return loss(params, batch) + 0.1 * jnp.sum(scores @ scores.T) / len(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [batch_norm, pytest.param(contrastive, marks=pytest.mark.slow)]
 )

@@ -102,6 +102,7 @@ def other(value):
     return value + 1 if isinstance(value, int) else value * 0.5 + 0.125
 
 
+@pytest.mark.slow
 def test_every_changed_field_is_found(case):
     """Field by field: the verdict is no, and a plain sentence says why."""
     path, certificate = case
@@ -124,6 +125,7 @@ def test_every_changed_field_is_found(case):
     assert not verify_certificate(changed, path).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [{}, {"requests_per_subject": 2}])
 def test_numbers_that_no_service_has_are_told_and_never_a_crash(tmp_path, terms):
     """Also where journal and certificate agree about them: a process may lie."""

@@ -78,6 +78,7 @@ def deleted_by_stream(mode, count):
     return delete
 
 
+@pytest.mark.slow
 def test_ridge_is_factorised_once_for_each_deletion(tmp_path, monkeypatch):
     delete = deleted_by_service(UnlearningService, tmp_path / "one.db", "ridge", 5)
     twin = deleted_by_service(TwiceComputed, tmp_path / "two.db", "ridge", 5)
@@ -89,6 +90,7 @@ def test_ridge_is_factorised_once_for_each_deletion(tmp_path, monkeypatch):
         assert len(calls) == factorizations
 
 
+@pytest.mark.slow
 def test_logistic_takes_one_newton_step_for_each_deletion(tmp_path, monkeypatch):
     terms = {"epsilon": 1.0, "delta": 1e-6, "capacity": 9}
     terms |= {"Lambda": 5.0, "tolerance": 1e5}

@@ -94,6 +94,7 @@ def edited(body, **changes):
     return json.dumps(json.loads(body) | changes, sort_keys=True, separators=(",", ":"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", range(1, 16))
 def test_every_edited_row_is_found(kept, sequence):
     ((body,),) = sql(
@@ -108,6 +109,7 @@ def test_every_edited_row_is_found(kept, sequence):
     assert not finding(kept).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement, words",
     [
@@ -134,6 +136,7 @@ def test_every_edited_table_is_found(kept, statement, words):
     assert not found.ok and words in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

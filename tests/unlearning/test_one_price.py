@@ -107,6 +107,7 @@ def test_the_two_formulas_of_one_input():
     assert one == pytest.approx(40.45386, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["gdp", "zcdp", "rdp"])
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_ledger_of_the_budget_admits_them_all_and_no_less_noise(

@@ -167,6 +167,7 @@ def test_refusals_change_and_spend_nothing(path, mode):
         assert service.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "x",
@@ -322,6 +323,7 @@ def test_a_batch_is_one_noise_and_one_entry(path):
         assert service.verify().ok
 
 
+@pytest.mark.slow
 def test_joint_deletions_add_up_to_the_budget_and_no_further(path):
     with open_service(path, scope="joint", capacity=5) as service:
         fill(service, range(20))
@@ -533,6 +535,7 @@ ZCDP = {"mode": "logistic", "accounting": "zcdp"}
 UNSUITED = object()  # a durable ledger without a budget for deletions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "terms, words",
     [

@@ -140,6 +140,7 @@ def test_no_noise_is_refuted(tmp_path):
     assert Breach.RESULT in replayed(tmp_path, service_class=Silenced).breaches()
 
 
+@pytest.mark.slow
 def test_equal_seeds_make_equal_services_and_others_do_not(tmp_path):
     drawn = []
     for number, seed in enumerate((1, 1, 2)):
@@ -172,6 +173,7 @@ def test_whatever_a_seed_touches_is_stamped(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_seed_never_reaches_a_service_or_a_ledger_in_use(tmp_path):
     path = tmp_path / "model.db"
     with open_service(path) as service:

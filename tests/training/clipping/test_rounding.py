@@ -61,6 +61,7 @@ def test_rounded_factors_stay_within_the_norm(monkeypatch, dtype):
     assert max(found) > (0.3 if dtype != np.float32 else 1 - 1e-4)
 
 
+@pytest.mark.slow
 def test_without_the_slack_they_do_not(monkeypatch):
     """The same check, with the rounding of the scaled factor left out of account."""
     rng = np.random.default_rng(1)

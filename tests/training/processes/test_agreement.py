@@ -156,6 +156,7 @@ def test_a_key_is_handed_on_until_it_is_wiped():
         key.handed_on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (5,), (7, 3), (2, 3, 4)])
 def test_flat_noise_is_the_same_noise(shape):
     key = jnp.array([3, 4], jnp.uint32)
