@@ -76,6 +76,7 @@ def test_seeds_repeat_and_the_operating_system_does_not():
     assert not np.array_equal(inspect(bpm, 20).reports, inspect(bpm, 20).reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("L", "d"), [(0.0, 2), (0.5, 200), (0.5, 784), ("auto", 64)])
 def test_corners_of_the_parameters(L, d):
     found = inspect(BPM(2.0, L, d), 200, source=Seeded(0))

@@ -570,6 +570,7 @@ def test_a_million_equal_events_are_one():
     assert many >= price(GaussianEvent(1.0), 1e-6) * (1 - 1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event",
     [GaussianEvent(1.0), Repeated(GaussianEvent(10.0), 100), PoissonGaussian(0.1, 1.0)],

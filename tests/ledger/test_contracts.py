@@ -110,6 +110,7 @@ def test_decline_says_what_and_spends_nothing(ledger):
     ledger.charge(COUNT, label="still usable")
 
 
+@pytest.mark.slow
 def test_a_declined_charge_can_be_made_with_more_noise(ledger):
     with pytest.raises(BudgetExceeded):
         ledger.charge(BIG, label="x", idempotency_key="k")

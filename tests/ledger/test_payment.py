@@ -97,6 +97,7 @@ def test_the_charge_is_durable_before_there_is_a_key(ledger, reopened):
     assert not commits(ledger)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_block_commits_what_was_released(ledger):
     with ledger.paid(COUNT, **NAMED) as payment:
         noisy = COUNT.apply(VALUE, payment.key)
@@ -131,6 +132,7 @@ def test_a_declined_charge_draws_nothing_and_leaves_no_key(ledger):
     assert drawn == [] and ledger.entries() == [] and keys_left(ledger) == []
 
 
+@pytest.mark.slow
 def test_a_repeat_draws_the_same_noise_and_pays_once(ledger, reopened):
     with pytest.raises(RuntimeError):
         with ledger.paid(COUNT, **NAMED) as payment:
@@ -339,6 +341,7 @@ def together(work, threads=8):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [{"label": "visitors"}, NAMED], ids=["once", "again"])
 def test_threads_that_share_a_payment_share_its_key(ledger, named):
     payment = ledger.paid(COUNT, **named)
@@ -346,6 +349,7 @@ def test_threads_that_share_a_payment_share_its_key(ledger, named):
     assert len({id(key) for key in keys}) == 1 and keys[0] is payment.key
 
 
+@pytest.mark.slow
 def test_of_threads_with_different_inputs_one_draws(ledger):
     payment = ledger.paid(COUNT, label="visitors")
     numbers = iter(range(8))
@@ -354,6 +358,7 @@ def test_of_threads_with_different_inputs_one_draws(ledger):
     assert len(refused) == 7
 
 
+@pytest.mark.slow
 def test_no_key_survives_a_commit_in_another_thread(ledger):
     """Either it is refused, or it was handed out and the commit wiped it."""
     for number in range(5):

@@ -70,6 +70,7 @@ def test_what_the_environment_says_wins(postgres_url, opened, monkeypatch):
     assert shown(ledger, "application_name") == "theirs"
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("wish", ["off", "local", "remote_write", "remote_apply"])
 def test_a_commit_is_durable_and_may_be_more(postgres_url, opened, wish):
@@ -178,6 +179,7 @@ def no_standby(server):
         server.admin("SELECT pg_reload_conf()")
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_commit_that_no_standby_has_is_not_acknowledged(server, postgres_url, opened):
     """PostgreSQL answers a wait that was cancelled with success, and a warning."""
@@ -238,6 +240,7 @@ def test_a_step_after_the_charge_does_not_say_that_nothing_was_spent(
     server.admin(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_client_needs_no_right_to_change_what_was_written(
     server, postgres_url, opened
@@ -335,6 +338,7 @@ def test_a_forged_row_of_draws_is_found(new_ledger, ledger_url, count):
     assert not ledger.verify(ledger.tip()).ok
 
 
+@pytest.mark.slow
 def test_a_key_that_outlived_its_commit_is_wiped(
     new_ledger, opened, ledger_url, tmp_path
 ):

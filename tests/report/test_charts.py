@@ -56,6 +56,7 @@ def test_time_is_drawn_as_it_is(facts, drawn, width) -> None:
         assert axes.get_ylim()[1] > facts.budgets[position].epsilon
 
 
+@pytest.mark.slow
 def test_audits_and_utilities_are_drawn_as_they_are(facts, drawn) -> None:
     axes = drawn["audits", "wide"].axes[0]
     drawn_at = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) < 2]

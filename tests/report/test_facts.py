@@ -106,6 +106,7 @@ def test_maps_between_spaces_are_used() -> None:
     assert raw.epsilon[5] == ledger.epsilon(1e-5, Ball(raw.radii[5], space="raw"))
 
 
+@pytest.mark.slow
 def test_notes_are_read_with_care(ledger, facts) -> None:
     first, *_, last = [u for u in facts.utilities if u.name.startswith("accuracy")]
     entry = ledger.entries()[0]

@@ -70,6 +70,7 @@ def test_costs_are_rounded_up_and_budgets_and_lower_bounds_down(page) -> None:
     assert number_down(0.42679) == "0.4267" and number_down(None) == "no bound"
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_or_run(page) -> None:
     assert Page(page).loads == []
     assert not re.search(r"url\((?!#)", page) and "@import" not in page

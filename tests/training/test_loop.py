@@ -57,6 +57,7 @@ def ledger(tmp_path):
         yield opened
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_does_not_cost_the_checkpoint_before_it(ledger, tmp_path):
     """The digest of the data reads the file once more: rows fail, bytes do not."""
     kept = Checkpoint(tmp_path / "run", every=GOOD)

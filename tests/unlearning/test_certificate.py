@@ -139,6 +139,7 @@ def test_numbers_that_no_service_has_are_told_and_never_a_crash(tmp_path, terms)
             assert not found.ok and name in str(found)
 
 
+@pytest.mark.slow
 def test_a_changed_certificate_ends_the_command_with_one(held):
     path, certificate = held
     changed = dataclasses.replace(certificate, epsilon=0.01)

@@ -226,6 +226,7 @@ def three_records(path, scope):
     return (sigmas, odometer.capacity_used), service, odometer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scope", "used", "noise"),
     [
@@ -247,6 +248,7 @@ def test_several_records_in_one_request_have_one_price(tmp_path, scope, used, no
     assert odometer.deletions_made == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["subject", "joint"])
 def test_one_part_for_any_number_of_records_is_refused(tmp_path, monkeypatch, scope):
     """The twin: the stream's old rule, which did not ask how many records."""

@@ -1113,6 +1113,7 @@ def test_a_deletion_that_memory_missed_stops_the_service(path, monkeypatch):
         assert again.certificate(1).requests == 1 and again.verify().ok
 
 
+@pytest.mark.slow
 def test_an_epoch_without_its_ledger_forgets_nothing(path, monkeypatch):
     with open_service(path, scope="joint", capacity=3) as service:
         fill(service, range(4))
