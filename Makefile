@@ -45,7 +45,7 @@ test: $(VENV)/.full ## set up everything, run everything that must pass
 	@$(MAKE) --no-print-directory tests
 
 check: $(VENV)/.full ## the fast part: lint, types, layers, quick tests
-	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 $(WHOLE_OUTPUT) lint quick
+	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 lint quick
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"

@@ -3,8 +3,8 @@
 Anything else is the same TypeError in every public function, with nothing spent.
 """
 
+import importlib
 import inspect
-import itertools
 import pathlib
 
 import jax.numpy as jnp
@@ -178,27 +178,17 @@ def test_a_ledger_that_was_left_behind_is_not_replaced_by_another(
         CALLS[name](LedgerLeftBehind("d"))
 
 
+def public():
+    """What the engines offer."""
+    for engine in ("mechanisms", "convex", "cluster", "unlearning", "training"):
+        package = importlib.import_module(f"demur.{engine}")
+        yield from (getattr(package, name) for name in package.__all__)
+
+
 def test_every_public_function_with_a_ledger_is_here():
     """Found by their signatures, so that a new one has to be added."""
-    import demur.cluster  # noqa: PLC0415
-    import demur.convex  # noqa: PLC0415
-    import demur.mechanisms  # noqa: PLC0415
-    import demur.training  # noqa: PLC0415
-    import demur.unlearning  # noqa: PLC0415
-
-    engines = (
-        demur.mechanisms,
-        demur.convex,
-        demur.cluster,
-        demur.unlearning,
-        demur.training,
-    )
-    names = itertools.chain.from_iterable(
-        (getattr(engine, name) for name in dir(engine) if name[0] != "_")
-        for engine in engines
-    )
     taking = set()
-    for thing in names:
+    for thing in public():
         if not callable(thing) or not thing.__module__.startswith("demur."):
             continue
         try:

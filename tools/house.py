@@ -14,6 +14,7 @@ import argparse
 import ast
 import statistics
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -25,18 +26,14 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- house: begin -->", "<!-- house: end -->"
 MOST_PARAMETERS = 10
 
-# Top to bottom, as import-linter keeps them (pyproject.toml).
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
-    ("compat",),
-    ("report", "adapters"),
-    ("testing",),
-    ("convex", "cluster", "unlearning", "training", "audit"),
-    ("mechanisms",),
-    ("ledger",),
-    ("durable",),
-    ("core",),
-)
+
+def layers() -> list[tuple[str, ...]]:
+    """The packages from top to bottom, as import-linter keeps them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    of_all = next(each for each in contracts if each.get("containers") == ["demur"])
+    lines = [tuple(line.split(" | ")) for line in of_all["layers"]]
+    return [line for line in lines if line != ("errors",)]  # one module of names
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -83,7 +80,7 @@ def table() -> str:
 def _rank(folder: str) -> tuple[int, str]:
     """Bottom layers first: a reader meets what a package stands on before it."""
     top = folder.split("/")[0]
-    order = [name for layer in reversed(LAYERS) for name in layer]
+    order = [name for layer in reversed(layers()) for name in layer]
     return (order.index(top) if top in order else -1, folder)
 
 

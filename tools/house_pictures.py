@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from tools.house import LAYERS
+from tools import house
 
 INK, SOFT, FILL, ACCENT = "#1f2933", "#52606d", "#eef2f7", "#2f6f9f"
 
@@ -62,7 +62,7 @@ def packages() -> Figure:
     """Layers from top to bottom: each imports only what lies below it."""
     figure, axes = _canvas(9.0, 6.5, 100.0, 73.0)
     height, gap = 6.0, 2.0
-    for row, layer in enumerate(LAYERS):
+    for row, layer in enumerate(house.layers()):
         top = 72.0 - row * (height + gap)
         width = (92.0 - 2.0 * (len(layer) - 1)) / len(layer)
         for column, name in enumerate(layer):

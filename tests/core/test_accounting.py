@@ -600,6 +600,9 @@ LADDERS = {
     "poisson q": [PoissonGaussian(q, 1.0) for q in (1.0, 0.1, 0.01, 0.0)],
     "replace z": [PoissonGaussian(0.05, z, REPLACE) for z in (1.0, 8.0)],
     "truncated": [TruncatedPoissonGaussian(1000, 0.05, 60, z) for z in (1.0, 8.0)],
+    "truncated, a rung more": [
+        TruncatedPoissonGaussian(1000, 0.05, 60, z) for z in (1.0, 2.0, 8.0)
+    ],
     "count": [Repeated(Pure(0.1), n) for n in (1000, 100, 10, 2, 1)],
     "sampled count": [
         Repeated(PoissonGaussian(0.01, 1.0), n) for n in (10**5, 1000, 1)
@@ -614,7 +617,12 @@ LADDERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=SLOW if n == "truncated" else ()) for n in LADDERS],
+    [
+        pytest.param(
+            n, marks={"truncated": SLOW, "truncated, a rung more": DEEP}.get(n, ())
+        )
+        for n in LADDERS
+    ],
 )
 def test_prices_grow_with_count_and_fall_with_noise(name):
     for delta in (1e-6, 1e-15):

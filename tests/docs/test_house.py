@@ -1,7 +1,6 @@
 """The architecture page's table, its pictures and the rules that can be counted."""
 
 import ast
-import re
 from collections import Counter
 
 import pytest
@@ -92,11 +91,3 @@ def test_the_pictures_are_those_of_the_script(tmp_path):
         on_page = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
         assert path.read_text() == on_page, "run python -m tools.house --write"
         assert f"images/{name}.svg" in house.PAGE.read_text()
-
-
-def test_the_pictures_layers_are_those_that_import_linter_keeps():
-    contracts = (ROOT / "pyproject.toml").read_text()
-    first = contracts.split('containers = ["demur"]')[1].split("layers = [")[1]
-    layers = re.findall(r'"([\w |]+)"', first.split("]")[0])
-    kept = [tuple(layer.split(" | ")) for layer in layers if layer != "errors"]
-    assert kept == list(house.LAYERS)

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import pickle
+import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from demur import (
 )
 from demur.core.accounting.events import GaussianEvent
 from demur.core.digest import digest_of_array
+from demur.durable.keys import KeyStore
 from demur.errors import IdempotencyConflict, NoiseReuse, NotPaidFor
 from demur.ledger import Timeouts
 from demur.mechanisms import Gaussian
@@ -580,3 +582,25 @@ def test_seeded_payments_repeat_and_are_stamped():
             draws.append(COUNT.apply(VALUE, payment.key)[0])
         assert "NOT PRIVATE" in payment.entry.statement()
     assert draws[0] == draws[1]
+
+
+class Waiting(KeyStore):
+    """The twin: a child goes on with the lock that the fork copied."""
+
+    def _begin_anew_after_a_fork(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "kind, ends", [(KeyStore, 0), (Waiting, -signal.SIGALRM)], ids=["ours", "twin"]
+)
+def test_a_fork_does_not_wait_for_a_lock_that_it_copied(kind, ends):
+    """Its owner is a thread of the parent; the alarm ends a child that waits."""
+    keys = kind(None)
+    with keys._locked():
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            signal.alarm(2)
+            keys.wipe("entry")
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == ends

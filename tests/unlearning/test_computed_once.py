@@ -103,7 +103,7 @@ def test_logistic_takes_one_newton_step_for_each_deletion(tmp_path, monkeypatch)
     stream = deleted_by_stream(Logistic(WIDE, Lambda=5.0, tolerance=1e5), 3)
     for run, steps in ((delete, 3), (twin, 6), (stream, 3)):
         with monkeypatch.context() as patch:
-            calls = counted(patch, logistic_model.kernels, "event")
+            calls = counted(patch, logistic_model.newton_kernels, "event")
             run()
         assert len(calls) == steps
 

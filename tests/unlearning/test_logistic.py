@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from demur.unlearning import CertificateExceeded
-from demur.unlearning.models import Logistic
-from demur.unlearning.models.kernels import newton
+from demur.unlearning.models import Logistic, newton_kernels
 from tests.unlearning.modes_kit import records
 
 
@@ -172,7 +171,7 @@ def test_m_is_the_largest_second_derivative():
     z = np.linspace(-6, 6, 200_001)
     p = 1 / (1 + np.exp(-z))
     largest = np.max(np.abs(p * (1 - p) * (1 - 2 * p)))
-    assert largest <= newton.M_LOGISTIC <= largest * (1 + 1e-9)
+    assert largest <= newton_kernels.M_LOGISTIC <= largest * (1 + 1e-9)
 
 
 @pytest.mark.slow

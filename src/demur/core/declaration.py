@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -135,11 +134,9 @@ class Rebuilt:
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {each.name: getattr(self, each.name) for each in self._init_fields()}
-        return _rebuild, (type(self), values)
-
-    def _init_fields(self) -> Iterator[Field[Any]]:
-        return (each for each in fields(self) if each.init)  # type: ignore[arg-type]
+        own: Any = self
+        names = [each.name for each in fields(own) if each.init]
+        return _rebuild, (type(self), {name: getattr(self, name) for name in names})
 
 
 def _rebuild(kind: type[Any], values: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ import hmac
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from weakref import WeakSet
 
@@ -44,10 +44,22 @@ class KeyStore:
 
     @property
     def _memory(self) -> dict[str, bytes]:
-        if os.getpid() != self._process:
-            # A fork copied the keys: drawn here too, they would be the same noise.
-            self._process, self._keys = os.getpid(), {}
+        self._begin_anew_after_a_fork()
         return self._keys
+
+    def _begin_anew_after_a_fork(self) -> None:
+        if os.getpid() == self._process:
+            return
+        # A fork copied the keys: drawn here too, they would be the same noise. It may
+        # have copied the lock while another thread held it.
+        self._process, self._keys, self._kept = os.getpid(), {}, set()
+        self._handed_out, self._lock = {}, threading.Lock()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._begin_anew_after_a_fork()
+        with self._lock:
+            yield
 
     def put(self, name: str, key: bytes, *, keep: bool) -> None:
         """Store `key` under `name`: on disk to `keep` it for a retried task."""
@@ -72,25 +84,27 @@ class KeyStore:
         self, name: str, make: Callable[[bytes | None], NoiseKey], *, keep: bool
     ) -> NoiseKey:
         """What `make` makes of the key under `name`, to be wiped with it."""
-        with self._lock:
+        with self._locked():
             key = make(self.take(name, keep=keep))
             self._handed_out.setdefault(name, WeakSet()).add(key)
         return key
 
     def withdraw(self, name: str) -> None:
         """Wipe what was handed out under `name`; a kept key stays for a repeat."""
-        with self._lock:
+        with self._locked():
             if name not in self._kept:
                 self._memory.pop(name, None)
-            for key in self._handed_out.pop(name, ()):
-                key.wipe()
+            self._wipe_handed_out(name)
 
     def wipe(self, name: str) -> None:
         """Overwrite and remove the key under `name`, here and where it was handed."""
-        with self._lock:
+        with self._locked():
             self._wipe_stored(name)
-            for key in self._handed_out.pop(name, ()):
-                key.wipe()
+            self._wipe_handed_out(name)
+
+    def _wipe_handed_out(self, name: str) -> None:
+        for key in self._handed_out.pop(name, ()):
+            key.wipe()
 
     def _wipe_stored(self, name: str) -> None:
         self._memory.pop(name, None)

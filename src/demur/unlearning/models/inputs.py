@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from demur.core import recording, validate
 from demur.core.bounds import real_array
 from demur.core.rounding import up
+from demur.unlearning.models import kernels
 from demur.unlearning.models.base import Array
-from demur.unlearning.models.kernels import rows as kernels
 
 LOOSE = 1.0 + 1e-12
 FLOAT64 = np.dtype(np.float64)  # one object, so `is` tells the common case fast
@@ -35,7 +35,7 @@ def check_norm_bound(norm_bound: float) -> None:
 
 
 def longest(norm_bound: float, dimension: int) -> float:
-    """A bound on the norm of clipped rows, with the error of `kernels.rows._dot`."""
+    """A bound on the norm of clipped rows, with the error of `kernels._dot`."""
     return up(norm_bound * (LOOSE + (dimension / 4.0 + 8.0) * 2.0**-53), 2)
 
 

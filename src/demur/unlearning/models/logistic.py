@@ -61,6 +61,7 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.rounding import up
 from demur.unlearning.errors import CertificateExceeded
+from demur.unlearning.models import kernels, newton_kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.models.inputs import (
     FLOAT64,
@@ -73,12 +74,10 @@ from demur.unlearning.models.inputs import (
     vector,
     with_noise,
 )
-from demur.unlearning.models.kernels import newton as kernels
-from demur.unlearning.models.kernels import rows as row_kernels
 from demur.unlearning.models.newton_fit import LogisticObjective, Minimum
 
 _U = 2.0**-53
-# scalars: see kernels.newton.event
+# scalars: see newton_kernels.event
 _RECORDS, _RESIDUAL, _TOP, _DRIFT, _SINCE, _APART, _EVENTS = range(7)
 
 
@@ -179,7 +178,7 @@ class Logistic(Mode):
         """Probability of class 1, from the published copy."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
         w = self._vectors[2 if self._scalars[_APART] else 0]
-        return float(row_kernels.predict(w, row, self.norm_bound, row_kernels.LOGISTIC))
+        return float(kernels.predict(w, row, self.norm_bound, kernels.LOGISTIC))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One Newton step; the prediction from before."""
@@ -193,7 +192,7 @@ class Logistic(Mode):
         predicted = self._event(x, y, 1.0)
         if predicted != predicted:
             predicted = self._event(*self.check(x, y), 1.0)
-        if kernels.measurement_due(self._scalars):
+        if newton_kernels.measurement_due(self._scalars):
             self._measure_top()
         return predicted
 
@@ -203,7 +202,7 @@ class Logistic(Mode):
         out = np.empty(len(matrix))
         at = 0
         while at < len(matrix):
-            at += kernels.run(
+            at += newton_kernels.run(
                 self._matrices,
                 self._vectors,
                 self._scalars,
@@ -212,12 +211,12 @@ class Logistic(Mode):
                 self._constants,
                 out[at:],
             )
-            if kernels.measurement_due(self._scalars):
+            if newton_kernels.measurement_due(self._scalars):
                 self._measure_top()
         return out
 
     def _event(self, x: Array, y: float, sign: float) -> float:
-        return kernels.event(
+        return newton_kernels.event(
             self._matrices,
             self._vectors,
             self._scalars,
@@ -229,7 +228,7 @@ class Logistic(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if row_kernels.first_unusable(matrix, targets, True) < len(matrix):
+        if kernels.first_unusable(matrix, targets, True) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
@@ -283,7 +282,7 @@ class Logistic(Mode):
 
     def _objective(self, X: ArrayLike, Y: ArrayLike) -> LogisticObjective:
         matrix, targets = self._rows(X, Y)
-        matrix = row_kernels.clip_rows(matrix, self.norm_bound)
+        matrix = kernels.clip_rows(matrix, self.norm_bound)
         targets = np.maximum(targets, 0.0)
         return LogisticObjective(matrix, targets, self.Lambda, self._bound)
 

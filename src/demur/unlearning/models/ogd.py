@@ -77,6 +77,7 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.rounding import up
+from demur.unlearning.models import kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
 from demur.unlearning.models.inputs import (
     FLOAT64,
@@ -89,8 +90,6 @@ from demur.unlearning.models.inputs import (
     vector,
     with_noise,
 )
-from demur.unlearning.models.kernels import ogd as kernels
-from demur.unlearning.models.kernels import rows as row_kernels
 
 _U = 2.0**-53
 _MOST_TICKS = 2**50  # the clock is a float64
@@ -171,7 +170,7 @@ class OGD(Mode):
         self._given_radius, self._given_t0 = radius, t0
         # No step leaves the ball of radius G / lambda, so it need not be enforced.
         self._projects = self.radius < reach
-        self._kind = row_kernels.LOGISTIC if loss == "logistic" else row_kernels.HUBER
+        self._kind = kernels.LOGISTIC if loss == "logistic" else kernels.HUBER
         within = self.radius if self._projects else math.inf
         self._constants = np.array(
             [self.lam, self.kappa, self.norm_bound, within, self.t0, self._kind]
@@ -196,13 +195,13 @@ class OGD(Mode):
             and x.dtype is FLOAT64
             and x.shape == (self.dimension,)
         ):
-            predicted: float = row_kernels.predict(
+            predicted: float = kernels.predict(
                 self._state, x, self.norm_bound, self._kind
             )
             if predicted == predicted:
                 return predicted
         row = clipped(vector(x, self.dimension), self.norm_bound)
-        return float(row_kernels.predict(self._state, row, self.norm_bound, self._kind))
+        return float(kernels.predict(self._state, row, self.norm_bound, self._kind))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One step; the prediction from before."""
@@ -212,24 +211,24 @@ class OGD(Mode):
             and x.shape == (self.dimension,)
             and isinstance(y, float)
         ):
-            predicted: float = kernels.step(self._state, x, y, self._constants)
+            predicted: float = kernels.ogd_step(self._state, x, y, self._constants)
             if predicted == predicted:
                 return predicted
         row, target = self.check(x, y)
         self._room(1)
-        return float(kernels.step(self._state, row, target, self._constants))
+        return float(kernels.ogd_step(self._state, row, target, self._constants))
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""
         matrix, targets = rows(X, Y, self.dimension)
         labels = self.loss == "logistic"
-        if row_kernels.first_unusable(matrix, targets, labels) < len(matrix):
+        if kernels.first_unusable(matrix, targets, labels) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
         self._room(len(matrix))
         out = np.empty(len(matrix))
-        kernels.run(self._state, matrix, targets, self._constants, out)
+        kernels.ogd_run(self._state, matrix, targets, self._constants, out)
         return out
 
     def _room(self, records: int) -> None:
@@ -238,7 +237,7 @@ class OGD(Mode):
 
     def skip(self) -> None:
         """A tick without a record: the regulariser's step."""
-        kernels.skip(self._state, self._constants)
+        kernels.ogd_skip(self._state, self._constants)
 
     def shift_bound(self, records: int = 1) -> float:
         """k G / (lambda (t + t0)), and what rounding adds.

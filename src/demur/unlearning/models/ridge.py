@@ -37,6 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from demur.core import validate
+from demur.unlearning.models import kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
@@ -53,8 +54,6 @@ from demur.unlearning.models.inputs import (
     rows,
     vector,
 )
-from demur.unlearning.models.kernels import ridge as kernels
-from demur.unlearning.models.kernels import rows as row_kernels
 
 _SMALL = 32  # up to here the compiled Cholesky beats LAPACK's call overhead
 
@@ -165,9 +164,7 @@ class Ridge(Mode):
         """The score of a row, from weights that are solved first if need be."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
         self._solve()
-        return float(
-            row_kernels.predict(self._w, row, self.norm_bound, row_kernels.HUBER)
-        )
+        return float(kernels.predict(self._w, row, self.norm_bound, kernels.HUBER))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """Add a record; the prediction from before."""
@@ -187,7 +184,7 @@ class Ridge(Mode):
         return predicted
 
     def _insert(self, x: Array, y: float) -> float:
-        return kernels.insert(
+        return kernels.ridge_insert(
             self._sums,
             self._w,
             self._system,
@@ -224,7 +221,7 @@ class Ridge(Mode):
         return int(self.refresh - self._clock[1] % self.refresh)
 
     def _run(self, X: Array, Y: Array, out: Array) -> None:
-        kernels.run(
+        kernels.ridge_run(
             self._sums,
             self._w,
             self._system,
@@ -240,7 +237,7 @@ class Ridge(Mode):
 
     def _add_block(self, X: Array, Y: Array, out: Array) -> None:
         K = np.empty((len(X), self.dimension + 1))
-        kernels.block_rows(self._w, X, Y, self._constants, self._integers, K, out)
+        kernels.ridge_block_rows(self._w, X, Y, self._constants, self._integers, K, out)
         self._sums[0] += np.tril(K.T @ K).astype(np.int64)
         self._clock[:2] += len(X)
         self._clock[3] = 1
@@ -249,7 +246,7 @@ class Ridge(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if row_kernels.first_unusable(matrix, targets, False) < len(matrix):
+        if kernels.first_unusable(matrix, targets, False) < len(matrix):
             matrix = np.array([clipped(row, self.norm_bound) for row in matrix])
         return matrix, targets
 
@@ -265,14 +262,14 @@ class Ridge(Mode):
         if not self._clock[3]:
             return
         if self._small:
-            kernels.solve(self._sums, self._w, self._system, self._constants)
+            kernels.ridge_solve(self._sums, self._w, self._system, self._constants)
         else:
             system, d = self._system, self.dimension
-            kernels.floats(self._sums, system, self._constants[3])
+            kernels.ridge_floats(self._sums, system, self._constants[3])
             try:
                 factor = cho_factor(system[:d, :d], check_finite=False)
             except LinAlgError:  # Lambda is lost in rounding; elimination keeps it
-                kernels.solve(self._sums, self._w, system, self._constants)
+                kernels.ridge_solve(self._sums, self._w, system, self._constants)
             else:
                 solved = cho_solve(factor, system[:d, d], check_finite=False)
                 self._w[:] = solved * self._constants[4]
@@ -315,7 +312,7 @@ class Ridge(Mode):
             )
         for row, target in zip(matrix, targets, strict=True):
             self._add(row, target, -1)
-        possible = kernels.possible(self._sums, self.records - records)
+        possible = kernels.ridge_possible(self._sums, self.records - records)
         if not possible:
             for row, target in zip(matrix, targets, strict=True):
                 self._add(row, target, 1)
@@ -330,8 +327,8 @@ class Ridge(Mode):
         self._solve()
 
     def _add(self, row: Array, target: float, sign: int) -> None:
-        kernels.integers(row, target, self._constants, self._integers)
-        kernels.add(self._sums, self._integers, sign)
+        kernels.ridge_integers(row, target, self._constants, self._integers)
+        kernels.ridge_add(self._sums, self._integers, sign)
 
     def forget_nothing(
         self, noise: Array | None = None, *, grid: float | None = None

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 # Everything that is compiled here is in this file or an argument: numba's cache does
-# not notice when a function in another file changes. So the modules of this package
-# import nothing of demur, and each has its own copy of what they share.
+# not notice when a function in another file changes. So this module imports nothing of
+# demur, and has its own copies of what it shares with `kernels`.
 LOOSE = 1.0 + 1e-12  # as in models.inputs
 # sup |sigma''| of the logistic function, 0.0962250448649..., rounded up.
 M_LOGISTIC = 0.09622504486494

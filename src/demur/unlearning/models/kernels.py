@@ -1,9 +1,10 @@
-"""Compiled steps of ridge regression on integer sums: one event, or a whole log.
+"""Compiled loops of the modes: rows, online gradient descent, ridge regression.
 
-A run over many rows calls the very step of the single event, so both give the same
-bits: no fast-math, sums in a fixed order. A step returns NaN, having changed nothing,
-if a record is not usable as it is (NaN, infinity, a square that overflows, a label
-that is none); the caller then takes the slow path, which raises the error.
+One call is for an event, one for a whole log. A run over many rows calls the very step
+of the single event, so both give the same bits: no fast-math, sums in a fixed order. A
+step returns NaN, having changed nothing, if a record is not usable as it is (NaN,
+infinity, a square that overflows, a label that is none); the caller then takes the slow
+path, which raises the error. `newton_kernels` has those of logistic regression.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Everything that is compiled here is in this file or an argument: numba's cache does
-# not notice when a function in another file changes. So the modules of this package
-# import nothing of demur, and each has its own copy of what they share.
+# not notice when a function in another file changes.
 LOOSE = 1.0 + 1e-12  # as in models.inputs
+HUBER, LOGISTIC = 0.0, 1.0
 LOW_BITS = 32
 _MASK = (1 << LOW_BITS) - 1
 
@@ -58,6 +59,14 @@ def _dot_clipped(w: Floats, x: Floats, scale: float, n: int) -> float:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
+def _sigmoid(z: float) -> float:
+    if z >= 0.0:
+        return 1.0 / (1.0 + math.exp(-z))
+    e = math.exp(z)
+    return e / (1.0 + e)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
 def _scale(square: float, bound: float) -> float:
     """What clipping multiplies a row by; exactly 1 for a row within the bound.
 
@@ -71,6 +80,128 @@ def _scale(square: float, bound: float) -> float:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
+def predict(w: Floats, x: Floats, bound: float, kind: float) -> float:
+    """The score of a clipped row, or its probability; NaN if x is not finite."""
+    n = x.shape[0]
+    square = _dot(x, x, n)
+    if not math.isfinite(square):
+        return math.nan
+    score = _dot_clipped(w, x, _scale(square, bound), n)
+    return _sigmoid(score) if kind == LOGISTIC else score
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def has_square(x: Floats) -> bool:
+    """Whether a step takes the row as it is."""
+    return math.isfinite(_dot(x, x, x.shape[0]))
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def clip(x: Floats, bound: float) -> Floats:
+    """The row the kernels see: x itself within the bound, a shorter copy beyond."""
+    n = x.shape[0]
+    scale = _scale(_dot(x, x, n), bound)
+    if scale == 1.0:
+        return x
+    row = np.empty(n)
+    for j in range(n):
+        row[j] = scale * x[j]
+    return row
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def clip_rows(X: Floats, bound: float) -> Floats:
+    """`clip` for every row, into a new array."""
+    rows = np.empty(X.shape)
+    for i in range(X.shape[0]):
+        rows[i] = clip(X[i], bound)
+    return rows
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def first_unusable(X: Floats, Y: Floats, labels: bool) -> int:
+    """The first row that a step would refuse; the number of rows if there is none."""
+    for i in range(X.shape[0]):
+        y = Y[i]
+        if labels and not (y == 1.0 or y == 0.0 or y == -1.0):
+            return i
+        if not (math.isfinite(_dot(X[i], X[i], X.shape[1])) and math.isfinite(y)):
+            return i
+    return X.shape[0]
+
+
+# -- online gradient descent -----------------------------------------------------------
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
+    """One step; the prediction from before. state = (w, ticks).
+
+    constants = (lambda, kappa, norm bound, radius in steps, t0, kind).
+    """
+    n = x.shape[0]
+    kind = constants[5]
+    square = _dot(x, x, n)
+    if not (math.isfinite(square) and math.isfinite(y)):
+        return math.nan
+    scale = _scale(square, constants[2])
+    score = _dot_clipped(state, x, scale, n)
+    if kind == LOGISTIC:
+        if y == 1.0:
+            target = 1.0
+        elif y == 0.0 or y == -1.0:
+            target = 0.0
+        else:
+            return math.nan
+        predicted = _sigmoid(score)
+        slope = predicted - target
+    else:
+        predicted = score
+        slope = min(max(score - y, -constants[1]), constants[1])
+    tau = state[n] + 1.0 + constants[4]
+    shrink = (tau - 1.0) / tau
+    step = slope / (constants[0] * tau)
+    for j in range(n):
+        state[j] = shrink * state[j] - step * (scale * x[j])
+    if constants[3] < math.inf:
+        _project(state, n, constants[3])
+    state[n] += 1.0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _project(w: Floats, n: int, radius: float) -> None:
+    square = _dot(w, w, n)
+    if square > radius * radius:
+        shorter = radius / math.sqrt(square)
+        for j in range(n):
+            w[j] *= shorter
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_skip(state: Floats, constants: Floats) -> None:
+    """A tick without a record: the regulariser's step alone."""
+    n = state.shape[0] - 1
+    tau = state[n] + 1.0 + constants[4]
+    shrink = (tau - 1.0) / tau
+    for j in range(n):
+        state[j] = shrink * state[j]
+    state[n] += 1.0
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def ogd_run(
+    state: Floats, X: Floats, Y: Floats, constants: Floats, out: Floats
+) -> None:
+    """Every row in turn."""
+    for i in range(X.shape[0]):
+        out[i] = ogd_step(state, X[i], Y[i], constants)
+
+
+# -- ridge regression on integer sums --------------------------------------------------
+
+
+@njit(cache=True, fastmath=False, nogil=True)
 def _score(w: Floats, x: Floats, bound: float) -> float:
     """The score of a clipped row; NaN if x is not finite."""
     n = x.shape[0]
@@ -81,7 +212,7 @@ def _score(w: Floats, x: Floats, bound: float) -> float:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
+def ridge_integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
     """The clipped record in whole steps, into k = (x, y); False if not usable.
 
     constants = (norm bound, y bound, steps per norm bound, ridge in squared steps,
@@ -102,7 +233,7 @@ def integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def add(sums: Ints, k: Ints, sign: int) -> None:
+def ridge_add(sums: Ints, k: Ints, sign: int) -> None:
     """Add or subtract the products of one record: lower triangle, one or two limbs.
 
     In two limbs a product is high 2^32 + low with 0 <= low < 2^32, each part summed
@@ -123,7 +254,7 @@ def add(sums: Ints, k: Ints, sign: int) -> None:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def possible(sums: Ints, records: int) -> bool:
+def ridge_possible(sums: Ints, records: int) -> bool:
     """Whether the sums can be those of so many records: necessary, not sufficient."""
     n = sums.shape[1]
     for i in range(n):
@@ -142,7 +273,7 @@ def possible(sums: Ints, records: int) -> bool:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def floats(sums: Ints, system: Floats, ridge: float) -> None:
+def ridge_floats(sums: Ints, system: Floats, ridge: float) -> None:
     """The normal equations as floats: upper triangle, right-hand side last."""
     n = system.shape[0]
     for i in range(n):
@@ -156,14 +287,14 @@ def floats(sums: Ints, system: Floats, ridge: float) -> None:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
+def ridge_solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
     """Weights from the sums alone, by elimination, for small dimensions.
 
     `system` is work space, (dimension + 1) square; its last column is the right-hand
     side and is eliminated along with the rows. The matrix is at least `ridge` times the
     identity, so no pivoting is needed, and pivots below it are rounding errors.
     """
-    floats(sums, system, constants[3])
+    ridge_floats(sums, system, constants[3])
     n = w.shape[0]
     for k in range(n):
         system[k, k] = max(system[k, k], constants[3])
@@ -182,7 +313,7 @@ def solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def insert(
+def ridge_insert(
     sums: Ints,
     w: Floats,
     system: Floats,
@@ -193,22 +324,22 @@ def insert(
     constants: Floats,
 ) -> float:
     """Predict, add, and solve when due. clock = (records, ticks, period, stale)."""
-    if not integers(x, y, constants, k):
+    if not ridge_integers(x, y, constants, k):
         return math.nan
     predicted = _score(w, x, constants[0])
-    add(sums, k, 1)
+    ridge_add(sums, k, 1)
     clock[0] += 1
     clock[1] += 1
     clock[3] = 1
     # A period of 0: the caller solves.
     if clock[2] > 0 and clock[1] % clock[2] == 0:
-        solve(sums, w, system, constants)
+        ridge_solve(sums, w, system, constants)
         clock[3] = 0
     return predicted
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def run(
+def ridge_run(
     sums: Ints,
     w: Floats,
     system: Floats,
@@ -221,11 +352,11 @@ def run(
 ) -> None:
     """Every row in turn."""
     for i in range(X.shape[0]):
-        out[i] = insert(sums, w, system, k, clock, X[i], Y[i], constants)
+        out[i] = ridge_insert(sums, w, system, k, clock, X[i], Y[i], constants)
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def block_rows(
+def ridge_block_rows(
     w: Floats,
     X: Floats,
     Y: Floats,
@@ -236,7 +367,7 @@ def block_rows(
 ) -> None:
     """Rows in whole steps, as floats, and their predictions; nothing is added."""
     for i in range(X.shape[0]):
-        integers(X[i], Y[i], constants, k)
+        ridge_integers(X[i], Y[i], constants, k)
         out[i] = _score(w, X[i], constants[0])
         for j in range(k.shape[0]):
             block[i, j] = float(k[j])

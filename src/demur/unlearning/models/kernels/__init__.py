@@ -1,1 +1,0 @@
-"""Compiled inner loops of the modes; each module is self-contained (see `rows`)."""
