@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap
-from demur.ledger import Budget, Ledger, groups_of, over_time, over_units
+from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap, ZeroOut
+from demur.ledger import Budget, Ledger, Readings, over_time
 from demur.report import gather
 from tests.report import ledgers
 
@@ -43,18 +43,21 @@ def test_moments_are_what_a_shorter_ledger_says() -> None:
     assert [m.spent_epsilon[0] for m in few] == seen[::3]
 
 
-def test_readings_over_units_are_readings(ledger) -> None:
+def test_readings_at_many_units_are_readings(ledger) -> None:
     units = [Ball(0.1, space="pixels"), AddOrRemoveOne(), Erasure(), Ball(1, space="z")]
-    costs = over_units(ledger, units[:3], 1e-5)
-    assert costs == [ledger.epsilon(1e-5, unit) for unit in units[:3]]
+    readings = Readings(ledger)
+    for unit in units:  # A replacement covers every ball, whatever the space.
+        for delta in (1e-5, 1e-6):
+            expected = ledger.epsilon(delta, unit)
+            assert readings.epsilon(unit, delta) == expected
+            assert readings.epsilon(unit, delta) == expected
     fixed = Ledger({ledgers.UNIT: Budget(1.0, 1e-5)})
     fixed.charge(ledgers.sums(20.0).declaration(), label="x")
-    kinds = groups_of(fixed)
-    assert over_units(fixed, [ledgers.UNIT], 1e-5, kinds) == [fixed.epsilon()]
-    away = Ledger({AddOrRemoveOne(): Budget(1.0, 1e-5)})
-    away.charge(ledgers.sums(20.0).declaration(), label="x")
-    # A replacement covers every ball: known, whatever the space. Blanks are not.
-    assert over_units(ledger, units[3:], 1e-5) == [ledger.epsilon(1e-5, units[3])]
+    readings = Readings(fixed)
+    alone = readings.epsilon(ledgers.UNIT, 1e-5, readings.groups)
+    assert alone == fixed.epsilon()
+    assert readings.epsilon(ledgers.UNIT, 1e-5, []) == 0.0
+    assert readings.epsilon(ZeroOut(), 1e-5) is None
 
 
 @pytest.mark.slow

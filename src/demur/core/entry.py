@@ -83,7 +83,8 @@ def epsilon_with_slack(
         left = delta - (1.0 + math.exp(epsilon)) * sampler_distance
         if left <= 0:
             return math.inf
-        price = accounting.price(event, left, profiles=profiles)
+        if left != delta:  # a distance far below delta takes nothing away from it
+            price = accounting.price(event, left, profiles=profiles)
         if price <= epsilon:
             return epsilon
     return math.inf

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from demur.ledger.reservation import Draw as Draw
     from demur.ledger.reservation import Reservation as Reservation
     from demur.ledger.series import Moment as Moment
-    from demur.ledger.series import groups_of as groups_of
+    from demur.ledger.series import Readings as Readings
     from demur.ledger.series import over_time as over_time
-    from demur.ledger.series import over_units as over_units
     from demur.ledger.verification import Verification as Verification
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

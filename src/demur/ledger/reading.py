@@ -66,8 +66,13 @@ def read(
     delta: float,
     maps: tuple[LipschitzMap, ...],
     profiles: dict[Event, Profile],
+    known: dict[tuple[Event, float, float], float] | None = None,
 ) -> Reading:
-    """The reading of a whole ledger, from its groups."""
+    """The reading of a whole ledger, from its groups.
+
+    `known` keeps prices between readings with the same profiles.
+    """
+    known = {} if known is None else known
     counts: dict[events.Atom, int] = {}
     distance, entries, left_out, private = 0.0, 0, 0, True
     for group in groups:
@@ -92,9 +97,12 @@ def read(
         for atom, count in events.atoms(event, group.count).items():
             counts[atom] = counts.get(atom, 0) + count
     whole = events.from_atoms(counts) if counts else Pure(0.0)
+    asked = (whole, delta, distance)
+    if asked not in known:
+        known[asked] = epsilon_with_slack(*asked, profiles)
     return Reading(
         unit=unit,
-        epsilon=epsilon_with_slack(whole, delta, distance, profiles),
+        epsilon=known[asked],
         delta=delta,
         entries=entries,
         left_out=left_out,

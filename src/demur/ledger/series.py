@@ -7,11 +7,12 @@ once for all points.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from demur.core.accounting.events import Event
 from demur.core.adjacency import Unit
 from demur.core.errors import NotCovered, NotPriced
 from demur.ledger import amounts, filters, tables
@@ -61,31 +62,27 @@ def over_time(ledger: Ledger, most: int = 400) -> tuple[Moment, ...]:
     return tuple(moments)
 
 
-def groups_of(ledger: Ledger) -> list[Group]:
-    """Equal declarations of the ledger, with how often they were charged."""
-    with ledger._store.read() as connection:
-        return journal.groups(connection)
+class Readings:
+    """What a ledger costs at many units, read from one state of it."""
 
+    def __init__(self, ledger: Ledger) -> None:
+        with ledger._store.read() as connection:
+            self.groups: tuple[Group, ...] = tuple(journal.groups(connection))
+            self._profiles = journal.profiles(connection)
+        self._maps = ledger.terms.maps
+        # Where all entries cost the same at two units, one price is both readings.
+        self._known: dict[tuple[Event, float, float], float] = {}
 
-def over_units(
-    ledger: Ledger,
-    units: Iterable[Unit],
-    delta: float,
-    groups: Sequence[Group] | None = None,
-) -> list[float | None]:
-    """The tight epsilon at each unit; None where an entry states no cost.
+    def epsilon(
+        self, unit: Unit, delta: float, groups: Iterable[Group] | None = None
+    ) -> float | None:
+        """The tight epsilon at a unit; None where an entry states no cost.
 
-    With `groups` only those entries of the ledger are read.
-    """
-    with ledger._store.read() as connection:
-        chosen = journal.groups(connection) if groups is None else list(groups)
-        profiles = journal.profiles(connection)
-    epsilons: list[float | None] = []
-    for unit in units:
+        With `groups` only those entries of the ledger are read.
+        """
+        chosen = self.groups if groups is None else groups
         try:
-            reading = read(chosen, unit, delta, ledger.terms.maps, profiles)
+            reading = read(chosen, unit, delta, self._maps, self._profiles, self._known)
         except (NotCovered, NotPriced):
-            epsilons.append(None)
-        else:
-            epsilons.append(reading.epsilon)
-    return epsilons
+            return None
+        return reading.epsilon

@@ -22,7 +22,7 @@ from demur.core.adjacency import (
 )
 from demur.core.cost import Fixed, GaussianOverBalls
 from demur.core.entry import Entry
-from demur.ledger import Group, Ledger, groups_of, over_units
+from demur.ledger import Group, Ledger, Readings
 
 _POINTS = 16
 _ALONE = 5  # entries drawn besides the total; more lines could not be read
@@ -93,7 +93,9 @@ def unit_name(unit: Unit) -> str:
     return name if many == 1 else f"{name}, {many} records a person"
 
 
-def unit_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[UnitCost, ...]:
+def unit_costs(
+    ledger: Ledger, readings: Readings, entries: Sequence[Entry]
+) -> tuple[UnitCost, ...]:
     """The ledger at each unit without a distance that an entry or budget covers."""
     covered = _covered(ledger, entries)
     units: list[Unit] = []
@@ -106,26 +108,26 @@ def unit_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[UnitCost, ...]
     for unit in units:
         budget = dict(ledger.terms.budgets).get(unit)
         delta = budget.delta if budget else _delta(ledger, isinstance(unit, Erasure))
-        (epsilon,) = over_units(ledger, [unit], delta)
         costs.append(
             UnitCost(
                 unit_name(unit),
                 str(unit),
                 delta,
-                epsilon,
+                readings.epsilon(unit, delta),
                 None if budget is None else budget.epsilon,
             )
         )
     return tuple(costs)
 
 
-def space_costs(ledger: Ledger, entries: Sequence[Entry]) -> tuple[SpaceCost, ...]:
+def space_costs(
+    ledger: Ledger, readings: Readings, entries: Sequence[Entry]
+) -> tuple[SpaceCost, ...]:
     """The cost over distance in each space, those with a budget first."""
     spaces = {u.space for u in _covered(ledger, entries) if isinstance(u, Ball)}
     budgeted = {u.space for u, _ in ledger.terms.budgets if isinstance(u, Ball)}
-    groups = groups_of(ledger) if spaces else []
     order = sorted(spaces, key=lambda space: (space not in budgeted, space))
-    return tuple(_space_cost(ledger, entries, groups, space) for space in order)
+    return tuple(_space_cost(ledger, readings, entries, space) for space in order)
 
 
 def _covered(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
@@ -148,7 +150,7 @@ def _delta(ledger: Ledger, erasure: bool = False) -> float:
 
 
 def _space_cost(
-    ledger: Ledger, entries: Sequence[Entry], groups: list[Group], space: str
+    ledger: Ledger, readings: Readings, entries: Sequence[Entry], space: str
 ) -> SpaceCost:
     budgets = [
         (u.radius, b)
@@ -163,17 +165,20 @@ def _space_cost(
             knots += [r / map_.constant for r in _knots(entries, map_.target)]
     radii = _radii([r for r, _ in budgets] + knots)
     balls = [Ball(r, space=space) for r in radii]
-    priced = [g for g in groups if not g.declaration.cost.only_erasure()]
-    total = over_units(ledger, balls, delta)
+    priced = [g for g in readings.groups if not g.declaration.cost.only_erasure()]
     costliest = [
-        GroupCost(g.example, g.entries, tuple(over_units(ledger, balls, delta, [g])))
-        for g in _costliest(ledger, priced, balls[-1], delta)
+        GroupCost(
+            g.example,
+            g.entries,
+            tuple(readings.epsilon(ball, delta, [g]) for ball in balls),
+        )
+        for g in _costliest(readings, priced, balls[-1], delta)
     ]
     return SpaceCost(
         space=space,
         delta=delta,
         radii=tuple(radii),
-        epsilon=tuple(total),
+        epsilon=tuple(readings.epsilon(ball, delta) for ball in balls),
         costliest=tuple(costliest) if len(priced) > 1 else (),
         groups=len(priced),
         budgets=tuple(
@@ -181,7 +186,7 @@ def _space_cost(
                 r,
                 b.epsilon,
                 b.delta,
-                over_units(ledger, [Ball(r, space=space)], b.delta)[0],
+                readings.epsilon(Ball(r, space=space), b.delta),
             )
             for r, b in budgets
         ),
@@ -219,14 +224,14 @@ def _radii(marked: list[float]) -> list[float]:
 
 
 def _costliest(
-    ledger: Ledger, groups: list[Group], ball: Ball, delta: float
+    readings: Readings, groups: list[Group], ball: Ball, delta: float
 ) -> list[Group]:
     """The groups that cost most at `ball`; those without a cost there come last."""
     if len(groups) <= _ALONE:
         return groups
     # Reading every group would take long: the largest ones are candidates.
     some = sorted(groups, key=lambda g: -g.count)[: 4 * _ALONE]
-    costs = [over_units(ledger, [ball], delta, [g])[0] for g in some]
+    costs = [readings.epsilon(ball, delta, [g]) for g in some]
     ranked = sorted(
         zip(some, costs, strict=True),
         key=lambda pair: -1.0 if pair[1] is None else -pair[1],

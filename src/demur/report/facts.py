@@ -12,7 +12,7 @@ from typing import Any
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import Ledger, Moment, Note, Tip, over_time
+from demur.ledger import Ledger, Moment, Note, Readings, Tip, over_time
 from demur.report.distance import (
     SpaceCost,
     UnitCost,
@@ -110,6 +110,7 @@ def gather(
     entries = ledger.entries()
     notes = ledger.notes()
     by_id = {entry.id: entry for entry in entries}
+    readings = Readings(ledger)
     audited, unread_audits = audits(notes, by_id)
     useful, unread_utilities = utilities(notes, by_id)
     return LedgerFacts(
@@ -120,8 +121,8 @@ def gather(
         testing=ledger.terms.testing,
         durable=ledger.durable,
         budgets=_budgets(ledger),
-        units=unit_costs(ledger, entries),
-        spaces=space_costs(ledger, entries),
+        units=unit_costs(ledger, readings, entries),
+        spaces=space_costs(ledger, readings, entries),
         moments=over_time(ledger),
         utilities=useful,
         deletions=deletions(_deletion_entries(entries), _about(notes, "deletion")),

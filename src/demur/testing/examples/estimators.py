@@ -62,7 +62,12 @@ def _clusterer(cls: Any, which: str, **parameters: Any) -> Subject:
     X, _ = two_classes()
     estimator = cls(epsilon=8.0, max_iter=5, n_init=1, random_state=0, **parameters)
     return of_estimator(
-        estimator, X, name=_named(cls, which), aliases={"X": ("points",)}
+        estimator,
+        X,
+        name=_named(cls, which),
+        unit=ReplaceOne(),
+        delta=1e-6 if which == "gaussian" else 0.0,
+        aliases={"X": ("points",)},
     )
 
 
