@@ -1,9 +1,10 @@
-"""What all tests share: threads, compiled programs, and which worker runs what."""
+"""What all tests share: threads, programs, files, and which worker runs what."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,30 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests import compilation, programs
+
 ROOT = Path(__file__).parents[1]
 
 # Workers share the processors. Threads of BLAS and OpenMP wait for each other by
 # spinning: with two of them the tests of clustering take twice the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Workers, and processes that they start, compile quickly. A single process, as for
+# tests marked serial or deep, compiles as a user's does: tests that depend on the
+# rounding of compiled programs are marked serial.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    given = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join([*compilation.QUICK, *given])
+
+# Files of tests live in memory where there is room: what is tested is a killed process,
+# for which it makes no difference, and a ledger waits for the disk at every charge.
+MEMORY = Path("/dev/shm")
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free >= 4 << 30
+):
+    os.environ["TMPDIR"] = str(MEMORY)
 
 # A worker runs a file from its beginning to its end, with these exceptions: files under
 # one folder that share a server, and files whose tests have nothing in common.
@@ -34,6 +54,11 @@ LONGEST = (
     "tests/ledger/test_large.py",
     "tests/cli/",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        programs.offer()
 
 
 def unit_of_work(nodeid: str) -> str:

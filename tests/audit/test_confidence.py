@@ -180,7 +180,7 @@ def wald_shift(one, two):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mu", "n"), [(0.5, 30), (4.0, 8)])
 def test_the_shift_bound_covers_and_is_sharp(mu, n):
-    repeats = 1000
+    repeats = 500
     missed = shift_misses(lambda a, b: mu_from_shift(a, b, alpha=ALPHA), mu, n, repeats)
     low, high = stats.binom.interval(1 - 2e-6, repeats, ALPHA)
     assert low <= missed <= high

@@ -121,7 +121,7 @@ DEEP = pytest.mark.deep
 @pytest.mark.parametrize(
     "relation, noise",
     [
-        ("REPLACE_ONE", "lattice"),
+        pytest.param("REPLACE_ONE", "lattice", marks=DEEP),  # as `demur audit` does it
         pytest.param("ADD_OR_REMOVE_ONE", "lattice", marks=DEEP),
         ("ADD_OR_REMOVE_ONE", "threefry"),
     ],
@@ -159,7 +159,7 @@ def test_a_banded_run(relation, noise):
 @SLOW
 def test_batches_that_take_several_goes():
     several = Resources(minibatch_size=8, check_loss=False)
-    run = trained(lambda _: make_plan(noise="threefry"), resources=several)
+    run = trained(resources=several)
     found = audit(run)
     assert found.violations == () and found.uses == 2 and found.sensitivity_used > 0.99
 

@@ -2,10 +2,11 @@
 
     python interrupted.py PLACE COMMAND...
 
-Prints READY when it is there, and waits until it is interrupted (or told to go on by a
-line on stdin).
+Prints READY and its process id when it is there, and waits until it is interrupted (or
+told to go on by a line on stdin).
 """
 
+import os
 import sys
 from importlib import import_module  # each pause loads what it needs
 
@@ -14,7 +15,7 @@ from demur.ledger import Ledger
 
 
 def pause() -> None:
-    print("READY", flush=True)
+    print("READY", os.getpid(), flush=True)
     sys.stdin.readline()
 
 

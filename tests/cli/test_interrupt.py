@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from demur.convex import load_head
 from demur.ledger import Budget, Ledger
 from tests.cli.tree import make_files, right
 from tests.cli.tree import run as run_here
+from tests.programs import python
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ class Run:
 
     def __init__(self, place: str, command: str, arguments: list[str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), place, *command.split(), *arguments],
+            [*python(), str(SCRIPT), place, *command.split(), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -43,15 +43,16 @@ class Run:
 
     def until_ready(self) -> "Run":
         line = self._process.stdout.readline()
-        assert line == "READY\n", self._process.communicate()
+        assert line.startswith("READY "), self._process.communicate()
+        self._pid = int(line.removeprefix("READY "))
         return self
 
     def interrupt(self) -> "Run":
-        self._process.send_signal(signal.SIGINT)
+        os.kill(self._pid, signal.SIGINT)
         return self
 
     def kill(self) -> "Run":
-        self._process.kill()
+        os.kill(self._pid, signal.SIGKILL)
         self._process.communicate()
         return self
 

@@ -148,7 +148,7 @@ NOISES = {
 
 def work_for(noise, clusters=4, seed=0):
     rng = np.random.default_rng(seed)
-    table = radial_table(noise)
+    table = radial_table(noise, None)
     logs = np.log(rng.dirichlet(np.ones(clusters)))
     centers = rng.random((clusters, 3))
     profile = table.at(math.log(0.1))
@@ -193,7 +193,9 @@ def test_the_guessed_bounds_hold_for_reports_of_the_mechanism():
         bpm = BPM(6.0, L, d)
         X = np.random.default_rng(0).random((4000, d))
         rows = Batches(np.array(bpm.privatize(X, ledger=None).value.values))
-        objective = MixtureObjective(rows, radial_table(noise_of(bpm)), 5, False, 30.0)
+        objective = MixtureObjective(
+            rows, radial_table(noise_of(bpm), None), 5, False, 30.0
+        )
         rng = np.random.default_rng(1)
         for _ in range(10):
             vector = np.array([rng.uniform(*bound) for bound in objective.bounds])

@@ -198,8 +198,8 @@ def small_search(monkeypatch):
     [
         ("kmeans", BPM(8.0, "auto", 2), False),
         ("kmeans", BPM(8.0, "auto", 2), True),
-        ("kmeans", LaplaceReports(8.0, 2), False),
-        ("kmeans", LaplaceReports(8.0, 2), True),
+        ("kmeans", LaplaceReports(2.0, 2), False),
+        ("kmeans", LaplaceReports(2.0, 2), True),
         ("gmm", BPM(8.0, "auto", 2), True),
         ("gmm", GaussianReports(30.0, 2), False),
         ("tmm", BPM(8.0, "auto", 2), False),

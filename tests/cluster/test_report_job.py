@@ -511,55 +511,99 @@ def test_ids_read_again_must_be_those_that_were_checked(tmp_path, monkeypatch):
 
 
 JOB = """
-import sys
+import json, os, sys, time, traceback
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Budget, Ledger
 from demur.cluster import PointTable, make_reports
 from demur.cluster.files import point_tables
-point_tables._MOST_ROWS = int(sys.argv[5])
-ledger = Ledger.open(sys.argv[1], dataset="d", budgets={ReplaceOne(): Budget(1e6)},
-    filter="pure")
-make_reports(PointTable(sys.argv[2], low=0.0, high=1.0), sys.argv[3], epsilon=4.0,
-    L=0.5, ledger=ledger, idempotency_key=sys.argv[4])
+def job(ledger, source, out, key, rows, pause=0.0):
+    point_tables._MOST_ROWS = int(rows)
+    ledger = Ledger.open(ledger, dataset="d", budgets={ReplaceOne(): Budget(1e6)},
+        filter="pure")
+    make_reports(PointTable(source, low=0.0, high=1.0), out, epsilon=4.0, L=0.5,
+        ledger=ledger, idempotency_key=key, progress=lambda *_: time.sleep(pause))
+    return ledger
+"""
+# Jobs in processes of their own, side by side: one list of them after the other.
+LAUNCHER = """
+import numpy
+from demur.mechanisms import BPM
+BPM(4.0, 0.5, 2).privatize(numpy.full((2, 2), 0.5), ledger=None)  # loads what draws
+for line in sys.stdin:
+    pids = []
+    for asked in json.loads(line):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            try:
+                job(*asked)
+                os._exit(0)
+            except BaseException:
+                with open(asked[2] + ".error", "w") as file:
+                    traceback.print_exc(file=file)
+            os._exit(1)
+    print(json.dumps(pids), flush=True)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    print(json.dumps(ends), flush=True)
 """
 
 
-def job(folder, out: str, key: str, rows: int) -> subprocess.Popen:
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            JOB,
-            str(folder / "ledger.db"),
-            str(folder / "in.parquet"),
-            str(folder / out),
-            key,
-            str(rows),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Jobs:
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", JOB + LAUNCHER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, folder, *jobs) -> list[int]:
+        """Their process ids; a job is its output, its key, batch size and pause."""
+        places = str(folder / "ledger.db"), str(folder / "in.parquet")
+        asked = [(*places, str(folder / out), *rest) for out, *rest in jobs]
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def ends(self) -> list[int]:
+        """The exit codes, when all have ended."""
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    """One launcher for all: it takes seconds to start."""
+    if not hasattr(os, "fork"):
+        pytest.skip("machine: no fork")
+    found = Jobs()
+    yield found
+    found.close()
 
 
 @pytest.mark.slow
-def test_a_job_killed_half_way_is_taken_up(tmp_path):
+def test_a_job_killed_half_way_is_taken_up(jobs, tmp_path):
     """SIGKILL while it writes: what it had written are the first of the final rows."""
-    n = 200_000
+    n = 50_000
     rng = np.random.default_rng(0)
     write(tmp_path / "in.parquet", pa.table({"a": rng.random(n), "b": rng.random(n)}))
-    first = job(tmp_path, "out.csv", "job", 50)  # tiny batches: slow enough to hit
+    # Tiny batches and a pause after each: slow enough to hit.
+    (pid,) = jobs.start(tmp_path, ("out.csv", "job", 50, 0.001))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         left = [tmp_path / name for name in partials(tmp_path)]
         if left and left[0].stat().st_size > 20_000:
             break
         time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
+    os.kill(pid, signal.SIGKILL)
+    assert jobs.ends() == [-signal.SIGKILL]
     (rest,) = [tmp_path / name for name in partials(tmp_path)]
     assert not (tmp_path / "out.csv").exists()
-    again = job(tmp_path, "out.csv", "job", 2**16)
-    assert again.communicate()[1] == "" and again.returncode == 0
+    jobs.start(tmp_path, ("out.csv", "job", 2**16))
+    assert jobs.ends() == [0]
     begun = rest.read_text().splitlines()[1:-1]  # the last line may be cut
     whole = (tmp_path / "out.csv").read_text().splitlines()[1:]
     assert len(whole) == n and 500 < len(begun) < n
@@ -569,18 +613,20 @@ def test_a_job_killed_half_way_is_taken_up(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_at_once_under_one_key_never_draw_twice(tmp_path):
+def test_two_at_once_under_one_key_never_draw_twice(jobs, tmp_path):
     rng = np.random.default_rng(0)
     write(tmp_path / "in.parquet", pa.table({"a": rng.random(5000)}))
     with new_ledger(tmp_path):
         pass
-    jobs = [job(tmp_path, f"out{i}.parquet", "job", 100) for i in range(3)]
-    errors = [one.communicate()[1] for one in jobs]
-    done = [i for i, one in enumerate(jobs) if one.returncode == 0]
+    outputs = [tmp_path / f"out{i}.parquet" for i in range(3)]
+    jobs.start(tmp_path, *((out.name, "job", 100) for out in outputs))
+    ends = jobs.ends()
+    done = [out for out, end in zip(outputs, ends, strict=True) if end == 0]
     assert done
-    for i, text in enumerate(errors):
-        assert i in done or "NoiseReuse" in text
-    found = [values(tmp_path / f"out{i}.parquet") for i in done]
+    for out in outputs:
+        error = out.with_name(f"{out.name}.error")
+        assert out in done or "NoiseReuse" in error.read_text()
+    found = [values(out) for out in done]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)
     with new_ledger(tmp_path) as ledger:
@@ -892,6 +938,7 @@ def peak(output):
     make_reports(PointTable(sys.argv[6], low=0.0, high=1.0), output, epsilon=4.0,
         L=0.5, ledger=ledger, idempotency_key=output)
     print(held("VmHWM:") - before)
+ledger = job(*sys.argv[1:6])
 peak(sys.argv[7])
 # The twin: batches as large as the file. It may use again what the first has freed.
 point_tables._MOST_ROWS = 2**22
@@ -920,7 +967,12 @@ def test_memory_holds_a_batch_and_not_the_file(tmp_path, kind, rows, most):
     small, large, whole = (tmp_path / f"{name}.parquet" for name in "abc")
     asked = [tmp_path / "ledger.db", files[0], small, "job", 2**14, files[1]]
     done = subprocess.run(
-        [sys.executable, "-c", JOB + PEAK, *map(str, [*asked, large, whole])],
+        [
+            sys.executable,
+            "-c",
+            JOB + PEAK,
+            *map(str, [*asked, large, whole]),
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -38,7 +38,7 @@ def theta_of(loss, X, y, lam, classes, tau=1e-9):
 def test_real_minimisers_never_move_farther_than_delta(loss, classes):
     rng = np.random.default_rng(classes)
     closest = 0.0
-    for _ in range(25):
+    for _ in range(12):
         n, lam = int(rng.integers(2, 8)), float(10 ** rng.uniform(-3, 0))
         X, y = problem(rng, classes, n)
         radius = float(10 ** rng.uniform(-2, 0.3))

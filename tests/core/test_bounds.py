@@ -16,7 +16,9 @@ from demur.errors import NotCovered
 
 def squared(row):
     """The exact squared norm of a row of floats."""
-    return sum((Fraction(float(v)) ** 2 for v in row), Fraction(0))
+    values, times = np.unique(np.abs(row), return_counts=True)
+    terms = zip(values.tolist(), times.tolist(), strict=True)
+    return sum((n * Fraction(v) ** 2 for v, n in terms), Fraction(0))
 
 
 def distance_squared(a, b):

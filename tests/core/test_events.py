@@ -417,7 +417,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(JSON)
 def test_fuzzed_data_is_an_event_or_a_value_error(data):
     for record in (data, wrap(data)):

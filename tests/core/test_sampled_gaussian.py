@@ -16,6 +16,7 @@ from demur.core.accounting.events import (
     TruncatedPoissonGaussian,
 )
 
+DEEP = pytest.mark.deep
 EPSILONS = np.array([-3.0, -0.7, -0.004, 0.0, 0.004, 0.2, 1.0, 2.5, 6.0])
 
 
@@ -77,12 +78,15 @@ def test_a_truncated_stick_is_between_its_parts():
     [
         (PoissonGaussian(1.0, 2.0), 10, 1e-5),
         (PoissonGaussian(0.3, 2.25), 3000, 1e-5),  # losses beyond 700
-        (PoissonGaussian(128 / 60_000, 0.7), 1000, 1e-6),
+        pytest.param(PoissonGaussian(128 / 60_000, 0.7), 1000, 1e-6, marks=DEEP),
         (PoissonGaussian(0.01, 1.0, Neighbours.REPLACE_ONE), 1000, 1e-6),
-        (PoissonGaussian(0.25, 4.0), 500, 1e-8),
+        pytest.param(PoissonGaussian(0.25, 4.0), 500, 1e-8, marks=DEEP),
         (PoissonGaussian(0.01, 10.0), 10, 1e-5),
         (PoissonGaussian(0.5, 1.5), 1, 1e-5),
-        (TruncatedPoissonGaussian(10_000, 0.01, 130, 2.0), 300, 1e-5),
+        (TruncatedPoissonGaussian(1000, 0.05, 60, 5.0), 300, 1e-5),
+        pytest.param(
+            TruncatedPoissonGaussian(10_000, 0.01, 130, 2.0), 300, 1e-5, marks=DEEP
+        ),
     ],
 )
 def test_the_rough_price_is_close_and_never_below(event, count, delta):

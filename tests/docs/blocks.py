@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import commands, python
+
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```\s*?$",
@@ -95,7 +97,7 @@ def run_alone(block: Block, folder: Path) -> str:
     script = folder / "copied.py"
     script.write_text(block.text)
     done = subprocess.run(
-        [sys.executable, "-W", "error", script],
+        [*python(), "-W", "error", script],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -107,8 +109,9 @@ def run_alone(block: Block, folder: Path) -> str:
 def run_page(pairs: list[tuple[Block, Block | None]], folder: Path) -> None:
     """Run a page from top to bottom: one Python session and one shell, one folder."""
     session: dict[str, object] = {"__name__": "__main__"}
+    tools, installed = commands(folder / ".commands"), Path(sys.executable).parent
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(tools), str(installed), os.environ["PATH"]]),
         "PYTHONWARNINGS": "error",
         "COLUMNS": "100",
     }

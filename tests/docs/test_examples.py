@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 
 from tests.docs.blocks import ROOT
+from tests.programs import python
 
 pytestmark = pytest.mark.slow
 PICTURE = ROOT / "examples" / "epsilon_by_distance.py"
@@ -15,7 +15,7 @@ EXAMPLES = sorted({*(ROOT / "examples").glob("[a-z]*.py")} - {PICTURE})
 
 def run(folder, *words):
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True
+        [*python(), *words], cwd=folder, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

@@ -14,8 +14,18 @@ FRAGMENTS = {"docs/audit.md": 1}
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=page.stem,
+            # Starting Spark for each page takes as long as all other pages together.
+            marks=pytest.mark.deep if "spark" in page.stem else pytest.mark.slow,
+        )
+        for page in HOWTO
+    ],
+)
 def test_the_page_runs_and_prints_what_it_says(page, tmp_path, request):
     if "DEMUR_LEDGER" in page.read_text():
         request.getfixturevalue("ledger_on_a_server")

@@ -242,7 +242,7 @@ SHARDS = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_row_26_every_shard_draws_the_same_noise():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SHARDS)],

@@ -5,7 +5,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import demur
 from demur import AddOrRemoveOne, Budget, Declaration
 from demur.core.cost import Cost, Fixed
+from tests.programs import python
 
 UNIT = AddOrRemoveOne()
 BUDGET = Budget(2.0, 1e-6)
@@ -33,7 +33,7 @@ def subprocess_environment(**more):
 def run_script(name, *arguments, timeout=240):
     """What tests/ledger/<name> prints, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(HERE / name), *map(str, arguments)],
+        [*python(), str(HERE / name), *map(str, arguments)],
         env=subprocess_environment(),
         capture_output=True,
         text=True,

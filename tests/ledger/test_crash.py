@@ -106,7 +106,7 @@ def kill_many(url, times, mode, seed=7):
 
 
 def test_nothing_acknowledged_is_lost(ledger_url):
-    assert kill_many(ledger_url, 25, "honest") > 25
+    assert kill_many(ledger_url, 12, "honest") > 12
 
 
 @pytest.mark.deep

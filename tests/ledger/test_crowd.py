@@ -11,6 +11,7 @@ from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
 from demur.errors import BudgetExceeded
 from demur.ledger import tables
+from tests.families import thinned
 from tests.ledger.crowd import GRAIN
 from tests.ledger.kit import UNIT, run_script, says
 
@@ -18,22 +19,23 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="machine: no fork"),
 ]
-PROCESSES = 32
+many = pytest.mark.parametrize("processes", thinned([8, 32], 2))
 
 
-def crowd(url, tries, mode):
-    lines = run_script("crowd.py", url, PROCESSES, tries, mode).splitlines()
+def crowd(url, processes, tries, mode):
+    lines = run_script("crowd.py", url, processes, tries, mode).splitlines()
     outcomes = [json.loads(line) for line in lines]
-    assert len(outcomes) == PROCESSES
+    assert len(outcomes) == processes
     return outcomes
 
 
-def test_never_over_budget_and_nothing_lost(ledger_url, opened):
-    """128 grains fit; 32 processes try for 160."""
-    outcomes = crowd(ledger_url, 5, "charge")
+@many
+def test_never_over_budget_and_nothing_lost(ledger_url, opened, processes):
+    """128 grains fit; the processes try for 160."""
+    outcomes = crowd(ledger_url, processes, 160 // processes, "charge")
     entries = [tuple(e) for f in outcomes for e in f["entries"]]
     assert len(entries) == 128
-    assert sum(f["declined"] for f in outcomes) == PROCESSES * 5 - 128
+    assert sum(f["declined"] for f in outcomes) == 160 - 128
     ledger = opened(ledger_url)
     assert {(e.id, e.sequence) for e in ledger.entries()} == set(entries)
     assert sorted(sequence for _, sequence in entries) == list(range(1, 129))
@@ -43,8 +45,9 @@ def test_never_over_budget_and_nothing_lost(ledger_url, opened):
         ledger.charge(GRAIN, label="one more")
 
 
-def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened):
-    outcomes = crowd(ledger_url, 3, "race")
+@many
+def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened, processes):
+    outcomes = crowd(ledger_url, processes, 3, "race")
     ledger = opened(ledger_url)
     assert len(ledger.entries()) == 3
     for i in range(3):
@@ -52,11 +55,12 @@ def test_a_raced_key_is_one_entry_and_one_noise(ledger_url, opened):
     assert ledger.verify(ledger.tip()).ok
 
 
-def test_a_raced_reservation_is_drawn_exactly_as_often_as_paid(ledger_url, opened):
-    outcomes = crowd(ledger_url, 4, "draw")
+@many
+def test_a_raced_reservation_is_drawn_as_often_as_paid(ledger_url, opened, processes):
+    outcomes = crowd(ledger_url, processes, 128 // processes, "draw")
     draws = sorted(i for f in outcomes for i in f["draws"])
     assert draws == list(range(100))
-    assert sum(f["declined"] for f in outcomes) == PROCESSES * 4 - 100
+    assert sum(f["declined"] for f in outcomes) == 128 - 100
     ledger = opened(ledger_url)
     assert len(ledger.entries()) == 1 and ledger.verify(ledger.tip()).ok
 

@@ -124,7 +124,7 @@ values = st.recursive(
     max_leaves=12,
 )
 relaxed = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -1,6 +1,6 @@
 """A large ledger reads right (how fast is printed, and never asserted).
 
-A sum of ten thousand entries goes through the same code as one of a hundred thousand;
+A sum of three thousand entries goes through the same code as one of a hundred thousand;
 the larger ones are for `make deep`.
 """
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def sizes(large):
     """How many entries, and how many of them differ."""
     deep = pytest.param(large, 1000, marks=pytest.mark.deep)
-    return pytest.mark.parametrize(("entries", "distinct"), [(10_000, 200), deep])
+    return pytest.mark.parametrize(("entries", "distinct"), [(3_000, 200), deep])
 
 
 @sizes(100_000)

@@ -170,7 +170,7 @@ def test_integers_give_the_same_reports(
     epsilon: float, L: float, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, grid = make_table(epsilon, L, d), grid_of(epsilon, L, d)
-    n = 100 if d <= 20 else 1
+    n = 50 if d <= 20 else 1
     rng = np.random.default_rng(d)
     points, ids = rng.random((n, d)), rng.integers(0, 2**64, n, dtype=np.uint64)
     streams = RowStreams(os.urandom(32))

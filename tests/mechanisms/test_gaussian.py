@@ -434,7 +434,7 @@ def _worker(queue: multiprocessing.Queue) -> None:
 def test_workers_never_repeat_a_draw(method: str) -> None:
     context = multiprocessing.get_context(method)
     queue = context.Queue()
-    number = 3 if method == "fork" else 2  # seconds each, to import everything
+    number = 3 if method == "fork" else 1  # seconds each, to import everything
     workers = [context.Process(target=_worker, args=(queue,)) for _ in range(number)]
     for worker in workers:
         worker.start()

@@ -113,7 +113,7 @@ def test_other_ledgers(browser, tmp_path, kind) -> None:
         assert ("NOT PRIVATE" in banner) == (kind == "seeded")
 
 
-@pytest.mark.parametrize("entries", [500, pytest.param(2000, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("entries", [270, pytest.param(2000, marks=pytest.mark.deep)])
 def test_a_ledger_of_many_entries(browser, tmp_path, entries) -> None:
     """Entries are folded away above 200: more of them are more of the same."""
     ledger = ledgers.long(entries)

@@ -15,12 +15,26 @@ from demur.audit import Level
 from demur.cli import app
 from demur.convex.heads import prototypes
 from demur.testing.audit_suite import ENGINES, Case, Size, all_cases, run_suite
-from demur.testing.audit_suite.case import broken
+from demur.testing.audit_suite.case import Outcome, broken
 from demur.testing.audit_suite.counting import binomial_test, counts_test
 
 CASES = all_cases()
 QUICK = {"ledger", "convex", "unlearning"}
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+class Fifth:
+    """A fifth of the quick samples."""
+
+    def of(self, quick):
+        return quick // 5
+
+
+def audited_briefly(case):
+    """A few hundred training steps refute a leaf that is not clipped."""
+    if case.level is not Level.BLACK_BOX or (case.broken and case.engine != "training"):
+        return case.audit(Size.QUICK)
+    return Outcome(case, case.run(Fifth(), 0))
 
 
 @pytest.mark.slow
@@ -34,7 +48,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
     ],
 )
 def test_promises_hold_and_twins_are_refuted(case):
-    outcome = case.audit(Size.QUICK)
+    outcome = audited_briefly(case)
     assert outcome.as_expected, outcome.result.statement()
     assert outcome.result.level is case.level
     assert json.loads(json.dumps(outcome.to_json()))["as_expected"]

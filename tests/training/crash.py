@@ -1,4 +1,8 @@
-"""A run in a process of its own, killed or not: python -m tests.training.crash ..."""
+"""Runs in processes of their own, killed or not.
+
+`python -m tests.training.crash` takes folder, bands, noise and step of death of one run
+after the other, and prints the exit code of each.
+"""
 
 import os
 import signal
@@ -42,5 +46,16 @@ def run(folder, *, bands=3, noise="threefry", die_at=None, data=None, **options)
 
 
 if __name__ == "__main__":
-    folder, bands, noise, die_at = sys.argv[1:5]
-    run(folder, bands=int(bands), noise=noise, die_at=int(die_at), data=make_data())
+    for first in range(1, len(sys.argv), 4):
+        folder, bands, noise, die_at = sys.argv[first : first + 4]
+        pid = os.fork()  # before JAX has started anything
+        if pid == 0:
+            run(
+                folder,
+                bands=int(bands),
+                noise=noise,
+                die_at=int(die_at),
+                data=make_data(),
+            )
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

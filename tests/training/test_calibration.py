@@ -98,13 +98,13 @@ ACCOUNTANTS = {
     ("name", "epsilon"),
     [
         ("pld", 0.1),
-        ("pld", 2.0),
         ("coarse pld", 0.5),
         ("rdp", 2.0),
         *(
             pytest.param(name, epsilon, marks=pytest.mark.deep)
             for name, epsilon in [
                 ("pld", 0.5),
+                ("pld", 2.0),
                 ("coarse pld", 0.1),
                 ("coarse pld", 2.0),
                 ("rdp", 0.1),

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from itertools import chain
 from types import SimpleNamespace
 
 import jax
@@ -27,29 +28,36 @@ from tests.ledger.kit import says
 from .crash import open_ledger, run
 from .kit import loss, make_data, make_params, make_plan, train
 
+DIE_AT = {"threefry": 8, "lattice": 3}
 
-def killed(folder, bands=3, noise="threefry", die_at=8):
-    """The run in another process, which dies right after a step."""
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Runs in other processes, which die right after a step: their folders."""
+    folders = {noise: tmp_path_factory.mktemp(noise) for noise in DIE_AT}
+    asked = [
+        (str(folders[noise]), "3", noise, str(step)) for noise, step in DIE_AT.items()
+    ]
     found = subprocess.run(
-        [sys.executable, "-m", "tests.training.crash", folder]
-        + [str(bands), noise, str(die_at)],
+        [sys.executable, "-m", "tests.training.crash", *chain.from_iterable(asked)],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert found.returncode == -9, found.stderr[-2000:]
+    assert found.stdout.split() == ["-9", "-9"], found.stderr[-2000:]
+    return folders
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise, die_at", [("threefry", 8), ("lattice", 3)])
-def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, noise, die_at):
+@pytest.mark.parametrize("noise, die_at", DIE_AT.items())
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(
+    killed, tmp_path, noise, die_at
+):
     """Killed before or after its first checkpoint: the same parameters, bit for bit,
     and the same draws."""
-    cut, whole = tmp_path / "cut", tmp_path / "whole"
-    for folder in (cut, whole):
-        folder.mkdir()
-    killed(str(cut), noise=noise, die_at=die_at)
+    cut, whole = killed[noise], tmp_path / "whole"
+    whole.mkdir()
     with open_ledger(str(cut)) as ledger:
         (entry,) = ledger.entries()
         before = ledger._drawn(entry)

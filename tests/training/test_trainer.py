@@ -1,9 +1,7 @@
 """`fit`: what it computes, what it enters in the ledger, what it refuses."""
 
 import io
-import subprocess
-import sys
-import textwrap
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +36,6 @@ from demur.training.run.separability import check_separable
 from demur.training.run.step_reports import spent_so_far
 from demur.training.sizes.defaults import may_need_several, shapes_for
 
-from .clipping.kit import AS_FLAGS
 from .kit import SGD, D, N, loss, make_data, make_params, make_plan, train
 
 
@@ -50,22 +47,27 @@ def new_ledger(epsilon=50.0, delta=1e-5, unit=None, rule=None):
     )
 
 
-def by_hand(plan, data, seed, optimizer=SGD):
+every_gradient = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
+
+
+@cache
+def by_hand(bands, seed):
     """The run written out: same key, plain loops, per-example gradients by vmap."""
+    plan, data = make_plan(bands=bands), make_data()
     key = NoiseKey(Seeded(seed).new_key(), private=False)
     chosen = plan.batch_selection_strategy.batch_iterator(len(data["y"]), key)
     params = make_params()
-    state = optimizer.init(params)
+    state = SGD.init(params)
     leaves, tree = jax.tree.flatten(params)
     spec = plan.noise_addition_transform.spec
     matrix = spec.strategy.matrix()
     drawn, trail = [], []
     rows = {name: column[:, None] for name, column in data.items()}
-    every = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
     for step, indices in enumerate(chosen):
         keys = step_keys(key.stream("step noise", step), len(leaves))
         drawn.append([np.asarray(z) for z in normals(jnp.asarray(keys), leaves)])
-        each = [np.asarray(g, np.float64) for g in jax.tree.leaves(every(params, rows))]
+        found = jax.tree.leaves(every_gradient(params, rows))
+        each = [np.asarray(g, np.float64) for g in found]
         norms = np.sqrt(sum((g.reshape(len(g), -1) ** 2).sum(1) for g in each))
         factors = np.minimum(1.0, 1.0 / norms)[indices] / 20.0
         total = [np.tensordot(factors, g[indices], 1) for g in each]
@@ -75,7 +77,7 @@ def by_hand(plan, data, seed, optimizer=SGD):
             for k in range(len(leaves))
         ]
         noisy = [jnp.asarray(t + n) for t, n in zip(total, noise, strict=True)]
-        updates, state = optimizer.update(jax.tree.unflatten(tree, noisy), state)
+        updates, state = SGD.update(jax.tree.unflatten(tree, noisy), state)
         params = optax.apply_updates(params, updates)
         trail.append(params)
     return trail
@@ -103,15 +105,14 @@ def same(a, b, tolerance=2e-4):
 def test_a_run_is_what_it_would_be_by_hand(bands, sizes):
     plan, data = make_plan(bands=bands), make_data()
     done = train(plan, data, source=Seeded(5), shapes=None, **sizes)
-    same(done.value, by_hand(plan, data, 5)[-1])
+    same(done.value, by_hand(bands, 5)[-1])
     assert done.steps == 12 and "NOT PRIVATE" in done.statement()
 
 
 @pytest.mark.slow
 def test_a_missed_batch_is_noticed():
     """The comparison above has power: one step less is far outside its tolerance."""
-    plan, data = make_plan(), make_data()
-    trail = by_hand(plan, data, 5)
+    trail = by_hand(1, 5)
     with pytest.raises(AssertionError):
         same(trail[-1], trail[-2])
 
@@ -188,7 +189,7 @@ def test_a_batch_of_people():
     plan = dp_sgd(
         iterations=5,
         sampling_prob=0.25,
-        noise_multiplier=1.0,
+        noise_multiplier=4.0,
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(clipped_grad(loss, l2_clip_norm=1.0, keep_batch_dim=False))
     done = train(plan, UserData(data, ids, examples=2), loss=None)
@@ -206,7 +207,7 @@ def test_a_loss_with_a_key_of_its_own():
     plan = dp_sgd(
         iterations=4,
         sampling_prob=0.2,
-        noise_multiplier=1.0,
+        noise_multiplier=4.0,
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(clipped_grad(dropout, l2_clip_norm=1.0, prng_argnum=2))
     done = train(plan, loss=None)
@@ -218,7 +219,7 @@ def test_a_batch_in_several_arguments():
     plan = dp_sgd(
         iterations=4,
         sampling_prob=0.2,
-        noise_multiplier=1.0,
+        noise_multiplier=4.0,
         neighboring_relation="ADD_OR_REMOVE_ONE",
     ).make(
         clipped_grad(
@@ -608,36 +609,3 @@ def test_an_error_in_the_prefetcher_comes_out_in_the_loop():
         assert next(inputs).minibatches[0].real == 3
         with pytest.raises(RuntimeError, match="disk gone"):
             next(inputs)
-
-
-# -- several devices -------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_eight_devices_give_the_result_of_one():
-    program = """
-        import jax, numpy as np
-        from demur.core.entropy import Seeded
-        from tests.training.kit import make_plan, train
-
-        assert len(jax.devices()) == 8
-        mesh = jax.make_mesh((4, 2), ("a", "b"))  # its axes are explicit
-        one, eight = (
-            train(make_plan(bands=3), source=Seeded(3), mesh=m) for m in (None, mesh)
-        )
-        assert len(eight.value["w"].sharding.device_set) == 8
-        np.testing.assert_allclose(one.value["w"], eight.value["w"], atol=1e-5)
-        print("fine")
-    """
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
-            "PATH": "/usr/bin:/bin",
-            "JAX_PLATFORMS": "cpu",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert found.stdout.strip().endswith("fine"), found.stderr[-3000:]

@@ -12,6 +12,7 @@ import os
 import random
 import secrets
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from demur.unlearning.records import rows
 from demur.unlearning.service import recovery
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
 from tests.keys import os_key
-from tests.unlearning.service_kit import DIM, record
+from tests.unlearning.service_kit import DIM, NOISY, record
 
 
 def say(*words):
@@ -199,11 +200,20 @@ def acknowledge(service, numbers):
 
 
 def main():
-    for mode in ("ogd", "ridge"):  # compiled once, before the fork
+    # Compiled and loaded once, before the fork.
+    for mode in ("ogd", "ridge"):
         warm = make_mode(mode, DIM)
         warm.insert(*record(0))
         if warm.needs_record:
             warm.delete(*record(0))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        UnlearningService.open(
+            f"{folder}/warm.db", mode="ogd", dimension=DIM, **NOISY
+        ) as service,
+    ):
+        service.insert(*record(0), record_id=0)
+        service.delete(0)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

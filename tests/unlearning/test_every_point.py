@@ -3,7 +3,7 @@
 Random kills (`test_crash`) reach the long windows. Here a child counts whatever makes a
 change durable, or visible to another process (a commit, an fsync, a rename, a link, an
 unlink, an emptied log), and is killed right before or right after the n-th, for every
-n (`make deep`; every 17th otherwise); between two of them nothing on disk changes. Then
+n (`make deep`; every 31st otherwise); between two of them nothing on disk changes. Then
 the service is opened again and everything must agree.
 """
 
@@ -165,11 +165,11 @@ def lives(folder, options, numbers, act=live):
 @pytest.mark.parametrize("case", CASES)
 def test_killed_here_and_there_it_comes_back_whole(folder, case):
     options, deaths = CASES[case], 0
-    begin = 1 + list(CASES).index(case)
-    for url, words, dead in lives(folder, options, itertools.count(begin, 17)):
+    begin = 1 + 8 * list(CASES).index(case)
+    for url, words, dead in lives(folder, options, itertools.count(begin, 31)):
         check(url, options, words)
         deaths += dead
-    assert deaths > 8
+    assert deaths > 4
 
 
 @pytest.mark.deep

@@ -384,7 +384,7 @@ def test_joint_deletions_among_inserts_stay_under_gaussian_composition():
 
 @pytest.mark.slow
 def test_twin_whose_noise_does_not_follow_the_clock_is_caught():
-    found, claimed = spread_audit(False)
+    found, claimed = spread_audit(False, trials=1000)
     assert found > claimed
 
 
@@ -425,7 +425,7 @@ def test_joint_deletions_stay_under_their_composition():
 
 @pytest.mark.slow
 def test_twin_with_half_the_joint_noise_is_caught():
-    found, claimed = joint_audit(0.5)
+    found, claimed = joint_audit(0.5, trials=2500)
     assert found > claimed
 
 

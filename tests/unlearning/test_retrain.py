@@ -129,12 +129,12 @@ def test_noise_of_half_the_size_is_told_apart():
     def half(mode, records):
         return mode.shift_bound(records) / 0.26805 / 2
 
-    honest = verify_against_retrain(OGD(8), worst_events(), trials=8000)
+    honest = verify_against_retrain(OGD(8), worst_events(), trials=4000)
     assert honest.passed, str(honest)
     assert honest.tightest > 0.9
     assert honest.distinguishing.mu_lower > 0.5 * honest.distinguishing.mu_claimed
     sabotaged = verify_against_retrain(
-        OGD(8), worst_events(), trials=8000, noise_scale=half
+        OGD(8), worst_events(), trials=4000, noise_scale=half
     )
     assert [f.split(":")[0] for f in sabotaged.failures] == ["distinguishing"]
     assert sabotaged.distinguishing.epsilon_lower > 1.0

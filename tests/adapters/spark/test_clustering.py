@@ -20,6 +20,7 @@ from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplaceReports
+from tests.families import thinned
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +67,7 @@ def labels_in_order(df, reports):
 # -- equal to one machine --------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_many_reports_give_the_clusters_of_one_machine(spark):
     """No constant of the search is touched: 84,000 reports, 12 clusters, all stages."""
     mechanism = BPM(60.0, "auto", 2)
@@ -157,7 +159,7 @@ def test_plain_sums_would_depend_on_the_partitions(spark, small_search):
     assert 0.0 < gap < 1e-3
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", thinned(MODELS, 3))
 def test_few_reports_are_those_of_one_machine_too(spark, name, monkeypatch):
     """Where the posterior is averaged, and where reports are too few for it."""
     monkeypatch.setattr(posterior, "WARM_UP", 5)

@@ -1,7 +1,8 @@
 """Run by test_sharded in a process of its own, with eight host devices.
 
 Prints, for the clipped sum of one batch: how far each way of computing it on eight
-devices is from one device, and the largest per-example norm that each reports.
+devices is from one device, and the largest per-example norm that each reports. And for
+a whole run: how far its result is from that of one device, and where it lies.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax_privacy import clipping as peer
 
+from demur.core.entropy import Seeded
 from demur.training import clipped_grad
 from tests.training.clipping.kit import EVERY_NETWORK, Draw, distance
+from tests.training.kit import make_plan, train
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 OPTIONS = {"l2_clip_norm": 0.05, "return_grad_norms": True}
@@ -39,6 +42,18 @@ def sharded(grad, mesh, sharded_values):
             out_specs=(PartitionSpec(), spec),
         )
     )
+
+
+def whole_run() -> dict[str, float]:
+    mesh = jax.make_mesh((4, 2), ("a", "b"))  # its axes are explicit
+    one, eight = (
+        train(make_plan(bands=3), source=Seeded(3), mesh=m) for m in (None, mesh)
+    )
+    return {
+        "apart": float(np.abs(np.subtract(one.value["w"], eight.value["w"])).max()),
+        "size": float(np.abs(one.value["w"]).max()),
+        "devices": len(eight.value["w"].sharding.device_set),
+    }
 
 
 def main() -> None:
@@ -86,7 +101,7 @@ def main() -> None:
                 "norm": float(np.max(norms)) / true_norm,
             }
     assert jnp.zeros(1).dtype == jnp.float32
-    print(json.dumps(found))
+    print(json.dumps({"sums": found, "run": whole_run()}))
 
 
 if __name__ == "__main__":

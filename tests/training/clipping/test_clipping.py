@@ -257,8 +257,9 @@ def test_an_empty_batch_is_an_ordinary_one(method, microbatch):
     assert aux.values.shape == (0,)
     all_padding, _ = run(grad, NETWORK.params, *NETWORK.batch, num_real=0)
     assert length(all_padding.value) == 0.0
-    with pytest.raises(ValueError, match="must be positive"):
-        theirs()(NETWORK.params, *empty)
+    if method == "auto" and microbatch is None:
+        with pytest.raises(ValueError, match="must be positive"):
+            theirs()(NETWORK.params, *empty)
 
 
 # --- what must not get through the clip

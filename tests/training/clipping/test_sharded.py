@@ -1,4 +1,4 @@
-"""Eight devices give what one gives; inside shard_map the norms are still right."""
+"""Eight devices give what one gives, sums and runs; the norms hold in shard_map."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found():
 
 @pytest.mark.slow
 def test_eight_devices_give_what_one_gives(found):
-    ours = {name: one for name, one in found.items() if name != "peer"}
+    ours = {name: one for name, one in found["sums"].items() if name != "peer"}
     assert len(ours) == 5
     for name, one in ours.items():
         assert one["apart"] < 1e-6, name
@@ -46,5 +46,12 @@ def test_eight_devices_give_what_one_gives(found):
 @pytest.mark.slow
 def test_the_same_program_catches_the_peer(found):
     """Replicated parameters: JAX adds cotangents over devices before the peer clips."""
-    assert found["peer"]["apart"] > 0.01
-    assert found["peer"]["norm"] > 1.5
+    assert found["sums"]["peer"]["apart"] > 0.01
+    assert found["sums"]["peer"]["norm"] > 1.5
+
+
+@pytest.mark.slow
+def test_a_run_on_eight_devices_gives_the_result_of_one(found):
+    assert found["run"]["devices"] == 8
+    assert found["run"]["apart"] < 1e-5
+    assert found["run"]["size"] > 0.01

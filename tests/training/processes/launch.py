@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.compilation import QUICK
+
 ROOT = Path(__file__).parents[3]
 HEARTBEAT_S = 10
 
@@ -39,8 +41,7 @@ def launch(
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"
-        " --xla_backend_optimization_level=0",
+        "XLA_FLAGS": " ".join(["--xla_cpu_multi_thread_eigen=false", *QUICK]),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
     port, began = free_port(), time.monotonic()

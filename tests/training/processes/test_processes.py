@@ -1,4 +1,4 @@
-"""Training on 1, 2 and 4 processes of this machine, over the loopback."""
+"""Training on 1 and 2 processes of this machine over the loopback, in depth on 4."""
 
 import re
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from demur.training.distributed import start
+from tests.families import thinned
 from tests.training.processes.launch import HEARTBEAT_S, launch
 from tests.training.processes.worker import open_ledger
 
@@ -63,7 +64,7 @@ def four(place, heads):
 
 
 @pytest.fixture(scope="module")
-def after_refusals(place, one, four):
+def after_refusals(place, one):
     return {name: state_of(place / name) for name in KILLED}
 
 
@@ -72,7 +73,7 @@ def again(place, after_refusals):
     return launch(2, place / "again", "taken_up", "terminated")
 
 
-@pytest.fixture(params=["two", "four"])
+@pytest.fixture(params=thinned(["two", "four"], 2))
 def several(request):
     return request.getfixturevalue(request.param)
 
@@ -277,10 +278,16 @@ def test_after_the_kill_the_ledger_has_one_open_entry(heads, name):
     assert "noise-5.npz" in heads[name]["files"]
 
 
-def test_another_mesh_is_refused_and_nothing_is_drawn(heads, one, four, after_refusals):
-    for found in (*one, *four):
+def test_another_mesh_is_refused_and_nothing_is_drawn(heads, one, after_refusals):
+    for found in one:
         assert "CheckpointRefused" in found["other_mesh"]["error"]
     assert after_refusals == heads
+
+
+@pytest.mark.deep
+def test_a_mesh_of_four_is_refused_too(four):
+    for found in four:
+        assert "CheckpointRefused" in found["other_mesh"]["error"]
 
 
 @pytest.mark.parametrize("name", KILLED)

@@ -110,7 +110,7 @@ class RadialTable:
 
 
 @lru_cache(maxsize=16)
-def radial_table(noise: Noise, nu: float | None = None) -> RadialTable:
+def radial_table(noise: Noise, nu: float | None) -> RadialTable:
     """The table of one noise; a function of public numbers, so it may be cached."""
     # A width of 3% of the noise's deviation makes no visible difference.
     narrowest = min(0.05, max(0.005, 0.03 * noise.deviation))

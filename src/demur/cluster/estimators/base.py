@@ -211,7 +211,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
 
     def _prepare(self, noise: Noise) -> None:
         """Compute the decoder's tables of public numbers, before the charge."""
-        radial_table(noise)
+        radial_table(noise, None)
 
     def _fitted(self, reports: Reports, entry: Entry | None, decoder: Decoder) -> Self:
         self._reset()
