@@ -208,7 +208,7 @@ def test_a_damaged_job_is_not_begun_anew_in_silence(folder, tmp_path, text):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["kmeans", *(pytest.param(a, marks=pytest.mark.slow) for a in ("gmm", "tmm"))],
+    ["kmeans", *(pytest.param(a, marks=pytest.mark.deep) for a in ("gmm", "tmm"))],
 )
 def test_cluster_finds_the_towns_in_their_own_units(folder, tmp_path, algorithm):
     out = tmp_path / "centres.parquet"

@@ -88,11 +88,14 @@ def test_a_model_is_trained_recorded_and_written(folder):
     "changes",
     [
         {'"train.npz"': '"train.parquet"', '"test.npz"': '"test.parquet"'},
-        {
-            'kind = "mlp"\nhidden = [8]': 'kind = "transformer"\nvocabulary = 4\n'
-            "width = 8\nheads = 2\nlayers = 1",
-            "[data]": "[data]\ndivide_by = 1",
-        },
+        pytest.param(
+            {
+                'kind = "mlp"\nhidden = [8]': 'kind = "transformer"\nvocabulary = 4\n'
+                "width = 8\nheads = 2\nlayers = 1",
+                "[data]": "[data]\ndivide_by = 1",
+            },
+            marks=pytest.mark.deep,
+        ),
     ],
     ids=["parquet", "transformer"],
 )

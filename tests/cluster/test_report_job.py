@@ -30,6 +30,7 @@ from demur.core.errors import BudgetExceeded, IdempotencyConflict, NoiseReuse
 from demur.durable import atomic_files
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
+from tests.families import thinned
 
 EPSILON, L = 4.0, 0.5
 SECRET = 61.62636465  # a value that must not show up anywhere
@@ -950,7 +951,8 @@ peak(sys.argv[8])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "rows", "most"), [("parquet", 800_000, 42), ("csv", 400_000, 80)]
+    ("kind", "rows", "most"),
+    thinned([("parquet", 800_000, 42), ("csv", 400_000, 80)], 2),
 )
 def test_memory_holds_a_batch_and_not_the_file(tmp_path, kind, rows, most):
     """40 MB of Parquet took 3 to 20 MB, and 93 to 125 as one batch; 46 MB of CSV took

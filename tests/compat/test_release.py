@@ -287,22 +287,22 @@ def test_equinox_prototypes_are_a_convex_model_too():
 
 
 @pytest.mark.parametrize(
-    ("release", "model"),
+    ("release", "make"),
     [
         (
             api.dp_release_torch_model_gaussian,
-            torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)),
+            lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)),
         ),
-        (api.dp_release_torch_model_gaussian, torch.nn.Bilinear(2, 2, 1)),
+        (api.dp_release_torch_model_gaussian, lambda: torch.nn.Bilinear(2, 2, 1)),
         (
             api.dp_release_eqx_model_gaussian,
-            eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)),
+            lambda: eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)),
         ),
     ],
 )
-def test_other_models_are_refused(release, model):
+def test_other_models_are_refused(release, make):
     with pytest.raises(NotALinearHead):
-        release(model, **STATED)
+        release(make(), **STATED)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -14,14 +14,18 @@ FRAGMENTS = {"docs/audit.md": 1}
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
+def is_long(page: Path) -> bool:
+    return "spark" in page.stem or page.stem == "train_on_several_processes"
+
+
 @pytest.mark.parametrize(
     "page",
     [
         pytest.param(
             page,
             id=page.stem,
-            # Starting Spark for each page takes as long as all other pages together.
-            marks=pytest.mark.deep if "spark" in page.stem else pytest.mark.slow,
+            # Starting Java or several processes takes as long as all other pages.
+            marks=pytest.mark.deep if is_long(page) else pytest.mark.slow,
         )
         for page in HOWTO
     ],

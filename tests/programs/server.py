@@ -88,7 +88,8 @@ def minded(link: socket.socket) -> Callable[[], None]:
         os.close(file)
     ended = os.pidfd_open(child)
     while True:
-        ready, _, _ = select.select([link, ended], [], [])
+        waiting: list[Any] = [link, ended]
+        ready, _, _ = select.select(waiting, [], [])
         if ended in ready:
             break
         got = link.recv(1)

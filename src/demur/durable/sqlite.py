@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +39,13 @@ def path_of(url: str) -> Path:
     return path.absolute()
 
 
+# The driver must not open transactions of its own: we say BEGIN.
+_DRIVER: dict[str, Any] = {"check_same_thread": False, "isolation_level": None}
+
+
 def make_engine(path: Path | None) -> Engine:
     """An engine for the database in this file, or for one in memory."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=None if path is None else str(path)),
-        **_pool(path),
-        hide_parameters=True,  # An error text must not show what was written.
-        connect_args={
-            "timeout": PATIENCE_SECONDS,
-            "check_same_thread": False,
-            "isolation_level": None,
-        },
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _: object) -> None:
-        # The driver must not open transactions of its own: we say BEGIN.
-        connection.isolation_level = None
-        if path is not None:
-            _write_ahead(connection)
-            connection.execute("PRAGMA synchronous=FULL")
+    engine = _in_memory() if path is None else _in_file(path)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -67,11 +55,48 @@ def make_engine(path: Path | None) -> Engine:
     return engine
 
 
-def _pool(path: Path | None) -> dict[str, Any]:
-    """One shared connection in memory; else a few, waited for as long as the lock."""
-    if path is None:
-        return {"poolclass": StaticPool}
-    return {"poolclass": QueuePool, "pool_timeout": PATIENCE_SECONDS}
+def _in_file(path: Path) -> Engine:
+    """A few connections, waited for as long as the lock."""
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=QueuePool,
+        pool_timeout=PATIENCE_SECONDS,
+        hide_parameters=True,  # An error text must not show what was written.
+        connect_args=_DRIVER | {"timeout": PATIENCE_SECONDS},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _: object) -> None:
+        _write_ahead(connection)
+        connection.execute("PRAGMA synchronous=FULL")
+
+    return engine
+
+
+def _in_memory() -> Engine:
+    """A database of its own with one connection.
+
+    Every release without a ledger makes one: all of them share a dialect and the
+    statements that are compiled for it, which takes ten times as long as to run them.
+    """
+    template, compiled = _template()
+    pool = StaticPool(partial(sqlite3.connect, ":memory:", **_DRIVER))
+    return Engine(
+        pool,
+        template.dialect,
+        template.url,
+        hide_parameters=True,
+        execution_options={"compiled_cache": compiled},
+    )
+
+
+@cache
+def _template() -> tuple[Engine, dict[Any, Any]]:
+    engine = sa.create_engine("sqlite://")
+    with engine.connect():  # so that the dialect has seen the library's version
+        pass
+    engine.dispose()
+    return engine, {}
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -9,11 +9,13 @@ PostgreSQL it is the tip row and the budget rows, by SELECT ... FOR UPDATE.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from demur.core.errors import LedgerMismatch
 from demur.durable.store import Store
@@ -67,6 +69,17 @@ rows = sa.Table(
     sa.Column("signature", sa.String(128)),
 )
 
+
+@lru_cache(maxsize=4)
+def _schema(dialect: Dialect) -> tuple[str, ...]:
+    """The statements that create what is not there."""
+    missing: list[ExecutableDDLElement] = []
+    for table in metadata.sorted_tables:
+        missing.append(CreateTable(table, if_not_exists=True))
+        missing += [CreateIndex(i, if_not_exists=True) for i in table.indexes]
+    return tuple(str(element.compile(dialect=dialect)) for element in missing)
+
+
 # Steps from one version of the schema to the next, by the version they start from.
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 
@@ -90,7 +103,8 @@ class LedgerStore(Store):
             if not self.is_sqlite:
                 # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(6845231977)"))
-            metadata.create_all(connection, checkfirst=True)
+            for statement in _schema(connection.dialect):
+                connection.exec_driver_sql(statement)
             if connection.execute(sa.select(ledger.c.id)).first() is not None:
                 return
             connection.execute(
