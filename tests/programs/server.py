@@ -61,8 +61,9 @@ def main(address: str) -> Callable[[], None]:
     listener.listen(64)
     os.rename(address + ".new", address)  # a client that finds it can connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for minders
+    waiting: list[Any] = [listener, offered]
     while True:
-        if offered in select.select([listener, offered], [], [])[0]:
+        if offered in select.select(waiting, [], [])[0]:
             shutil.rmtree(Path(address).parent)
             sys.exit()
         link, _ = listener.accept()
