@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ if (
     and os.access(MEMORY, os.W_OK)
     and shutil.disk_usage(MEMORY).free >= 4 << 30
 ):
-    os.environ["TMPDIR"] = str(MEMORY)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # A worker runs a file from its beginning to its end, with these exceptions: files under
 # one folder that share a server, and files whose tests have nothing in common.

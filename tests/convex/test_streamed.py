@@ -563,7 +563,7 @@ print(peak() - before)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """A file of 80 MiB (160 as float64), and less than 130 MiB to fit it.
 

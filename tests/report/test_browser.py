@@ -6,10 +6,12 @@ that was spoilt on purpose, and must refuse it.
 """
 
 import re
+from itertools import product
 
 import pytest
 
 from demur.report import write_report
+from tests.families import thinned
 from tests.report import ledgers
 from tests.report.browser import Browser
 from tests.report.check import differences
@@ -91,8 +93,9 @@ def problems(browser, path, ledger, width, dark=False) -> list[str]:
     return problems + differences(numbers, bounds, data, ledger)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "dark"), thinned(product(WIDTHS, [False, True]), 3), ids=str
+)
 def test_a_full_ledger(browser, page, ledger, width, dark) -> None:
     assert problems(browser, page, ledger, width, dark) == []
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -24,6 +24,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from demur.core.errors import DemurError
 from demur.unlearning import UnknownRecord, UnlearningService, make_mode
 from demur.unlearning.records import tables
+from tests.families import thinned
 from tests.unlearning import forgetter
 from tests.unlearning.service_kit import DIM, NOISY, record
 from tests.unlearning.test_crash import Witness
@@ -162,7 +163,7 @@ def lives(folder, options, numbers, act=live):
             return
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thinned(CASES, 2))
 def test_killed_here_and_there_it_comes_back_whole(folder, case):
     options, deaths = CASES[case], 0
     begin = 1 + 8 * list(CASES).index(case)

@@ -111,7 +111,7 @@ def check_closure(context: SparkContext, function: object, schema: object) -> No
             "mechanism must be one that can be pickled, as it is sent to the tasks;"
             f" pickling raised {type(error).__name__}. Nothing was spent."
         ) from error
-    most = context._jvm.PythonUtils.getBroadcastThreshold(context._jsc)  # type: ignore[union-attr]
+    most = context._jvm.PythonUtils.getBroadcastThreshold(context._jsc)
     if size + _ROOM > most:
         raise ValueError(
             f"mechanism and columns take {size} bytes in each task, and Spark writes"

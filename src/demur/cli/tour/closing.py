@@ -18,7 +18,7 @@ from demur.core.rounding import printed_down, printed_up
 from demur.mechanisms import BPM
 from demur.report import write_report
 
-_AUDIT_RUNS = 20_000
+_AUDIT_RUNS = 10_000
 
 
 def decline(session: Session) -> None:
