@@ -29,7 +29,7 @@ ifndef SIDE_BY_SIDE
 endif
 .DELETE_ON_ERROR:
 .PHONY: help demo test check deep bench docs lock mutants peers clean distclean \
-	lint wheel quick tests
+	lint wheel quick tests apart
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -37,11 +37,12 @@ help: ## list the commands
 demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 	@$(BIN)/demur tour
 
-# Types take one processor for a minute: beside the tests, whose output comes first.
+# Types take one processor for a minute, and tests of several processes wait for each other.
 test: $(VENV)/.full ## set up everything, run everything that must pass
 	@mkdir -p $(OUT); $(MAKE) --no-print-directory lint wheel docs >$(OUT)/lint.log 2>&1 & \
-	  $(MAKE) --no-print-directory tests; tests=$$?; \
-	  wait $$!; lint=$$?; cat $(OUT)/lint.log; exit $$((tests + lint))
+	  $(MAKE) --no-print-directory apart; apart=$$?; \
+	  wait $$!; lint=$$?; cat $(OUT)/lint.log; exit $$((apart + lint))
+	@$(MAKE) --no-print-directory tests
 
 check: $(VENV)/.full ## the fast part: lint, types, layers, quick tests
 	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 lint quick
@@ -105,13 +106,17 @@ quick: $(VENV)/.full
 # processors: a tenth of the time goes to waiting for servers and children. Exit 5: no test
 # is marked serial.
 tests: $(VENV)/.full
-	@rm -f $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
+	@rm -f $(OUT)/junit-parallel.xml
 	$(say) "tests"
 	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial" \
 	  $(call JUNIT,parallel)
-	$(say) "tests that need the machine to themselves"
-	@( $(PYTEST) -m "serial and not deep" $(call JUNIT,serial) ) || [ $$? -eq 5 ]
 	@$(BIN)/python tools/check_skips.py $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
+
+apart: $(VENV)/.full
+	@rm -f $(OUT)/junit-serial.xml
+	$(say) "tests of several processes, one after another"
+	@$(PYTEST) tests/training/processes tests/core/test_recording.py -m "serial and not deep" \
+	  $(call JUNIT,serial)
 
 # --- environments: a stamp is written last, so an interrupted set-up is taken up again
 

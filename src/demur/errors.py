@@ -17,6 +17,7 @@ from demur.core.errors import BudgetExceeded as BudgetExceeded
 from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder
 from demur.core.errors import DemurError as DemurError
 from demur.core.errors import IdempotencyConflict as IdempotencyConflict
+from demur.core.errors import KeysExposed as KeysExposed
 from demur.core.errors import LedgerDamaged as LedgerDamaged
 from demur.core.errors import LedgerMismatch as LedgerMismatch
 from demur.core.errors import LedgerUnreachable as LedgerUnreachable

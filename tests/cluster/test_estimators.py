@@ -409,7 +409,7 @@ def test_bad_numbers_of_clusters_and_shapes():
 @pytest.mark.parametrize(
     ("name", "epsilon", "L"),
     [
-        ("gmm", 1e4, 1.0),
+        pytest.param("gmm", 1e4, 1.0, marks=pytest.mark.deep),
         ("kmeans", 1e4, 1.0),
         ("gmm", 8.0, 1e-9),
     ],
@@ -512,7 +512,7 @@ def test_a_report_that_no_client_can_have_drawn_is_named(name, mechanism, decode
         ("kmeans", BPM(8.0, math.inf, 2)),
         pytest.param("kmeans", BPM(8.0, "auto", 2), marks=pytest.mark.deep),
         pytest.param("kmeans", LaplaceReports(8.0, 2), marks=pytest.mark.deep),
-        ("gmm", BPM(8.0, math.inf, 2)),
+        pytest.param("gmm", BPM(8.0, math.inf, 2), marks=pytest.mark.deep),
         pytest.param("gmm", BPM(8.0, 1e4, 2), marks=pytest.mark.deep),
         ("tmm", BPM(8.0, math.inf, 2)),
     ],

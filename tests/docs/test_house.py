@@ -1,6 +1,7 @@
 """The architecture page's table, its pictures and the rules that can be counted."""
 
 import ast
+import re
 from collections import Counter
 
 import pytest
@@ -52,6 +53,19 @@ def test_a_crowded_folder_and_a_long_module_are_noticed():
 
 def test_nothing_public_is_without_a_docstring():
     assert house.undocumented() == []
+
+
+def test_tests_that_run_apart_are_all_named():
+    """`make test` collects them by their files."""
+    makefile = (ROOT / "Makefile").read_text()
+    marked = {
+        path.relative_to(ROOT)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"^(@|pytestmark.*)pytest\.mark\.serial", path.read_text(), re.M)
+    }
+    assert len(marked) >= 2
+    for path in marked:
+        assert f" {path}" in makefile or f" {path.parent} " in makefile, path
 
 
 def test_signatures_are_narrow_but_for_those_the_page_explains():

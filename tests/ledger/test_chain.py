@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur import Budget, Filter, Ledger, Tip
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
-from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.errors import LedgerDamaged, LedgerMismatch
+from demur.ledger import tables
 from tests.ledger.kit import UNIT, ask, edit, says
 
 BUDGET = Budget(8.0, 1e-5)
@@ -81,8 +81,10 @@ def swap_bodies(url):
 
 def rehash(url):
     """Make every link right again after an edit: a consistent rewrite."""
-    ((terms,),) = ask(url, "SELECT terms FROM demur_ledger")
-    last = digest_of_text(terms)
+    ((own, version, terms),) = ask(
+        url, "SELECT ledger_id, schema_version, terms FROM demur_ledger"
+    )
+    last = tables.Header(own, version, terms, 0, "").genesis
     rows = sorted(ask(url, "SELECT sequence, body FROM demur_rows"))
     for sequence, text in rows:
         last = chain.link(last, text)
@@ -351,6 +353,7 @@ def test_a_signed_ledger_is_whole(signed, ledger_url, signer, opened, tmp_path):
             serialization.NoEncryption(),
         )
     )
+    pem.chmod(0o600)
     assert opened(ledger_url, signing_key=pem).verify(signed.tip()).ok
     with pytest.raises(LedgerMismatch, match="signed by"):
         opened(ledger_url, signing_key=Ed25519PrivateKey.generate())

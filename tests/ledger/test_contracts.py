@@ -371,7 +371,7 @@ def test_a_missing_ledger_is_not_created_by_looking(tmp_path):
     with pytest.raises(LedgerMismatch, match="Nothing was created"):
         Ledger.open(path)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="at least one unit"):
         Ledger.open(path, dataset="people", budgets={})
     with pytest.raises(ValueError):
         Ledger.open(path, dataset="people", budgets={UNIT: Budget(1.0)}, filter="rdp")

@@ -145,6 +145,16 @@ def test_a_rollback_is_not_waited_for_for_ever(postgres_url, opened):
 
 @pytest.mark.postgres
 @pytest.mark.slow
+def test_a_long_reading_may_take_longer_than_a_call(postgres_url, opened):
+    """Only a first answer is waited for so long; a large ledger is read to its end."""
+    limits = Timeouts(lock=0.2, pause=0.2, call=0.5)
+    ledger = opened(postgres_url, timeouts=limits, **TERMS)
+    with ledger._store.read() as connection:
+        assert connection.exec_driver_sql("SELECT 7 FROM pg_sleep(1)").scalar() == 7
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGTERM])
 def test_what_was_read_stays_read_when_the_link_is_lost_then(
     postgres_url, opened, fault

@@ -369,3 +369,9 @@ def test_search_is_reproducible():
 def test_bad_input_is_a_clear_error(make):
     with pytest.raises(ValueError):
         make()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (2, 2, 2), (0, 0)])
+def test_a_workload_is_a_square_matrix(shape):
+    with pytest.raises(ValueError, match="matrix must be square"):
+        Workload.of(np.ones(shape))

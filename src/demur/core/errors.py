@@ -32,6 +32,10 @@ class NotPaidFor(NoiseReuse):
     """A key was used for a mechanism or an input that it was not paid for."""
 
 
+class KeysExposed(DemurError):
+    """Others could have read or changed a folder or a file of secrets."""
+
+
 class LedgerMismatch(DemurError):
     """The ledger at this address has other terms than those asked for."""
 

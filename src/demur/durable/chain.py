@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from demur.core.digest import digest_of_text
+from demur.durable import private_files
 
 _HASH = re.compile("[0-9a-f]{64}")
 
@@ -71,11 +72,28 @@ class Tip:
         return cls(int(number), value)
 
 
-def load_signing_key(key: Ed25519PrivateKey | Path | str) -> Ed25519PrivateKey:
-    """An Ed25519 private key, given as itself or as an unencrypted PEM file."""
+def load_signing_key(
+    key: Ed25519PrivateKey | Path | str, password: str | bytes | None = None
+) -> Ed25519PrivateKey:
+    """An Ed25519 private key, given as itself or as a PEM file, with its password."""
     if isinstance(key, Ed25519PrivateKey):
         return key
-    loaded = serialization.load_pem_private_key(Path(key).read_bytes(), password=None)
+    secret = password.encode() if isinstance(password, str) else password
+    content = private_files.read_file(Path(key))
+    try:
+        loaded = serialization.load_pem_private_key(content, password=secret)
+    except TypeError as error:
+        # Of the two mistakes cryptography tells apart by its type of error.
+        wanted = (
+            "needs a password: give load_signing_key(path, password)"
+            if secret is None
+            else "takes no password"
+        )
+        raise ValueError(f"the signing key {key} {wanted}") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{key} holds no Ed25519 private key in PEM, or its password is another"
+        ) from error
     if not isinstance(loaded, Ed25519PrivateKey):
         raise ValueError(f"{key} holds no Ed25519 private key")
     return loaded

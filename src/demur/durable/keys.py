@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from demur.core.entropy import KEY_BYTES, NoiseKey
 from demur.core.errors import NoiseReuse
-from demur.durable.atomic_files import sync_folder
+from demur.durable import private_files
 
 _SECRET = "input-digests"
 
@@ -64,7 +64,7 @@ class KeyStore:
     def put(self, name: str, key: bytes, *, keep: bool) -> None:
         """Store `key` under `name`: on disk to `keep` it for a retried task."""
         if keep and self._folder is not None:
-            self._write(self._path(name), key)
+            private_files.write_new(self._path(name), key)
             return
         self._memory[name] = key
         if keep:
@@ -113,10 +113,7 @@ class KeyStore:
             return
         path = self._path(name)
         with contextlib.suppress(FileNotFoundError):
-            with path.open("r+b") as file:
-                file.write(bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
+            private_files.overwrite(path, bytes(KEY_BYTES))
             path.unlink()
 
     def keyed_digest(self, input_digest: str, salt: str) -> str:
@@ -129,7 +126,7 @@ class KeyStore:
         else:
             path = self._path(_SECRET)
             if not path.exists():
-                self._write(path, os.urandom(KEY_BYTES))
+                private_files.write_new(path, os.urandom(KEY_BYTES))
             secret = self._read(path)
         text = f"{salt}\x00{input_digest}".encode()
         return hmac.new(secret, text, hashlib.sha256).hexdigest()
@@ -140,27 +137,8 @@ class KeyStore:
             raise ValueError(f"not the name of a key: {name[:80]!r}")
         return self._folder / f"{name}.key"
 
-    def _write(self, path: Path, key: bytes) -> None:
-        """Write aside and link: a reader sees the whole key or none, the first wins."""
-        new = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in new:  # or a crash could lose a folder with its keys
-            sync_folder(folder.parent)
-        aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-        sync_folder(path.parent)  # The name is durable too, not the key alone.
-
     def _read(self, path: Path) -> bytes:
-        key = path.read_bytes()
+        key = private_files.read(path)
         if len(key) != KEY_BYTES or key == bytes(KEY_BYTES):
             raise NoiseReuse(
                 f"the key {path.name} is damaged or wiped; its noise cannot be drawn."

@@ -36,7 +36,7 @@ def path_of(url: str) -> Path:
         raise ValueError(f"url must name a file; {path.name!r} is a folder")
     if not path.parent.is_dir():
         raise ValueError(f"the folder of {path.name!r} does not exist: {path.parent}")
-    return path.absolute()
+    return path.resolve()  # links to one ledger are one ledger, with one key folder
 
 
 # The driver must not open transactions of its own: we say BEGIN.

@@ -7,6 +7,7 @@ from demur.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from demur.core.errors import BudgetExceeded as BudgetExceeded
     from demur.core.errors import IdempotencyConflict as IdempotencyConflict
+    from demur.core.errors import KeysExposed as KeysExposed
     from demur.core.errors import LedgerDamaged as LedgerDamaged
     from demur.core.errors import LedgerMismatch as LedgerMismatch
     from demur.core.errors import LedgerUnreachable as LedgerUnreachable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from demur.core.errors import NotPrivate as NotPrivate
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.durable.chain import Tip as Tip
+    from demur.durable.chain import load_signing_key as load_signing_key
     from demur.durable.postgres import Timeouts as Timeouts
     from demur.ledger.budget import Budget as Budget
     from demur.ledger.export import export_ledger as export_ledger

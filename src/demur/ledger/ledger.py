@@ -12,12 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
-import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
-from demur.core.digest import digest_of_text
-from demur.core.errors import LedgerMismatch
+from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
@@ -90,10 +88,12 @@ class Ledger(LedgerWriter):
         The first opening fixes dataset, budgets, filter, maps, signer and whether the
         ledger is for testing; later ones may leave them out, and are refused if they
         name others. `tip` is an exported tip: a ledger that does not contain it (one
-        restored from an older backup) is refused. `keys` is the owner-only folder for
-        noise keys of entries not yet committed (default: beside a file, or under the
-        user's state folder for a server). `timeouts` say how long a server is waited
-        for; see `OutcomeUnknown` for what a lost answer means.
+        restored from an older backup) is refused. `signing_key` is an Ed25519 key, or a
+        PEM file that only its owner can read (`load_signing_key` takes its password).
+        `keys` is the owner-only folder for noise keys of entries not yet committed
+        (default: beside a file, or under the user's state folder for a server); one
+        that others can read or change is refused. `timeouts` say how long a server is
+        waited for; see `OutcomeUnknown` for what a lost answer means.
         """
         place = tables.LedgerStore(os.fspath(url), timeouts)
         signer = chain.load_signing_key(signing_key) if signing_key else None
@@ -135,14 +135,26 @@ class Ledger(LedgerWriter):
         self._signer = signer
         if terms is not None:
             text = terms.to_text()
-            place.prepare(
-                text, secrets.token_hex(16), digest_of_text(text), len(terms.budgets)
-            )
+            place.prepare(text, secrets.token_hex(16), len(terms.budgets))
         place.migrate()
         with place.read() as connection:
-            row = connection.execute(sa.select(tables.ledger)).one()
-        self.terms = Terms.from_text(row.terms)
-        self.id: str = row.ledger_id
+            header = tables.Header.read(connection)
+            begins = header.begins(connection)
+        self.terms = Terms.from_text(header.terms)
+        self.id: str = header.ledger_id
+        self._unwritable = None
+        if not begins:
+            self._unwritable = (
+                LedgerDamaged,
+                "this ledger does not begin as it was made: its id, schema, terms or"
+                " first row were changed. Verify it. Nothing was spent.",
+            )
+        elif signer is None and self.terms.signer is not None:
+            self._unwritable = (
+                LedgerMismatch,
+                "this ledger is signed: open it with its signing_key to write."
+                " Nothing was spent.",
+            )
         folder: Path | None = None
         if place.durable:
             chosen = keys or place.keys_folder or keys_folder() / self.id

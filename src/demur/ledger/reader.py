@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
-from demur.core.digest import digest_of_text
 from demur.core.entry import Entry
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.core.promise import Promise
@@ -192,17 +190,15 @@ class LedgerReader:
     def tip(self) -> Tip:
         """The tip of the chain; stored elsewhere, it shows a cut or a rewrite."""
         with self._store.read() as connection:
-            row = connection.execute(
-                sa.select(tables.ledger.c.sequence, tables.ledger.c.hash)
-            ).one()
-        return Tip(row.sequence, row.hash)
+            header = tables.Header.read(connection)
+        return Tip(header.sequence, header.hash)
 
     def _contains(self, tip: Tip) -> None:
         with self._store.read() as connection:
             stored = (
                 rows.hash_at(connection, tip.sequence)
                 if tip.sequence
-                else digest_of_text(self.terms.to_text())
+                else tables.Header.read(connection).genesis
             )
         if stored != tip.hash:
             raise LedgerDamaged(

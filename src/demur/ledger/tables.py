@@ -8,7 +8,9 @@ PostgreSQL it is the tip row and the budget rows, by SELECT ... FOR UPDATE.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from demur.core.errors import LedgerMismatch
+from demur.core.digest import digest_of_text
+from demur.core.errors import LedgerDamaged, LedgerMismatch
+from demur.durable.chain import canonical, link
 from demur.durable.store import Store
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _OLD_NAME = "demur_book"  # the table of schemas 1 and 2
+
+_LEDGER_ID = re.compile("[0-9a-f]{32}")
 
 metadata = sa.MetaData()
 ledger = sa.Table(
@@ -80,6 +86,50 @@ def _schema(dialect: Dialect) -> tuple[str, ...]:
     return tuple(str(element.compile(dialect=dialect)) for element in missing)
 
 
+@dataclass(frozen=True)
+class Header:
+    """What a ledger says of itself: its id, schema and terms, and where it ends."""
+
+    ledger_id: str
+    schema_version: int
+    terms: str
+    sequence: int
+    hash: str
+
+    @property
+    def genesis(self) -> str:
+        """The beginning of the chain, which fixes all that steers the ledger."""
+        fixed = [self.ledger_id, self.schema_version, self.terms]
+        return digest_of_text(canonical(fixed))
+
+    @classmethod
+    def read(cls, connection: Connection) -> Header:
+        """The header of the one ledger at this address, or a clear error."""
+        stored = connection.execute(sa.select(ledger)).all()
+        if len(stored) != 1:
+            raise LedgerDamaged(
+                f"the table {ledger.name} has {len(stored)} rows, and a ledger has one:"
+                " somebody wrote into it. Nothing was spent."
+            )
+        (row,) = stored
+        # It becomes the name of a folder: nothing but digits may.
+        if not _LEDGER_ID.fullmatch(row.ledger_id):
+            raise LedgerDamaged(
+                "the ledger's id is not the 32 hexadecimal digits it was made with:"
+                f" {row.ledger_id[:80]!r}. Nothing was read or spent under it."
+            )
+        return cls(
+            row.ledger_id, row.schema_version, row.terms, int(row.sequence), row.hash
+        )
+
+    def begins(self, connection: Connection) -> bool:
+        """Whether the first row, or the empty chain, follows from id and terms."""
+        first = connection.execute(_FIRST).first()
+        if first is None:
+            return (self.sequence, self.hash) == (0, self.genesis)
+        return (first.sequence, first.hash) == (1, link(self.genesis, first.body))
+
+
 # Steps from one version of the schema to the next, by the version they start from.
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 
@@ -95,10 +145,9 @@ class LedgerStore(Store):
         path = self.path
         return None if path is None else path.with_name(f"{path.name}.keys")
 
-    def prepare(
-        self, terms: str, ledger_id: str, genesis: str, budget_count: int
-    ) -> None:
+    def prepare(self, terms: str, ledger_id: str, budget_count: int) -> None:
         """Create the tables and the ledger, unless they are there."""
+        new = Header(ledger_id, SCHEMA_VERSION, terms, 0, "")
         with self.write() as connection:
             if not self.is_sqlite:
                 # Two first openers at once: CREATE TABLE IF NOT EXISTS can collide.
@@ -109,12 +158,7 @@ class LedgerStore(Store):
                 return
             connection.execute(
                 ledger.insert().values(
-                    id=1,
-                    schema_version=SCHEMA_VERSION,
-                    ledger_id=ledger_id,
-                    terms=terms,
-                    sequence=0,
-                    hash=genesis,
+                    asdict(replace(new, hash=new.genesis)) | {"id": 1}
                 )
             )
             connection.execute(
@@ -147,9 +191,7 @@ class LedgerStore(Store):
         A ledger that is up to date is only read, so that read-only users can open it.
         """
         with self.read() as connection:
-            version = connection.execute(
-                sa.select(ledger.c.schema_version)
-            ).scalar_one()
+            version = Header.read(connection).schema_version
         if version == SCHEMA_VERSION:
             return
         with self.write() as connection:
@@ -171,6 +213,11 @@ class LedgerStore(Store):
                 connection.execute(ledger.update().values(schema_version=version))
 
 
+_FIRST = (
+    sa.select(rows.c.sequence, rows.c.body, rows.c.hash)
+    .order_by(rows.c.sequence)
+    .limit(1)
+)
 _TIP = sa.select(ledger.c.sequence, ledger.c.hash)
 _TOTALS = sa.select(budgets.c.totals).order_by(budgets.c.position)
 

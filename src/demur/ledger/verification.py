@@ -63,9 +63,11 @@ def verify_rows(
     signer: str | None = None,
 ) -> Verification:
     """Follow the chain from its genesis and recompute everything that is derived."""
-    ledger = connection.execute(sa.select(tables.ledger)).one()
+    ledger = tables.Header.read(connection)
     problems = _of_terms(ledger.terms, terms, signer)
-    walk = _Walk(terms, digest_of_text(ledger.terms), wanted, problems)
+    if not ledger.begins(connection):
+        problems.append("the first row does not follow from id, schema and terms")
+    walk = _Walk(terms, ledger.genesis, wanted, problems)
     statement = sa.select(tables.rows).order_by(tables.rows.c.sequence)
     for row in connection.execute(statement.execution_options(yield_per=2000)):
         if len(problems) >= _MOST_PROBLEMS:

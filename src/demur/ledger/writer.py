@@ -23,7 +23,6 @@ from demur.core.errors import (
     BudgetExceeded,
     DemurError,
     IdempotencyConflict,
-    LedgerMismatch,
     NoiseReuse,
     NotPrivate,
     OutcomeUnknown,
@@ -47,6 +46,7 @@ class LedgerWriter(LedgerReader):
 
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
+    _unwritable: tuple[type[DemurError], str] | None  # why nothing may be appended
 
     def paid(
         self,
@@ -289,11 +289,9 @@ class LedgerWriter(LedgerReader):
     def _append(
         self, connection: Connection, sequence: int, last: str, body: rows.Body
     ) -> None:
-        if self._signer is None and self.terms.signer is not None:
-            raise LedgerMismatch(
-                "this ledger is signed: open it with its signing_key to write."
-                " Nothing was spent."
-            )
+        if self._unwritable is not None:
+            error, text = self._unwritable
+            raise error(text)
         rows.append(connection, sequence, last, body, self._signer)
 
     def _key(self, entry: Entry, digest: str | None) -> NoiseKey:

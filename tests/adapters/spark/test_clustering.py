@@ -113,12 +113,15 @@ MODELS = {
 @pytest.mark.usefixtures("small_search")
 @pytest.mark.parametrize(
     ("name", "mechanism", "partitions"),
-    [
-        ("kmeans", LaplaceReports(20.0, 2), 4),
-        ("kmeans", GaussianReports(80.0, 2), 1),
-        ("gmm", BPM(20.0, "auto", 2), 3),
-        ("tmm", BPM(20.0, "auto", 2), 2),
-    ],
+    thinned(
+        [
+            ("kmeans", LaplaceReports(20.0, 2), 4),
+            ("kmeans", GaussianReports(80.0, 2), 1),
+            ("gmm", BPM(20.0, "auto", 2), 3),
+            ("tmm", BPM(20.0, "auto", 2), 2),
+        ],
+        2,
+    ),
     ids=["kmeans by coordinate", "kmeans gaussian", "gmm bpm", "tmm bpm"],
 )
 def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partitions):
@@ -131,6 +134,7 @@ def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partiti
     assert np.array_equal(labels, here.labels_)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("small_search")
 def test_the_size_of_arrow_batches_does_not_matter(spark):
     mechanism = BPM(20.0, "auto", 2)
@@ -147,6 +151,7 @@ def test_the_size_of_arrow_batches_does_not_matter(spark):
     assert np.array_equal(learned(here), learned(there))
 
 
+@pytest.mark.deep
 def test_plain_sums_would_depend_on_the_partitions(spark, small_search):
     """The twin: anchors of 0 cut nothing, and partial sums are added up as they are."""
     mechanism = BPM(20.0, "auto", 2)

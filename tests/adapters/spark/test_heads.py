@@ -23,7 +23,7 @@ from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from tests.convex.kit import blobs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 UNIT = Ball(0.3, space="records")
 X, Y = blobs(3000, 5, 3, seed=4)
@@ -66,7 +66,6 @@ def fitted(table):
         return Fitted(head.fit(rows), ledger, thetas)
 
 
-@pytest.mark.deep
 def test_a_logistic_head_is_that_of_the_array(fitted):
     head, ledger, thetas = fitted
     whole = BallLogisticRegression(source=Seeded(1), **MAKE).fit(X, Y % 2)
@@ -80,7 +79,6 @@ def test_a_logistic_head_is_that_of_the_array(fitted):
     assert np.abs(head.coef_[0] - thetas[-1][:5]).max() > 1e-4
 
 
-@pytest.mark.deep
 def test_an_exact_iterate_is_in_no_log_and_no_file(fitted, spark, spark_files):
     """Twin: a theta put into a job's description is found by the same search."""
     assert not found_in(spark_files, fitted.thetas)

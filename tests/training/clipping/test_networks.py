@@ -362,7 +362,13 @@ def assert_as_exact(network):
 @pytest.mark.parametrize(
     ("seed", "kinds", "width", "tokens"),
     [
-        (1, ["dense", "norm", "attend", "bias", "again"], 5, 3),
+        pytest.param(
+            1,
+            ["dense", "norm", "attend", "bias", "again"],
+            5,
+            3,
+            marks=pytest.mark.deep,
+        ),
         (2, ["again", "conv", "scan", "scale", "low", "again"], 2, 8),
     ],
 )

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.core import validate
+from demur.durable import private_files
 from demur.training.errors import CheckpointRefused
 
 
@@ -65,8 +66,7 @@ class CheckpointFolder:
         self._folder = Path(checkpoint.folder)
         self._secret = self._folder / "secret"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._secret.mkdir(mode=0o700, exist_ok=True)
-        os.chmod(self._secret, 0o700)
+        private_files.make_folder(self._secret)
         self._lock = self._take_lock()
         try:
             self.run = self._run_name()
@@ -93,7 +93,7 @@ class CheckpointFolder:
             _write(path, json.dumps({"run": name}).encode())
             return name
         try:
-            name = json.loads(path.read_text())["run"]
+            name = json.loads(private_files.read(path))["run"]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointRefused(f"{path.name} is damaged: {error}") from error
         validate.name(run=name)
@@ -117,11 +117,11 @@ class CheckpointFolder:
     ) -> SavedState | None:
         """The last checkpoint, shaped like `model` and `noise`, or None."""
         try:
-            note = json.loads((self._secret / "latest.json").read_text())
+            note = json.loads(private_files.read(self._secret / "latest.json"))
             step = int(note["step"])
             halves = (
                 (self._folder / f"model-{step}.npz").read_bytes(),
-                (self._secret / f"noise-{step}.npz").read_bytes(),
+                private_files.read(self._secret / f"noise-{step}.npz"),
             )
             stored_seal, stored_digest = str(note["seal"]), str(note["digest"])
         except FileNotFoundError as error:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from sqlalchemy.engine import Connection
 
 from demur.core.entropy import OsEntropy, Source
+from demur.durable import private_files
 from demur.unlearning.errors import RecordNeeded, ServiceDamaged
 from demur.unlearning.models.base import Array
 from demur.unlearning.records import tables
@@ -45,9 +46,10 @@ class EncryptedRecords:
 
     def __init__(self, folder: Path, source: Source = _OS) -> None:
         self._source = source
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_files.make_folder(folder)
         path = folder / "records.db"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        private_files.check_file(path)
         self._database = tables.ServiceStore(str(path))
         self._database.create(_metadata)
         self._new_keys: list[dict[str, object]] = []

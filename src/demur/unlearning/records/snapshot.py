@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from demur.durable import private_files
 from demur.durable.chain import canonical
 from demur.unlearning.errors import ServiceDamaged, SnapshotRefused
 from demur.unlearning.models.base import State
@@ -106,7 +107,7 @@ class SnapshotFiles:
 
     def put(self, snapshot: Snapshot) -> Path:
         """Write a snapshot aside and rename it: it is there whole or not at all."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_files.make_folder(self._folder)
         path = self._folder / f"{snapshot.sequence:012d}{_SUFFIX}"
         aside = path.with_suffix(f".{os.getpid()}")
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
