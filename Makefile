@@ -114,9 +114,9 @@ tests: $(VENV)/.full
 
 apart: $(VENV)/.full
 	@rm -f $(OUT)/junit-serial.xml
-	$(say) "tests of several processes, one after another"
-	@$(PYTEST) tests/training/processes tests/core/test_recording.py -m "serial and not deep" \
-	  $(call JUNIT,serial)
+	$(say) "tests of several processes, of timing and of rounding, one after another"
+	@$(PYTEST) tests/training/processes tests/training/clipping/test_rounding.py \
+	  tests/core/test_recording.py -m "serial and not deep" $(call JUNIT,serial)
 
 # --- environments: a stamp is written last, so an interrupted set-up is taken up again
 

@@ -15,6 +15,8 @@ from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.norms import measure, norm_method
 from demur.training.clipping.rounding import sum_of_squares, total
 
+pytestmark = pytest.mark.serial  # compiled as a user's programs are
+
 TINY = float(np.finfo(np.float32).tiny)
 
 
