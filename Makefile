@@ -28,7 +28,7 @@ ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
 .DELETE_ON_ERROR:
-.PHONY: help demo test check deep bench docs lock mutants peers clean distclean \
+.PHONY: help demo test spark check deep bench docs lock mutants peers clean distclean \
 	lint wheel quick tests apart
 
 help: ## list the commands
@@ -46,6 +46,11 @@ test: $(VENV)/.full ## set up everything, run everything that must pass
 
 check: $(VENV)/.full ## the fast part: lint, types, layers, quick tests
 	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 lint quick
+
+spark: $(VENV)/.full ## the tests of the Spark adapter and its pages (a JVM takes its time)
+	$(say) "Spark"
+	@$(PYTEST) tests/adapters/spark tests/docs/test_howto.py -m "spark and not deep" \
+	  $(call JUNIT,spark)
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"
@@ -108,7 +113,7 @@ quick: $(VENV)/.full
 tests: $(VENV)/.full
 	@rm -f $(OUT)/junit-parallel.xml
 	$(say) "tests"
-	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial" \
+	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) -m "not deep and not serial and not spark" \
 	  $(call JUNIT,parallel)
 	@$(BIN)/python tools/check_skips.py $(OUT)/junit-parallel.xml $(OUT)/junit-serial.xml
 

@@ -38,13 +38,11 @@ if (
 ):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
-# A worker runs a file from its beginning to its end, with these exceptions: files under
-# one folder that share a server, and files whose tests have nothing in common.
-TOGETHER = ("tests/adapters/spark/",)
+# A worker runs a file from its beginning to its end, but for files whose tests have
+# nothing in common.
 APART = ("tests/docs/test_howto.py", "tests/docs/test_examples.py")
 # What takes longest starts first, so that no worker is left with it at the end.
 LONGEST = (
-    "tests/adapters/spark/",
     "tests/ledger/test_hosts.py",
     "tests/cli/test_interrupt.py",
     "tests/cluster/test_estimators.py",
@@ -65,9 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def unit_of_work(nodeid: str) -> str:
     """What one worker runs without interruption: tests of one name."""
     file = nodeid.split("::", 1)[0]
-    if file in APART:
-        return nodeid
-    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+    return nodeid if file in APART else file
 
 
 class Scheduling(LoadFileScheduling):

@@ -14,8 +14,11 @@ FRAGMENTS = {"docs/audit.md": 1}
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
-def is_long(page: Path) -> bool:
-    return "spark" in page.stem or page.stem == "train_on_several_processes"
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    if "spark" in page.stem:
+        return [pytest.mark.slow, pytest.mark.spark]
+    several = page.stem == "train_on_several_processes"  # as tests.training.processes
+    return [pytest.mark.deep if several else pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +27,7 @@ def is_long(page: Path) -> bool:
         pytest.param(
             page,
             id=page.stem,
-            # Starting Java or several processes takes as long as all other pages.
-            marks=pytest.mark.deep if is_long(page) else pytest.mark.slow,
+            marks=marks_of(page),
         )
         for page in HOWTO
     ],

@@ -149,6 +149,13 @@ class _Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
 def _server():
     if shutil.which("java") is None:

@@ -20,7 +20,6 @@ from demur.core.entropy import Seeded
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplaceReports
-from tests.families import thinned
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +66,6 @@ def labels_in_order(df, reports):
 # -- equal to one machine --------------------------------------------------------------
 
 
-@pytest.mark.deep
 def test_many_reports_give_the_clusters_of_one_machine(spark):
     """No constant of the search is touched: 84,000 reports, 12 clusters, all stages."""
     mechanism = BPM(60.0, "auto", 2)
@@ -113,15 +111,12 @@ MODELS = {
 @pytest.mark.usefixtures("small_search")
 @pytest.mark.parametrize(
     ("name", "mechanism", "partitions"),
-    thinned(
-        [
-            ("kmeans", LaplaceReports(20.0, 2), 4),
-            ("kmeans", GaussianReports(80.0, 2), 1),
-            ("gmm", BPM(20.0, "auto", 2), 3),
-            ("tmm", BPM(20.0, "auto", 2), 2),
-        ],
-        2,
-    ),
+    [
+        ("kmeans", LaplaceReports(20.0, 2), 4),
+        ("kmeans", GaussianReports(80.0, 2), 1),
+        ("gmm", BPM(20.0, "auto", 2), 3),
+        ("tmm", BPM(20.0, "auto", 2), 2),
+    ],
     ids=["kmeans by coordinate", "kmeans gaussian", "gmm bpm", "tmm bpm"],
 )
 def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partitions):
@@ -134,7 +129,6 @@ def test_every_model_and_noise_at_any_partitions(spark, name, mechanism, partiti
     assert np.array_equal(labels, here.labels_)
 
 
-@pytest.mark.deep
 @pytest.mark.usefixtures("small_search")
 def test_the_size_of_arrow_batches_does_not_matter(spark):
     mechanism = BPM(20.0, "auto", 2)
@@ -151,7 +145,6 @@ def test_the_size_of_arrow_batches_does_not_matter(spark):
     assert np.array_equal(learned(here), learned(there))
 
 
-@pytest.mark.deep
 def test_plain_sums_would_depend_on_the_partitions(spark, small_search):
     """The twin: anchors of 0 cut nothing, and partial sums are added up as they are."""
     mechanism = BPM(20.0, "auto", 2)
@@ -164,7 +157,7 @@ def test_plain_sums_would_depend_on_the_partitions(spark, small_search):
     assert 0.0 < gap < 1e-3
 
 
-@pytest.mark.parametrize("name", thinned(MODELS, 3))
+@pytest.mark.parametrize("name", MODELS)
 def test_few_reports_are_those_of_one_machine_too(spark, name, monkeypatch):
     """Where the posterior is averaged, and where reports are too few for it."""
     monkeypatch.setattr(posterior, "WARM_UP", 5)

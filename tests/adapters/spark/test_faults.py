@@ -31,7 +31,7 @@ from tests.adapters.spark.kit import (
     written_table,
 )
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.slow
 # Executors cannot import this file: its functions and classes travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -23,7 +23,7 @@ from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from tests.convex.kit import blobs
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.slow
 
 UNIT = Ball(0.3, space="records")
 X, Y = blobs(3000, 5, 3, seed=4)
