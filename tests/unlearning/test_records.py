@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from demur.core.entropy import Seeded
+from demur.errors import KeysExposed
 from demur.unlearning import (
     RecordNeeded,
     ServiceBusy,
@@ -72,6 +73,10 @@ def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
     with pytest.raises(ServiceMismatch, match="not beside"):
         UnlearningService.open(path)
     secret.write_bytes(bytes(reversed(kept)))
+    secret.chmod(0o644)
+    with pytest.raises(KeysExposed, match="has mode 644"):
+        UnlearningService.open(path)
+    secret.chmod(0o600)
     with pytest.raises(ServiceMismatch, match="belongs to another"):
         UnlearningService.open(path)
     secret.write_bytes(kept)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def write_new(path: Path, content: bytes) -> None:
     It is written aside and linked, so that a reader sees the whole content or none.
     """
     make_folder(path.parent)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
