@@ -10,6 +10,7 @@ from demur.errors import LedgerDamaged, LedgerMismatch
 from demur.ledger import tables
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, says
 
+pytestmark = pytest.mark.slow
 NOISY = says(GaussianEvent(20.0))
 REPEATABLE = {"label": "count", "digest": "d" * 64, "idempotency_key": "monday"}
 

@@ -78,6 +78,7 @@ def test_the_reports_follow_bpm():
     assert abs(near - 0.798) > 0.4
 
 
+@pytest.mark.slow
 def test_reading_the_noise_is_better_and_free():
     """On the same reports: a sixth of the error, and a third at worst of 60 draws."""
     X = blobs(1000)
