@@ -131,14 +131,6 @@ def test_what_another_user_owns_is_not_believed(place, ledger, mine, monkeypatch
     assert ledger.entries() == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root gives files away")
-def test_a_file_that_was_given_away_is_not_believed(place, ledger):
-    os.chown(place / "input-digests.key", 12345, 12345)
-    with pytest.raises(KeysExposed, match="uid 12345"):
-        ledger.charge(NOISY, **REPEATABLE)
-    assert ledger.entries() == []
-
-
 def test_a_secret_must_be_a_file(place, ledger):
     no_file(place)
     with pytest.raises(KeysExposed, match="a plain file is needed"):
