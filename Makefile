@@ -15,7 +15,7 @@ EDITABLE := $(INSTALL) --no-deps --no-build-isolation --editable .
 PYTEST := $(BIN)/python -m pytest -q -rs
 # Every run leaves what failed, with its output, in out/.
 JUNIT = --junit-xml=$(OUT)/junit-$(1).xml || { status=$$?; \
-	  [ $$status -eq 5 ] || echo "what failed is in $(OUT)/junit-$(1).xml"; exit $$status; }
+	  echo "what failed is in $(OUT)/junit-$(1).xml"; exit $$status; }
 PARALLEL := -n $(JOBS) --dist loadfile
 
 export MPLBACKEND ?= Agg
@@ -108,8 +108,7 @@ quick: $(VENV)/.full
 	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
 
 # Unit tests, doctests, examples, the blocks of README.md and docs/. One worker more than
-# processors: a tenth of the time goes to waiting for servers and children. Exit 5: no test
-# is marked serial.
+# processors: a tenth of the time goes to waiting for servers and children.
 tests: $(VENV)/.full
 	@rm -f $(OUT)/junit-parallel.xml
 	$(say) "tests"

@@ -201,6 +201,12 @@ def test_a_signing_key_that_others_can_read_is_refused(tmp_path, signer):
     with pytest.raises(KeysExposed, match=r"has mode 644.* chmod 600 '.*signer\.pem'"):
         load_signing_key(path)
     path.chmod(0o600)
+    # A copy that the owner made has any name, and is never removed.
+    copy = tmp_path / "signer.pem.4711.0123abcd"
+    os.link(path, copy)
+    with pytest.raises(KeysExposed, match="2 names"):
+        load_signing_key(path)
+    copy.unlink()
     (tmp_path / "link.pem").symlink_to(path)
     with pytest.raises(KeysExposed, match="symbolic link"):
         load_signing_key(tmp_path / "link.pem")
@@ -213,7 +219,7 @@ def test_a_signing_key_may_have_a_password(tmp_path, signer):
     with pytest.raises(ValueError, match=r"needs a password.*load_signing_key"):
         Ledger.open(url, signing_key=path, **terms)
     assert not url.exists()
-    with pytest.raises(ValueError, match="is another"):
+    with pytest.raises(ValueError, match="password is wrong"):
         load_signing_key(path, "sesame")
     key = load_signing_key(path, "open sesame")
     with Ledger.open(url, signing_key=key, **terms) as ledger:

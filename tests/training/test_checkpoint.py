@@ -17,7 +17,7 @@ import pytest
 
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
-from demur.core.errors import NoiseReuse
+from demur.core.errors import KeysExposed, NoiseReuse
 from demur.ledger import Budget, Ledger
 from demur.ledger.filters import Filter
 from demur.training import Checkpoint, CheckpointRefused, load_model
@@ -333,6 +333,21 @@ def test_an_older_pair_is_refused(cut_short):
     (secret / "noise-5.npz").rename(secret / "noise-4.npz")
     with pytest.raises(CheckpointRefused, match="edited or damaged"):
         again(cut_short)
+
+
+def test_a_secret_half_that_others_can_reach_is_refused(tmp_path):
+    """A folder that somebody else prepared, and one that was opened up later."""
+    planted = tmp_path / "run" / "secret"
+    planted.mkdir(parents=True)
+    planted.chmod(0o777)
+    with pytest.raises(KeysExposed, match="has mode 777.* chmod 700 "):
+        CheckpointFolder(Checkpoint(tmp_path / "run"))
+    assert list(planted.iterdir()) == []
+    planted.chmod(0o700)
+    CheckpointFolder(Checkpoint(tmp_path / "run")).close()
+    (planted / "run.json").chmod(0o644)
+    with pytest.raises(KeysExposed, match="has mode 644.* chmod 600 "):
+        CheckpointFolder(Checkpoint(tmp_path / "run"))
 
 
 def test_two_at_once(tmp_path):

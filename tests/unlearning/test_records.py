@@ -84,6 +84,18 @@ def test_the_secret_of_the_marks_is_owner_only_and_never_made_anew(path):
         assert service.status().live == 2
 
 
+def test_record_keys_that_others_can_read_are_refused(path):
+    with open_service(path, mode="ridge", record_store="encrypted") as service:
+        fill(service, range(2))
+    keys = path.parent / "model.db.keys" / "records.db"
+    keys.chmod(0o640)
+    with pytest.raises(KeysExposed, match="has mode 640"):
+        UnlearningService.open(path)
+    keys.chmod(0o600)
+    with UnlearningService.open(path) as service:
+        assert service.status().live == 2
+
+
 def test_two_services_never_share_their_secrets(path, tmp_path):
     """One would sweep away the other's keys: they have no record in its tables."""
     terms = {"mode": "ridge", "record_store": "encrypted", "keys": tmp_path / "keys"}

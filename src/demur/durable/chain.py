@@ -83,7 +83,7 @@ def load_signing_key(
     try:
         loaded = serialization.load_pem_private_key(content, password=secret)
     except TypeError as error:
-        # Of the two mistakes cryptography tells apart by its type of error.
+        # cryptography raises it for a password that is missing or not needed.
         wanted = (
             "needs a password: give load_signing_key(path, password)"
             if secret is None
@@ -92,7 +92,7 @@ def load_signing_key(
         raise ValueError(f"the signing key {key} {wanted}") from error
     except ValueError as error:
         raise ValueError(
-            f"{key} holds no Ed25519 private key in PEM, or its password is another"
+            f"{key} holds no Ed25519 private key in PEM, or the password is wrong"
         ) from error
     if not isinstance(loaded, Ed25519PrivateKey):
         raise ValueError(f"{key} holds no Ed25519 private key")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -22,6 +23,7 @@ from pathlib import Path
 from demur.core.errors import KeysExposed
 from demur.durable.atomic_files import sync_folder
 
+_ASIDE = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # process and a random number
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -48,6 +50,7 @@ def check_file(path: Path) -> None:
 def read(path: Path) -> bytes:
     """The content of a private file in a private folder."""
     check_folder(path.parent)
+    _drop_own_second_name(path)
     return read_file(path)
 
 
@@ -60,7 +63,6 @@ def read_file(path: Path) -> bytes:
         )
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     try:
-        _drop_own_second_name(path, os.fstat(descriptor))
         _check(os.fstat(descriptor), path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
@@ -97,14 +99,20 @@ def overwrite(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
 
 
-def _drop_own_second_name(path: Path, found: os.stat_result) -> None:
-    """Remove the name aside of a writer that is killed, or just about to remove it."""
+def _drop_own_second_name(path: Path) -> None:
+    """Remove the name aside of a writer that was killed, or is about to remove it.
+
+    Only a name that `write_new` gives: any other is somebody's copy, and stays.
+    """
+    found = path.lstat()
     if found.st_nlink == 1:
         return
-    for aside in path.parent.glob(f"{path.name}.*.*"):
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(aside.lstat(), found):
-                aside.unlink()
+    for aside in path.parent.iterdir():
+        ending = aside.name.removeprefix(path.name)
+        if _ASIDE.fullmatch(ending):
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(aside.lstat(), found):
+                    aside.unlink()
 
 
 def _check(found: os.stat_result, path: Path, *, is_folder: bool = False) -> None:
