@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from demur.core.accounting import events
 from demur.core.accounting import sampled_profiles as curves
 from demur.core.accounting.events import Atom, Event
+from demur.core.accounting.sampled_gaussian import gaussian_stick
 from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import Total
 from demur.core.rounding import up
@@ -68,18 +68,12 @@ class LossDistribution:
         return self._dots(dots, coarse.remove, coarse.add)
 
     def _gaussian(self, mu_squared: float) -> Any:
-        """Dots of the Gaussian's own profile, as far as 9.5 deviations of its loss.
-
-        The two terms of delta are each good to 1e-13 of the first, which is added.
-        """
+        """Dots of the Gaussian's own profile, as far as 9.5 deviations of its loss."""
         mu = up(math.sqrt(mu_squared))
         step = math.ldexp(1.0, -self._exponent)
         ends = (mu / 2 - 9.5) * mu / step, (mu / 2 + 9.5) * mu / step
         dots = np.arange(math.floor(ends[0]), math.ceil(ends[1]) + 2)
-        at = dots * step
-        first = np.exp(log_ndtr(mu / 2 - at / mu))
-        second = np.exp(at + log_ndtr(-mu / 2 - at / mu))
-        delta = np.clip(first - second + 1e-13 * first, 0.0, 1.0)
+        delta = np.clip(gaussian_stick(1 / mu, dots * step), 0.0, 1.0)
         curve = np.minimum.accumulate(delta)
         return self._dots(dots, curve, curve)
 

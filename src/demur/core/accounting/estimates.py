@@ -8,10 +8,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from demur.core import validate
-from demur.core.accounting import sampled_gaussian
 from demur.core.accounting.events import Sampled
 from demur.core.accounting.prices import PLD_SMALLEST_DELTA
-from demur.core.accounting.sampled_profiles import grid_exponent
+from demur.core.accounting.sampled_profiles import connected_dots, grid_exponent
 from demur.core.accounting.totals import Total
 from demur.core.accounting.upper_bounds import closed_form, renyi_epsilon, too_wide
 
@@ -48,17 +47,9 @@ def _rough_epsilon(
     vanishes: bool,
 ) -> float:
     """Epsilon in one direction, by one cyclic convolution on a coarse grid."""
-    from dp_accounting.pld import pld_pmf
-
     step = math.ldexp(1.0, -exponent)
-    low, high = sampled_gaussian.loss_range(event, reach, vanishes)
-    dots = np.arange(math.floor(low / step), math.ceil(high / step) + 2)
-    curve = sampled_gaussian.hockey_stick(event, dots * step, vanishes)
-    falling = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
-        step, dots, falling
-    ).to_dense_pmf()
-    size = max(_ROUGH_POINTS, 2 ** math.ceil(math.log2(4 * len(dots))))
+    pmf = connected_dots(event, step, vanishes, reach).to_dense_pmf()
+    size = max(_ROUGH_POINTS, 2 ** math.ceil(math.log2(4 * pmf.size)))
     masses = np.zeros(size)
     masses[(pmf._lower_loss + np.arange(pmf.size)) % size] = pmf._probs
     whole = np.fft.irfft(np.fft.rfft(masses) ** count, size)

@@ -15,8 +15,11 @@ difference of two tails:
 A truncated sample is a mixture, its component visible: the sticks mix (`events` and
 dp_accounting's analysis, Ganesh 2025).
 
-These guide searches (`accounting.rough_price`). What a search finds is priced by
-`accounting.price`; no promise rests on this module.
+Rounding is upwards. Each stick is a difference of terms, each good to a tenth of
+`SLACK` of its size, and SLACK times their size is added. What enters through a, or
+through x, is less: a wrong cut is another set of outputs, at which the stick is no
+larger, and (e^epsilon - (1 - q)) is off by ulps of q, weighted by the second tail.
+Sticks below 1e-60 are read as 1e-60.
 """
 
 from __future__ import annotations
@@ -37,14 +40,19 @@ from demur.core.accounting.events import (
 )
 
 Curve = NDArray[Any]
+SLACK = 1e-13  # Of the terms of a stick, for their rounding.
 
 
 def hockey_stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
-    """delta at each epsilon, for a record that vanishes or one that appears."""
+    """delta at each epsilon, rounded up, for a record that vanishes or appears."""
+    return np.maximum(_stick(event, epsilons, vanishes), 1e-60)
+
+
+def _stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
     q, s = event.probability, event.multiplier
     if isinstance(event, TruncatedPoissonGaussian):
         inner = PoissonGaussian(q, s, event.neighbours)
-        part = hockey_stick(inner, epsilons, vanishes)
+        part = _stick(inner, epsilons, vanishes)
         chance, rate = truncation(event)
         if chance == 0.0:
             return part
@@ -62,9 +70,12 @@ def loss_range(event: Sampled, reach: float, vanishes: bool) -> tuple[float, flo
         chance, rate = truncation(event)
         if chance > 0.0:
             q, s, both = max(q, rate), s / 2, True
+    # At reach deviations beyond the shifted mean, 1 + reach s.
     ratio = math.expm1(min((1 + 2 * reach * s) / (2 * s * s), 700.0))
     top = math.log1p(q * ratio)
     if both:
+        far = (3 + 2 * reach * s) / (2 * s * s)
+        top += far if q == 1.0 else -math.log1p(q * math.expm1(-far))
         return -top, top
     least = math.log1p(-q) if q < 1.0 else -top
     return (least, top) if vanishes else (-top, -least)
@@ -82,13 +93,20 @@ def _truncation(n: int, q: float, cap: int) -> tuple[float, float]:
     full = float(binom.sf(cap - 1, n - 1, q))
     if full == 0.0:
         return 0.0, 0.0
-    return full, min(1.0, float(binom.sf(cap, n, q)) * cap / full / n)
+    rate = float(binom.sf(cap, n, q)) * cap / full / n
+    # Sticks grow with both, which the library computes to twelve digits or more.
+    return min(1.0, full * (1 + 1e-12)), min(1.0, rate * (1 + 1e-11))
 
 
-def _gaussian_stick(s: float, a: Curve) -> Curve:
+def gaussian_stick(s: float, a: Curve) -> Curve:
+    """delta at each a of N(1, s^2) against N(0, s^2), rounded up."""
     first = ndtr(0.5 / s - a * s)
     second = np.exp(a + log_ndtr(-0.5 / s - a * s))
-    return np.asarray(np.maximum(first - second, 0.0))
+    return _above(first, second)
+
+
+def _above(first: Curve, second: Curve) -> Curve:
+    return np.asarray(np.maximum(first - second, 0.0) + SLACK * first)
 
 
 def _inner(q: float, epsilons: Curve) -> tuple[NDArray[np.bool_], Curve]:
@@ -100,14 +118,19 @@ def _inner(q: float, epsilons: Curve) -> tuple[NDArray[np.bool_], Curve]:
 
 def _vanishes(q: float, s: float, epsilons: Curve) -> Curve:
     inside, a = _inner(q, epsilons)
-    return np.where(inside, q * _gaussian_stick(s, a), -np.expm1(epsilons))
+    certain = -np.expm1(np.minimum(epsilons, 0.0)) * (1 + SLACK)
+    return np.where(inside, q * gaussian_stick(s, a), certain)
 
 
 def _appears(q: float, s: float, epsilons: Curve) -> Curve:
     inside, a = _inner(q, -epsilons)
-    first = np.exp(epsilons + a + log_ndtr(0.5 / s + a * s))
-    second = np.exp(epsilons + log_ndtr(-0.5 / s + a * s))
-    return np.where(inside, q * np.maximum(first - second, 0.0), 0.0)
+    tail = epsilons + log_ndtr(0.5 / s + a * s)
+    with np.errstate(over="ignore"):  # outside, where it is not asked
+        first = np.exp(a + tail)
+        second = np.exp(epsilons + log_ndtr(-0.5 / s + a * s))
+        # e^a is a small difference at the end of the range: off by ulps of 1.
+        stick = _above(first, second) + 1e-15 * np.exp(tail)
+    return np.where(inside, q * stick, 0.0)
 
 
 def _replaced(q: float, s: float, epsilons: Curve) -> Curve:
@@ -128,8 +151,10 @@ def _replaced(q: float, s: float, epsilons: Curve) -> Curve:
             large, log_a + math.log(2.0), np.arcsinh(np.exp(np.where(large, 0, log_a)))
         )
     x = s * s * np.sign(epsilons) * (half + bend)
-    middle = (1 - q) * ndtr(-x / s)
-    mine = middle + q * ndtr((1 - x) / s)
     with np.errstate(over="ignore"):
-        theirs = np.exp(epsilons) * (middle + q * ndtr(-(1 + x) / s))
-    return np.asarray(np.maximum(mine - theirs, 0.0))
+        # The middle's share of both terms at once: what is left is of the size of q.
+        middle = -np.expm1(epsilons) * (1 - q) * ndtr(-x / s)
+    mine = q * ndtr((1 - x) / s)
+    theirs = q * np.exp(epsilons + log_ndtr(-(1 + x) / s))
+    size = np.abs(middle) + mine + theirs
+    return np.asarray(np.maximum(middle + mine - theirs, 0.0) + SLACK * size)

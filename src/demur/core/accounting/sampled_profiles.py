@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.core.accounting import events
+from demur.core.accounting import events, sampled_gaussian
 from demur.core.accounting.events import Event, PoissonGaussian, Sampled
 from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import Total, total_of
-from demur.core.accounting.translation import to_relation
 from demur.core.accounting.upper_bounds import renyi_epsilon, too_wide
 
 GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
 # The FFT of a composition leaves about 6e-17 in delta for each step, to either side.
 FFT_ERROR = 2e-16
+REACH = 9.75  # Deviations of the noise; beyond, 1e-22, a loss counts as infinite.
 _KEPT_DOTS = 2**14  # Dots of a profile that is stored with an entry.
 
 
@@ -38,28 +38,8 @@ def profile_of(event: Event) -> Profile | None:
 @lru_cache(maxsize=64)
 def sampled_profile(event: Sampled, count: int) -> Profile:
     """The profile of `count` sampled steps, from a privacy loss distribution."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     step = math.ldexp(1.0, -grid_exponent(event, count))
-    relation = to_relation(event.neighbours)
-    if isinstance(event, PoissonGaussian):
-        step_pld = pld.from_gaussian_mechanism(
-            event.multiplier,
-            sampling_prob=event.probability,
-            value_discretization_interval=step,
-            neighboring_relation=relation,
-        )
-    else:
-        step_pld = pld.from_truncated_subsampled_gaussian_mechanism(
-            dataset_size=event.dataset_size,
-            sampling_probability=event.probability,
-            truncated_batch_size=event.batch_size,
-            noise_multiplier=event.multiplier,
-            value_discretization_interval=step,
-            neighboring_relation=relation,
-        )
-    whole = step_pld.self_compose(count) if count > 1 else step_pld
-    pmfs = [whole._pmf_remove.to_dense_pmf(), whole._pmf_add.to_dense_pmf()]
+    pmfs = [_composed(event, count, step, vanishes) for vanishes in (True, False)]
     first = min(pmf._lower_loss for pmf in pmfs)
     last = max(pmf._lower_loss + pmf.size for pmf in pmfs)
     error = FFT_ERROR * (count + 50)
@@ -67,6 +47,29 @@ def sampled_profile(event: Sampled, count: int) -> Profile:
     profile = Profile(grid_exponent(event, count), first, *curves)
     surplus = max(0, math.ceil(math.log2(curves[0].size / _KEPT_DOTS)))
     return profile.coarser(profile.exponent - surplus)
+
+
+def connected_dots(
+    event: Sampled, step: float, vanishes: bool, reach: float = REACH
+) -> Any:
+    """The masses of one step's loss on a grid: its hockey stick's dots, connected.
+
+    Doroshenko et al., "Connect the Dots" (2022): between dots a stick lies below the
+    line in e^epsilon, so that the masses of the connected line dominate it.
+    """
+    from dp_accounting.pld import pld_pmf
+
+    low, high = sampled_gaussian.loss_range(event, reach, vanishes)
+    ends = math.floor(low / step), math.ceil(high / step) + 1
+    losses = np.arange(ends[0], ends[1] + 1) * step
+    stick = sampled_gaussian.hockey_stick(event, losses, vanishes)
+    falling = np.minimum.accumulate(np.clip(stick, 0.0, 1.0))
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, *ends, falling)
+
+
+def _composed(event: Sampled, count: int, step: float, vanishes: bool) -> Any:
+    masses = connected_dots(event, step, vanishes)
+    return (masses.self_compose(count) if count > 1 else masses).to_dense_pmf()
 
 
 def grid_exponent(event: Sampled, count: int) -> int:
