@@ -15,7 +15,8 @@ from demur import AddOrRemoveOne, Declaration, Ledger
 from demur.core.accounting.events import Pure
 from demur.core.cost import Cost, Fixed
 from demur.errors import BudgetExceeded, LedgerUnreachable, OutcomeUnknown
-from demur.ledger import Timeouts, rows
+from demur.ledger import Timeouts
+from demur.ledger.storage import rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-10)),)))
 

@@ -47,6 +47,9 @@ def is_file(url):
     return "://" not in str(url)
 
 
+_PATH = "-c search_path=demur,public"
+
+
 def edit(url, *statements, **values):
     """Run SQL past the ledger: sqlite3 on a file, psycopg on a server."""
     if is_file(url):
@@ -57,7 +60,7 @@ def edit(url, *statements, **values):
         connection.close()
         return
     psycopg = __import__("psycopg")
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options=_PATH) as connection:
         for statement in statements:
             plain = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement.replace("%", "%%"))
             connection.execute(plain, values)
@@ -71,7 +74,7 @@ def ask(url, statement):
         connection.close()
         return rows
     psycopg = __import__("psycopg")
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options=_PATH) as connection:
         return connection.execute(statement).fetchall()
 
 
@@ -82,7 +85,7 @@ class Server:
     also listens on `address` and trusts the other hosts of that network.
     """
 
-    def __init__(self, *, durable=False, inside=(), address=None):
+    def __init__(self, *, inside=(), address=None, **more):
         self.binaries = _find_binaries()
         self.inside, self.address = list(inside), address
         self.folder = Path(tempfile.mkdtemp(prefix="demur-pg-"))
@@ -107,10 +110,7 @@ class Server:
             "unix_socket_directories": f"'{self.folder}'",
             "max_connections": "200",
             "shared_buffers": "'64MB'",
-        }
-        if not durable:
-            # What the tests kill is the client; the machine stays up.
-            settings |= {"fsync": "off", "full_page_writes": "off"}
+        } | more
         lines = "".join(f"{k} = {v}\n" for k, v in settings.items())
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(lines)

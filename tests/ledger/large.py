@@ -18,7 +18,8 @@ from demur import AddOrRemoveOne, Budget, Declaration, Filter, Ledger  # noqa: E
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Repeated  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.durable.chain import canonical, link  # noqa: E402
-from demur.ledger import amounts, filters, tables  # noqa: E402
+from demur.ledger import amounts, filters  # noqa: E402
+from demur.ledger.storage import header, tables  # noqa: E402
 
 UNIT = AddOrRemoveOne()
 TERMS: dict[str, Any] = {
@@ -44,8 +45,8 @@ def build(url, entries, distinct=1000, plan_count=10):
         declaration = Declaration("a release", Cost((Fixed(UNIT, event),)))
         ledger.charge(declaration, label="the first of its kind", block_delta=1e-7)
     with ledger._store.write() as connection:
-        sequence, last, (totals,) = tables.lock_ledger(connection)
-        spent = amounts.from_text(totals)
+        sequence, last, totals = header.lock(connection)
+        (spent,) = amounts.from_text(totals)
         rows = connection.execute(
             sa.select(tables.rows)
             .where(tables.rows.c.sequence > plan_count)
@@ -67,10 +68,8 @@ def build(url, entries, distinct=1000, plan_count=10):
             if len(batch) == 5000 or sequence == entries:
                 connection.execute(tables.rows.insert(), batch)
                 batch = []
-        connection.execute(tables.ledger.update().values(sequence=sequence, hash=last))
-        connection.execute(
-            tables.budgets.update().values(totals=amounts.to_text(spent))
-        )
+        state = header.State(sequence, last, amounts.to_text([spent]))
+        header.move(connection, state)
     ledger.close()
 
 

@@ -64,8 +64,9 @@ class Killed:
 
 
 def spent(url):
-    ((text,),) = ask(url, "SELECT totals FROM demur_budgets")
-    return amounts.from_text(text).get("block epsilon", Fraction(0))
+    ((text,),) = ask(url, "SELECT totals FROM demur_ledger")
+    (total,) = amounts.from_text(text)
+    return total.get("block epsilon", Fraction(0))
 
 
 def check(url, acknowledged, before):

@@ -10,7 +10,7 @@ import pytest
 from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
 from demur.errors import BudgetExceeded
-from demur.ledger import tables
+from demur.ledger.storage import header
 from tests.families import thinned
 from tests.ledger.crowd import GRAIN
 from tests.ledger.kit import UNIT, run_script, says
@@ -69,7 +69,7 @@ def test_a_raced_reservation_is_drawn_as_often_as_paid(ledger_url, opened, proce
 def test_the_lock_is_what_keeps_the_budget(postgres_url, broken, monkeypatch):
     """The sabotaged twin: two writers that read the totals without the lock."""
     if broken:
-        monkeypatch.setattr(tables, "_locked", lambda statement, _: statement)
+        monkeypatch.setattr(header, "_STATE_LOCKED", header._STATE)
     terms: dict[str, Any] = {
         "dataset": "d",
         "budgets": {UNIT: Budget(1.0)},
@@ -78,14 +78,14 @@ def test_the_lock_is_what_keeps_the_budget(postgres_url, broken, monkeypatch):
     with Ledger.open(postgres_url, **terms) as one:
         with Ledger.open(postgres_url) as two:
             with one._store.write() as connection:
-                tables.lock_ledger(connection)
+                header.lock(connection)
                 with two._store.write() as other:
                     if not broken:
                         other.exec_driver_sql("SET LOCAL lock_timeout = '200ms'")
                         with pytest.raises(Exception, match="lock timeout"):
-                            tables.lock_ledger(other)
+                            header.lock(other)
                         return
-                    tables.lock_ledger(other)  # nobody waits: both decide on one total
+                    header.lock(other)  # nobody waits: both decide on one total
 
 
 def test_a_durable_ledger_goes_on_after_a_fork(ledger_url, opened):
@@ -144,5 +144,5 @@ def test_sqlite_is_durable_in_the_strict_way(tmp_path):
     ) as ledger:
         with ledger._store.write() as connection:
             ask = connection.exec_driver_sql
-            assert ask("PRAGMA journal_mode").scalar() == "wal"
+            assert ask("PRAGMA journal_mode").scalar() == "persist"
             assert ask("PRAGMA synchronous").scalar() == 2  # FULL

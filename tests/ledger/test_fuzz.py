@@ -80,7 +80,7 @@ READERS = {
     "cost": (Cost.from_json, COST.to_json()),
     "declaration": (Declaration.from_json, DECLARATION.to_json()),
     "terms": (lambda d: Terms.from_text(as_text(d)), json.loads(TERMS.to_text())),
-    "amounts": (lambda d: amounts.from_text(as_text(d)), json.loads(AMOUNTS)),
+    "amounts": (lambda d: amounts.from_text(as_text(d)), [json.loads(AMOUNTS)]),
 }
 
 
@@ -317,7 +317,7 @@ def test_amounts_from_any_text(text):
 
 @pytest.mark.parametrize("text", ["1/0", "1e9", "-1", "0x1", "1/-2", "nan", "", "1.5"])
 def test_amounts_are_plain_fractions(text):
-    assert not answers(amounts.from_text, json.dumps({"a": text}))
+    assert not answers(amounts.from_text, json.dumps([{"a": text}]))
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def test_a_commit_that_reaches_nobody_leaves_the_entry_to_a_repeat(
     with pytest.raises(LedgerUnreachable, match="what was charged before it stays"):
         with ledger.paid(COUNT, **NAMED) as payment:
             first = COUNT.apply(VALUE, payment.key)
-            monkeypatch.setattr("demur.ledger.rows.append", unreachable)
+            monkeypatch.setattr("demur.ledger.storage.rows.append", unreachable)
     monkeypatch.undo()
     assert commits(ledger) == [] and len(ledger.entries()) == 1
     with reopened().paid(COUNT, **NAMED) as payment:
@@ -315,7 +315,7 @@ def test_an_error_of_our_own_during_the_charge_leaves_no_key(ledger, monkeypatch
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("demur.ledger.rows.append", broken)
+    monkeypatch.setattr("demur.ledger.storage.rows.append", broken)
     with pytest.raises(ZeroDivisionError):
         ledger.paid(COUNT, **NAMED)
     assert keys_left(ledger) == [] and ledger.entries() == []

@@ -13,8 +13,9 @@ from demur.core.accounting import profile_of
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
 from demur.durable.store import shown_address
 from demur.errors import NoiseReuse, NotPriced
-from demur.ledger import filters, rows
+from demur.ledger import filters
 from demur.ledger.filters import GaussianMeter, RenyiMeter
+from demur.ledger.storage import rows
 from tests.keys import compared
 from tests.ledger.kit import UNIT, edit, says
 
@@ -154,7 +155,7 @@ def test_an_account_missing_from_the_totals_is_found(path, epsilon):
     ) as ledger:
         ledger.charge(says(Pure(epsilon)), label="x")
         assert ledger.verify().ok
-        edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps({}))
+        edit(path, "UPDATE demur_ledger SET totals = :x", x=json.dumps([{}]))
         assert any("not the sum" in problem for problem in ledger.verify().problems)
 
 
@@ -165,7 +166,7 @@ def test_an_account_of_nothing_is_the_same_as_none(path):
     ) as ledger:
         ledger.charge(says(Pure(0.5)), label="x")
         text = {"block epsilon": "1/2", "block delta": "0", "samplers": "0"}
-        edit(path, "UPDATE demur_budgets SET totals = :x", x=json.dumps(text))
+        edit(path, "UPDATE demur_ledger SET totals = :x", x=json.dumps([text]))
         assert ledger.verify().ok
 
 
@@ -209,7 +210,6 @@ def test_the_columns_that_may_be_empty_are_these(path):
     assert empty == {"idempotency_key", "declaration", "count", "noise", "signature"}
     assert {place for place, (_, primary) in columns.items() if primary} == {
         ("demur_ledger", "id"),
-        ("demur_budgets", "position"),
         ("demur_declarations", "digest"),
         ("demur_profiles", "event"),
         ("demur_rows", "sequence"),

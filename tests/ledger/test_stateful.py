@@ -59,6 +59,7 @@ class Histories(RuleBasedStateMachine):
         if not self._fits(epsilon, 1):
             with pytest.raises(BudgetExceeded):
                 self.ledger.charge(says(Pure(epsilon)), label="x")
+            self.rows += 1  # that it was declined
             return multiple()
         entry = self.ledger.charge(says(Pure(epsilon)), label="x")
         self._recorded(entry, epsilon, 1)
@@ -83,6 +84,7 @@ class Histories(RuleBasedStateMachine):
         if not self._fits(epsilon, 1):
             with pytest.raises(BudgetExceeded):
                 self.ledger.charge(says(Pure(epsilon)), **arguments)
+            self.rows += 1  # that it was declined
             return multiple()
         entry = self.ledger.charge(says(Pure(epsilon)), **arguments)
         self._recorded(entry, epsilon, 1)
@@ -94,6 +96,7 @@ class Histories(RuleBasedStateMachine):
         if not self._fits(epsilon, count):
             with pytest.raises(BudgetExceeded):
                 self.ledger.reserve(says(Pure(epsilon)), count=count, label="x")
+            self.rows += 1  # that it was declined
             return multiple()
         reserved = self.ledger.reserve(says(Pure(epsilon)), count=count, label="x")
         self._recorded(reserved.entry, epsilon, count)

@@ -12,7 +12,7 @@ import time
 from demur import AddOrRemoveOne, Declaration, Ledger
 from demur.core.accounting.events import Pure
 from demur.core.cost import Cost, Fixed
-from demur.ledger import rows
+from demur.ledger.storage import rows
 
 GRAIN = Declaration("a grain", Cost((Fixed(AddOrRemoveOne(), Pure(2.0**-30)),)))
 
@@ -26,9 +26,9 @@ def write_for_ever(url, honest):
     if not honest:
         append = rows.append
 
-        def append_and_say(connection, sequence, last, body, signer):
-            append(connection, sequence, last, body, signer)
-            say("row", body["kind"], body["id"], sequence + 1)
+        def append_and_say(connection, state, body, *rest):
+            append(connection, state, body, *rest)
+            say("row", body["kind"], body["id"], state.sequence + 1)
             time.sleep(0.003)
 
         rows.append = append_and_say

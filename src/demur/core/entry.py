@@ -32,6 +32,8 @@ class Entry:
     durable: bool
     promises: tuple[Promise, ...]
     maps: tuple[LipschitzMap, ...] = ()
+    actor: str = ""  # who charged it
+    unsafe: tuple[str, ...] = ()  # settings of the server that could lose it
 
     @property
     def private(self) -> bool:
@@ -102,6 +104,11 @@ def _sentences(entry: Entry, records: int | None) -> list[str]:
     lines += _conditions(declaration)
     if entry.private:
         lines.append("The noise came from the operating system's entropy.")
+    if entry.unsafe:
+        lines.append(
+            "The ledger's server could lose what it had acknowledged:"
+            f" {', '.join(entry.unsafe)}."
+        )
     if records is not None:
         lines += _warnings(entry, records)
     lines.append(

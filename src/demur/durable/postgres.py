@@ -27,13 +27,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from demur.core import validate
@@ -52,11 +52,14 @@ _SETTINGS = (
 )
 _DAY = 86_400.0
 _CHECK = "client_connection_check_interval"
+SCHEMA = "demur"  # One database holds one ledger, whatever a role's search_path is.
+_MAKING = 6845231977  # The advisory lock of those who make tables.
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE WHEN"
     " current_setting('synchronous_commit') = 'remote_apply'"
     " THEN 'remote_apply' ELSE 'on' END, false),"
-    " set_config('client_min_messages', 'warning', false)"
+    " set_config('client_min_messages', 'warning', false),"
+    f" set_config('search_path', '{SCHEMA}', false)"
 )
 
 
@@ -89,7 +92,7 @@ class Timeouts:
             )
 
 
-def make_engine(url: str, timeouts: Timeouts) -> Engine:
+def make_engine(url: str, timeouts: Timeouts, read_only: bool = False) -> Engine:
     """An engine whose sessions are durable and bounded, whatever the server's defaults.
 
     SQLAlchemy's ping at check-out is off, as it waits without end: the store asks
@@ -121,11 +124,43 @@ def make_engine(url: str, timeouts: Timeouts) -> Engine:
             connection.autocommit = True
             connection.execute(_DURABLE)
             connection.execute(_SETTINGS, (list(wanted), list(wanted.values())))
+            if read_only:
+                connection.execute("SET default_transaction_read_only = on")
             if _CHECK not in chosen:
                 _notice_lost_clients(connection, timeouts)
             connection.autocommit = False
 
     return engine
+
+
+def prepare_schema(connection: Connection) -> None:
+    """Make the schema of all tables, one process at a time, until the transaction ends.
+
+    Two first openers at once: CREATE ... IF NOT EXISTS can collide.
+    """
+    connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_MAKING})"))
+    there = sa.text(f"SELECT to_regnamespace('{SCHEMA}')")
+    if connection.execute(there).scalar_one() is None:
+        connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
+
+
+def schemas_with(connection: Connection, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Where tables of these names are, as (schema, name)."""
+    statement = sa.text(
+        "SELECT schemaname, tablename FROM pg_catalog.pg_tables"
+        " WHERE tablename = ANY(:names)"
+    )
+    found = connection.execute(statement, {"names": list(names)})
+    return [(str(schema), str(name)) for schema, name in found]
+
+
+def unsafe_settings(connection: Connection) -> tuple[str, ...]:
+    """Settings under which a crash of the server can forget what it acknowledged."""
+    statement = sa.text(
+        "SELECT name FROM pg_catalog.pg_settings"
+        " WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name"
+    )
+    return tuple(f"{name} = off" for name in connection.execute(statement).scalars())
 
 
 def _notice_lost_clients(connection: Any, timeouts: Timeouts) -> None:
@@ -256,6 +291,11 @@ def is_passing(error: BaseException | None) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Whether the server takes no writes (a standby), or none from this role."""
     return _state(error) in (_READ_ONLY, _NOT_ALLOWED)
+
+
+def is_not_allowed(error: BaseException) -> bool:
+    """Whether this role lacks a privilege."""
+    return _state(error) == _NOT_ALLOWED
 
 
 def _state(error: BaseException | None) -> str | None:

@@ -1,22 +1,34 @@
 """SQLite engines, in a file or in memory: for the processes of one host.
 
 Transactions are begun explicitly: BEGIN IMMEDIATE takes the write lock before anything
-is read. WAL with synchronous=FULL makes a commit durable before it returns.
+is read. synchronous=FULL makes a commit durable before it returns.
+
+Two journals are used. With a rollback journal ("persist") a commit that has returned
+is in the file itself, which is what people copy, and a reader needs no right to write;
+a commit waits for readers. With a write-ahead log ("wal") nobody waits, and what was
+committed may be in the log alone for a while.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from demur.core.errors import LedgerDamaged
+
 PATIENCE_SECONDS = 120.0
+
+Journal = Literal["persist", "wal"]
 
 
 def path_of(url: str) -> Path:
@@ -43,9 +55,11 @@ def path_of(url: str) -> Path:
 _DRIVER: dict[str, Any] = {"check_same_thread": False, "isolation_level": None}
 
 
-def make_engine(path: Path | None) -> Engine:
+def make_engine(
+    path: Path | None, *, journal: Journal = "persist", read_only: bool = False
+) -> Engine:
     """An engine for the database in this file, or for one in memory."""
-    engine = _in_memory() if path is None else _in_file(path)
+    engine = _in_memory() if path is None else _in_file(path, journal, read_only)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -55,22 +69,60 @@ def make_engine(path: Path | None) -> Engine:
     return engine
 
 
-def _in_file(path: Path) -> Engine:
+def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
     """A few connections, waited for as long as the lock."""
+    address = _address(path, "mode=ro" if read_only else "mode=rwc")
     engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
+        "sqlite://",
+        creator=lambda: sqlite3.connect(
+            address, uri=True, timeout=PATIENCE_SECONDS, **_DRIVER
+        ),
         poolclass=QueuePool,
         pool_timeout=PATIENCE_SECONDS,
         hide_parameters=True,  # An error text must not show what was written.
-        connect_args=_DRIVER | {"timeout": PATIENCE_SECONDS},
     )
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
-        _write_ahead(connection)
-        connection.execute("PRAGMA synchronous=FULL")
+        if not read_only:
+            _set_journal(connection, journal)
+            connection.execute("PRAGMA synchronous=FULL")
 
     return engine
+
+
+def _address(path: Path, how: str) -> str:
+    return f"file:{quote(str(path))}?{how}"
+
+
+def journal_of(path: Path) -> Path:
+    """The rollback journal beside a database file."""
+    return path.with_name(f"{path.name}-journal")
+
+
+def remains_of(path: Path) -> Iterator[Path]:
+    """Journals and logs beside a database file that is not there."""
+    for end in ("-journal", "-wal"):
+        beside = path.with_name(path.name + end)
+        if beside.exists() and beside.stat().st_size:
+            yield beside
+
+
+def tables_in(path: Path) -> set[str]:
+    """The names of the tables in a file, which is left byte for byte as it is.
+
+    Opened as immutable: no lock is taken, no log is read or made, and what another
+    program has not yet moved from its log into the file does not count.
+    """
+    address = _address(path, "immutable=1&mode=ro")
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            names = connection.execute("SELECT name FROM sqlite_schema")
+            return {str(name) for (name,) in names}
+    except sqlite3.DatabaseError as error:
+        raise LedgerDamaged(
+            f"{path.name!r} is no ledger: {error}. Nothing was changed."
+        ) from error
 
 
 def _in_memory() -> Engine:
@@ -99,12 +151,16 @@ def _template() -> tuple[Engine, dict[Any, Any]]:
     return engine, {}
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to WAL; the first openers may collide, which SQLite does not wait for."""
+def _set_journal(connection: sqlite3.Connection, journal: Journal) -> None:
+    """Choose the journal; a switch needs the file alone, which SQLite does not await.
+
+    A file that another program has put into write-ahead mode is switched back, with
+    what is in its log.
+    """
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA journal_mode={journal}")
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > give_up:

@@ -3,8 +3,9 @@
 Every write is one transaction that first takes the one lock all writers share:
 
 - SQLite: BEGIN IMMEDIATE takes the write lock before anything is read, so no two
-  writers ever decide on the same state; WAL with synchronous=FULL makes the commit
-  durable before it returns. (Not for network file systems: WAL needs shared memory.)
+  writers ever decide on the same state; synchronous=FULL makes the commit durable
+  before it returns. A file that was removed or replaced while it is open takes no
+  more: a commit into a file that nobody can find again would be no commit.
 - PostgreSQL: rows are locked with SELECT ... FOR UPDATE under READ COMMITTED;
   synchronous_commit is on. See `sqlite` and `postgres`.
 
@@ -23,6 +24,7 @@ idempotency key is that name: looked for under the same lock, and unique in the 
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +47,7 @@ from demur.durable import postgres, sqlite
 from demur.durable.postgres import Timeouts
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
+_NO_RIGHT = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _T = TypeVar("_T")
 
 # Pools of connections that a forked child found and must neither use nor close.
@@ -56,8 +59,16 @@ class Store:
 
     noun = "database"  # what errors call it
 
-    def __init__(self, url: str | None, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        timeouts: Timeouts | None = None,
+        *,
+        journal: sqlite.Journal = "persist",
+        read_only: bool = False,
+    ) -> None:
         """In memory (None), in a file (a path or sqlite:///) or on a server."""
+        self.read_only = read_only
         self._timeouts = timeouts or Timeouts()
         self._met = False  # whether the server has ever answered
         self._closed = False
@@ -65,13 +76,16 @@ class Store:
         self._lock = threading.RLock()
         self.durable = url is not None
         self._path: Path | None = None
+        self._file: tuple[int, int] | None = None  # device and number of the file
         if url is None:
             self._engine = sqlite.make_engine(None)
         elif url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")):
-            self._engine = postgres.make_engine(url, self._timeouts)
+            self._engine = postgres.make_engine(url, self._timeouts, read_only)
         else:
             self._path = sqlite.path_of(url)
-            self._engine = sqlite.make_engine(self._path)
+            self._engine = sqlite.make_engine(
+                self._path, journal=journal, read_only=read_only
+            )
 
     @property
     def path(self) -> Path | None:
@@ -134,6 +148,7 @@ class Store:
         begun = self._begun(options, give_up, to_the_end=True)
         with _clear_errors(self.noun, progress), begun as connection:
             yield connection
+            self._check_file()
             progress.committing = True
             transaction = connection.get_transaction()
             assert transaction is not None
@@ -146,6 +161,24 @@ class Store:
             except BaseException:
                 self._end(connection)
                 raise
+
+    def _check_file(self) -> None:
+        """Refuse a file that is not the one that was opened."""
+        if self._path is None:
+            return
+        try:
+            status = self._path.stat()
+            there = status.st_dev, status.st_ino
+        except FileNotFoundError:
+            there = None
+        self._file = self._file or there
+        if there is None or there != self._file:
+            happened = "removed" if there is None else "replaced"
+            raise LedgerDamaged(
+                f"the {self.noun} {self._path.name!r} was {happened} while it was open:"
+                " what was written now would be lost. Bring the file back, and open it"
+                " again. Nothing was spent."
+            )
 
     def _end(self, connection: Connection) -> None:
         """End a session whose COMMIT failed.
@@ -224,6 +257,7 @@ class Store:
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
             self._met = True
+            self._check_file()
             yield connection
 
     def _worth_waiting(self, error: Exception, latest: float) -> bool:
@@ -271,9 +305,15 @@ def _clear_errors(noun: str, progress: _Progress) -> Iterator[None]:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
             raise LedgerDamaged(f"this file is no {noun}: {cause}") from error
+        if _is_not_allowed(error):
+            raise LedgerUnreachable(
+                f"a privilege is missing: {cause}. Ask the owner of the {noun} for the"
+                " right to read it or to write to it. Nothing was spent."
+            ) from error
         if not _is_unreachable(error):
             raise
-        if progress.committing:
+        # A file that others read is not committed to: the outcome is known.
+        if progress.committing and "database is locked" not in cause:
             raise OutcomeUnknown(
                 f"the connection was lost during a commit ({cause}), so it may or may"
                 " not have been written. Repeat the same call with the same idempotency"
@@ -289,6 +329,13 @@ def _cause(error: DBAPIError | PoolTimeout) -> str:
     """Our note on the error, or the first line of the driver's message."""
     message = str(getattr(error, "orig", error)).strip().split("\n")[0]
     return next(iter(getattr(error, "__notes__", ())), message)
+
+
+def _is_not_allowed(error: DBAPIError | PoolTimeout) -> bool:
+    if postgres.is_not_allowed(error):
+        return True
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _NO_RIGHT
 
 
 def _is_unreachable(error: DBAPIError | PoolTimeout) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from demur.ledger.notes import Note as Note
     from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
+    from demur.ledger.reader import Declined as Declined
     from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
     from demur.ledger.reservation import Draw as Draw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from demur.core import validate
@@ -32,15 +33,17 @@ def from_data(data: object) -> Amounts:
     return amounts
 
 
-def to_text(amounts: Amounts) -> str:
-    """The amounts as canonical text."""
-    return canonical(to_data(amounts))
+def to_text(totals: Iterable[Amounts]) -> str:
+    """The totals of all budgets, in their order, as canonical text."""
+    return canonical([to_data(amounts) for amounts in totals])
 
 
-def from_text(text: str) -> Amounts:
-    """The amounts that `to_text` wrote."""
+def from_text(text: str) -> list[Amounts]:
+    """The totals that `to_text` wrote."""
     try:
         data = json.loads(text)
     except RecursionError as error:
         raise ValueError("not amounts: nested too deeply") from error
-    return from_data(data)
+    if not isinstance(data, list):
+        raise ValueError(f"not the totals of budgets: {validate.shorten(data)}")
+    return [from_data(amounts) for amounts in data]

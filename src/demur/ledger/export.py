@@ -31,8 +31,11 @@ _NEIGHBOURS = {
 }
 
 
-def export_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Terms, budgets, entries, readings and tip of a ledger, ready for JSON."""
+def export_ledger(ledger: Ledger, *, actors: bool = False) -> dict[str, Any]:
+    """Terms, budgets, entries, readings and tip of a ledger, ready for JSON.
+
+    With `actors` it also says who charged each entry.
+    """
     return {
         "format": FORMAT,
         "dataset": ledger.terms.dataset,
@@ -59,6 +62,7 @@ def export_ledger(ledger: Ledger) -> dict[str, Any]:
                 "declaration": entry.declaration.to_json(),
                 "statement": entry.statement(),
             }
+            | ({"actor": entry.actor} if actors else {})
             for entry in ledger.entries()
         ],
         "notes": [asdict(note) for note in ledger.notes()],

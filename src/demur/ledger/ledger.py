@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from demur.core import validate
 from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
 from demur.core.errors import LedgerDamaged, LedgerMismatch
 from demur.durable import chain
@@ -21,9 +25,11 @@ from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
 from demur.durable.postgres import Timeouts
 from demur.durable.store import shown_address
-from demur.ledger import tables
+from demur.ledger import amounts
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
+from demur.ledger.storage.header import Header
+from demur.ledger.storage.ledger_store import LedgerStore
 from demur.ledger.terms import Terms
 from demur.ledger.writer import LedgerWriter
 
@@ -66,7 +72,7 @@ class Ledger(LedgerWriter):
         else:
             budgets = budget
         terms = Terms.make(dataset=dataset, budgets=budgets, filter=filter, maps=maps)
-        self._attach(tables.LedgerStore(None), terms, None, keys=None)
+        self._attach(LedgerStore(None), terms, None, keys=None)
 
     @classmethod
     def open(
@@ -82,6 +88,9 @@ class Ledger(LedgerWriter):
         keys: str | os.PathLike[str] | None = None,
         testing: bool | None = None,
         timeouts: Timeouts | None = None,
+        actor: str | None = None,
+        read_only: bool = False,
+        unsafe_server: bool = False,
     ) -> Ledger:
         """A durable ledger at a file path, `sqlite:///...` or `postgresql://...`.
 
@@ -94,8 +103,13 @@ class Ledger(LedgerWriter):
         (default: beside a file, or under the user's state folder for a server); one
         that others can read or change is refused. `timeouts` say how long a server is
         waited for; see `OutcomeUnknown` for what a lost answer means.
+
+        `actor` is who charges, as entries record it (default: user@host). With
+        `read_only` nothing is written, and no right to write is needed. A server whose
+        settings can lose a commit (`fsync`, `full_page_writes`) is refused, unless
+        `unsafe_server` says otherwise; entries then record it.
         """
-        place = tables.LedgerStore(os.fspath(url), timeouts)
+        place = LedgerStore(os.fspath(url), timeouts, read_only=read_only)
         signer = chain.load_signing_key(signing_key) if signing_key else None
         public = chain.public_hex(signer) if signer else None
         self = cls.__new__(cls)
@@ -103,7 +117,7 @@ class Ledger(LedgerWriter):
             refused.callback(place.close)
             first: Terms | None = None
             if not place.exists():
-                if tip is not None or budgets is None:
+                if tip is not None or budgets is None or read_only:
                     raise LedgerMismatch(
                         f"there is no ledger at {shown_address(url)}. To create one,"
                         " call Ledger.open(place, dataset=..., budgets={unit:"
@@ -117,7 +131,14 @@ class Ledger(LedgerWriter):
                     signer=public,
                     testing=bool(testing),
                 )
-            self._attach(place, first, signer, keys=Path(keys) if keys else None)
+            self._attach(
+                place,
+                first,
+                signer,
+                keys=Path(keys) if keys else None,
+                actor=actor,
+                unsafe_server=unsafe_server,
+            )
             self._check_asked(dataset, budgets, filter, maps, testing, public)
             if tip is not None:
                 self._contains(Tip.parse(tip) if isinstance(tip, str) else tip)
@@ -126,28 +147,53 @@ class Ledger(LedgerWriter):
 
     def _attach(
         self,
-        place: tables.LedgerStore,
+        place: LedgerStore,
         terms: Terms | None,
         signer: Ed25519PrivateKey | None,
         keys: Path | None,
+        actor: str | None = None,
+        unsafe_server: bool = False,
     ) -> None:
         self._store = place
         self._signer = signer
+        self._actor = _this_user() if actor is None else actor
+        validate.name(actor=self._actor)
+        self._unsafe = place.unsafe_settings()
+        if self._unsafe and not (unsafe_server or place.read_only):
+            raise LedgerMismatch(
+                f"this server may lose what it acknowledged: {', '.join(self._unsafe)}."
+                " Let its administrator set them on, or open with unsafe_server=True:"
+                " every entry will say so. Nothing was spent."
+            )
         if terms is not None:
-            text = terms.to_text()
-            place.prepare(text, secrets.token_hex(16), len(terms.budgets))
+            totals = amounts.to_text([{} for _ in terms.budgets])
+            new = Header.first(secrets.token_hex(16), terms.to_text(), totals)
+            place.create(new)
         place.migrate()
         with place.read() as connection:
-            header = tables.Header.read(connection)
-            begins = header.begins(connection)
+            header = Header.read(connection)
+            begins, ends = header.begins(connection), header.ends(connection)
         self.terms = Terms.from_text(header.terms)
         self.id: str = header.ledger_id
         self._unwritable = None
-        if not begins:
+        if place.read_only:
+            self._unwritable = (
+                LedgerMismatch,
+                "this ledger was opened to be read: open it without read_only to write."
+                " Nothing was spent.",
+            )
+        elif not begins:
             self._unwritable = (
                 LedgerDamaged,
                 "this ledger does not begin as it was made: its id, schema, terms or"
                 " first row were changed. Verify it. Nothing was spent.",
+            )
+        elif not ends:
+            self._unwritable = (
+                LedgerDamaged,
+                "this ledger does not end with the row it names: its file was copied in"
+                " the middle of a write, or rows were cut off. Go back to an intact"
+                " copy. Nothing was spent.",
             )
         elif signer is None and self.terms.signer is not None:
             self._unwritable = (
@@ -215,3 +261,13 @@ class Ledger(LedgerWriter):
     def __repr__(self) -> str:
         kind = "durable" if self.durable else "in memory"
         return f"<Ledger {self.terms.dataset!r}, {kind}>"
+
+
+@cache
+def _this_user() -> str:
+    """The user and the host, as far as the system knows them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no name for this number
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -18,12 +18,15 @@ from demur.core.errors import DemurError, LedgerDamaged
 from demur.core.promise import Promise
 from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
-from demur.ledger import amounts, filters, rows, tables
+from demur.ledger import amounts, filters
 from demur.ledger.budget import Budget
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
+from demur.ledger.storage import header, rows
+from demur.ledger.storage.header import Header
+from demur.ledger.storage.ledger_store import LedgerStore
 from demur.ledger.terms import Terms
-from demur.ledger.verification import Verification, verify_rows
+from demur.ledger.verification import Verification, verify_ledger
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,24 @@ class BudgetStatus:
     accounts: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Declined:
+    """A request that did not fit: what was asked, by whom, when, and why not."""
+
+    sequence: int
+    label: str
+    declaration: Declaration
+    count: int
+    why: str
+    actor: str
+    time: str
+
+
 class LedgerReader:
     """The reading half of `Ledger`."""
 
     terms: Terms
-    _store: tables.LedgerStore
+    _store: LedgerStore
 
     @property
     def durable(self) -> bool:
@@ -72,6 +88,8 @@ class LedgerReader:
                 for unit, budget in self.terms.budgets
             ),
             maps=self.terms.maps,
+            actor=body["actor"],
+            unsafe=tuple(body.get("unsafe", ())),
         )
 
     def entries(self) -> list[Entry]:
@@ -85,12 +103,28 @@ class LedgerReader:
     ) -> tuple[Note, ...]:
         """The notes of the ledger in order: of one entry, about one subject, or all."""
         with self._store.read() as connection:
-            noted = rows.notes(connection, entry.id if entry else None)
+            noted = rows.of_kind(connection, "note", entry.id if entry else None)
         return tuple(
             Note(sequence, body["id"], body["about"], body["facts"], body["time"])
             for sequence, body in noted
             if about in (None, body["about"])
         )
+
+    def declined(self) -> tuple[Declined, ...]:
+        """The requests that did not fit, in order (a flood is not recorded whole)."""
+        with self._store.read() as connection:
+            return tuple(
+                Declined(
+                    sequence,
+                    body["label"],
+                    rows.declaration(connection, body["declaration"]),
+                    body["count"],
+                    body["why"],
+                    body["actor"],
+                    body["time"],
+                )
+                for sequence, body in rows.of_kind(connection, "declined")
+            )
 
     def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
         """The charge that was made with this idempotency key, if there is one.
@@ -101,7 +135,7 @@ class LedgerReader:
 
         def look(connection: Connection, again: bool = False) -> Entry | None:
             if settled:
-                tables.lock_ledger(connection)
+                header.lock(connection)
             charged = rows.charge_by_key(connection, idempotency_key)
             if charged is None:
                 return None
@@ -158,7 +192,7 @@ class LedgerReader:
     def status(self) -> tuple[BudgetStatus, ...]:
         """Each budget and what the filter counts as spent of it."""
         with self._store.read() as connection:
-            totals = [amounts.from_text(text) for text in rows.totals(connection)]
+            totals = amounts.from_text(Header.read(connection).state.totals)
         rule = self.terms.filter
         return tuple(
             BudgetStatus(
@@ -190,15 +224,15 @@ class LedgerReader:
     def tip(self) -> Tip:
         """The tip of the chain; stored elsewhere, it shows a cut or a rewrite."""
         with self._store.read() as connection:
-            header = tables.Header.read(connection)
-        return Tip(header.sequence, header.hash)
+            state = Header.read(connection).state
+        return Tip(state.sequence, state.hash)
 
     def _contains(self, tip: Tip) -> None:
         with self._store.read() as connection:
             stored = (
                 rows.hash_at(connection, tip.sequence)
                 if tip.sequence
-                else tables.Header.read(connection).genesis
+                else Header.read(connection).genesis
             )
         if stored != tip.hash:
             raise LedgerDamaged(
@@ -208,13 +242,17 @@ class LedgerReader:
             )
 
     def verify(
-        self, tip: Tip | str | None = None, *, signer: str | None = None
+        self,
+        tip: Tip | str | None = None,
+        *,
+        signer: str | None = None,
+        full: bool = False,
     ) -> Verification:
-        """The result of checking every row, link, signature, total and stored profile.
+        """The result of checking every row, link, signature, price, total and profile.
 
         `tip` is an exported tip; `signer` is the public key (hexadecimal) that must
-        have signed every row. Without them the result lists what cannot be known.
+        have signed every row. Without them the result lists what cannot be known. A
+        ledger with many different sampled plans is priced anew with `full` only.
         """
         wanted = Tip.parse(tip) if isinstance(tip, str) else tip
-        with self._store.read() as connection:
-            return verify_rows(connection, self.terms, wanted, signer)
+        return verify_ledger(self._store, self.terms, wanted, signer, full=full)

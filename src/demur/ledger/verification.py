@@ -1,7 +1,15 @@
-"""Verification of a ledger: every row, link, signature, total and stored profile.
+"""Verification of a ledger: every row, link, signature, price, total and profile.
+
+Every charge is priced anew from its declaration, as the ledger's filter prices it. What
+a row says was spent must be at least that: a client that wrote less is found, whoever
+it was. (Whether a declaration tells the truth about what was released cannot be seen
+from the ledger.) Nothing is ever refunded, so totals that fit at the end fitted at
+every row before.
+
+Rows are read in parts: a long transaction would keep writers of a file waiting.
 
 The result lists what was found, and what cannot be known without an exported tip or the
-signer's public key.
+signer's public key, or was left out because it takes long.
 """
 
 from __future__ import annotations
@@ -9,21 +17,31 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-
+from demur.core.accounting import events
+from demur.core.accounting.events import Sampled
+from demur.core.cost import Fixed
+from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
+from demur.core.errors import NotCovered, NotPriced
 from demur.durable import chain
-from demur.durable.chain import Tip
-from demur.ledger import amounts, filters, tables
-from demur.ledger import rows as journal
+from demur.durable.chain import Tip, canonical
+from demur.ledger import amounts, filters
+from demur.ledger.admission import PaymentOptions, ways_to_pay
 from demur.ledger.filters import Amounts
 from demur.ledger.notes import checked
+from demur.ledger.reading import declaration_from_text
+from demur.ledger.storage import rows as journal
+from demur.ledger.storage.header import Header
+from demur.ledger.storage.ledger_store import LedgerStore
 from demur.ledger.terms import Terms
 
 _MOST_PROBLEMS = 50
+_ROWS_AT_ONCE = 2000
+_PLANS_AT_ONCE = 10  # Different sampled plans that are priced without `full`.
+# Another version of the accountant may differ in its last digits.
+_SAME = 1 - Fraction(1, 10**9)
 # What a row whose text was edited can raise while it is read.
 _UNREADABLE = (
     ValueError,
@@ -56,31 +74,47 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify_rows(
-    connection: Connection,
+def verify_ledger(
+    store: LedgerStore,
     terms: Terms,
     wanted: Tip | None,
     signer: str | None = None,
+    *,
+    full: bool = False,
 ) -> Verification:
     """Follow the chain from its genesis and recompute everything that is derived."""
-    ledger = tables.Header.read(connection)
+    with store.read() as connection:
+        ledger = Header.read(connection)
+        begins = ledger.begins(connection)
     problems = _of_terms(ledger.terms, terms, signer)
-    if not ledger.begins(connection):
+    if not begins:
         problems.append("the first row does not follow from id, schema and terms")
     walk = _Walk(terms, ledger.genesis, wanted, problems)
-    statement = sa.select(tables.rows).order_by(tables.rows.c.sequence)
-    for row in connection.execute(statement.execution_options(yield_per=2000)):
-        if len(problems) >= _MOST_PROBLEMS:
-            problems.append("more problems follow; stopped here")
+    last: int | None = None
+    while True:
+        with store.read() as connection:
+            rows = journal.rows_after(connection, last, _ROWS_AT_ONCE)
+            if len(rows) < _ROWS_AT_ONCE:  # What belongs to the end, in one view.
+                state = Header.read(connection).state
+                declared = journal.declaration_texts(connection)
+                curves = journal.stored_profiles(connection)
+        for row in rows:
+            if len(problems) >= _MOST_PROBLEMS:
+                problems.append("more problems follow; stopped here")
+                break
+            walk.step(row)
+        if len(rows) < _ROWS_AT_ONCE:
             break
-        walk.step(row)
-    problems += _of_declarations(connection, walk.declarations)
-    problems += _of_totals(connection, terms, walk.totals)
-    problems += _of_profiles(connection, walk.profiles)
-    if (ledger.sequence, ledger.hash) != (walk.sequence, walk.hash):
+        last = rows[-1].sequence
+    problems += _of_declarations(declared, walk.declarations)
+    wrong, unchecked = _of_prices(terms, declared, walk.charges, full)
+    problems += wrong
+    problems += _of_totals(state.totals, terms, walk.totals)
+    problems += _of_profiles(curves, walk.profiles)
+    if state[:2] != (walk.sequence, walk.hash):
         problems.append(
-            f"the ledger says it ends at row {ledger.sequence}; the chain ends at row"
-            f" {walk.sequence}"
+            f"the ledger says it ends at row {state.sequence}; the chain ends"
+            f" at row {walk.sequence}"
         )
     if wanted is not None and walk.hash_at_wanted != wanted.hash:
         problems.append(
@@ -90,7 +124,20 @@ def verify_rows(
         unknown: tuple[str, ...] = ()
     else:
         unknown = _unknown(terms, wanted, signer)
+    if unchecked:
+        unknown += (
+            f"whether {unchecked} sampled plans cost what their entries say: verify in"
+            " full, which takes longer",
+        )
     return Verification(walk.sequence, walk.tip(), tuple(problems), unknown)
+
+
+class Charge(NamedTuple):
+    """What decides the price of a charge: equal ones are priced once."""
+
+    declaration: str
+    runs: int
+    block_delta: float | None
 
 
 class _Walk:
@@ -103,6 +150,8 @@ class _Walk:
         self.totals: list[Amounts] = [{} for _ in terms.budgets]
         self.declarations: dict[str, str] = {}  # digest: the row that needs it
         self.profiles: dict[str, str] = {}  # event: digest of its profile
+        # What was charged, and each way in which it was paid: the first row of it.
+        self.charges: dict[tuple[Charge, str], str] = {}
         first = wanted is not None and wanted.sequence == 0
         self.hash_at_wanted: str | None = genesis if first else None
         self._terms, self._wanted, self._problems = terms, wanted, problems
@@ -160,6 +209,8 @@ class _Walk:
     def _add(self, kind: str, entry: str, body: journal.Body) -> None:
         if kind == "charge":
             self._add_charge(entry, body)
+        elif kind == "declined":
+            self.declarations[body["declaration"]] = self._where
         elif entry not in self._paid:
             self._problem(f"{kind} of an unknown entry")
         elif kind == "draw":
@@ -179,6 +230,8 @@ class _Walk:
         self._paid[entry] = body["count"]
         self.declarations[body["declaration"]] = self._where
         self.profiles |= body["profiles"]
+        charge = Charge(body["declaration"], body["count"], body["block_delta"])
+        self.charges.setdefault((charge, canonical(body["spent"])), self._where)
         for position, spent in enumerate(body["spent"]):
             if spent is not None:
                 spend = amounts.from_data(spent)
@@ -206,51 +259,112 @@ def _of_terms(stored: str, terms: Terms, signer: str | None) -> list[str]:
     return problems
 
 
-def _of_declarations(connection: Connection, needed: dict[str, str]) -> list[str]:
+def _of_declarations(declared: dict[str, str], needed: dict[str, str]) -> list[str]:
     """Problems of the stored declarations; `needed` are digests and their rows."""
-    problems, stored = [], set()
-    for row in connection.execute(sa.select(tables.declarations)):
-        stored.add(row.digest)
-        if digest_of_text(row.body) != row.digest:
-            problems.append(f"the declaration {row.digest[:12]}... was edited")
-    return problems + [
+    return [
+        f"the declaration {digest[:12]}... was edited"
+        for digest, text in declared.items()
+        if digest_of_text(text) != digest
+    ] + [
         f"{where}: its declaration is missing"
         for digest, where in needed.items()
-        if digest not in stored
+        if digest not in declared
     ]
 
 
-def _of_totals(
-    connection: Connection, terms: Terms, summed: list[Amounts]
-) -> list[str]:
+def _of_prices(
+    terms: Terms,
+    declared: dict[str, str],
+    charges: dict[tuple[Charge, str], str],
+    full: bool,
+) -> tuple[list[str], int]:
+    """Charges that were not paid for, and how many plans were left out."""
+    problems: list[str] = []
+    plans: set[Charge] = set()
+    left_out: set[Charge] = set()
+    priced: dict[Charge, PaymentOptions] = {}
+    for (charge, paid), where in charges.items():
+        if charge.declaration not in declared:
+            continue  # a problem already
+        try:
+            if charge not in priced:
+                declaration = declaration_from_text(declared[charge.declaration])
+                if _takes_long(declaration) and charge not in plans:
+                    plans.add(charge)
+                if charge in plans and not full and len(plans) > _PLANS_AT_ONCE:
+                    left_out.add(charge)
+                    continue
+                priced[charge] = ways_to_pay(
+                    terms, declaration, charge.runs, charge.block_delta
+                )
+            spent = [s and amounts.from_data(s) for s in json.loads(paid)]
+            if not _is_paid(priced[charge], spent):
+                problems.append(f"{where}: it costs more than was paid for it")
+        except (*_UNREADABLE, NotCovered, NotPriced) as error:
+            problems.append(f"{where}: its price cannot be computed ({error!r:.80})")
+    return problems, len(left_out)
+
+
+def _takes_long(declaration: Declaration) -> bool:
+    return any(
+        isinstance(atom, Sampled)
+        for term in declaration.cost.terms
+        if isinstance(term, Fixed)
+        for atom in events.atoms(term.event)
+    )
+
+
+def _is_paid(ways: PaymentOptions, spent: list[Amounts | None]) -> bool:
+    """Whether one way to pay was paid for each budget that is concerned."""
+    if len(ways) != len(spent):
+        return False
+    return all(
+        (options is None) == (paid is None)
+        and (
+            options is None
+            or paid is None
+            or any(_covers(paid, option) for option in options)
+        )
+        for options, paid in zip(ways, spent, strict=True)
+    )
+
+
+def _covers(paid: Amounts, option: Amounts) -> bool:
+    """Whether each account of one way to pay got what it asks for, or was used up."""
+    for account, amount in option.items():
+        given = paid.get(account, Fraction(0))
+        if given is not None and (amount is None or given < amount * _SAME):
+            return False
+    return True
+
+
+def _of_totals(text: str, terms: Terms, summed: list[Amounts]) -> list[str]:
     """Problems of the stored totals, which must be the sums of the entries."""
     problems, zero = [], Fraction(0)
-    texts = journal.totals(connection)
-    for (unit, budget), text, total in zip(terms.budgets, texts, summed, strict=False):
-        try:
-            stored = amounts.from_text(text)
-        except ValueError:
-            problems.append(f"the totals at {unit} cannot be read")
-            continue
-        accounts = set(stored) | set(total)
-        if any(stored.get(a, zero) != total.get(a, zero) for a in accounts):
+    try:
+        stored = amounts.from_text(text)
+    except ValueError:
+        return ["the totals cannot be read"]
+    if len(stored) != len(terms.budgets):
+        problems.append("there are not as many totals as budgets")
+    for (unit, budget), own, total in zip(terms.budgets, stored, summed, strict=False):
+        if any(own.get(a, zero) != total.get(a, zero) for a in set(own) | set(total)):
             problems.append(f"the totals at {unit} are not the sum of the entries")
         if not filters.fits(terms.filter, budget, total):
             problems.append(f"the entries overdraw the budget at {unit}")
-    if len(texts) != len(terms.budgets):
-        problems.append("a budget row is missing or too many")
     return problems
 
 
-def _of_profiles(connection: Connection, needed: dict[str, str]) -> list[str]:
+def _of_profiles(curves: list[Any], needed: dict[str, str]) -> list[str]:
     """Problems of the stored profiles; `needed` are events and their digests."""
-    problems, stored = [], set()
-    for row in connection.execute(sa.select(tables.profiles)):
-        stored.add(row.event)
-        if needed.get(row.event) != row.digest or not journal.is_whole(row):
-            problems.append(f"the stored curve {row.event[:12]}... was edited")
+    problems = [
+        f"the stored curve {row.event[:12]}... was edited"
+        for row in curves
+        if needed.get(row.event) != row.digest or not journal.is_whole(row)
+    ]
+    missing = set(needed) - {row.event for row in curves}
     return problems + [
-        f"the stored curve {event[:12]}... is missing" for event in set(needed) - stored
+        f"the stored curve {event[:12]}... is missing" for event in missing
     ]
 
 

@@ -31,6 +31,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from demur.durable import postgres
 from demur.durable.sqlite import PATIENCE_SECONDS
 from demur.durable.store import Store
 from demur.ledger import Timeouts
@@ -116,7 +117,8 @@ class ServiceStore(Store):
 
     def __init__(self, url: str) -> None:
         # There is one writer, and nobody waits for it: its steps may take long.
-        super().__init__(url, Timeouts(pause=120.0, call=600.0))
+        # A deletion does not wait for somebody's long query, so readers have the log.
+        super().__init__(url, Timeouts(pause=120.0, call=600.0), journal="wal")
         self._writer: WriterLock | None = None
         if self._path is not None:  # Links to one file are one service: lock, keys,
             self._path = self._path.resolve()  # and ledgers lie beside the file itself.
@@ -143,6 +145,8 @@ class ServiceStore(Store):
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there yet."""
         with self.write() as connection:
+            if not self.is_sqlite:
+                postgres.prepare_schema(connection)
             tables.create_all(connection, checkfirst=True)
 
     def scrub(self) -> None:

@@ -19,21 +19,14 @@ from demur.core.digest import digest_of_text
 from demur.core.errors import LedgerDamaged
 from demur.durable import chain
 from demur.durable.chain import canonical
-from demur.ledger import tables
 from demur.ledger.reading import Group, declaration_from_text, event_digest
+from demur.ledger.storage import header, tables
+from demur.ledger.storage.header import State
 
 Body = dict[str, Any]
 
 # Built once: putting a statement together costs more than running it.
 _INSERT_ROW = tables.rows.insert()
-_MOVE_TIP = tables.ledger.update().values(
-    sequence=sa.bindparam("to"), hash=sa.bindparam("new")
-)
-_SET_TOTALS = (
-    tables.budgets.update()
-    .where(tables.budgets.c.position == sa.bindparam("at"))
-    .values(totals=sa.bindparam("new"))
-)
 _DECLARATION = sa.select(tables.declarations.c.body).where(
     tables.declarations.c.digest == sa.bindparam("name")
 )
@@ -49,18 +42,21 @@ class StoredProfile(NamedTuple):
 
 def append(
     connection: Connection,
-    sequence: int,
-    last: str,
+    state: State,
     body: Body,
     signer: Ed25519PrivateKey | None,
+    totals: str | None = None,
 ) -> None:
-    """Write row `sequence` + 1 after the hash `last`, and move the tip to it."""
-    text = canonical(body)
-    row_hash = chain.link(last, text)
+    """Write the row that follows `state`, and move the state to it.
+
+    `totals` are the new ones, if the row changes them.
+    """
+    text, sequence = canonical(body), state.sequence + 1
+    row_hash = chain.link(state.hash, text)
     connection.execute(
         _INSERT_ROW,
         {
-            "sequence": sequence + 1,
+            "sequence": sequence,
             "kind": body["kind"],
             "entry_id": body["id"],
             "idempotency_key": body.get("idempotency_key"),
@@ -72,7 +68,8 @@ def append(
             "signature": chain.sign(signer, row_hash) if signer else None,
         },
     )
-    connection.execute(_MOVE_TIP, {"to": sequence + 1, "new": row_hash})
+    after = State(sequence, row_hash, state.totals if totals is None else totals)
+    header.move(connection, after)
 
 
 def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
@@ -126,23 +123,54 @@ def with_token(connection: Connection, entry_id: str, token: str) -> Body | None
     return None
 
 
-def notes(connection: Connection, entry_id: str | None) -> list[tuple[int, Body]]:
-    """The notes of an entry, or of all of them, in order."""
+def declined_since(connection: Connection, sequence: int) -> int:
+    """How many rows after this one are declined requests."""
     rows = tables.rows
-    statement = sa.select(rows.c.sequence, rows.c.body).where(rows.c.kind == "note")
+    statement = sa.select(sa.func.count()).where(
+        rows.c.sequence > sequence, rows.c.kind == "declined"
+    )
+    return int(connection.execute(statement).scalar_one())
+
+
+def of_kind(
+    connection: Connection, kind: str, entry_id: str | None = None
+) -> list[tuple[int, Body]]:
+    """The rows of one kind, of an entry or of all of them, in order."""
+    rows = tables.rows
+    statement = sa.select(rows.c.sequence, rows.c.body).where(rows.c.kind == kind)
     if entry_id is not None:
         statement = statement.where(rows.c.entry_id == entry_id)
     result = connection.execute(statement.order_by(rows.c.sequence))
     return [(int(row.sequence), json.loads(row.body)) for row in result]
 
 
+def rows_after(connection: Connection, sequence: int | None, most: int) -> list[Any]:
+    """The next rows after this one, whole, in order."""
+    rows = tables.rows
+    statement = sa.select(rows).order_by(rows.c.sequence).limit(most)
+    if sequence is not None:
+        statement = statement.where(rows.c.sequence > sequence)
+    return list(connection.execute(statement))
+
+
+def declaration_texts(connection: Connection) -> dict[str, str]:
+    """Every stored declaration by its digest, as it is."""
+    stored = connection.execute(sa.select(tables.declarations))
+    return {row.digest: row.body for row in stored}
+
+
+def stored_profiles(connection: Connection) -> list[Any]:
+    """Every stored profile, as it is."""
+    return list(connection.execute(sa.select(tables.profiles)))
+
+
 def charges(connection: Connection) -> list[tuple[int, Body, Declaration]]:
     """Every charge, in order, with its declaration."""
     rows = tables.rows
     declared = {
-        row.digest: row.body
-        for row in connection.execute(sa.select(tables.declarations))
-        if digest_of_text(row.body) == row.digest
+        digest: text
+        for digest, text in declaration_texts(connection).items()
+        if digest_of_text(text) == digest
     }
     statement = (
         sa.select(rows.c.sequence, rows.c.body)
@@ -225,7 +253,7 @@ def store_shared(
 def profiles(connection: Connection) -> dict[Event, Profile]:
     """Every stored profile that is intact, by its event."""
     intact: dict[Event, Profile] = {}
-    for row in connection.execute(sa.select(tables.profiles)):
+    for row in stored_profiles(connection):
         if is_whole(row):  # If not, a reading builds it anew and `verify` reports it.
             event = events.from_json(json.loads(row.event_body))
             intact[event] = Profile.from_bytes(row.body)
@@ -298,14 +326,3 @@ def hash_at(connection: Connection, sequence: int) -> str | None:
     return connection.execute(
         sa.select(rows.c.hash).where(rows.c.sequence == sequence)
     ).scalar_one_or_none()
-
-
-def set_totals(connection: Connection, position: int, text: str) -> None:
-    """Write the totals of one budget."""
-    connection.execute(_SET_TOTALS, {"at": position, "new": text})
-
-
-def totals(connection: Connection) -> list[str]:
-    """The totals of the budgets, as text."""
-    statement = sa.select(tables.budgets.c.totals).order_by(tables.budgets.c.position)
-    return list(connection.execute(statement).scalars())
