@@ -20,6 +20,7 @@ from demur.core.errors import IdempotencyConflict as IdempotencyConflict
 from demur.core.errors import KeysExposed as KeysExposed
 from demur.core.errors import LedgerDamaged as LedgerDamaged
 from demur.core.errors import LedgerMismatch as LedgerMismatch
+from demur.core.errors import LedgerMissing as LedgerMissing
 from demur.core.errors import LedgerUnreachable as LedgerUnreachable
 from demur.core.errors import NoiseReuse as NoiseReuse
 from demur.core.errors import NotCovered as NotCovered

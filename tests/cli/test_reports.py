@@ -20,6 +20,7 @@ from demur.ledger import Ledger
 
 CENTRES = np.array([[20.0, 1.2], [50.0, 1.9], [80.0, 1.4]])
 BOX = ["--low", "0", "1", "--high", "100", "2"]
+NEW = ["--create", "--budget", "replace-one:9"]
 
 
 def demur(*arguments: object):
@@ -73,7 +74,7 @@ def test_make_says_what_it_promises(folder, tmp_path):
 @pytest.mark.slow
 def test_make_charges_a_ledger_once(folder, tmp_path):
     common = ["--epsilon", 4, "--L", 0.5, "--columns", "age,size", *BOX]
-    charged = ["--ledger", tmp_path / "ledger.db"]
+    charged = ["--ledger", tmp_path / "ledger.db", "--create", "--budget", "replace:2"]
     first = demur(
         "make", folder / "in.parquet", tmp_path / "a.parquet", *common, *charged
     )
@@ -93,11 +94,11 @@ def test_make_charges_a_ledger_once(folder, tmp_path):
 def test_a_refused_job_makes_no_ledger(folder, tmp_path):
     found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
                   "--columns", "age,size", "--low", 0, "--high", 100,
-                  "--ledger", tmp_path / "ledger.db")  # fmt: skip
+                  "--ledger", tmp_path / "ledger.db", *NEW)  # fmt: skip
     assert found.exit_code == 0
     found = demur("make", folder / "in.parquet", tmp_path / "b.parquet", "--epsilon", 4,
                   "--columns", "age,size", "--low", 0, "--high", 50,
-                  "--ledger", tmp_path / "other.db")  # fmt: skip
+                  "--ledger", tmp_path / "other.db", *NEW)  # fmt: skip
     assert found.exit_code == 1 and "column 'age' has values outside" in words(found)
     assert not (tmp_path / "other.db").exists()
 
@@ -197,7 +198,7 @@ def test_a_damaged_job_is_not_begun_anew_in_silence(folder, tmp_path, text):
     (tmp_path / ".a.parquet.job").write_text(text)
     found = demur("make", folder / "in.parquet", tmp_path / "a.parquet", "--epsilon", 4,
                   "--columns", "age", "--low", 0, "--high", 100,
-                  "--ledger", tmp_path / "ledger.db")  # fmt: skip
+                  "--ledger", tmp_path / "ledger.db", *NEW)  # fmt: skip
     assert found.exit_code == 1 and "is damaged: remove it" in words(found)
     assert [path.name for path in tmp_path.iterdir()] == [".a.parquet.job"]
 

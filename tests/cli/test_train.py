@@ -55,7 +55,8 @@ def folder(tmp_path):
 
 def run(folder, text):
     (folder / "config.toml").write_text(text)
-    return CliRunner().invoke(app, ["train", str(folder / "config.toml")])
+    new = ["--create", "--budget", "add_or_remove_one:8:1e-4"]
+    return CliRunner().invoke(app, ["train", str(folder / "config.toml"), *new])
 
 
 def words(result):

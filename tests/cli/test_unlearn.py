@@ -15,6 +15,8 @@ from demur.core.adjacency import Erasure
 from demur.ledger import Ledger
 from demur.unlearning.stream.workload import read_stream, simulated
 
+NEW = ["--create", "--budget", "erasure:1:1e-5"]
+
 
 def columns(stream, subject=False):
     """A stream as a table: the rows of deletions hold ids alone."""
@@ -67,7 +69,7 @@ def test_run_records_its_deletions(parquet, tmp_path):
     out, plot, ledger_path = (tmp_path / n for n in ("w.npz", "p.svg", "ledger.db"))
     result = demur(
         "run", parquet, "--mode", "ogd", "--epsilon", 1, "--gamma-priv", 50,
-        "--calibration", 50, "--ledger", ledger_path, "--plot", plot, "-o", out,
+        "--calibration", 50, "--ledger", ledger_path, *NEW, "--plot", plot, "-o", out,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     for text in ("average regret", "theory", "practice", "two Gaussians", "written"):
@@ -95,7 +97,7 @@ def test_ogd_under_joint_scope_records_its_deletions(parquet, tmp_path, accounti
     ledger_path = tmp_path / "b.db"
     result = demur(
         "run", parquet, "--scope", "joint", "--accounting", accounting, "--gamma-priv",
-        100, "--calibration", 50, "--ledger", ledger_path,
+        100, "--calibration", 50, "--ledger", ledger_path, *NEW,
     )  # fmt: skip
     assert result.exit_code == 3 and "(privacy)" in result.output, result.output
     assert "mode ogd, joint" in result.output
@@ -212,7 +214,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_recorded(
     parquet, tmp_path, option, name, message
 ):
     ledger_path = tmp_path / "b.db"
-    result = demur("run", parquet, "--ledger", ledger_path, option, tmp_path / name)
+    result = demur("run", parquet, "--ledger", ledger_path, *NEW, option,
+                   tmp_path / name)  # fmt: skip
     assert result.exit_code == 1 and message in " ".join(result.output.split())
     assert not ledger_path.exists()
 

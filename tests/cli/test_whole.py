@@ -34,11 +34,14 @@ FLOATS = [
     if takes_float(option) and not is_argument(option)
 ] + [("reports make", "--low"), ("reports make", "--high"), ("reports make", "--L"),
      ("reports inspect", "--L"), ("reports sweep", "--epsilons")]  # fmt: skip
+# Arguments that name no file to read: it is made, or it is a number.
+NEW = {("reports make", "output"), ("ledger create", "address"),
+       ("ledger backup", "file"), ("ledger entry", "number")}  # fmt: skip
 FILES = [
     (name, k)
     for name, params in TOLD.items()
     for k, p in enumerate(p for p in params.values() if is_argument(p))
-    if (name, p.name) != ("reports make", "output")
+    if (name, p.name) not in NEW
 ]
 
 

@@ -13,6 +13,7 @@ from demur.convex.rows.parquet import ParquetSource
 from tests.convex.kit import blobs
 
 run = CliRunner().invoke
+NEW = ["--create", "--budget", "ball,radius=0.2,space=records:8:1e-6"]
 
 
 @pytest.fixture
@@ -74,7 +75,8 @@ def test_parquet_is_streamed_when_asked_and_when_it_is_large(tables, monkeypatch
     folder = tables / "folder"
     folder.mkdir()
     (tables / "t.parquet").rename(folder / "t.parquet")
-    assert fit(tables, "folder", "--ledger", str(tables / "b.db")).exit_code == 0
+    made = fit(tables, "folder", "--ledger", str(tables / "b.db"), *NEW)
+    assert made.exit_code == 0, made.output
     assert len(seen) == 2
     refused = fit(tables, "t.csv", "--stream")
     assert refused.exit_code == 1 and "--stream needs Parquet" in refused.output
@@ -82,7 +84,7 @@ def test_parquet_is_streamed_when_asked_and_when_it_is_large(tables, monkeypatch
 
 @pytest.mark.slow
 def test_a_ledger_is_made_charged_and_declines(tables):
-    ledger = ["--ledger", str(tables / "ledger.db")]
+    ledger = ["--ledger", str(tables / "ledger.db"), *NEW]
     first = fit(tables, "t.csv", *ledger)
     assert first.exit_code == 0 and "Recorded as entry 1" in " ".join(
         first.output.split()

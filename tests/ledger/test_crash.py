@@ -2,21 +2,24 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
-from demur.errors import DemurError
+from demur.durable import sqlite
+from demur.errors import DemurError, LedgerDamaged
 from demur.ledger import Timeouts, amounts
-from tests.ledger.kit import HERE, UNIT, ask, says, subprocess_environment
+from tests.ledger.kit import HERE, UNIT, ask, is_file, says, subprocess_environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -87,6 +90,22 @@ def check(url, acknowledged, before):
         return ledger.tip(), spent(url)
 
 
+def check_copy(url, acknowledged):
+    """A copy of the main file alone has all that was acknowledged, or is refused."""
+    copy = Path(url).with_name("copy.db")
+    shutil.copyfile(url, copy)
+    try:
+        with Ledger.open(copy) as ledger:
+            ledger.charge(GRAIN, label="the copy is usable")
+            rows = set(ask(str(copy), "SELECT kind, entry_id FROM demur_rows"))
+            assert set(acknowledged) <= rows, "a copy lacks what was acknowledged"
+    except LedgerDamaged:
+        pass  # torn, and said so
+    finally:
+        for left in (copy, sqlite.journal_of(copy)):
+            left.unlink(missing_ok=True)
+
+
 def kill_many(url, times, mode, seed=7):
     """Kill writers at random points; how many rows they had acknowledged."""
     with Ledger.open(url, dataset="d", budgets={UNIT: Budget(1.0)}, filter="pure"):
@@ -100,6 +119,8 @@ def kill_many(url, times, mode, seed=7):
             since = "opened" if draw.random() < 0.8 else "pid"
             lines = launcher.once(draw.uniform(0.0, 0.25), since)
             acknowledged += [(w[1], w[2]) for w in lines if w[0] == "row"]
+            if mode == "honest" and is_file(url):
+                check_copy(url, acknowledged)
             before = check(url, acknowledged, before)
     finally:
         launcher.close()

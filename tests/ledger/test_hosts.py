@@ -412,5 +412,5 @@ def test_faults_at_random(hosts, place):
 def test_the_twin_that_repeats_blindly_pays_twice(hosts, place):
     """The same faults, looked at in the same way."""
     clients, draw = hosts(STORMY, blind=True), random.Random(12)
-    rounds = (bad_weather(clients, place, 8.0, draw) for _ in range(4))
+    rounds = (bad_weather(clients, place, 4.0, draw) for _ in range(8))
     assert next(filter(None, rounds)) == "paid twice"

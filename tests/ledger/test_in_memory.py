@@ -15,7 +15,13 @@ from demur.core.accounting.events import Pure
 from demur.core.cost import Cost, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.errors import NotPriced, NotPrivate
-from demur.ledger import LedgerLeftBehind, ledger_for, ledger_or_in_memory, left_behind
+from demur.ledger import (
+    LedgerLeftBehind,
+    ledger_for,
+    ledger_or_in_memory,
+    left_behind,
+    whole_budget,
+)
 from demur.mechanisms import Gaussian
 from tests.ledger.kit import UNIT, says
 
@@ -56,9 +62,12 @@ def test_a_sensitivity_without_a_cap_is_read_at_radius_one():
     assert "Not recorded" in release.statement()
 
 
-def test_too_little_noise_has_no_ledger_of_its_own():
+def test_too_little_noise_for_any_epsilon_runs_without_a_limit():
+    declaration = Gaussian(1e-200, {AddOrRemoveOne(): 1.0}).declaration()
+    entry = ledger_for(None, declaration).charge(declaration, label="x")
+    assert "NO MEANINGFUL PROTECTION" in entry.statement()
     with pytest.raises(NotPriced, match="Nothing was spent"):
-        ledger_for(None, Gaussian(1e-200, {AddOrRemoveOne(): 1.0}).declaration())
+        whole_budget(declaration, AddOrRemoveOne())
 
 
 def test_a_ledger_that_is_given_is_used_and_anything_else_refused():

@@ -5,17 +5,25 @@ import math
 import sqlite3
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from sqlalchemy.pool import StaticPool
 
 from demur import AddOrRemoveOne, Budget, Filter, Ledger, gaussian_epsilon
 from demur.core.accounting import profile_of
-from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
+from demur.core.accounting.events import (
+    ApproxDP,
+    GaussianEvent,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.durable.store import shown_address
 from demur.errors import NoiseReuse, NotPriced
 from demur.ledger import filters
 from demur.ledger.filters import GaussianMeter, RenyiMeter
 from demur.ledger.storage import rows
+from demur.mechanisms import Gaussian
 from tests.keys import compared
 from tests.ledger.kit import UNIT, edit, says
 
@@ -214,3 +222,32 @@ def test_the_columns_that_may_be_empty_are_these(path):
         ("demur_profiles", "event"),
         ("demur_rows", "sequence"),
     }
+
+
+def test_numbers_of_numpy_are_numbers(path):
+    unit = AddOrRemoveOne(records_per_person=np.int64(3))
+    terms = {
+        "dataset": "d",
+        "budgets": {unit: Budget(np.float32(2.0), np.float64(1e-6))},
+    }
+    with Ledger.open(path, **terms) as ledger:
+        counted = Gaussian(np.float32(90.0), {AddOrRemoveOne(): np.float64(1.0)})
+        ledger.reserve(counted, count=np.int64(2), label="x").draw_many(np.int64(2))
+        facts = {"accuracy": np.float32(0.5), "people": np.int64(3)}
+        ledger.annotate(ledger.entries()[0], "utility", facts)
+        assert ledger.verify(ledger.tip()).ok
+    plain = {"dataset": "d", "budgets": {AddOrRemoveOne(3): Budget(2.0, 1e-6)}}
+    with Ledger.open(path, **plain) as again:
+        assert again.notes()[0].facts == {"accuracy": 0.5, "people": 3}
+
+
+@pytest.mark.parametrize("rule", ["pure", "gaussian", "rdp"])
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_pair_without_delta_is_a_pure_epsilon(rule, count):
+    prices = []
+    for event in (Pure(0.01), ApproxDP(0.01, 0.0)):
+        with Ledger(Budget(8.0, 1e-5), UNIT, filter=rule) as ledger:
+            ledger.paid(says(event), label="x", count=count)
+            (status,) = ledger.status()
+            prices.append((status.accounts, ledger.epsilon()))
+    assert prices[0] == prices[1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from demur.core.adjacency import AddOrRemoveOne
-from demur.core.entropy import NoiseKey, Seeded
+from demur.core.entropy import Binding, NoiseKey, Seeded
 from demur.core.errors import NoiseReuse, NotPaidFor
 from demur.ledger import Budget, Filter, Ledger
 from demur.training import (
@@ -24,7 +24,7 @@ from demur.training import (
 from demur.training.devices.processes import Processes
 from demur.training.run import paid_run, trainer
 from demur.training.run.charges import PaymentTerms
-from demur.training.run.paid_run import PaidRun
+from demur.training.run.paid_run import PaidRun, _Broadcast
 from demur.training.run.steps import TrainState
 from tests.training.crash import open_ledger
 
@@ -223,10 +223,12 @@ def test_a_key_that_a_process_received_draws_nothing_before_it_is_compared():
     with_os_noise = PaymentTerms(new_ledger(), 1e-5, "run")
     state = TrainState(make_params(), None, None, 0, None)
     PaidRun(first, make_plan(), with_os_noise, state, None)
-    key = NoiseKey(first.sent.key, private=True, binding=first.sent.binding)
+    assert first.sent is not None
+    secret, binding = bytes.fromhex(first.sent["key"]), first.sent["binding"]
+    key = NoiseKey(secret, private=True, binding=Binding(**binding))
     with pytest.raises(NotPaidFor, match="authorise"):
         key.stream("batch")
-    assert "secret" in repr(first.sent)
+    assert repr(_Broadcast.from_json(first.sent)) == "_Broadcast(<secret>)"
 
 
 # -- a resumed run ---------------------------------------------------------------------

@@ -609,3 +609,16 @@ def test_an_error_in_the_prefetcher_comes_out_in_the_loop():
         assert next(inputs).minibatches[0].real == 3
         with pytest.raises(RuntimeError, match="disk gone"):
             next(inputs)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "noise"), [(1e-3, "threefry"), (1e-3, "lattice"), (1e-9, "lattice")]
+)
+def test_a_nearly_noiseless_run_without_a_ledger_runs_and_says_so(multiplier, noise):
+    plan = make_plan(noise_multiplier=multiplier, noise=noise)
+    statement = train(plan, ledger=None, delta=1e-5).entry.statement()
+    assert "NO MEANINGFUL PROTECTION" in statement and "Not recorded" in statement
+    ledger = new_ledger(epsilon=1e4)
+    with pytest.raises((BudgetExceeded, NotPriced), match="othing was spent"):
+        train(plan, ledger=ledger)
+    assert not ledger.entries()

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from demur.ledger import writer
+from demur.ledger import charging
 from demur.unlearning import UnlearningService, make_mode
 from demur.unlearning.records import rows
 from demur.unlearning.service import recovery
@@ -67,9 +67,9 @@ class SpendsLast(Honest):
         copy = _drawn_anywhere(self, records, plan)
         issued = self.commit(operation, unpaid, copy, records, plan)
         pause(0.05)
-        writer.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
+        charging.secrets = SimpleNamespace(token_hex=lambda _: unpaid.id)
         assert self.spend(operation, plan).entry.id == unpaid.id
-        writer.secrets = secrets
+        charging.secrets = secrets
         return issued
 
 

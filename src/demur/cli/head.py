@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from demur.cli.ledger_options import (
+    BudgetOption,
+    ChargedLedger,
+    Create,
+    KeysFolder,
+    LedgerOption,
+    PasswordFile,
+    SigningKey,
+)
 from demur.cli.shell import (
     App,
     AsJson,
@@ -21,9 +30,7 @@ from demur.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from demur.cli.interrupts import InterruptGuard
     from demur.core.entry import Entry
-    from demur.ledger import Ledger
 
 head_app = App(
     help="Train a private head on a table, and use it.", no_args_is_help=True
@@ -74,10 +81,12 @@ def fit(
         str | None, typer.Option(help="Public classes, separated by commas.")
     ] = None,
     space: Annotated[str, typer.Option(help="The space of the radius.")] = "records",
-    ledger: Annotated[
-        str | None,
-        typer.Option(help="Charge this ledger (created if it does not exist)."),
-    ] = None,
+    ledger: LedgerOption = None,
+    create: Create = False,
+    budget: BudgetOption = None,
+    signing_key: SigningKey = None,
+    password_file: PasswordFile = None,
+    keys: KeysFolder = None,
     stream: Annotated[
         bool | None,
         typer.Option(
@@ -97,7 +106,6 @@ def fit(
     from demur.cli.interrupts import InterruptGuard, explain_interrupt
     from demur.convex.files import save_head
     from demur.core import validate
-    from demur.ledger import Ledger
 
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
@@ -105,6 +113,9 @@ def fit(
     validate.positive(epsilon=epsilon, radius=radius, norm_bound=norm_bound)
     if lam is not None:
         validate.non_negative(lam=lam)
+    validate.open_probability(delta=delta)
+    validate.name(space=space)
+    charged = ChargedLedger.of(ledger, create, budget, signing_key, password_file, keys)
 
     def go_on(new: list[Entry]) -> str:
         if not new:
@@ -113,15 +124,16 @@ def fit(
             return f"The head was written: {output}."
         return "Its head is lost, and another fit is charged again."
 
-    reopen = None if ledger is None else lambda: Ledger.open(ledger)
+    reopen = None if charged is None else charged.read
     with (
         InterruptGuard() as guard,
         explain_interrupt(reopen, go_on),
         ExitStack() as closing,
     ):
         rows = _rows(data, label, stream)
-        opened = _open(ledger, data.stem, radius, space, epsilon, delta, guard)
-        if opened is not None:
+        opened = None
+        if charged is not None:
+            opened = charged.open(dataset=data.stem, guard=guard)
             closing.enter_context(opened)
         with _bar() as progress:
             head = _estimator(kind, lam, mechanism.value, progress)
@@ -225,29 +237,6 @@ def _estimator(
     }[kind]
     return estimator(
         lam=1e-2 if lam is None else lam, mechanism=mechanism, progress=progress
-    )
-
-
-def _open(
-    ledger: str | None,
-    dataset: str,
-    radius: float,
-    space: str,
-    epsilon: float,
-    delta: float,
-    guard: InterruptGuard,
-) -> Ledger | None:
-    if ledger is None:
-        return None
-    from demur.cli.interrupts import open_or_create
-    from demur.core.adjacency import Ball
-    from demur.ledger import Budget
-
-    return open_or_create(
-        ledger,
-        dataset=dataset,
-        budgets={Ball(radius, space=space): Budget(epsilon, delta)},
-        guard=guard,
     )
 
 

@@ -9,20 +9,15 @@ is acknowledged and the work continues to its end; a second one stops it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.markup import escape
-
 from demur.cli.shell import Interrupted, errors
-from demur.core.adjacency import Unit
 from demur.core.entry import Entry
-from demur.core.errors import DemurError, LedgerMismatch
-from demur.core.rounding import printed_down
-from demur.durable.store import shown_address
-from demur.ledger import Budget, Ledger
+from demur.core.errors import DemurError
+from demur.ledger import Ledger
 
 
 class InterruptGuard:
@@ -83,38 +78,6 @@ class GuardedLedger(Ledger):
             self.guard = guard
             guard.cancel()
             raise
-
-
-def open_or_create(
-    ledger: str,
-    *,
-    dataset: str,
-    budgets: Mapping[Unit, Budget],
-    filter: str | None = None,
-    guard: InterruptGuard | None = None,
-) -> Ledger:
-    """The ledger at `ledger`, or a new one with these budgets, which is announced.
-
-    A new ledger keeps its budgets even if the command fails later. Whoever repeats the
-    command with another epsilon must know that.
-    """
-    kind = Ledger if guard is None else GuardedLedger
-    try:
-        opened = kind.open(ledger)
-    except LedgerMismatch:
-        opened = kind.open(ledger, dataset=dataset, budgets=budgets, filter=filter)
-        for unit, budget in budgets.items():
-            errors.print(
-                f"a new ledger, {escape(shown_address(ledger))}: epsilon"
-                f" {printed_down(budget.epsilon)} at delta {printed_down(budget.delta)}"
-                f" for {escape(str(unit))}",
-                highlight=False,
-                soft_wrap=True,
-            )
-    if guard is not None:
-        assert isinstance(opened, GuardedLedger)
-        opened.guard = guard
-    return opened
 
 
 @contextmanager

@@ -7,10 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from demur.cli.ledger_options import (
+    BudgetOption,
+    ChargedLedger,
+    Create,
+    KeysFolder,
+    LedgerOption,
+    PasswordFile,
+    SigningKey,
+)
 from demur.cli.list_options import ManyValues, names, numbers, threshold, thresholds
 from demur.cli.local_report_tables import (
     centre_table,
@@ -83,9 +92,12 @@ def make(
     clip: Annotated[
         bool, typer.Option("--clip", help="Move values outside to the bounds.")
     ] = False,
-    ledger: Annotated[
-        str | None, typer.Option(help="Charge this ledger (made if there is none).")
-    ] = None,
+    ledger: LedgerOption = None,
+    create: Create = False,
+    budget: BudgetOption = None,
+    signing_key: SigningKey = None,
+    password_file: PasswordFile = None,
+    keys: KeysFolder = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="A killed job repeats its reports under it.")
     ] = None,
@@ -102,13 +114,13 @@ def make(
     to take a digest, once to perturb; one entry is charged in between. A job with a
     ledger that was interrupted is resumed by the same command, and pays once.
     """
-    from demur.cli.interrupts import explain_interrupt, open_or_create
+    from demur.cli.interrupts import explain_interrupt
     from demur.cli.resumable_jobs import Job
     from demur.cluster.files.point_tables import PointTable
     from demur.cluster.files.report_job import ReportJob
-    from demur.core.adjacency import ReplaceOne
-    from demur.ledger import Ledger, whole_budget
     from demur.mechanisms.bpm import BPM
+
+    charged = ChargedLedger.of(ledger, create, budget, signing_key, password_file, keys)
 
     def go_on(new: list[Entry]) -> str:
         if ledger is None:
@@ -123,8 +135,7 @@ def make(
         )
 
     resumable = Job(output, wanted=ledger is not None and idempotency_key is None)
-    again = None if ledger is None else lambda: Ledger.open(ledger)
-    with explain_interrupt(again, go_on):
+    with explain_interrupt(None if charged is None else charged.read, go_on):
         table = PointTable(
             path,
             low=numbers("--low", low),
@@ -141,17 +152,13 @@ def make(
                 output,
                 bpm,
                 overwrite=overwrite,
-                begun=_charged_before(ledger, resumable.known(idempotency_key)),
+                begun=_charged_before(charged, resumable.known(idempotency_key)),
                 progress=progress,
             )
             opened = None
-            if ledger is not None:  # made only now, when there is something to charge
-                unit = ReplaceOne()
-                whole: Any = {unit: whole_budget(bpm.declaration(space), unit)}
+            if charged is not None:  # made only now, when there is something to charge
                 opened = closing.enter_context(
-                    open_or_create(
-                        ledger, dataset=path.stem, budgets=whole, filter="pure"
-                    )
+                    charged.open(dataset=path.stem, filter="pure")
                 )
             key = closing.enter_context(resumable).key(idempotency_key)
             reports = job.run(ledger=opened, label=label, idempotency_key=key)
@@ -381,17 +388,16 @@ def _must_be_picture(path: Path | None) -> None:
         kind_of_picture(path)
 
 
-def _charged_before(ledger: str | None, key: str | None) -> bool:
+def _charged_before(charged: ChargedLedger | None, key: str | None) -> bool:
     """Whether a job of this key has been paid for, so that its output may be there."""
-    from demur.core.errors import LedgerMismatch
-    from demur.ledger import Ledger
+    from demur.core.errors import LedgerMissing
 
-    if ledger is None or key is None:
+    if charged is None or key is None:
         return False
     try:
-        with Ledger.open(ledger) as opened:
+        with charged.read() as opened:
             return opened.find(key) is not None
-    except LedgerMismatch:  # there is none yet
+    except LedgerMissing:
         return False
 
 

@@ -10,7 +10,14 @@ import typer
 from demur import __version__
 from demur.cli.audit import audit
 from demur.cli.head import head_app
-from demur.cli.ledger import Address, Signer, TipOption, ledger_app, read_tip
+from demur.cli.ledger_keeping import ledger_app
+from demur.cli.ledger_options import (
+    Address,
+    Signer,
+    TipOption,
+    open_to_read,
+    read_tip,
+)
 from demur.cli.local_reports import reports_app
 from demur.cli.shell import (
     App,
@@ -89,10 +96,9 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report: one self-contained HTML page about a ledger, with charts."""
-    from demur.ledger import Ledger
     from demur.report import write_report
 
-    with Ledger.open(address) as ledger, errors.status("drawing the report"):
+    with open_to_read(address) as ledger, errors.status("drawing the report"):
         facts = write_report(
             ledger, output, charts=charts, tip=read_tip(tip), signer=signer
         )

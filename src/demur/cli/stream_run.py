@@ -1,4 +1,4 @@
-"""Running a stream for `demur unlearn`: its options, its ledger, its files."""
+"""Running a stream for `demur unlearn`: its options and its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from demur.cli.shell import console, print_json, progress_console, written
 
 if TYPE_CHECKING:
-    from demur.cli.interrupts import InterruptGuard
     from demur.ledger import Ledger
     from demur.unlearning.models.base import Mode
     from demur.unlearning.stream.workload import EventStream, StreamResult
@@ -59,25 +58,6 @@ class StreamOptions:
         if len(mode.losses) > 1:
             config["loss"] = self.loss
         return config
-
-
-def open_ledger(
-    ledger: str | None, dataset: str, options: StreamOptions, guard: InterruptGuard
-) -> Ledger | None:
-    """The ledger, made if it is not there; interrupts wait from its first charge on."""
-    if ledger is None:
-        return None
-    from demur.cli.interrupts import open_or_create
-    from demur.core.adjacency import Erasure
-    from demur.ledger import Budget
-
-    return open_or_create(
-        ledger,
-        dataset=dataset,
-        budgets={Erasure(): Budget(options.epsilon, options.delta)},
-        filter="gaussian",
-        guard=guard,
-    )
 
 
 def write_files(

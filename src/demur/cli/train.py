@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from demur.cli.ledger_options import (
+    BudgetOption,
+    ChargedLedger,
+    Create,
+    KeysFolder,
+    PasswordFile,
+    SigningKey,
+)
 from demur.cli.shell import AsJson, console, print_json, written
 
 if TYPE_CHECKING:
     from demur.core.entry import Entry
+    from demur.ledger import Ledger
 
 
 def train(
@@ -19,6 +29,11 @@ def train(
         Path,
         typer.Argument(help="Model, data and privacy.", metavar="CONFIG.toml"),
     ],
+    create: Create = False,
+    budget: BudgetOption = None,
+    signing_key: SigningKey = None,
+    password_file: PasswordFile = None,
+    keys: KeysFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a private model by CONFIG.toml, and write its parameters.
@@ -29,7 +44,6 @@ def train(
     """
     from demur.cli.interrupts import explain_interrupt
     from demur.core.errors import BudgetExceeded
-    from demur.ledger import Ledger
 
     try:
         from demur.training.config_file import read_config, run
@@ -39,7 +53,9 @@ def train(
         ) from error
     tables = read_config(config)
     own = _own_checkpoint(tables, config.parent)
-    ledger = _ledger(tables, config.parent)
+    ledger = ChargedLedger.of(
+        _ledger(tables, config.parent), create, budget, signing_key, password_file, keys
+    )
 
     def go_on(new: list[Entry]) -> str:
         if ledger is None:
@@ -49,12 +65,10 @@ def train(
             " noise it would have had, and pays nothing more."
         )
 
-    with explain_interrupt(
-        None if ledger is None else lambda: Ledger.open(ledger), go_on
-    ):
+    with explain_interrupt(None if ledger is None else ledger.read, go_on):
         new = own is not None and not own.exists()
         try:
-            result = run(tables, config.parent)
+            result = run(tables, config.parent, open_ledger=partial(_open, ledger))
         except BudgetExceeded:
             if own is not None and new:
                 shutil.rmtree(own, ignore_errors=True)
@@ -91,3 +105,10 @@ def _ledger(tables: dict[str, dict[str, Any]], home: Path) -> str | None:
     if not isinstance(named, str):
         return None
     return named if "://" in named else str(home / named)
+
+
+def _open(charged: ChargedLedger | None, dataset: str) -> Ledger | None:
+    if charged is None:
+        return None
+    # A plan is one (epsilon, delta) block, and a pure filter adds blocks up.
+    return charged.open(dataset=dataset, filter="pure")

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from demur.cli.ledger_options import (
+    BudgetOption,
+    ChargedLedger,
+    Create,
+    KeysFolder,
+    LedgerOption,
+    PasswordFile,
+    SigningKey,
+)
 from demur.cli.shell import App, AsJson, Code, console, print_json
 from demur.cli.stream_run import (
     StreamOptions,
-    open_ledger,
     print_result,
     run_stream,
     write_files,
@@ -76,9 +84,6 @@ Norm = Annotated[float, typer.Option(help="Rows are clipped to it.")]
 GammaLearn = Annotated[float, typer.Option(help="Average regret that N* aims at.")]
 GammaPriv = Annotated[float, typer.Option(help="Average regret, deletions included.")]
 Calibration = Annotated[int, typer.Option(help="Inserts of the bootstrap.")]
-LedgerOption = Annotated[
-    str | None, typer.Option(help="Charge this ledger (made if absent).")
-]
 PlotOption = Annotated[
     Path | None, typer.Option(help="Draw regret and capacity (.png, .svg, .pdf).")
 ]
@@ -103,6 +108,11 @@ def run(
     gamma_priv: GammaPriv = 1.0,
     calibration: Calibration = 500,
     ledger: LedgerOption = None,
+    create: Create = False,
+    budget: BudgetOption = None,
+    signing_key: SigningKey = None,
+    password_file: PasswordFile = None,
+    keys: KeysFolder = None,
     plot: PlotOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the weights (.npz).")
@@ -116,7 +126,6 @@ def run(
     """
     from demur.cli.interrupts import InterruptGuard, explain_interrupt
     from demur.core import validate
-    from demur.ledger import Ledger
     from demur.unlearning.stream.workload import read_stream
 
     _check_writable(plot, ".png", ".svg", ".pdf")
@@ -143,6 +152,8 @@ def run(
         gamma_priv=gamma_priv,
         calibration=calibration,
     )
+    validate.open_probability(delta=delta)
+    charged = ChargedLedger.of(ledger, create, budget, signing_key, password_file, keys)
     finished = False
 
     def go_on(new: list[Entry]) -> str:
@@ -155,10 +166,12 @@ def run(
             " Another run is another entry."
         )
 
-    again = None if ledger is None else lambda: Ledger.open(ledger)
+    again = None if charged is None else charged.read
     with InterruptGuard() as guard, explain_interrupt(again, go_on):
         events = read_stream(stream)
-        opened = open_ledger(ledger, stream.stem, options, guard)
+        opened = None
+        if charged is not None:
+            opened = charged.open(dataset=stream.stem, filter="gaussian", guard=guard)
         try:
             result, weights = run_stream(events, options, opened)
         finally:

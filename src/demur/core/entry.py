@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 from demur.core import accounting, validate
 from demur.core.accounting.events import Event, Repeated
+from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.accounting.stored_profile import Profile
-from demur.core.adjacency import Erasure, LipschitzMap, Unit
+from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
 from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.promise import Promise
+from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import printed_down, printed_up
 
 
@@ -46,6 +48,36 @@ class Entry:
         if self.count > 1:
             event = Repeated(event, self.count)
         return _alone(event, delta, self.declaration.sampler_distance * self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as plain data; `from_json` reads it back."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return plain | {
+            "declaration": self.declaration.to_json(),
+            "promises": [
+                {"unit": p.unit.to_json(), "epsilon": p.epsilon, "delta": p.delta}
+                for p in self.promises
+            ],
+            "maps": [asdict(m) for m in self.maps],
+            "unsafe": list(self.unsafe),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Entry:
+        """The entry that `to_json` wrote."""
+        promises = tuple(
+            Promise(unit_from_json(p["unit"]), p["epsilon"], p["delta"])
+            for p in data["promises"]
+        )
+        return cls(
+            **data
+            | {
+                "declaration": Declaration.from_json(data["declaration"]),
+                "promises": promises,
+                "maps": tuple(LipschitzMap(**m) for m in data["maps"]),
+                "unsafe": tuple(data["unsafe"]),
+            }
+        )
 
     def statement(self, *, records: int | None = None) -> str:
         """The privacy statement: one paragraph to read and sign.
@@ -140,10 +172,17 @@ def _protection(entry: Entry, promise: Promise) -> str:
             f"This entry states no cost at unit {unit}: it was declared for {declared}"
             " only."
         )
-    cost = (
-        f"epsilon {printed_up(epsilon)} at delta {printed_up(promise.delta)} (budget"
-        f" {printed_down(promise.epsilon)})"
-    )
+    at = f"at delta {printed_up(promise.delta)}"
+    if epsilon > MEANINGLESS:
+        shown = (
+            f"epsilon is {printed_up(epsilon)} {at}"
+            if epsilon < math.inf
+            else f"no epsilon is proven {at}"
+        )
+        return f"NO MEANINGFUL PROTECTION ({unit.describe()}): {shown}."
+    cost = f"epsilon {printed_up(epsilon)} {at}"
+    if promise.epsilon < NO_LIMIT:
+        cost += f" (budget {printed_down(promise.epsilon)})"
     if isinstance(unit, Erasure):
         return f"After the deletion nobody can tell {unit.describe()}, up to {cost}."
     return f"It protects {unit.describe()}, with {cost}."

@@ -40,6 +40,10 @@ class LedgerMismatch(DemurError):
     """The ledger at this address has other terms than those asked for."""
 
 
+class LedgerMissing(LedgerMismatch):
+    """There is no ledger at this address, and none was asked to be made."""
+
+
 class LedgerDamaged(DemurError):
     """A ledger does not verify: a row was edited, removed, reordered or cut off."""
 

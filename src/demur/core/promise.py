@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from demur.core import validate
 from demur.core.adjacency import Unit
+
+# The largest float stands for no limit: for one release in memory whose epsilon is past
+# any meaning. A promise without a limit holds whatever is spent.
+NO_LIMIT = sys.float_info.max
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ and hash, stored elsewhere) or signatures are needed.
 from __future__ import annotations
 
 import json
+import numbers
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,22 @@ _HASH = re.compile("[0-9a-f]{64}")
 def canonical(data: Any) -> str:
     """The canonical JSON of a value: sorted keys, no spaces, ASCII, finite numbers."""
     return json.dumps(
-        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+        data,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+        allow_nan=False,
+        default=_plain,
     )
+
+
+def _plain(value: object) -> int | float:
+    """A number of another library, such as numpy's, as Python's own."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is not plain data")
 
 
 def link(previous: str, body: str) -> str:

@@ -37,7 +37,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from demur.core import validate
-from demur.core.errors import DemurError, OutcomeUnknown
+from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 
 # Conditions that pass by themselves, by SQLSTATE: a lock that others hold, a server
 # that starts or stops, a session it ended, no free connection, a standby not yet
@@ -152,6 +152,16 @@ def schemas_with(connection: Connection, names: Iterable[str]) -> list[tuple[str
     )
     found = connection.execute(statement, {"names": list(names)})
     return [(str(schema), str(name)) for schema, name in found]
+
+
+def check_schema_rights(connection: Connection) -> None:
+    """Refuse a role that may not use the schema: its tables would seem missing."""
+    may = sa.text(f"SELECT has_schema_privilege('{SCHEMA}', 'USAGE')")
+    if not connection.execute(may).scalar_one():
+        raise LedgerUnreachable(
+            f"a privilege is missing: USAGE on the schema {SCHEMA!r}. Ask the owner of"
+            " the database for the grants of a reader or a writer. Nothing was spent."
+        )
 
 
 def unsafe_settings(connection: Connection) -> tuple[str, ...]:

@@ -71,12 +71,22 @@ def make_engine(
 
 def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
     """A few connections, waited for as long as the lock."""
-    address = _address(path, "mode=ro" if read_only else "mode=rwc")
+    made = path.exists()
+
+    def connect() -> sqlite3.Connection:
+        nonlocal made
+        # A file that was there is never made again: it was taken away.
+        mode = "ro" if read_only else "rw" if made else "rwc"
+        address = _address(path, f"mode={mode}")
+        connection = sqlite3.connect(
+            address, uri=True, timeout=PATIENCE_SECONDS, **_DRIVER
+        )
+        made = True
+        return connection
+
     engine = sa.create_engine(
         "sqlite://",
-        creator=lambda: sqlite3.connect(
-            address, uri=True, timeout=PATIENCE_SECONDS, **_DRIVER
-        ),
+        creator=connect,
         poolclass=QueuePool,
         pool_timeout=PATIENCE_SECONDS,
         hide_parameters=True,  # An error text must not show what was written.

@@ -27,6 +27,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -86,6 +87,9 @@ class Store:
             self._engine = sqlite.make_engine(
                 self._path, journal=journal, read_only=read_only
             )
+
+        # A store that nobody closed is closed when nobody has it any more.
+        weakref.finalize(self, _dispose, self._engine, os.getpid())
 
     @property
     def path(self) -> Path | None:
@@ -172,7 +176,7 @@ class Store:
         except FileNotFoundError:
             there = None
         self._file = self._file or there
-        if there is None or there != self._file:
+        if there != self._file:
             happened = "removed" if there is None else "replaced"
             raise LedgerDamaged(
                 f"the {self.noun} {self._path.name!r} was {happened} while it was open:"
@@ -236,6 +240,7 @@ class Store:
         with _guard(self._lock, self.durable), ExitStack() as stack:
             while True:
                 try:
+                    self._check_file()
                     with ExitStack() as attempt:
                         plain = attempt.enter_context(engine.connect())
                         connection = plain.execution_options(**options)
@@ -257,7 +262,6 @@ class Store:
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
             self._met = True
-            self._check_file()
             yield connection
 
     def _worth_waiting(self, error: Exception, latest: float) -> bool:
@@ -269,6 +273,12 @@ class Store:
         if os.getpid() == self._process:
             self._closed = True
             self._engine.dispose()
+
+
+def _dispose(engine: Engine, process: int) -> None:
+    """Close the connections, in the process that opened them."""
+    if os.getpid() == process:
+        engine.dispose()
 
 
 def shown_address(url: str | os.PathLike[str]) -> str:
@@ -305,6 +315,12 @@ def _clear_errors(noun: str, progress: _Progress) -> Iterator[None]:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
             raise LedgerDamaged(f"this file is no {noun}: {cause}") from error
+        if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise LedgerUnreachable(
+                f"a write to the {noun} was interrupted, and its journal has to be"
+                " rolled back by somebody who may write: open it once for writing."
+                " Nothing was spent."
+            ) from error
         if _is_not_allowed(error):
             raise LedgerUnreachable(
                 f"a privilege is missing: {cause}. Ask the owner of the {noun} for the"
@@ -334,8 +350,13 @@ def _cause(error: DBAPIError | PoolTimeout) -> str:
 def _is_not_allowed(error: DBAPIError | PoolTimeout) -> bool:
     if postgres.is_not_allowed(error):
         return True
-    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _NO_RIGHT
+    return (_code(error) or 0) & 0xFF in _NO_RIGHT
+
+
+def _code(error: DBAPIError | PoolTimeout) -> int | None:
+    """SQLite's own code of an error."""
+    code: int | None = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return code
 
 
 def _is_unreachable(error: DBAPIError | PoolTimeout) -> bool:

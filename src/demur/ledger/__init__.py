@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from demur.core.errors import KeysExposed as KeysExposed
     from demur.core.errors import LedgerDamaged as LedgerDamaged
     from demur.core.errors import LedgerMismatch as LedgerMismatch
+    from demur.core.errors import LedgerMissing as LedgerMissing
     from demur.core.errors import LedgerUnreachable as LedgerUnreachable
     from demur.core.errors import NoiseReuse as NoiseReuse
     from demur.core.errors import NotCovered as NotCovered
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from demur.durable.chain import Tip as Tip
     from demur.durable.chain import load_signing_key as load_signing_key
     from demur.durable.postgres import Timeouts as Timeouts
+    from demur.ledger.backup import BackupCheck as BackupCheck
+    from demur.ledger.backup import backup_ledger as backup_ledger
+    from demur.ledger.backup import check_backup as check_backup
     from demur.ledger.budget import Budget as Budget
     from demur.ledger.export import export_ledger as export_ledger
     from demur.ledger.export import registry_records as registry_records
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from demur.ledger.notes import Note as Note
     from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
+    from demur.ledger.reader import Commit as Commit
     from demur.ledger.reader import Declined as Declined
     from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
@@ -45,5 +50,6 @@ if TYPE_CHECKING:
     from demur.ledger.series import Readings as Readings
     from demur.ledger.series import over_time as over_time
     from demur.ledger.verification import Verification as Verification
+    from demur.ledger.writer import Unfinished as Unfinished
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -74,10 +74,12 @@ def _declined(
 ) -> BudgetExceeded:
     """The error for a charge that would take a budget to any of the totals `after`."""
     rule, (unit, budget) = terms.filter, terms.budgets[position]
-    no_delta = filters.too_little_for_samplers(rule, budget, after[0])
-    if no_delta is not None:
+    for totals in after:
+        no_delta = filters.too_little_for_samplers(rule, budget, totals)
+        if no_delta is None:
+            continue
         return BudgetExceeded(
-            f"{label!r} does not fit: the budget at {unit} {no_delta}. Declined:"
+            f"{label!r} does not fit the budget at {unit}: {no_delta}. Declined:"
             " nothing was released and nothing was spent."
         )
     reasons = " or ".join(

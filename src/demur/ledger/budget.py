@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demur.core import validate
+from demur.core.promise import NO_LIMIT
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,16 @@ class Budget:
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing is enforced."""
+        return self.epsilon >= NO_LIMIT
+
     def to_json(self) -> dict[str, Any]:
         """The budget as plain data."""
         return {"epsilon": self.epsilon, "delta": self.delta}
 
     def __str__(self) -> str:
+        if self.unlimited:
+            return "no limit"
         return f"epsilon {self.epsilon:g}, delta {self.delta:g}"

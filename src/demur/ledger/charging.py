@@ -9,6 +9,7 @@ asked, by whom, at what cost and why not; it costs nothing.
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
@@ -46,6 +47,7 @@ class LedgerCharging(LedgerReader):
 
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
+    _keys_folder: Path | None  # where they are on disk
     _actor: str  # who writes
     _unsafe: tuple[str, ...]  # settings of the server that can lose a commit
     _unwritable: tuple[type[DemurError], str] | None  # why nothing may be appended

@@ -24,12 +24,25 @@ h(x) = max(0, 1 - e^-x), so that delta at epsilon is E[h(L - epsilon)]:
   L_blocks <= eps_b outside an event of mass delta_b,
   E[h(L + L_blocks - eps)] <= E[h(L - (eps - eps_b))] + delta_b: the two promises add.
 - samplers are not ideal: a share of 2^-20 of delta is set aside for their statistical
-  distances eta, at most sum eta <= share / (1 + e^epsilon).
+  distances. How much it pays for depends on what was used (`accounting.samplers`).
+
+**Several at once.** Runs of a reservation may be drawn between other charges, by other
+processes. All of a reservation is charged before its first run. A meter adds up run by
+run, so the runs in the order in which they were drawn are one adaptive sequence, and
+what was charged by then is never less than what was drawn. A block is priced whole, as
+one interactive mechanism: such mechanisms compose concurrently as they do one after
+another (Lyu 2022; Vadhan, Zhang 2023), also when each is chosen adaptively (Haney,
+Shoemate, Tian, Vadhan, Vyrros, Xu, Zhang 2023).
+
+**A larger budget never declines what a smaller one allows.** For one filter and delta
+every capacity grows with epsilon, and the room for samplers does not depend on it. So
+totals that fit a budget fit every larger one.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -37,7 +50,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from demur.core import accounting, validate
-from demur.core.accounting import events, gaussian
+from demur.core.accounting import events, gaussian, samplers
 from demur.core.accounting.events import ApproxDP, Atom, Event, Pure
 from demur.core.errors import NotPriced
 from demur.core.rounding import (
@@ -120,7 +133,9 @@ class Filter:
 
     def check(self, budget: Budget) -> None:
         """Refuse a budget under which every meter's capacity is zero."""
-        if self.meters and not any(shares(self, budget).capacities.values()):
+        if budget.unlimited or not self.meters:
+            return
+        if not any(shares(self, budget).capacities.values()):
             raise ValueError(
                 f"a {self} filter can spend nothing of {budget}: use filter='pure',"
                 " or another order, or a larger delta"
@@ -151,39 +166,52 @@ class Filter:
 
 @dataclass(frozen=True)
 class Shares:
-    """A budget, divided once and for all among meters, blocks and samplers."""
+    """A budget, divided once and for all among meters and blocks."""
 
     meter_budget: Budget | None
     capacities: Mapping[str, Fraction]
     block_epsilon: Fraction
     block_delta: Fraction
-    samplers: Fraction
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def shares(rule: Filter, budget: Budget) -> Shares:
     """How `rule` divides `budget`; every rounding is downwards."""
     ideal = gaussian.ideal_delta(budget.delta)
-    for_samplers = _for_samplers(budget)
     blocks = Fraction(rule.blocks)
     block_epsilon = Fraction(budget.epsilon) * blocks
     block_delta = Fraction(ideal) * blocks
     if not rule.meters:
-        return Shares(None, {}, block_epsilon, block_delta, for_samplers)
+        return Shares(None, {}, block_epsilon, block_delta)
     rest = 1 - blocks
     meter_epsilon = float_down(Fraction(budget.epsilon) * rest)
     meter_delta = float_down(Fraction(ideal) * rest / len(rule.meters))
     meter_budget = Budget(meter_epsilon, meter_delta)
     capacities = {m.account: m.capacity(meter_budget) for m in rule.meters}
-    return Shares(meter_budget, capacities, block_epsilon, block_delta, for_samplers)
+    return Shares(meter_budget, capacities, block_epsilon, block_delta)
 
 
-def _for_samplers(budget: Budget) -> Fraction:
-    """The most that the samplers' distances may add up to under `budget`."""
-    aside = Fraction(budget.delta) - Fraction(gaussian.ideal_delta(budget.delta))
-    if aside <= 0 or budget.epsilon >= 700:
-        return Fraction(0)
-    return Fraction(max(0.0, down(float(aside) / (1 + math.exp(budget.epsilon)), 4)))
+def room_for_samplers(rule: Filter, delta: float, totals: Amounts) -> Fraction:
+    """The most that the samplers' distances may add up to beside these totals."""
+    level = _level(rule, delta, totals)
+    return Fraction(0) if level is None else samplers.room(level, delta)
+
+
+def _level(rule: Filter, delta: float, totals: Amounts) -> float | None:
+    """The first level of `samplers.LEVELS` at which these totals hold."""
+    each = samplers.level_delta(delta)
+    without = totals | {BLOCK_DELTA: Fraction(0)}
+    splits = {rule, Filter(rule.meters, 0.0)} if rule.meters else {rule}
+    if not any(totals.get(m.account, Fraction(0)) != 0 for m in rule.meters):
+        splits.add(Filter.pure())
+    first = bisect_left(
+        samplers.LEVELS,
+        True,
+        key=lambda level: any(
+            _within(split, Budget(level, each), without) for split in splits
+        ),
+    )
+    return samplers.LEVELS[first] if first < len(samplers.LEVELS) else None
 
 
 def payment_options(
@@ -202,6 +230,8 @@ def payment_options(
     eta: Amounts = {}
     if sampler_distance:
         eta[SAMPLERS] = sampler_distance
+    if budget.unlimited:
+        return [eta]
     ways: list[Amounts] = []
     by_meter: Amounts = {m.account: _sum(m, atoms) for m in rule.meters}
     if any(amount is not None for amount in by_meter.values()):
@@ -279,6 +309,13 @@ def add(totals: Amounts, spend: Amounts) -> Amounts:
 
 def fits(rule: Filter, budget: Budget, totals: Amounts) -> bool:
     """Whether the ledger keeps its promise with these totals."""
+    return budget.unlimited or (
+        _within(rule, budget, totals) and _enough_for_samplers(rule, budget, totals)
+    )
+
+
+def _within(rule: Filter, budget: Budget, totals: Amounts) -> bool:
+    """Whether blocks and meters keep their promises, with ideal samplers."""
     share = shares(rule, budget)
 
     def within(account: str, capacity: Fraction) -> bool:
@@ -286,8 +323,7 @@ def fits(rule: Filter, budget: Budget, totals: Amounts) -> bool:
         return total is not None and total <= capacity
 
     return (
-        within(SAMPLERS, share.samplers)
-        and within(BLOCK_EPSILON, share.block_epsilon)
+        within(BLOCK_EPSILON, share.block_epsilon)
         and within(BLOCK_DELTA, share.block_delta)
         and (
             not rule.meters
@@ -296,8 +332,15 @@ def fits(rule: Filter, budget: Budget, totals: Amounts) -> bool:
     )
 
 
+def _enough_for_samplers(rule: Filter, budget: Budget, totals: Amounts) -> bool:
+    needed = totals.get(SAMPLERS) or Fraction(0)
+    return not needed or needed <= room_for_samplers(rule, budget.delta, totals)
+
+
 def spent_epsilon(rule: Filter, budget: Budget, totals: Amounts) -> float:
     """What the totals mean as one epsilon at the budget's delta (for messages)."""
+    if budget.unlimited:
+        return math.inf if totals else 0.0
     share = shares(rule, budget)
     blocks = totals.get(BLOCK_EPSILON) or Fraction(0)
     by_meter = [0.0]
@@ -314,37 +357,21 @@ def spent_epsilon(rule: Filter, budget: Budget, totals: Amounts) -> float:
 def too_little_for_samplers(
     rule: Filter, budget: Budget, totals: Amounts
 ) -> str | None:
-    """Why the samplers' distances overdraw their account, in words; None if not.
-
-    A sampler at distance eta adds (1 + e^epsilon) * eta to delta, so a large epsilon
-    leaves no delta for any sampler.
-    """
-    needed = totals.get(SAMPLERS) or Fraction(0)
-    if needed <= shares(rule, budget).samplers:
+    """Why the samplers' distances are too large beside these totals; None if not."""
+    if not _within(rule, budget, totals) or _enough_for_samplers(rule, budget, totals):
         return None
-    largest = _largest_epsilon(needed, budget.delta)
-    if largest is None:
+    needed = totals[SAMPLERS]
+    assert needed is not None
+    if needed > samplers.room(samplers.LEVELS[0], budget.delta):
         return (
-            f"leaves too little of delta {budget.delta:g} for rounding in the noise"
+            f"there is too little of delta {budget.delta:g} for rounding in the noise"
             " sampler. Open the ledger with a larger delta"
         )
+    spent = printed_up(spent_epsilon(rule, budget, totals))
     return (
-        f"is too large to enforce: at epsilon {printed_down(budget.epsilon)} too little"
-        f" of delta {budget.delta:g} is left for rounding in the noise sampler. Open"
-        f" the ledger with epsilon at most {largest}"
+        f"rounding in the noise sampler cannot be paid from delta {budget.delta:g} once"
+        f" epsilon {spent} is spent, which protects nobody. Use more noise"
     )
-
-
-def _largest_epsilon(needed: Fraction, delta: float) -> str | None:
-    """The largest epsilon, in 3 digits, whose share for samplers holds `needed`."""
-    low, high = 0.0, 700.0
-    while high - low > 1e-6:  # the share falls in epsilon
-        middle = (low + high) / 2
-        if _for_samplers(Budget(middle, delta)) >= needed:
-            low = middle
-        else:
-            high = middle
-    return printed_down(low, 3) if low > 0.01 else None
 
 
 def overdraft_words(rule: Filter, budget: Budget, totals: Amounts) -> str:

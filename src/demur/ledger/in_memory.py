@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from demur.core import accounting
 from demur.core.accounting.events import Pure
 from demur.core.accounting.gaussian import ideal_delta
+from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.declaration import Declaration
 from demur.core.errors import NotPriced, NotPrivate
+from demur.core.promise import NO_LIMIT
 from demur.core.rounding import up
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
@@ -42,8 +44,15 @@ def ledger_or_in_memory(
     unit: Unit,
     filter: Filter | str | None = None,
 ) -> Ledger:
-    """The ledger given, or one in memory for this release alone ("not recorded")."""
+    """The ledger given, or one in memory for this release alone ("not recorded").
+
+    The latter has nothing to enforce: the release was asked for with its own noise. Its
+    budget is no limit where epsilon is past any meaning, so that the release runs, and
+    its statement says that it gives no meaningful protection.
+    """
     if checked_ledger(ledger) is None:
+        if budget.epsilon > MEANINGLESS:
+            budget = Budget(NO_LIMIT, budget.delta)
         return Ledger(budget, unit=unit, dataset="not named", filter=filter)
     assert isinstance(ledger, Ledger)
     return ledger
@@ -75,7 +84,10 @@ def ledger_for(
     if ledger is not None:
         return ledger_or_in_memory(ledger, Budget(1.0), unit=_first(declaration.cost))
     at = _first(declaration.cost) if unit is None else unit
-    budget = whole_budget(declaration, at)
+    try:
+        budget = whole_budget(declaration, at)
+    except NotPriced:
+        budget = Budget(NO_LIMIT, DELTA)
     filter = None if budget.delta else "pure"
     return ledger_or_in_memory(None, budget, unit=at, filter=filter)
 

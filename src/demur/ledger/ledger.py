@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core import validate
 from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
-from demur.core.errors import LedgerDamaged, LedgerMismatch
+from demur.core.errors import LedgerDamaged, LedgerMismatch, LedgerMissing
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
@@ -118,10 +118,15 @@ class Ledger(LedgerWriter):
             first: Terms | None = None
             if not place.exists():
                 if tip is not None or budgets is None or read_only:
-                    raise LedgerMismatch(
+                    raise LedgerMissing(
                         f"there is no ledger at {shown_address(url)}. To create one,"
                         " call Ledger.open(place, dataset=..., budgets={unit:"
                         " Budget(...)}) without tip=. Nothing was created."
+                    )
+                if any(budget.unlimited for budget in budgets.values()):
+                    raise ValueError(
+                        "epsilon must be below the largest float: a ledger that is kept"
+                        " has a limit. Nothing was created."
                     )
                 first = Terms.make(
                     dataset="" if dataset is None else dataset,
@@ -145,6 +150,50 @@ class Ledger(LedgerWriter):
             refused.pop_all()
         return self
 
+    @classmethod
+    def create(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        dataset: str,
+        budgets: Mapping[AnyUnit, Budget],
+        filter: Filter | str | None = None,
+        maps: Iterable[LipschitzMap] = (),
+        signing_key: Ed25519PrivateKey | Path | str | None = None,
+        keys: str | os.PathLike[str] | None = None,
+        testing: bool = False,
+    ) -> Ledger:
+        """A new durable ledger; an address that has one already is refused.
+
+        For whoever sets the budgets. The arguments are those of `open`, which makes a
+        ledger only where there is none and opens it otherwise.
+        """
+        place = LedgerStore(os.fspath(url))
+        signer = chain.load_signing_key(signing_key) if signing_key else None
+        self = cls.__new__(cls)
+        with ExitStack() as refused:
+            refused.callback(place.close)
+            first = Terms.make(
+                dataset=dataset,
+                budgets=budgets,
+                filter=filter,
+                maps=maps,
+                signer=chain.public_hex(signer) if signer else None,
+                testing=testing,
+            )
+            made = not place.exists()
+            if made:
+                folder = Path(keys) if keys else None
+                made = self._attach(place, first, signer, keys=folder)
+            if not made:
+                raise LedgerMismatch(
+                    f"there is a ledger at {shown_address(url)} already, and its terms"
+                    " never change. Open it, or give the new one another address."
+                    " Nothing was changed."
+                )
+            refused.pop_all()
+        return self
+
     def _attach(
         self,
         place: LedgerStore,
@@ -153,7 +202,8 @@ class Ledger(LedgerWriter):
         keys: Path | None,
         actor: str | None = None,
         unsafe_server: bool = False,
-    ) -> None:
+    ) -> bool:
+        """Read the ledger at this place, or make it; whether it was made now."""
         self._store = place
         self._signer = signer
         self._actor = _this_user() if actor is None else actor
@@ -165,10 +215,12 @@ class Ledger(LedgerWriter):
                 " Let its administrator set them on, or open with unsafe_server=True:"
                 " every entry will say so. Nothing was spent."
             )
+        made: str | None = None
         if terms is not None:
             totals = amounts.to_text([{} for _ in terms.budgets])
             new = Header.first(secrets.token_hex(16), terms.to_text(), totals)
-            place.create(new)
+            place.create(new)  # unless another process was first
+            made = new.ledger_id
         place.migrate()
         with place.read() as connection:
             header = Header.read(connection)
@@ -205,7 +257,8 @@ class Ledger(LedgerWriter):
         if place.durable:
             chosen = keys or place.keys_folder or keys_folder() / self.id
             folder = chosen.expanduser().absolute()  # wherever the process goes later
-        self._keys = KeyStore(folder)
+        self._keys, self._keys_folder = KeyStore(folder), folder
+        return self.id == made
 
     def _check_asked(
         self,

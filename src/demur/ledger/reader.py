@@ -52,6 +52,14 @@ class Declined:
     time: str
 
 
+@dataclass(frozen=True)
+class Commit:
+    """The commit of an entry: when, and the digest of what was released, if named."""
+
+    time: str
+    artefact: str | None
+
+
 class LedgerReader:
     """The reading half of `Ledger`."""
 
@@ -97,6 +105,27 @@ class LedgerReader:
         with self._store.read() as connection:
             charged = rows.charges(connection)
         return [self._entry(*row) for row in charged]
+
+    def entry(self, sequence: int) -> Entry:
+        """The charge with this number, as `entries` and statements give it."""
+        validate.count(sequence=sequence)
+        with self._store.read() as connection:
+            body = rows.charge_at(connection, sequence)
+            if body is None:
+                last = Header.read(connection).state.sequence
+                raise DemurError(
+                    f"row {sequence} is no entry of this ledger: it is a draw, a commit"
+                    f" or a note, or there is no such row. The last row is {last}."
+                )
+            declaration = rows.declaration(connection, body["declaration"])
+        return self._entry(sequence, body, declaration)
+
+    def commit_of(self, entry: Entry) -> Commit | None:
+        """The commit of an entry; None while it is unfinished."""
+        with self._store.read() as connection:
+            self._charge_row(connection, entry)
+            body = rows.body_of(connection, entry.id, "commit")
+        return None if body is None else Commit(body["time"], body["artefact"])
 
     def notes(
         self, entry: Entry | None = None, about: str | None = None
@@ -213,7 +242,7 @@ class LedgerReader:
         for status in self.status():
             lines.append(
                 f"  {status.unit}: {printed_up(status.spent_epsilon)} of"
-                f" {printed_down(status.budget.epsilon)} at delta"
+                f" {_limit(status.budget)} at delta"
                 f" {status.budget.delta:g}"
             )
         lines += [f"  {e.sequence}. {e.label}" for e in self.entries()]
@@ -256,3 +285,7 @@ class LedgerReader:
         """
         wanted = Tip.parse(tip) if isinstance(tip, str) else tip
         return verify_ledger(self._store, self.terms, wanted, signer, full=full)
+
+
+def _limit(budget: Budget) -> str:
+    return "no limit" if budget.unlimited else printed_down(budget.epsilon)

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from demur.core.accounting.events import Event
 from demur.core.adjacency import Unit
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import amounts, filters, tables
-from demur.ledger import rows as journal
+from demur.ledger import amounts, filters
 from demur.ledger.filters import Amounts
 from demur.ledger.ledger import Ledger
 from demur.ledger.reading import Group, read
+from demur.ledger.storage import rows as journal
+from demur.ledger.storage import tables
 
 
 @dataclass(frozen=True)

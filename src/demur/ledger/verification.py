@@ -26,7 +26,7 @@ from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.errors import NotCovered, NotPriced
 from demur.durable import chain
-from demur.durable.chain import Tip, canonical
+from demur.durable.chain import Tip
 from demur.ledger import amounts, filters
 from demur.ledger.admission import PaymentOptions, ways_to_pay
 from demur.ledger.filters import Amounts
@@ -109,7 +109,7 @@ def verify_ledger(
     problems += _of_declarations(declared, walk.declarations)
     wrong, unchecked = _of_prices(terms, declared, walk.charges, full)
     problems += wrong
-    problems += _of_totals(state.totals, terms, walk.totals)
+    problems += _of_totals(state.totals, terms, walk.totals())
     problems += _of_profiles(curves, walk.profiles)
     if state[:2] != (walk.sequence, walk.hash):
         problems.append(
@@ -132,12 +132,21 @@ def verify_ledger(
     return Verification(walk.sequence, walk.tip(), tuple(problems), unknown)
 
 
-class Charge(NamedTuple):
+class PricedCharge(NamedTuple):
     """What decides the price of a charge: equal ones are priced once."""
 
     declaration: str
     runs: int
     block_delta: float | None
+
+
+@dataclass
+class _Equal:
+    """Charges that cost the same and were paid for in the same way."""
+
+    where: str  # the first of them
+    spent: list[Amounts | None]
+    rows: int = 0
 
 
 class _Walk:
@@ -147,11 +156,9 @@ class _Walk:
         self, terms: Terms, genesis: str, wanted: Tip | None, problems: list[str]
     ) -> None:
         self.sequence, self.hash = 0, genesis
-        self.totals: list[Amounts] = [{} for _ in terms.budgets]
         self.declarations: dict[str, str] = {}  # digest: the row that needs it
         self.profiles: dict[str, str] = {}  # event: digest of its profile
-        # What was charged, and each way in which it was paid: the first row of it.
-        self.charges: dict[tuple[Charge, str], str] = {}
+        self.charges: dict[tuple[PricedCharge, str], _Equal] = {}
         first = wanted is not None and wanted.sequence == 0
         self.hash_at_wanted: str | None = genesis if first else None
         self._terms, self._wanted, self._problems = terms, wanted, problems
@@ -159,6 +166,15 @@ class _Walk:
         self._drawn: dict[str, int] = {}
         self._committed: set[str] = set()
         self._where = ""
+
+    def totals(self) -> list[Amounts]:
+        """The sums of what the charges paid, exactly."""
+        sums: list[Amounts] = [{} for _ in self._terms.budgets]
+        for equal in self.charges.values():
+            for position, spent in enumerate(equal.spent[: len(sums)]):
+                many = {k: v and v * equal.rows for k, v in (spent or {}).items()}
+                sums[position] = filters.add(sums[position], many)
+        return sums
 
     def tip(self) -> Tip:
         """Where the chain ends; a malformed hash is replaced by its digest."""
@@ -230,12 +246,12 @@ class _Walk:
         self._paid[entry] = body["count"]
         self.declarations[body["declaration"]] = self._where
         self.profiles |= body["profiles"]
-        charge = Charge(body["declaration"], body["count"], body["block_delta"])
-        self.charges.setdefault((charge, canonical(body["spent"])), self._where)
-        for position, spent in enumerate(body["spent"]):
-            if spent is not None:
-                spend = amounts.from_data(spent)
-                self.totals[position] = filters.add(self.totals[position], spend)
+        charge = PricedCharge(body["declaration"], body["count"], body["block_delta"])
+        paid = repr(body["spent"])
+        if (charge, paid) not in self.charges:
+            spent = [s if s is None else amounts.from_data(s) for s in body["spent"]]
+            self.charges[charge, paid] = _Equal(self._where, spent)
+        self.charges[charge, paid].rows += 1
 
     def _add_draw(self, entry: str, body: journal.Body) -> None:
         before, count = self._drawn.get(entry, 0), body["count"]
@@ -275,15 +291,15 @@ def _of_declarations(declared: dict[str, str], needed: dict[str, str]) -> list[s
 def _of_prices(
     terms: Terms,
     declared: dict[str, str],
-    charges: dict[tuple[Charge, str], str],
+    charges: dict[tuple[PricedCharge, str], _Equal],
     full: bool,
 ) -> tuple[list[str], int]:
     """Charges that were not paid for, and how many plans were left out."""
     problems: list[str] = []
-    plans: set[Charge] = set()
-    left_out: set[Charge] = set()
-    priced: dict[Charge, PaymentOptions] = {}
-    for (charge, paid), where in charges.items():
+    plans: set[PricedCharge] = set()
+    left_out: set[PricedCharge] = set()
+    priced: dict[PricedCharge, PaymentOptions] = {}
+    for (charge, _), equal in charges.items():
         if charge.declaration not in declared:
             continue  # a problem already
         try:
@@ -297,11 +313,11 @@ def _of_prices(
                 priced[charge] = ways_to_pay(
                     terms, declaration, charge.runs, charge.block_delta
                 )
-            spent = [s and amounts.from_data(s) for s in json.loads(paid)]
-            if not _is_paid(priced[charge], spent):
-                problems.append(f"{where}: it costs more than was paid for it")
+            if not _is_paid(priced[charge], equal.spent):
+                problems.append(f"{equal.where}: it costs more than was paid for it")
         except (*_UNREADABLE, NotCovered, NotPriced) as error:
-            problems.append(f"{where}: its price cannot be computed ({error!r:.80})")
+            text = f"its price cannot be computed ({error!r:.80})"
+            problems.append(f"{equal.where}: {text}")
     return problems, len(left_out)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -24,6 +26,19 @@ from demur.ledger.reservation import Reservation
 from demur.ledger.storage import header, rows
 
 _LARGEST_RESERVATION = 2**40
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """An entry that was charged and not committed, and its noise key on this disk.
+
+    Its run is under way, was interrupted or failed, or another program draws its noise
+    and reports no end. With the key the run can be repeated: the same noise, no second
+    charge.
+    """
+
+    entry: Entry
+    key: Path | None
 
 
 class LedgerWriter(LedgerCharging):
@@ -172,3 +187,38 @@ class LedgerWriter(LedgerCharging):
             self._append(connection, state, body)
 
         self._store.persist(work)
+
+    # -- what was not finished --------------------------------------------------
+
+    def unfinished(self) -> tuple[Unfinished, ...]:
+        """The entries that were charged and never committed, in order.
+
+        A key counts if it is in this ledger's folder of keys on this machine; another
+        machine may have others.
+        """
+        # Names from the folder, never from the ledger: no row becomes a path.
+        folder = self._keys_folder
+        files = folder.glob("*.key") if folder is not None and folder.is_dir() else ()
+        stored = {path.stem: path for path in files}
+        with self._store.read() as connection:
+            return tuple(
+                Unfinished(
+                    self._entry(
+                        sequence,
+                        body,
+                        rows.declaration(connection, body["declaration"]),
+                    ),
+                    stored.get(body["id"]),
+                )
+                for sequence, body in rows.uncommitted(connection)
+            )
+
+    def wipe_key(self, entry: Entry) -> None:
+        """Overwrite and remove the noise key of an entry; the entry stays spent.
+
+        Its run can then not be repeated with the same noise, and another run is another
+        charge. Nothing is written to the ledger.
+        """
+        with self._store.read() as connection:
+            self._charge_row(connection, entry)
+        self._keys.wipe(entry.id)

@@ -17,7 +17,7 @@ each coordinate by at most g/2, so two values at distance D are at distance at m
 D + g sqrt(d) after it: that is the sensitivity which is charged.
 
 **What is left.** The integers come from `rounded_gaussian`, whose statistical distance
-eta to the ideal law is below d 2^-269; the declaration carries it, and every reading
+eta to the ideal law is below d 2^-908; the declaration carries it, and every reading
 adds (1 + e^epsilon) eta to delta.
 
 **Timing.** The fast path has no branch that depends on value or noise; coordinates
@@ -42,6 +42,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import accounting, recording, validate
 from demur.core.accounting import events
 from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
+from demur.core.accounting.samplers import LARGEST_CALIBRATED
 from demur.core.adjacency import Unit
 from demur.core.bounds import Bound, real_array
 from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
@@ -64,7 +65,7 @@ Values: TypeAlias = NDArray[np.float64]
 _AIMED_COST = 2.0**-20
 _LARGEST_COST = 1e-4
 _COARSEST_SCALE = 2.0**8  # sigma / grid is at least this, whatever the sensitivity
-_LARGEST_INDEX = 2.0**52  # |k| + |R| < 2^52 + 2^49 < 2^53 is exact in float64
+_LARGEST_INDEX = 2.0**52  # |k| + |R| < 2^52 + 2^50 < 2^53 is exact in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,9 @@ class Gaussian(Rebuilt):
         """The least noise that is (epsilon, delta)-private at `unit`, all costs in.
 
         The grid's cost and the sampler's share of delta are included, so that one such
-        release fits a budget of exactly (epsilon, delta).
+        release fits a budget of exactly (epsilon, delta). An epsilon above 400 gets the
+        noise of 400, which is private at every larger epsilon too: its sampler can be
+        paid for, and neither protects anybody.
         """
         validate.count(dimension=dimension)
         table = (
@@ -149,7 +152,8 @@ class Gaussian(Rebuilt):
             if isinstance(sensitivity, Sensitivity)
             else Sensitivity.of(sensitivity)
         )
-        mu = gaussian_mu(epsilon, ideal_delta(delta))
+        validate.positive(epsilon=epsilon)
+        mu = gaussian_mu(min(epsilon, LARGEST_CALIBRATED), ideal_delta(delta))
         moved = table.at(unit)
         sigma = quotient_up(moved, mu)
         # The grid depends on sigma by a power of two alone: one more round settles it.

@@ -91,10 +91,10 @@ class GaussianReports(Rebuilt):
     def reach(self) -> float:
         """How far outside [0, 1] a coordinate of a report can lie.
 
-        No noise exceeds 21 sigma and two steps of the grid (`rounded_gaussian`); a
+        No noise exceeds 37 sigma and two steps of the grid (`rounded_gaussian`); a
         point moves by half a step to the grid, and a step is at most sigma.
         """
-        return 24.0 * self.sigma
+        return 40.0 * self.sigma
 
     def _row(self, space: str) -> Gaussian:
         """The mechanism of one row."""

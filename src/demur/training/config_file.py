@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ import jax
 import numpy as np
 
 from demur.core.entry import Entry
-from demur.core.errors import LedgerMismatch
-from demur.ledger import Budget, Filter, Ledger
+from demur.ledger import Ledger
 from demur.training.data import as_data
 from demur.training.models import (
     CNN,
@@ -116,8 +116,17 @@ class RunResult:
     test_accuracy: float | None
 
 
-def run(config: Tables, home: Path) -> RunResult:
-    """Load, plan, train, write; paths are relative to `home`."""
+def run(
+    config: Tables,
+    home: Path,
+    *,
+    open_ledger: Callable[[str], Ledger | None],
+) -> RunResult:
+    """Load, plan, train, write; paths are relative to `home`.
+
+    `open_ledger(dataset)` opens what `[output] ledger` names, or makes it, after all
+    else was checked.
+    """
     data, output, training = config["data"], config["output"], config["training"]
     rows = _rows(home / data["train"], data)
     test = _rows(home / data["test"], data) if "test" in data else None
@@ -133,7 +142,7 @@ def run(config: Tables, home: Path) -> RunResult:
     if "checkpoint" in output:
         every = int(output.get("checkpoint_every", 100))
         checkpoint = Checkpoint(home / output["checkpoint"], every=every)
-    ledger = _ledger(config, home, plan)
+    ledger = open_ledger(output.get("dataset", Path(data["train"]).stem))
     try:
         trained = fit(
             plan,
@@ -234,20 +243,3 @@ def _plan(config: Tables) -> DPExecutionPlan:
         truncated_batch_size=privacy.get("truncated_batch_size"),
         num_examples=None if alone else examples,
     ).make()
-
-
-def _ledger(config: Tables, home: Path, plan: DPExecutionPlan) -> Ledger | None:
-    output, privacy = config["output"], config["privacy"]
-    if "ledger" not in output:
-        return None
-    named = output["ledger"]
-    path = named if "://" in named else home / named
-    try:
-        return Ledger.open(path)
-    except LedgerMismatch:
-        return Ledger.open(
-            path,
-            dataset=output.get("dataset", Path(config["data"]["train"]).stem),
-            budgets={plan.unit: Budget(privacy["epsilon"], privacy["delta"])},
-            filter=Filter.pure(),
-        )

@@ -23,17 +23,17 @@ _AUDIT_RUNS = 10_000
 
 def decline(session: Session) -> None:
     """Ask for a head that the ledger cannot pay for any more."""
-    before = session.ledger.tip()
+    before = session.ledger.status()
     try:
         head.classifier(2.0, session).fit(
             session.people.embedded, session.people.labels
         )
     except BudgetExceeded as error:
         session.console.print(Panel(str(error), title="[bold red]declined[/]"))
-    unchanged = session.ledger.tip() == before
+    unchanged = session.ledger.status() == before
     session.console.print(
-        "No noise was drawn and nothing was written: the ledger is"
-        f" {'unchanged' if unchanged else 'CHANGED'}."
+        "No noise was drawn; the request is in the ledger as declined, and what is"
+        f" spent is {'unchanged' if unchanged else 'CHANGED'}."
     )
 
 

@@ -186,6 +186,8 @@ def atoms(event: Event, count: int = 1) -> dict[Atom, int]:
                 waiting.append((inner, times * more))
             case Composed(events=inners):
                 waiting += [(inner, times) for inner in inners]
+            case ApproxDP(epsilon=epsilon, delta=0.0):
+                waiting.append((Pure(epsilon), times))
             case _:
                 if type(current) not in _NAMES:
                     raise TypeError(f"not an event: {repr(current)[:200]}")

@@ -117,6 +117,7 @@ class LedgerStore(Store):
                 )
             if not places:
                 return False
+            postgres.check_schema_rights(connection)
             return connection.execute(sa.select(tables.ledger.c.id)).first() is not None
 
     def migrate(self) -> None:

@@ -101,6 +101,31 @@ def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | No
     return None if row is None else (int(row.sequence), json.loads(row.body))
 
 
+def charge_at(connection: Connection, sequence: int) -> Body | None:
+    """The charge that is this row, if the row is one."""
+    rows = tables.rows
+    text = connection.execute(
+        sa.select(rows.c.body).where(
+            rows.c.sequence == sequence, rows.c.kind == "charge"
+        )
+    ).scalar_one_or_none()
+    return None if text is None else json.loads(text)
+
+
+def uncommitted(connection: Connection) -> list[tuple[int, Body]]:
+    """The charges without a commit, in order."""
+    rows, commits = tables.rows, tables.rows.alias()
+    committed = sa.exists().where(
+        commits.c.entry_id == rows.c.entry_id, commits.c.kind == "commit"
+    )
+    result = connection.execute(
+        sa.select(rows.c.sequence, rows.c.body)
+        .where(rows.c.kind == "charge", ~committed)
+        .order_by(rows.c.sequence)
+    )
+    return [(int(row.sequence), json.loads(row.body)) for row in result]
+
+
 def draws(connection: Connection, entry_id: str) -> int:
     """How many draws of a reservation were handed out."""
     rows = tables.rows

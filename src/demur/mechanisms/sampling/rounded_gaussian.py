@@ -1,4 +1,4 @@
-"""Integers round(scale * N(0, 1)), exact up to a statistical distance near 2^-269.
+"""Integers round(scale * N(0, 1)), exact up to a statistical distance near 2^-908.
 
 Each coordinate takes 64 bits: a sign and the first 63 bits k of the tail probability
 p = (k + U) / 2^64 of |N| = Q^-1(p); U in (0, 1) stands for the endless bits not drawn.
@@ -26,20 +26,24 @@ this, and the rest pays for the rounding of e and of 1/2 - e (e < 1/2 if it matt
 |f - rint(f)| < 1/2 - e then y is nearest to rint(s1 hi) + rint(f) for every U.
 
 Open coordinates. p is compared with Q((n +- 1/2) / scale), enclosed in integer
-arithmetic, first as it is and then with up to four times 64 further bits.
+arithmetic, first as it is and then with up to fourteen times 64 further bits. So many
+are hardly ever drawn (one coordinate in 2^64 of the open ones needs a second word):
+they are there so that the distance can be paid for at a large epsilon, which multiplies
+it by e^epsilon.
 
-Distance. With four further words p is known to a cell of width 2^-320, one of 2^319.
+Distance. With all further words p is known to a cell of width 2^-960, one of 2^959.
 The comparison can fail on cell 0 and on cells that the enclosure of some
 Q((n + 1/2) / scale) meets. An enclosure is far narrower than a cell, so it meets two at
-most, and because Q(21) < 2^-323 only those with (n + 1/2) / scale <= 21 reach beyond
-cell 0; there are no more than 21 scale + 1. On the same bits the sampler and the exact
+most, and because Q(37) < 2^-963 only those with (n + 1/2) / scale <= 37 reach beyond
+cell 0; there are no more than 37 scale + 1. On the same bits the sampler and the exact
 rounded Gaussian therefore differ with probability at most
 
-    eta = (42 scale + 3) 2^-319    per coordinate; 2^-269.6 at the largest scale.
+    eta = (74 scale + 3) 2^-959    per coordinate; 2^-908.7 at the largest scale.
 
-Range. The near end of a cell is at least 2^-320, so a decided n has n - 1/2 < 21 scale;
-one left open is the rounding at the middle of its cell, 2^-321 or more, where x < 21
-too. Hence results stay below 21 * 2^44 + 2 < 2^49.
+Range. The near end of a cell is at least 2^-960, so a decided n has n - 1/2 < 37 scale;
+one left open is the rounding at the middle of its cell, 2^-961 or more, where x < 36.4
+(or one beside it: there the guess in float64 is kept). Hence results stay below
+37 * 2^44 + 2 < 2^50.
 
 Timing. The fast path has no loop or branch that depends on the bits. Which coordinates
 are open depends on the bits alone, never on what the noise is added to, and reveals
@@ -62,12 +66,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from demur.core.rounding import up
+from demur.core.rounding import float_up
 from demur.mechanisms.sampling.normal_quantile import ERROR, SLOPE, enclose
 
 SMALLEST_SCALE = 1.0
 LARGEST_SCALE = 2.0**44
-FURTHER_WORDS = 4
+FURTHER_WORDS = 14
 
 # Words, enclosure, scales and results of a block stay in the second-level cache.
 _BLOCK = 8192
@@ -91,8 +95,8 @@ def rounded_gaussian(
     """`count` integers round(scale * N(0, 1)), one `scale` for all or one for each.
 
     `draw` gives 8 bytes per coordinate; `refine(i)` a fresh stream for coordinate i,
-    asked for only if the first 64 bits do not settle it, and then for 32 bytes at most.
-    The law is exact up to `sampler_distance(count, scale)`.
+    asked for only if the first 64 bits do not settle it, for 112 bytes at most. The
+    law is exact up to `sampler_distance(count, scale)`.
 
     >>> import io
     >>> bits = io.BytesIO(bytes([0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0xA0]))
@@ -120,12 +124,12 @@ def sampler_distance(count: int, scale: float | NDArray[np.float64]) -> float:
 
     It assumes ideal bits; what a stream of pseudorandom bytes adds is its own.
 
-    >>> sampler_distance(10**6, 2.0**26) < 2.0**-260
+    >>> sampler_distance(10**6, 2.0**26) < 2.0**-900
     True
     """
     largest = float(np.max(_scales(count, scale), initial=SMALLEST_SCALE))
-    eta = (42 * Fraction(largest) + 3) / 2**319
-    return up(float(count * eta)) if count else 0.0
+    eta = (74 * Fraction(largest) + 3) / 2**959
+    return float_up(count * eta)
 
 
 def open_fraction(scale: float) -> float:
@@ -212,7 +216,7 @@ def _decide(k: int, scale: float, refine: Callable[[], ByteStream]) -> int:
         n, decided = _locate(k, bits, scale)
         if decided:
             break
-    return n  # if still open: the rounding at the middle of the cell, paid for in eta
+    return n  # if still open: the middle of the cell, to within one, paid for in eta
 
 
 def _locate(k: int, bits: int, scale: float) -> tuple[int, bool]:
@@ -245,8 +249,8 @@ def tail_bounds(top: int, bottom: int, bits: int) -> tuple[int, int]:
     With t = top / bottom > 0, 1/2 - Q(t) is 1 / sqrt(2 pi) times the alternating sum of
     t^(2i+1) / (2^i i! (2i+1)). Lower and upper bounds of its terms are carried in
     fixed point and rounded outwards. A step widens them by 2 units, later steps widen
-    that by exp(t^2 / 2) at most, and there are fewer than 2^11 steps for t <= 22 and
-    bits <= 384: less than 2^24 exp(t^2 / 2) units in the sum, and less than one of the
+    that by exp(t^2 / 2) at most, and there are fewer than 2^12 steps for t <= 38 and
+    bits <= 1024: less than 2^25 exp(t^2 / 2) units in the sum, and less than one of the
     result, which is at most 4 units wide.
 
     >>> low, high = tail_bounds(2, 1, 64)

@@ -16,7 +16,7 @@ JAX's coordination service ends them (`training.distributed`).
 from __future__ import annotations
 
 import hashlib
-import pickle
+import json
 import re
 import signal
 import threading
@@ -140,18 +140,21 @@ class Processes:
     # -- broadcasts from process 0 -----------------------------------------------------
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` returns in process 0, in every process."""
+        """What `make` returns in process 0, in every process: plain data, as JSON.
+
+        Nothing that arrives here is a program, whoever has sent it.
+        """
         value: Any = None
         content = b""
         with self.stage():
             if self.first:
                 value = make()
                 # Inside the stage, which shares a failure: the others wait after it.
-                content = pickle.dumps(value) if self.count > 1 else b""
+                content = json.dumps(value).encode() if self.count > 1 else b""
         if self.count == 1:
             return value
-        # Pickled by a process that runs this very program, and holds the data.
-        return pickle.loads(self._from_first(content))
+        received: T = json.loads(self._from_first(content))
+        return received
 
     def _from_first(self, content: bytes) -> bytes:
         length = int(self._broadcast(np.array([len(content)], np.int64))[0])

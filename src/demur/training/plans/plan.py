@@ -31,7 +31,7 @@ from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.promise import Promise
+from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import product_up, up
 from demur.ledger import Budget, Filter, Ledger, Payment, ledger_or_in_memory
 from demur.mechanisms.correlated import Strategy
@@ -312,7 +312,7 @@ def ledger_and_delta(
     if epsilon is None or plan.delta != at:
         epsilon = accounting.price(plan.event(), ideal)
     # One ulp of room: the ledger prices the same event by itself.
-    budget = Budget(up(epsilon, 4), at)
+    budget = Budget(min(up(epsilon, 4), NO_LIMIT), at)
     return ledger_or_in_memory(None, budget, unit=plan.unit, filter=Filter.pure()), at
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import jax
 
@@ -50,6 +51,26 @@ class _Broadcast:
     def __repr__(self) -> str:
         return "_Broadcast(<secret>)"
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for the wire."""
+        return {
+            "entry": self.entry.to_json(),
+            "delta": self.delta,
+            "key": None if self.key is None else self.key.hex(),
+            "binding": None if self.binding is None else asdict(self.binding),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> _Broadcast:
+        """What `to_json` wrote."""
+        key, binding = data["key"], data["binding"]
+        return cls(
+            Entry.from_json(data["entry"]),
+            data["delta"],
+            None if key is None else bytes.fromhex(key),
+            None if binding is None else Binding(**binding),
+        )
+
 
 class PaidRun:
     """One paid run: its entry, its key, and its checkpoint."""
@@ -73,7 +94,10 @@ class PaidRun:
         self._holdings: _Holdings | None = None
         dimension = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         try:
-            shared = group.from_first(lambda: self._pay(terms, checkpoint, dimension))
+            sent = group.from_first(
+                lambda: self._pay(terms, checkpoint, dimension).to_json()
+            )
+            shared = _Broadcast.from_json(sent)
             with group.stage():
                 if not group.first:
                     self.key = _received_key(shared, plan)

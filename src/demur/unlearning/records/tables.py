@@ -145,9 +145,13 @@ class ServiceStore(Store):
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there yet."""
         with self.write() as connection:
-            if not self.is_sqlite:
-                postgres.prepare_schema(connection)
-            tables.create_all(connection, checkfirst=True)
+            self.make_tables(connection, tables)
+
+    def make_tables(self, connection: Connection, tables: sa.MetaData) -> None:
+        """Make the tables that are not there yet, in this transaction."""
+        if not self.is_sqlite:
+            postgres.prepare_schema(connection)
+        tables.create_all(connection, checkfirst=True)
 
     def scrub(self) -> None:
         """Let no page or log hold what was deleted."""

@@ -94,7 +94,7 @@ def _charged_ledger(
     elif ledger is None:
         addresses = [url]
     for address in addresses:
-        charged = resources.enter_context(Ledger.open(address))
+        charged = resources.enter_context(Ledger.open(address, read_only=True))
         if charged.id == certificate.ledger:
             return charged
     return None

@@ -77,7 +77,7 @@ def create(
     if database.path is not None:  # The state may be secret: owner-only, like the keys.
         database.path.touch(0o600)
     with database.write() as connection:
-        tables.metadata.create_all(connection, checkfirst=True)
+        database.make_tables(connection, tables.metadata)
         connection.execute(
             tables.service.insert().values(
                 id=1,
