@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from demur.convex.heads.linear import (
 from demur.convex.heads.prototype_classifier import BallPrototypeClassifier
 from demur.convex.privacy_report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
-from demur.core.adjacency import Ball, LipschitzMap, unit_from_json
-from demur.core.declaration import Declaration
+from demur.core.adjacency import Ball
 from demur.core.entry import Entry
 from demur.core.promise import Promise
 from demur.ledger import LedgerLeftBehind
@@ -66,7 +65,7 @@ def save_head(
         "feature_names": None if names is None else [str(name) for name in names],
         "columns": None if columns is None else list(columns),
         "report": _report_to_json(head.privacy_),
-        "entry": _entry_to_json(head.entry_),
+        "entry": replace(head.entry_, actor="").to_json(),
     }
     arrays = {name: getattr(head, name) for name in _RELEASED if hasattr(head, name)}
     classes = np.asarray(head.classes_)
@@ -97,7 +96,7 @@ def load_head(path: str | os.PathLike[str]) -> Head:
         head.n_features_in_ = int(meta["n_features"])
         if meta["feature_names"] is not None:
             head.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
-        entry = _entry_from_json(meta["entry"])
+        entry = Entry.from_json(meta["entry"])
         head.privacy_ = _report_from_json(meta["report"], entry)
     except (
         KeyError,
@@ -152,24 +151,4 @@ def _report_from_json(data: dict[str, Any], entry: Entry) -> PrivacyReport:
         sigma=tuple(sigma) if isinstance(sigma, list) else sigma,
         sensitivity=None if parts is None else Breakdown(**parts),
         entry=entry,
-    )
-
-
-def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    plain = ("id", "sequence", "label", "count", "noise", "time", "dataset", "durable")
-    return {name: getattr(entry, name) for name in plain} | {
-        "declaration": entry.declaration.to_json(),
-        "promises": [[p.unit.to_json(), p.epsilon, p.delta] for p in entry.promises],
-        "maps": [asdict(m) for m in entry.maps],
-    }
-
-
-def _entry_from_json(data: dict[str, Any]) -> Entry:
-    declaration = Declaration.from_json(data.pop("declaration"))
-    promises, maps = data.pop("promises"), data.pop("maps")
-    return Entry(
-        **data,
-        declaration=declaration,
-        promises=tuple(Promise(unit_from_json(u), e, d) for u, e, d in promises),
-        maps=tuple(LipschitzMap(**m) for m in maps),
     )

@@ -287,7 +287,7 @@ def _block(
         if block_delta is None:
             block_delta = down(float(share / _DEFAULT_BLOCKS))
         validate.open_probability(block_delta=block_delta)
-        price = accounting.price(events.from_atoms(rest), block_delta)
+        price = _price(events.from_atoms(rest), block_delta)
         if math.isinf(price):
             raise NotPriced(
                 f"{events.from_atoms(rest)!r:.120} has no finite price at delta"
@@ -296,6 +296,12 @@ def _block(
         epsilon += Fraction(price)
         delta += Fraction(block_delta)
     return {BLOCK_EPSILON: epsilon, BLOCK_DELTA: delta}
+
+
+@lru_cache(maxsize=256)
+def _price(event: Event, delta: float) -> float:
+    """A price that takes long: a job charges the same plan every night."""
+    return accounting.price(event, delta)
 
 
 def add(totals: Amounts, spend: Amounts) -> Amounts:
