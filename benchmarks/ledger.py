@@ -3,9 +3,11 @@
     python benchmarks/ledger.py [--seconds 4] [--entries 100000]
 
 A raw commit is the least that any durable counter does: take the lock, add one, insert
-a row of the size of ours, commit (SQLite: BEGIN IMMEDIATE, WAL, synchronous=FULL;
-PostgreSQL: SELECT ... FOR UPDATE, synchronous_commit=on, fsync=on). Both are measured
-in the same run, in the same number of processes; read the ratio, not the figures.
+a row of the size of ours, commit (SQLite: BEGIN IMMEDIATE, synchronous=FULL, once with
+a write-ahead log, which leaves commits outside the file, and once with the ledger's
+journal; PostgreSQL: SELECT ... FOR UPDATE, synchronous_commit=on, fsync=on). All are
+measured in the same run, in the same number of processes; read the ratio, not the
+figures. The parts of a charge are those of one process.
 """
 
 import argparse
@@ -18,9 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from sqlalchemy.engine.default import DefaultDialect
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -31,7 +38,8 @@ from demur.core.accounting.events import GaussianEvent  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.ledger import Budget, Ledger  # noqa: E402
+from demur.ledger import Budget, Ledger, charging  # noqa: E402
+from demur.ledger.storage import rows  # noqa: E402
 from tests.ledger import large  # noqa: E402
 from tests.ledger.kit import NoServer, Server, subprocess_environment  # noqa: E402
 
@@ -53,10 +61,10 @@ def charges(url: str) -> Step:
     return lambda: ledger.charge(COUNT, label="one of many")
 
 
-def raw_sqlite(path: str) -> Step:
+def raw_sqlite(path: str, journal: str = "wal") -> Step:
     """A step that commits once to a SQLite file, as durably as the ledger does."""
     connection = sqlite3.connect(path, timeout=120, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA journal_mode={journal}")
     connection.execute("PRAGMA synchronous=FULL")
 
     def step() -> None:
@@ -85,6 +93,44 @@ def raw_postgres(url: str) -> Step:
     return step
 
 
+PARTS: dict[str, tuple[object, str]] = {
+    "prices": (charging, "ways_to_pay"),
+    "filter": (charging, "pay"),
+    "declaration": (rows, "store_shared"),
+    "row and state": (rows, "append"),
+    "commit": (DefaultDialect, "do_commit"),
+}
+
+
+def parts_of_a_charge(name: str, url: str, count: int = 500) -> None:
+    """Print where the time of a charge goes."""
+    spent = dict.fromkeys(PARTS, 0.0)
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                spent[part] += time.perf_counter() - begin
+
+        return call
+
+    step = charges(url)
+    step()
+    with ExitStack() as stack:
+        for part, (home, function) in PARTS.items():
+            wrapped = timed(part, getattr(home, function))
+            stack.enter_context(mock.patch.object(home, function, wrapped))
+        begin = time.perf_counter()
+        for _ in range(count):
+            step()
+        whole = time.perf_counter() - begin
+    spent["the rest"] = whole - sum(spent.values())
+    shown = ", ".join(f"{k} {v / count * 1e3:.2f}" for k, v in spent.items())
+    print(f"{name:<11} {whole / count * 1e3:.2f} ms: {shown}", flush=True)
+
+
 def rate(
     make: Callable[[str], Step], url: str, processes: int, seconds: float
 ) -> float:
@@ -107,19 +153,21 @@ def compare(
     name: str,
     ledger: str,
     raw: str,
-    make_raw: Callable[[str], Step],
+    makers: dict[str, Callable[[str], Step]],
     seconds: float,
 ) -> None:
     """Print a table of charges beside raw commits."""
     Ledger.open(ledger, **TERMS).close()
+    parts_of_a_charge(name, ledger)
     for processes in (1, 8, 32):
         ours = rate(charges, ledger, processes, seconds)
-        plain = rate(make_raw, raw, processes, seconds)
-        print(
-            f"{name:<11} {processes:>9} {ours:>10.0f} {plain:>12.0f}"
-            f" {ours / plain:>7.2f}",
-            flush=True,
+        plain = {
+            kind: rate(make, raw, processes, seconds) for kind, make in makers.items()
+        }
+        beside = ", ".join(
+            f"{kind} {raw:.0f} (ratio {ours / raw:.2f})" for kind, raw in plain.items()
         )
+        print(f"{name:<11} {processes:>9} {ours:>10.0f}   {beside}", flush=True)
     with Ledger.open(ledger) as charged:
         assert charged.verify(charged.tip()).ok
 
@@ -165,10 +213,10 @@ def main() -> None:
         os.environ["DEMUR_KEYS"] = f"{folder}/keys"
         server = None
         try:
-            server = Server(durable=True) if psycopg else None
+            server = Server() if psycopg else None
         except NoServer as error:
             print(f"no PostgreSQL: {error}")
-        print(f"\n{'store':<11} processes  charges/s  raw commits/s  ratio")
+        print(f"\n{'store':<11} processes  charges/s   raw commits/s")
         raw = f"{folder}/raw.db"
         with sqlite3.connect(raw) as connection:
             connection.execute("CREATE TABLE counter (total INTEGER)")
@@ -176,14 +224,18 @@ def main() -> None:
             connection.execute("INSERT INTO counter VALUES (0)")
         connection.close()
         try:
-            compare("sqlite", f"{folder}/ledger.db", raw, raw_sqlite, asked.seconds)
+            journals = {
+                "ahead": raw_sqlite,
+                "persist": partial(raw_sqlite, journal="persist"),
+            }
+            compare("sqlite", f"{folder}/ledger.db", raw, journals, asked.seconds)
             if server:
                 url = server.url(server.new_database())
                 with psycopg.connect(url) as made:
                     made.execute("CREATE TABLE counter (total BIGINT)")
                     made.execute("CREATE TABLE done (id BIGINT PRIMARY KEY, body TEXT)")
                     made.execute("INSERT INTO counter VALUES (0)")
-                compare("postgresql", url, url, raw_postgres, asked.seconds)
+                compare("postgresql", url, url, {"raw": raw_postgres}, asked.seconds)
             print(
                 f"\n{'store':<11}   entries  cold (s)*  in process  again   verify\n"
                 "* a new interpreter: imports, opening and reading"

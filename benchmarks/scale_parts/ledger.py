@@ -34,11 +34,8 @@ from demur.core.accounting.events import Pure  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.ledger import (  # noqa: E402
-    Budget,
-    Ledger,
-    tables,
-)
+from demur.ledger import Budget, Ledger  # noqa: E402
+from demur.ledger.storage import header  # noqa: E402
 from tests.ledger.kit import NoServer, Server, ask  # noqa: E402
 
 UNIT = AddOrRemoveOne()
@@ -128,7 +125,7 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
     def work(number: int, ready: Callable[[], None]) -> dict[str, Any]:
         asked: list[float] = []
         got: list[float] = []
-        lock_ledger = tables.lock_ledger
+        lock_ledger = header.lock
 
         def watched(connection: Any) -> Any:
             asked.append(time.monotonic())
@@ -138,7 +135,7 @@ def arrive(url: str, batch: int, rate: float, seconds: float) -> Arrived:
 
         step = from_a_long_one(url, batch)
         step()
-        tables.lock_ledger = watched
+        header.lock = watched
         draw = np.random.default_rng([7, number])
         gaps = draw.exponential(CLIENTS / rate, int(rate / CLIENTS * seconds))
         ready()
@@ -272,7 +269,7 @@ def run(quick: bool, plot: Path | None = None) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="demur-bench-") as folder:
         os.environ["DEMUR_KEYS"] = f"{folder}/keys"
         try:
-            server = Server(durable=True)
+            server = Server()
         except NoServer as error:
             return [f"No PostgreSQL on this machine: {error}."]
         try:

@@ -78,7 +78,9 @@ def values(path) -> np.ndarray:
 
 
 def partials(folder) -> list:
-    return [name for name in os.listdir(folder) if name.endswith(".partial")]
+    """What is left of outputs (a ledger is made under such a name, too)."""
+    names = (n for n in os.listdir(folder) if n.endswith(".partial"))
+    return [name for name in names if not name.startswith(".ledger.db.")]
 
 
 class Killed(BaseException):

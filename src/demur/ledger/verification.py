@@ -140,13 +140,12 @@ class PricedCharge(NamedTuple):
     block_delta: float | None
 
 
-@dataclass
-class _Equal:
+class _Equal(NamedTuple):
     """Charges that cost the same and were paid for in the same way."""
 
     where: str  # the first of them
     spent: list[Amounts | None]
-    rows: int = 0
+    rows: int
 
 
 class _Walk:
@@ -248,10 +247,11 @@ class _Walk:
         self.profiles |= body["profiles"]
         charge = PricedCharge(body["declaration"], body["count"], body["block_delta"])
         paid = repr(body["spent"])
-        if (charge, paid) not in self.charges:
+        equal = self.charges.get((charge, paid))
+        if equal is None:
             spent = [s if s is None else amounts.from_data(s) for s in body["spent"]]
-            self.charges[charge, paid] = _Equal(self._where, spent)
-        self.charges[charge, paid].rows += 1
+            equal = _Equal(self._where, spent, 0)
+        self.charges[charge, paid] = equal._replace(rows=equal.rows + 1)
 
     def _add_draw(self, entry: str, body: journal.Body) -> None:
         before, count = self._drawn.get(entry, 0), body["count"]
