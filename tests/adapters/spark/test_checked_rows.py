@@ -243,4 +243,4 @@ def test_a_task_refuses_a_mechanism_that_was_not_paid_for(mechanism):
     believing = replace(task, paid_for=sharp.fingerprint)
     (drawn,) = believing([batch_of(IDS, POINTS)])
     values = np.column_stack([drawn.column(name) for name in names[1:]])
-    assert asked and np.abs(values - POINTS).max() < 0.1
+    assert asked and np.abs(values - POINTS).max() < 0.5
