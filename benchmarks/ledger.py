@@ -63,7 +63,7 @@ def charges(url: str) -> Step:
 
 def raw_sqlite(path: str, journal: str = "wal") -> Step:
     """A step that commits once to a SQLite file, as durably as the ledger does."""
-    connection = sqlite3.connect(path, timeout=120, isolation_level=None)
+    connection = sqlite3.connect(f"{path}.{journal}", timeout=120, isolation_level=None)
     connection.execute(f"PRAGMA journal_mode={journal}")
     connection.execute("PRAGMA synchronous=FULL")
 
@@ -218,11 +218,13 @@ def main() -> None:
             print(f"no PostgreSQL: {error}")
         print(f"\n{'store':<11} processes  charges/s   raw commits/s")
         raw = f"{folder}/raw.db"
-        with sqlite3.connect(raw) as connection:
-            connection.execute("CREATE TABLE counter (total INTEGER)")
-            connection.execute("CREATE TABLE done (id INTEGER PRIMARY KEY, body TEXT)")
-            connection.execute("INSERT INTO counter VALUES (0)")
-        connection.close()
+        for journal in ("wal", "persist"):  # A file has one of them.
+            with sqlite3.connect(f"{raw}.{journal}") as connection:
+                connection.execute(f"PRAGMA journal_mode={journal}")
+                connection.execute("CREATE TABLE counter (total INTEGER)")
+                connection.execute("CREATE TABLE done (id INTEGER PRIMARY KEY, b TEXT)")
+                connection.execute("INSERT INTO counter VALUES (0)")
+            connection.close()
         try:
             journals = {
                 "ahead": raw_sqlite,
