@@ -91,6 +91,42 @@ def test_with_a_log_a_charge_past_a_reader_is_missing_from_a_copy(path, ahead):
         reader.close()
 
 
+def put_ahead(path):
+    """A habit of tools that replicate or browse: the mode is the file's, for all."""
+    other = sqlite3.connect(path, isolation_level=None)
+    assert other.execute("PRAGMA journal_mode=wal").fetchone() == ("wal",)
+    return other
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_file_put_into_another_mode_takes_no_charge(path, honest, monkeypatch):
+    """Without the look, a charge would be acknowledged and not be in the file."""
+    monkeypatch.setattr(sqlite, "PATIENCE_SECONDS", 0.2)
+    if not honest:
+        monkeypatch.setattr(sqlite, "_check_journal", lambda *_: None)
+    with Ledger.open(path, **TERMS) as ledger:
+        ledger.charge(NOISY, label="before")
+        other = put_ahead(path)
+        if not honest:
+            ledger.charge(NOISY, label="meanwhile")
+            content = path.read_bytes()
+            copy = path.with_name("copy.db")
+            copy.write_bytes(content)
+            left = sqlite3.connect(copy)
+            assert left.execute("SELECT count(*) FROM demur_rows").fetchone() == (1,)
+            left.close()
+            other.close()
+            return
+        with pytest.raises(LedgerUnreachable, match="journal_mode=wal.*Nothing was"):
+            ledger.charge(NOISY, label="meanwhile")
+        with pytest.raises(LedgerUnreachable, match="locked"):
+            Ledger.open(path).charge(NOISY, label="meanwhile")
+        other.close()
+    with Ledger.open(path) as again:  # back in the ledger's own mode
+        again.charge(NOISY, label="after")
+        assert entries_in_a_copy(path) == 2
+
+
 def folder(path):
     """Every file beside this one, and what is in it."""
     return {p.name: p.read_bytes() for p in path.parent.iterdir() if p.is_file()}

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from demur.core.errors import LedgerDamaged
+from demur.core.errors import LedgerDamaged, LedgerUnreachable
 
 PATIENCE_SECONDS = 120.0
 
@@ -65,8 +65,21 @@ def make_engine(
     def _begin(connection: Connection) -> None:
         write = connection.get_execution_options().get("demur_write", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        if write and path is not None:
+            _check_journal(connection, journal)
 
     return engine
+
+
+def _check_journal(connection: Connection, journal: Journal) -> None:
+    """Refuse to write with another journal, which any program can choose for a file."""
+    chosen = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+    if chosen != journal:
+        raise LedgerUnreachable(
+            f"another program has put this file into journal_mode={chosen}, under which"
+            " a commit may lie outside the file. Close that program, and open the file"
+            " again. Nothing was spent."
+        )
 
 
 def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
@@ -77,9 +90,8 @@ def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
         nonlocal made
         # A file that was there is never made again: it was taken away.
         mode = "ro" if read_only else "rw" if made else "rwc"
-        address = _address(path, f"mode={mode}")
         connection = sqlite3.connect(
-            address, uri=True, timeout=PATIENCE_SECONDS, **_DRIVER
+            address(path, f"mode={mode}"), uri=True, timeout=PATIENCE_SECONDS, **_DRIVER
         )
         made = True
         return connection
@@ -101,7 +113,8 @@ def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
     return engine
 
 
-def _address(path: Path, how: str) -> str:
+def address(path: Path, how: str) -> str:
+    """SQLite's own address of a file, opened in this way."""
     return f"file:{quote(str(path))}?{how}"
 
 
@@ -124,9 +137,9 @@ def tables_in(path: Path) -> set[str]:
     Opened as immutable: no lock is taken, no log is read or made, and what another
     program has not yet moved from its log into the file does not count.
     """
-    address = _address(path, "immutable=1&mode=ro")
+    place = address(path, "immutable=1&mode=ro")
     try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
+        with closing(sqlite3.connect(place, uri=True)) as connection:
             names = connection.execute("SELECT name FROM sqlite_schema")
             return {str(name) for (name,) in names}
     except sqlite3.DatabaseError as error:

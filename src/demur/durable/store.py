@@ -87,7 +87,6 @@ class Store:
             self._engine = sqlite.make_engine(
                 self._path, journal=journal, read_only=read_only
             )
-
         # A store that nobody closed is closed when nobody has it any more.
         weakref.finalize(self, _dispose, self._engine, os.getpid())
 

@@ -14,7 +14,6 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from demur.core.errors import LedgerDamaged
 from demur.durable import atomic_files, sqlite
@@ -117,10 +116,10 @@ def check_backup(
 
 
 def _copy(source: Path, target: Path) -> None:
-    address = f"file:{quote(str(source))}?mode=ro"
+    place = sqlite.address(source, "mode=ro")
     with (
         closing(
-            sqlite3.connect(address, uri=True, timeout=sqlite.PATIENCE_SECONDS)
+            sqlite3.connect(place, uri=True, timeout=sqlite.PATIENCE_SECONDS)
         ) as original,
         closing(sqlite3.connect(target)) as copy,
     ):

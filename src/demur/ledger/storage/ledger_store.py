@@ -96,7 +96,7 @@ class LedgerStore(Store):
         remains = [*sqlite.remains_of(path)]
         if self.keys_folder is not None and self.keys_folder.is_dir():
             remains.append(self.keys_folder)
-        if remains:
+        if remains and not path.exists():  # Another process may just have made it.
             raise LedgerMismatch(
                 f"there is no ledger at {path.name!r}, but something of one:"
                 f" {', '.join(repr(p.name) for p in remains)}. It was moved or removed,"
