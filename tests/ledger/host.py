@@ -123,7 +123,7 @@ def main():
 
     def append(*arguments):
         host.before_row()
-        APPEND(*arguments)
+        return APPEND(*arguments)
 
     rows.append = append
     for line in sys.stdin:

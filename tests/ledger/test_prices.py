@@ -44,7 +44,7 @@ def test_a_client_that_paid_nothing_is_found(new_ledger, patched):
 
 def test_without_the_prices_it_would_pass(new_ledger, patched, monkeypatch):
     """The sabotaged twin."""
-    monkeypatch.setattr(verification, "_is_paid", lambda *_: True)
+    monkeypatch.setattr(verification, "is_paid", lambda *_: True)
     ledger = new_ledger(**TERMS)
     patched(Fraction(0))
     ledger.charge(SHARP, label="free of charge")

@@ -27,9 +27,10 @@ def write_for_ever(url, honest):
         append = rows.append
 
         def append_and_say(connection, state, body, *rest):
-            append(connection, state, body, *rest)
+            appended = append(connection, state, body, *rest)
             say("row", body["kind"], body["id"], state.sequence + 1)
             time.sleep(0.003)
+            return appended
 
         rows.append = append_and_say
     say("opened")

@@ -47,15 +47,15 @@ def check_file(path: Path) -> None:
     _check(path.lstat(), path)
 
 
-def read(path: Path) -> bytes:
-    """The content of a private file in a private folder."""
+def read(path: Path, *, most: int | None = None) -> bytes:
+    """The content of a private file in a private folder, or `most` bytes of its end."""
     check_folder(path.parent)
     _drop_own_second_name(path)
-    return read_file(path)
+    return read_file(path, most=most)
 
 
-def read_file(path: Path) -> bytes:
-    """The content of a private file, wherever it lies."""
+def read_file(path: Path, *, most: int | None = None) -> bytes:
+    """The content of a private file, wherever it lies, or `most` bytes of its end."""
     if path.is_symlink():
         raise KeysExposed(
             f"{path} is a symbolic link, and another file may be at its end tomorrow:"
@@ -65,6 +65,8 @@ def read_file(path: Path) -> bytes:
     try:
         _check(os.fstat(descriptor), path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
+            if most is not None:
+                file.seek(max(0, os.fstat(descriptor).st_size - most))
             return file.read()
     finally:
         os.close(descriptor)
@@ -88,6 +90,19 @@ def write_new(path: Path, content: bytes) -> None:
     finally:
         aside.unlink(missing_ok=True)
     sync_folder(path.parent)  # The name is durable too, not the content alone.
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor that adds to a private file, which is made if it is not there."""
+    make_folder(path.parent)
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, how, 0o600)
+    try:
+        _check(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def overwrite(path: Path, content: bytes) -> None:

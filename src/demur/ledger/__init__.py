@@ -42,8 +42,11 @@ if TYPE_CHECKING:
     from demur.ledger.reader import BudgetStatus as BudgetStatus
     from demur.ledger.reader import Commit as Commit
     from demur.ledger.reader import Declined as Declined
+    from demur.ledger.reader import Recovery as Recovery
     from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
+    from demur.ledger.receipts import Receipt as Receipt
+    from demur.ledger.receipts import parse_receipts as parse_receipts
     from demur.ledger.reservation import Draw as Draw
     from demur.ledger.reservation import Reservation as Reservation
     from demur.ledger.series import Moment as Moment

@@ -19,6 +19,9 @@ from demur.ledger.terms import Terms
 
 PaymentOptions = list[list[Amounts] | None]
 
+# Another version of the accountant may differ in its last digits.
+_SAME = 1 - Fraction(1, 10**9)
+
 
 def ways_to_pay(
     terms: Terms, declaration: Declaration, count: int, block_delta: float | None
@@ -67,6 +70,30 @@ def pay(
         totals[position] = after[fitting[0]]
         spent.append(options[fitting[0]])
     return spent
+
+
+def is_paid(ways: PaymentOptions, spent: list[Amounts | None]) -> bool:
+    """Whether one way to pay was paid for each budget that is concerned."""
+    if len(ways) != len(spent):
+        return False
+    return all(
+        (options is None) == (paid is None)
+        and (
+            options is None
+            or paid is None
+            or any(_covers(paid, option) for option in options)
+        )
+        for options, paid in zip(ways, spent, strict=True)
+    )
+
+
+def _covers(paid: Amounts, option: Amounts) -> bool:
+    """Whether each account of one way to pay got what it asks for, or was used up."""
+    for account, amount in option.items():
+        given = paid.get(account, Fraction(0))
+        if given is not None and (amount is None or given < amount * _SAME):
+            return False
+    return True
 
 
 def _declined(

@@ -9,7 +9,9 @@ asked, by whom, at what cost and why not; it costs nothing.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
@@ -32,11 +34,15 @@ from demur.durable import clock
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
 from demur.ledger import amounts
+from demur.ledger.acknowledged import Acknowledged
 from demur.ledger.admission import PaymentOptions, pay, ways_to_pay
 from demur.ledger.reader import LedgerReader
+from demur.ledger.receipts import Receipt
 from demur.ledger.reservation import Draw
-from demur.ledger.storage import header, rows
-from demur.ledger.storage.header import State
+from demur.ledger.storage import rows
+from demur.ledger.storage.writing import Writing
+
+_T = TypeVar("_T")
 
 # Of so many rows at the end, so many may be declined requests: a flood is not recorded.
 _RECENT, _MOST_DECLINED = 1000, 100
@@ -50,6 +56,7 @@ class LedgerCharging(LedgerReader):
     _keys_folder: Path | None  # where they are on disk
     _actor: str  # who writes
     _unsafe: tuple[str, ...]  # settings of the server that can lose a commit
+    _acknowledged: Acknowledged
     _unwritable: tuple[type[DemurError], str] | None  # why nothing may be appended
 
     def _charge(
@@ -134,43 +141,42 @@ class LedgerCharging(LedgerReader):
     ) -> Entry:
         """The transaction: find a repeat, or pay and append; durable on return."""
 
-        def work(connection: Connection, again: bool) -> Entry | BudgetExceeded:
-            state = header.lock(connection)
-            earlier = self._same_charge(connection, body, again)
+        def work(writing: Writing) -> Entry | BudgetExceeded:
+            earlier = self._same_charge(writing, body)
             if earlier is not None:
                 return earlier
-            totals = amounts.from_text(state.totals)
+            totals = amounts.from_text(writing.state.totals)
             try:
                 spent = pay(self.terms, label, ways, totals)
             except BudgetExceeded as declined:
-                self._write_declined(connection, state, body, text, ways, declined)
+                self._write_declined(writing, body, text, ways, declined)
                 return declined
             row = body | {
                 "time": clock.now(),
                 "spent": [None if s is None else amounts.to_data(s) for s in spent],
-                "profiles": rows.store_shared(connection, text, curves),
+                "profiles": rows.store_shared(writing.connection, text, curves),
             }
-            self._append(connection, state, row, amounts.to_text(totals))
-            return self._entry(state.sequence + 1, row, declaration)
+            sequence = writing.append(row, amounts.to_text(totals), text)
+            return self._entry(sequence, row, declaration)
 
-        result = self._store.persist(work)
+        result = self._persist(work)
         if isinstance(result, BudgetExceeded):
             raise result
         return result
 
     def _write_declined(
         self,
-        connection: Connection,
-        state: State,
+        writing: Writing,
         body: rows.Body,
         text: str,
         ways: PaymentOptions,
         declined: BudgetExceeded,
     ) -> None:
         """Write down what was asked and why not, unless many were just before it."""
+        connection, recent = writing.connection, writing.state.sequence - _RECENT
         if rows.body_of(connection, body["id"], "declined") is not None:
             return  # by an attempt whose answer was lost
-        if rows.declined_since(connection, state.sequence - _RECENT) >= _MOST_DECLINED:
+        if rows.declined_since(connection, recent) >= _MOST_DECLINED:
             return
         row = {
             "kind": "declined",
@@ -184,18 +190,16 @@ class LedgerCharging(LedgerReader):
             "time": clock.now(),
         }
         rows.store_shared(connection, text, {})
-        self._append(connection, state, row)
+        writing.append(row)
 
-    def _same_charge(
-        self, connection: Connection, body: rows.Body, again: bool
-    ) -> Entry | None:
+    def _same_charge(self, writing: Writing, body: rows.Body) -> Entry | None:
         """The entry that this idempotency key made, if it was for the same thing.
 
-        `again`: or the one of this very call, whose answer was lost.
+        Or the one of this very call, whose answer was lost.
         """
-        key = body["idempotency_key"]
+        connection, key = writing.connection, body["idempotency_key"]
         earlier = None if key is None else rows.charge_by_key(connection, key)
-        if earlier is None and again:
+        if earlier is None and writing.again:
             earlier = rows.charge_by_id(connection, body["id"])
         if earlier is None:
             return None
@@ -207,17 +211,29 @@ class LedgerCharging(LedgerReader):
                     f" another {'mechanism' if name == 'declaration' else name}: use"
                     " a new key for a new charge. Nothing was spent."
                 )
+        writing.found(sequence)
         declaration = rows.declaration(connection, before["declaration"])
         return self._entry(sequence, before, declaration)
 
-    def _append(
-        self,
-        connection: Connection,
-        state: State,
-        body: rows.Body,
-        totals: str | None = None,
-    ) -> None:
-        rows.append(connection, state, body, self._signer, totals)
+    def _persist(
+        self, work: Callable[[Writing], _T], *, whatever_was_lost: bool = False
+    ) -> _T:
+        """Run `work` under the lock until it is durable, and keep its receipts.
+
+        A ledger that lacks a row which it acknowledged is not written to, unless
+        `whatever_was_lost`.
+        """
+
+        def attempt(connection: Connection, again: bool) -> tuple[_T, list[Receipt]]:
+            writing = Writing(connection, again, self.id, self._signer)
+            if not whatever_was_lost:
+                self._acknowledged.check(writing)
+            return work(writing), writing.receipts
+
+        result, receipts = self._store.persist(attempt)
+        if self.durable:
+            self._acknowledged.keep(receipts)
+        return result
 
     def _check_writable(self) -> None:
         if self._unwritable is not None:
@@ -277,10 +293,9 @@ class LedgerCharging(LedgerReader):
         if artefact is not None:
             validate.name(artefact=artefact)
 
-        def work(connection: Connection, again: bool) -> None:
-            state = header.lock(connection)
-            self._charge_row(connection, entry)
-            before = rows.body_of(connection, entry.id, "commit")
+        def work(writing: Writing) -> None:
+            self._charge_row(writing.connection, entry)
+            before = rows.body_of(writing.connection, entry.id, "commit")
             if before is None:
                 body = {
                     "kind": "commit",
@@ -288,7 +303,7 @@ class LedgerCharging(LedgerReader):
                     "artefact": artefact,
                     "time": clock.now(),
                 }
-                self._append(connection, state, body)
+                writing.append(body)
             elif before["artefact"] != artefact:
                 raise DemurError(
                     f"{entry.label!r} was committed with another artefact"
@@ -296,7 +311,7 @@ class LedgerCharging(LedgerReader):
                     " release: pay for the other one. Nothing more was spent."
                 )
 
-        self._store.persist(work)
+        self._persist(work)
         self._keys.wipe(entry.id)
 
     def _drawn(self, entry: Entry) -> int:
@@ -307,13 +322,15 @@ class LedgerCharging(LedgerReader):
         self._check_writable()
         token = secrets.token_hex(16)
 
-        def work(connection: Connection, again: bool) -> int:
-            state = header.lock(connection)
+        def work(writing: Writing) -> int:
+            connection = writing.connection
             paid = self._charge_row(connection, entry)["count"]
-            if again:
+            if writing.again:
                 before = rows.with_token(connection, entry.id, token)
                 if before is not None:
-                    return int(before["index"])
+                    sequence, body = before
+                    writing.found(sequence)
+                    return int(body["index"])
             index = rows.draws(connection, entry.id)
             if index + count > paid:
                 left = "all are used" if index == paid else f"{paid - index} are left"
@@ -330,10 +347,10 @@ class LedgerCharging(LedgerReader):
                 "token": token,
                 "time": clock.now(),
             }
-            self._append(connection, state, body)
+            writing.append(body)
             return index
 
-        first = self._store.persist(work)
+        first = self._persist(work)
         return tuple(Draw(entry, first + i) for i in range(count))
 
 

@@ -26,8 +26,10 @@ from demur.durable.keys import KeyStore, keys_folder
 from demur.durable.postgres import Timeouts
 from demur.durable.store import shown_address
 from demur.ledger import amounts
+from demur.ledger.acknowledged import Acknowledged
 from demur.ledger.budget import Budget
 from demur.ledger.filters import Filter
+from demur.ledger.receipts import ReceiptFile
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
 from demur.ledger.terms import Terms
@@ -226,7 +228,7 @@ class Ledger(LedgerWriter):
             header = Header.read(connection)
             begins, ends = header.begins(connection), header.ends(connection)
         self.terms = Terms.from_text(header.terms)
-        self.id: str = header.ledger_id
+        self.id = header.ledger_id
         self._unwritable = None
         if place.read_only:
             self._unwritable = (
@@ -258,6 +260,10 @@ class Ledger(LedgerWriter):
             chosen = keys or place.keys_folder or keys_folder() / self.id
             folder = chosen.expanduser().absolute()  # wherever the process goes later
         self._keys, self._keys_folder = KeyStore(folder), folder
+        receipts: ReceiptFile | None = None
+        if folder is not None and not place.is_sqlite and not place.read_only:
+            receipts = ReceiptFile(folder / "receipts.jsonl")
+        self._acknowledged = Acknowledged(self.id, receipts)
         return self.id == made
 
     def _check_asked(

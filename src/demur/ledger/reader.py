@@ -14,11 +14,12 @@ from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
 from demur.core.entry import Entry
-from demur.core.errors import DemurError, LedgerDamaged
+from demur.core.errors import DemurError
 from demur.core.promise import Promise
 from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
 from demur.ledger import amounts, filters
+from demur.ledger.acknowledged import lost
 from demur.ledger.budget import Budget
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
@@ -60,9 +61,42 @@ class Commit:
     artefact: str | None
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """Rows that were lost and are accounted for.
+
+    - `tip`: the last of them that anybody knew;
+    - `entered`: charges that were entered again;
+    - `written_down`: charges for what nobody could name;
+    - `complete`: whether every lost row was known.
+    """
+
+    sequence: int
+    tip: Tip
+    entered: int
+    written_down: int
+    complete: bool
+    actor: str
+    time: str
+
+
+def recovery_of(sequence: int, body: rows.Body) -> Recovery:
+    """The recovery that a row tells of."""
+    return Recovery(
+        sequence,
+        Tip.parse(body["tips"][-1]),
+        body["entered"],
+        body["written_down"],
+        body["rows"] is not None,
+        body["actor"],
+        body["time"],
+    )
+
+
 class LedgerReader:
     """The reading half of `Ledger`."""
 
+    id: str  # 32 hexadecimal digits, made with the ledger
     terms: Terms
     _store: LedgerStore
 
@@ -154,6 +188,12 @@ class LedgerReader:
                 )
                 for sequence, body in rows.of_kind(connection, "declined")
             )
+
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """Each time that lost rows were entered again or written down, in order."""
+        with self._store.read() as connection:
+            recovered = rows.of_kind(connection, "recovered")
+        return tuple(recovery_of(*each) for each in recovered)
 
     def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
         """The charge that was made with this idempotency key, if there is one.
@@ -258,17 +298,9 @@ class LedgerReader:
 
     def _contains(self, tip: Tip) -> None:
         with self._store.read() as connection:
-            stored = (
-                rows.hash_at(connection, tip.sequence)
-                if tip.sequence
-                else Header.read(connection).genesis
-            )
-        if stored != tip.hash:
-            raise LedgerDamaged(
-                f"the ledger does not contain the exported tip {tip}: it was restored"
-                " from an older copy, cut off or rewritten. What was spent since then"
-                " is still spent: do not write to this copy."
-            )
+            contained = rows.contains(connection, tip)
+        if not contained:
+            raise lost(tip)
 
     def verify(
         self,

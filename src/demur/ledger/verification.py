@@ -15,6 +15,7 @@ signer's public key, or was left out because it takes long.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from demur.core.errors import NotCovered, NotPriced
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.ledger import amounts, filters
-from demur.ledger.admission import PaymentOptions, ways_to_pay
+from demur.ledger.admission import PaymentOptions, is_paid, ways_to_pay
 from demur.ledger.filters import Amounts
 from demur.ledger.notes import checked
 from demur.ledger.reading import declaration_from_text
@@ -40,8 +41,6 @@ from demur.ledger.terms import Terms
 _MOST_PROBLEMS = 50
 _ROWS_AT_ONCE = 2000
 _PLANS_AT_ONCE = 10  # Different sampled plans that are priced without `full`.
-# Another version of the accountant may differ in its last digits.
-_SAME = 1 - Fraction(1, 10**9)
 # What a row whose text was edited can raise while it is read.
 _UNREADABLE = (
     ValueError,
@@ -116,7 +115,9 @@ def verify_ledger(
             f"the ledger says it ends at row {state.sequence}; the chain ends"
             f" at row {walk.sequence}"
         )
-    if wanted is not None and walk.hash_at_wanted != wanted.hash:
+    problems += _of_recoveries(store, walk.followed)
+    lost = wanted is not None and walk.hash_at_wanted != wanted.hash
+    if wanted is not None and lost and str(wanted) not in walk.tips:
         problems.append(
             f"the exported tip {wanted.sequence}:{wanted.hash[:12]}... is not in this"
             " ledger: it was cut off, rewritten or restored from an older copy"
@@ -124,6 +125,7 @@ def verify_ledger(
         unknown: tuple[str, ...] = ()
     else:
         unknown = _unknown(terms, wanted, signer)
+    unknown += tuple(walk.unnamed)
     if unchecked:
         unknown += (
             f"whether {unchecked} sampled plans cost what their entries say: verify in"
@@ -161,7 +163,11 @@ class _Walk:
         first = wanted is not None and wanted.sequence == 0
         self.hash_at_wanted: str | None = genesis if first else None
         self._terms, self._wanted, self._problems = terms, wanted, problems
+        self.tips: set[str] = set()  # of lost rows that are accounted for
+        self.followed: list[tuple[str, Tip]] = []  # rows that lost ones followed
+        self.unnamed: list[str] = []
         self._paid: dict[str, int] = {}  # entry: runs that it paid for
+        self._declared: dict[str, str] = {}  # entry: digest of its declaration
         self._drawn: dict[str, int] = {}
         self._committed: set[str] = set()
         self._where = ""
@@ -226,6 +232,8 @@ class _Walk:
             self._add_charge(entry, body)
         elif kind == "declined":
             self.declarations[body["declaration"]] = self._where
+        elif kind == "recovered":
+            self._add_recovery(body)
         elif entry not in self._paid:
             self._problem(f"{kind} of an unknown entry")
         elif kind == "draw":
@@ -243,6 +251,7 @@ class _Walk:
         if entry in self._paid:
             self._problem(f"the entry {entry[:8]} is charged twice")
         self._paid[entry] = body["count"]
+        self._declared[entry] = sys.intern(body["declaration"])
         self.declarations[body["declaration"]] = self._where
         self.profiles |= body["profiles"]
         charge = PricedCharge(body["declaration"], body["count"], body["block_delta"])
@@ -252,6 +261,30 @@ class _Walk:
             spent = [s if s is None else amounts.from_data(s) for s in body["spent"]]
             equal = _Equal(self._where, spent, 0)
         self.charges[charge, paid] = equal._replace(rows=equal.rows + 1)
+
+    def _add_recovery(self, body: journal.Body) -> None:
+        """Follow the lost chain, if it is known, and look for its charges."""
+        lost = [Tip.parse(text) for text in body["tips"]]
+        self.tips |= {str(tip) for tip in lost}
+        if body["rows"] is None:
+            self.unnamed.append(
+                f"what was lost before row {lost[-1].sequence} of another copy: the"
+                f" budget was written down for it ({self._where})"
+            )
+            return
+        tip = Tip.parse(body["after"])
+        self.followed.append((self._where, tip))
+        for text in body["rows"]:
+            tip = Tip(tip.sequence + 1, chain.link(tip.hash, text))
+            row = json.loads(text)
+            entered = self._paid.get(row["id"]), self._declared.get(row["id"])
+            if row["kind"] == "charge" and entered != (
+                row["count"],
+                row["declaration"],
+            ):
+                self._problem(f"the lost entry {row['id'][:8]} was not entered again")
+        if tip != lost[-1]:
+            self._problem("the lost rows do not lead to the tip that it names")
 
     def _add_draw(self, entry: str, body: journal.Body) -> None:
         before, count = self._drawn.get(entry, 0), body["count"]
@@ -273,6 +306,18 @@ def _of_terms(stored: str, terms: Terms, signer: str | None) -> list[str]:
             f"the ledger names {terms.signer or 'no signer'}, not the signer {signer}"
         )
     return problems
+
+
+def _of_recoveries(store: LedgerStore, followed: list[tuple[str, Tip]]) -> list[str]:
+    """Recoveries whose lost rows do not follow from a row of this ledger."""
+    if not followed:
+        return []
+    with store.read() as connection:
+        return [
+            f"{where}: the lost rows do not follow from a row of this ledger"
+            for where, tip in followed
+            if not journal.contains(connection, tip)
+        ]
 
 
 def _of_declarations(declared: dict[str, str], needed: dict[str, str]) -> list[str]:
@@ -313,7 +358,7 @@ def _of_prices(
                 priced[charge] = ways_to_pay(
                     terms, declaration, charge.runs, charge.block_delta
                 )
-            if not _is_paid(priced[charge], equal.spent):
+            if not is_paid(priced[charge], equal.spent):
                 problems.append(f"{equal.where}: it costs more than was paid for it")
         except (*_UNREADABLE, NotCovered, NotPriced) as error:
             text = f"its price cannot be computed ({error!r:.80})"
@@ -328,30 +373,6 @@ def _takes_long(declaration: Declaration) -> bool:
         if isinstance(term, Fixed)
         for atom in events.atoms(term.event)
     )
-
-
-def _is_paid(ways: PaymentOptions, spent: list[Amounts | None]) -> bool:
-    """Whether one way to pay was paid for each budget that is concerned."""
-    if len(ways) != len(spent):
-        return False
-    return all(
-        (options is None) == (paid is None)
-        and (
-            options is None
-            or paid is None
-            or any(_covers(paid, option) for option in options)
-        )
-        for options, paid in zip(ways, spent, strict=True)
-    )
-
-
-def _covers(paid: Amounts, option: Amounts) -> bool:
-    """Whether each account of one way to pay got what it asks for, or was used up."""
-    for account, amount in option.items():
-        given = paid.get(account, Fraction(0))
-        if given is not None and (amount is None or given < amount * _SAME):
-            return False
-    return True
 
 
 def _of_totals(text: str, terms: Terms, summed: list[Amounts]) -> list[str]:

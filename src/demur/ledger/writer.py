@@ -7,23 +7,29 @@ steps of it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from demur.core import validate
+from demur.core.adjacency import Unit
 from demur.core.declaration import Mechanism
 from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry
+from demur.core.errors import DemurError
 from demur.durable import clock
+from demur.durable.chain import Tip
+from demur.ledger.budget import Budget
 from demur.ledger.charging import LedgerCharging
 from demur.ledger.notes import checked
 from demur.ledger.payment import Payment
+from demur.ledger.reader import Recovery
+from demur.ledger.receipts import Receipt
+from demur.ledger.recovery import recover
 from demur.ledger.reservation import Reservation
-from demur.ledger.storage import header, rows
+from demur.ledger.storage import rows
+from demur.ledger.storage.writing import Writing
 
 _LARGEST_RESERVATION = 2**40
 
@@ -170,11 +176,13 @@ class LedgerWriter(LedgerCharging):
         about, plain = checked(about, facts)
         token = secrets.token_hex(16)
 
-        def work(connection: Connection, again: bool) -> None:
-            state = header.lock(connection)
-            self._charge_row(connection, entry)
-            if again and rows.with_token(connection, entry.id, token):
-                return
+        def work(writing: Writing) -> None:
+            self._charge_row(writing.connection, entry)
+            if writing.again:
+                before = rows.with_token(writing.connection, entry.id, token)
+                if before is not None:
+                    writing.found(before[0])
+                    return
             body = {
                 "kind": "note",
                 "id": entry.id,
@@ -184,9 +192,54 @@ class LedgerWriter(LedgerCharging):
                 "actor": self._actor,
                 "time": clock.now(),
             }
-            self._append(connection, state, body)
+            writing.append(body)
 
-        self._store.persist(work)
+        self._persist(work)
+
+    # -- what was lost ----------------------------------------------------------
+
+    def receipt(self, entry: Entry) -> Receipt:
+        """The receipt of a charge: its row, and its place in the chain.
+
+        Whoever keeps it can enter the charge again if the ledger's server loses it
+        (`recover`). Clients of a server keep theirs by themselves, in `receipts.jsonl`
+        in their folder of keys.
+        """
+        recent = self._acknowledged.receipt(entry.sequence, entry.id)
+        if recent is not None:
+            return recent
+        with self._store.read() as connection:
+            stored = rows.charge_by_id(connection, entry.id)
+            receipt = stored and rows.receipt(connection, self.id, stored[0])
+        if receipt is None:
+            raise DemurError(f"{entry.label!r} is not an entry of this ledger")
+        return receipt
+
+    def recover(
+        self,
+        tip: Tip | str,
+        *,
+        receipts: Iterable[Receipt] = (),
+        write_down: Mapping[Unit, Budget] | str | None = None,
+    ) -> Recovery:
+        """Enter again what this ledger has lost, up to the last known `tip`.
+
+        For a standby that was promoted, or a backup that is gone on with. `receipts`
+        are those of all clients (`parse_receipts`); charges among them are spent as
+        before, whether they fit or not. If a row is missing among them, `write_down`
+        says what the missing ones spent at most: "all" that is left, or a budget for
+        each unit. Until then whoever knows the tip, or wrote a lost row, cannot spend.
+        """
+        self._check_writable()
+        return recover(
+            self.terms,
+            self.id,
+            self._actor,
+            lambda work: self._persist(work, whatever_was_lost=True),
+            Tip.parse(tip) if isinstance(tip, str) else tip,
+            receipts,
+            write_down,
+        )
 
     # -- what was not finished --------------------------------------------------
 

@@ -1,8 +1,6 @@
 """The place of a ledger: whether there is one, how one is made, how an old one is met.
 
-A ledger in a file is made under another name and then linked to its own, whole: there
-is no moment at which a file is there without the ledger in it. So a file without a
-ledger is never turned into one: it may be what is left of one.
+`durable.database_files` has how a file is made whole, and what is refused as no ledger.
 """
 
 from __future__ import annotations
@@ -14,12 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.errors import LedgerMismatch
-from demur.durable import atomic_files, postgres, sqlite
+from demur.durable import database_files, postgres
+from demur.durable.database_files import FileKind
 from demur.durable.store import Store
 from demur.ledger.storage import tables
 from demur.ledger.storage.header import Header, lock
 
 _OLD_NAME = "demur_book"  # the table of schemas 1 and 2
+_KIND = FileKind("ledger", tables.ledger.name, LedgerMismatch, earlier=_OLD_NAME)
 
 # Steps from one version of the schema to the next, by the version they start from.
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
@@ -51,58 +51,17 @@ class LedgerStore(Store):
                     postgres.prepare_schema(connection)
                 _fill(connection, header)
             return
-        aside = atomic_files.temporary_name(self.path)
-        place = LedgerStore(str(aside))
-        try:
-            with place.write() as connection:
-                _fill(connection, header)
-            place.close()
-            atomic_files.link_if_free(aside, self.path)
-            atomic_files.sync_folder(self.path.parent)
-        finally:
-            place.close()
-            for left in (aside, sqlite.journal_of(aside)):
-                left.unlink(missing_ok=True)
+        database_files.make_whole(
+            self.path, LedgerStore, lambda connection: _fill(connection, header)
+        )
 
     def exists(self) -> bool:
         """Whether there is a ledger at this address already; changes nothing."""
         if not self.durable:
             return False
-        return self._is_in_file(self.path) if self.path else self._is_on_server()
-
-    def _is_in_file(self, path: Path) -> bool:
-        if not path.exists():
-            self._refuse_remains(path)
-            return False
-        names = sqlite.tables_in(path)
-        if tables.ledger.name in names:
-            return True
-        if not names:
-            raise LedgerMismatch(
-                f"{path.name!r} is a file without a ledger: empty, or the rest of a"
-                " copy that failed. A new ledger would be a second budget. Restore the"
-                " ledger from its backup, or give the new one an address of its own."
-                " Nothing was changed."
-            )
-        what = "of an earlier demur" if _OLD_NAME in names else "of no ledger"
-        raise LedgerMismatch(
-            f"there are tables {what} at this address:"
-            f" {', '.join(sorted(names))[:200]}. Give the ledger an address of"
-            " its own. Nothing was changed."
-        )
-
-    def _refuse_remains(self, path: Path) -> None:
-        """No new ledger beside what another has left: it may only have been moved."""
-        remains = [*sqlite.remains_of(path)]
-        if self.keys_folder is not None and self.keys_folder.is_dir():
-            remains.append(self.keys_folder)
-        if remains and not path.exists():  # Another process may just have made it.
-            raise LedgerMismatch(
-                f"there is no ledger at {path.name!r}, but something of one:"
-                f" {', '.join(repr(p.name) for p in remains)}. It was moved or removed,"
-                " and a new one would be a second budget. Bring it back, or remove"
-                " these as well. Nothing was created."
-            )
+        if self.path is None:
+            return self._is_on_server()
+        return _KIND.is_in(self.path, self.keys_folder)
 
     def _is_on_server(self) -> bool:
         with self.read() as connection:

@@ -18,10 +18,11 @@ from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.errors import LedgerDamaged
 from demur.durable import chain
-from demur.durable.chain import canonical
+from demur.durable.chain import Tip, canonical
 from demur.ledger.reading import Group, declaration_from_text, event_digest
+from demur.ledger.receipts import Receipt
 from demur.ledger.storage import header, tables
-from demur.ledger.storage.header import State
+from demur.ledger.storage.header import Header, State
 
 Body = dict[str, Any]
 
@@ -30,6 +31,18 @@ _INSERT_ROW = tables.rows.insert()
 _DECLARATION = sa.select(tables.declarations.c.body).where(
     tables.declarations.c.digest == sa.bindparam("name")
 )
+
+_HASH = sa.select(tables.rows.c.hash).where(
+    tables.rows.c.sequence == sa.bindparam("number")
+)
+
+
+class Appended(NamedTuple):
+    """A row that was just written: the state after it, its text and its signature."""
+
+    state: State
+    text: str
+    signature: str | None
 
 
 class StoredProfile(NamedTuple):
@@ -46,13 +59,14 @@ def append(
     body: Body,
     signer: Ed25519PrivateKey | None,
     totals: str | None = None,
-) -> None:
+) -> Appended:
     """Write the row that follows `state`, and move the state to it.
 
     `totals` are the new ones, if the row changes them.
     """
     text, sequence = canonical(body), state.sequence + 1
     row_hash = chain.link(state.hash, text)
+    signature = chain.sign(signer, row_hash) if signer else None
     connection.execute(
         _INSERT_ROW,
         {
@@ -65,11 +79,12 @@ def append(
             "noise": body.get("noise"),
             "body": text,
             "hash": row_hash,
-            "signature": chain.sign(signer, row_hash) if signer else None,
+            "signature": signature,
         },
     )
     after = State(sequence, row_hash, state.totals if totals is None else totals)
     header.move(connection, after)
+    return Appended(after, text, signature)
 
 
 def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
@@ -135,16 +150,18 @@ def draws(connection: Connection, entry_id: str) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def with_token(connection: Connection, entry_id: str, token: str) -> Body | None:
+def with_token(
+    connection: Connection, entry_id: str, token: str
+) -> tuple[int, Body] | None:
     """The row of an entry that carries this token, if it was written."""
     rows = tables.rows
-    statement = sa.select(rows.c.body).where(
+    statement = sa.select(rows.c.sequence, rows.c.body).where(
         rows.c.entry_id == entry_id, rows.c.body.contains(token)
     )
-    for text in connection.execute(statement).scalars():
+    for sequence, text in connection.execute(statement):
         body: Body = json.loads(text)
         if body.get("token") == token:
-            return body
+            return int(sequence), body
     return None
 
 
@@ -346,8 +363,45 @@ def groups(connection: Connection) -> list[Group]:
 
 
 def hash_at(connection: Connection, sequence: int) -> str | None:
-    """The hash of one row."""
+    """The hash of one row; row 0 is the beginning of the chain."""
+    if sequence == 0:
+        return Header.read(connection).genesis
+    result = connection.execute(_HASH, {"number": sequence})
+    return result.scalar_one_or_none()
+
+
+def contains(connection: Connection, tip: Tip) -> bool:
+    """Whether a row is there, or was lost and is accounted for by a recovery."""
+    there = hash_at(connection, tip.sequence) == tip.hash
+    return there or str(tip) in recovered_tips(connection)
+
+
+def recovered_tips(connection: Connection) -> set[str]:
+    """The tips of lost rows that recoveries account for."""
+    recovered = of_kind(connection, "recovered")
+    return {tip for _, body in recovered for tip in body["tips"]}
+
+
+def hashes_from(connection: Connection, sequence: int) -> dict[int, str]:
+    """The hashes of the rows from this one on; row 0 is the beginning of the chain."""
     rows = tables.rows
-    return connection.execute(
-        sa.select(rows.c.hash).where(rows.c.sequence == sequence)
-    ).scalar_one_or_none()
+    statement = sa.select(rows.c.sequence, rows.c.hash)
+    result = connection.execute(statement.where(rows.c.sequence >= sequence))
+    hashes = {int(row.sequence): str(row.hash) for row in result}
+    if sequence <= 0:
+        hashes[0] = Header.read(connection).genesis
+    return hashes
+
+
+def receipt(connection: Connection, ledger_id: str, sequence: int) -> Receipt | None:
+    """The receipt of a row, if it is there."""
+    rows = tables.rows
+    row = connection.execute(sa.select(rows).where(rows.c.sequence == sequence)).first()
+    previous = hash_at(connection, sequence - 1) if row is not None else None
+    if row is None or previous is None:
+        return None
+    text = None
+    if row.declaration is not None:
+        found = connection.execute(_DECLARATION, {"name": row.declaration})
+        text = found.scalar_one_or_none()
+    return Receipt(ledger_id, sequence, previous, row.body, text, row.signature)

@@ -1,0 +1,120 @@
+"""Receipts: rows of a ledger that whoever wrote them keeps, with their place in it.
+
+A server that fails may be followed by a standby that lacks the last rows. Whoever wrote
+those rows still has them: a receipt is the text of a row and the hash before it, so
+that receipts follow from one another as the rows did. A client of a server keeps its
+receipts in a private file, and recognises by the last one a ledger that has lost rows;
+`Ledger.recover` enters them again.
+
+The file is for the failure of the server: it is not forced to the disk at each row. It
+holds what the ledger itself holds, and no secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from demur.durable import chain, private_files
+from demur.durable.chain import Tip, canonical
+
+_LARGEST = 16 << 20  # bytes of one file; the one before it is kept as well
+_TAIL = 1 << 16  # bytes at the end that hold the newest rows
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A row that a ledger acknowledged, and the hash that it follows."""
+
+    ledger_id: str
+    sequence: int
+    previous: str
+    body: str
+    declaration: str | None = None  # of a charge, as text
+    signature: str | None = None
+
+    @property
+    def tip(self) -> Tip:
+        """The tip of the ledger when this was its last row."""
+        return Tip(self.sequence, chain.link(self.previous, self.body))
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt as plain data; `from_json` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Receipt:
+        """The receipt that `to_json` wrote; anything else is a ValueError."""
+        kinds = {
+            "ledger_id": str,
+            "sequence": int,
+            "previous": str,
+            "body": str,
+            "declaration": str | None,
+            "signature": str | None,
+        }
+        if (
+            not isinstance(data, dict)
+            or set(data) != set(kinds)
+            or not all(isinstance(data[name], kind) for name, kind in kinds.items())
+        ):
+            raise ValueError(f"not a receipt: {str(data)[:80]}")
+        receipt = cls(**data)
+        Tip(receipt.sequence, receipt.previous)  # refuses what is no hash
+        try:
+            body = json.loads(receipt.body)
+        except RecursionError as error:
+            raise ValueError("not a receipt: nested too deeply") from error
+        if not isinstance(body, dict) or canonical(body) != receipt.body:
+            raise ValueError("not a receipt: its text is no row")
+        return receipt
+
+
+class ReceiptFile:
+    """The receipts of one machine's clients, a line each, and the newest of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, receipts: Iterable[Receipt]) -> None:
+        """Add the rows that were just acknowledged."""
+        lines = "".join(canonical(each.to_json()) + "\n" for each in receipts)
+        descriptor = private_files.open_to_append(self.path)
+        try:
+            # One call for all lines: processes of this machine share the file.
+            os.write(descriptor, lines.encode())
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        if size > _LARGEST:
+            os.replace(self.path, self.path.with_name(f"{self.path.name}.before"))
+
+    def newest(self, ledger_id: str) -> Tip | None:
+        """The last row of this ledger that a client of this machine wrote."""
+        for path in (self.path, self.path.with_name(f"{self.path.name}.before")):
+            try:
+                content = private_files.read(path, most=_TAIL)
+            except FileNotFoundError:
+                continue
+            for receipt in reversed(parse_receipts(content)):
+                if receipt.ledger_id == ledger_id:
+                    return receipt.tip
+        return None
+
+
+def parse_receipts(content: bytes) -> list[Receipt]:
+    """The receipts of a file, a line each.
+
+    A line that was cut off when its client was killed is left out: what is missing
+    shows, as receipts follow from one another.
+    """
+    receipts = []
+    for line in content.splitlines():
+        with suppress(ValueError):
+            receipts.append(Receipt.from_json(json.loads(line)))
+    return receipts

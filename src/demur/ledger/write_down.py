@@ -1,0 +1,125 @@
+"""Writing a budget down: a charge for entries that nobody can name any more.
+
+Rows that a server lost, and for which there is no receipt, may have spent all that was
+left, or as much as somebody can vouch for. Either is a budget: the lost entries fitted
+into it under the ledger's filter. So each account of the filter is charged with what
+that budget allows, exactly, and the declaration states the events that allow it:
+
+- an account that adds up blocks by one (epsilon, delta) pair;
+- meters by one Gaussian release, which every meter can price: its noise is such that no
+  meter has more room than it takes.
+
+What is declared is rounded down by 1e-12, so that its price is at most the amount that
+is charged, as for any other entry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from demur.core.accounting.events import ApproxDP, Event, GaussianEvent, Pure
+from demur.core.adjacency import Unit
+from demur.core.cost import Cost, Fixed
+from demur.core.declaration import Declaration
+from demur.core.rounding import float_down
+from demur.ledger import filters
+from demur.ledger.admission import PaymentOptions, ways_to_pay
+from demur.ledger.budget import Budget
+from demur.ledger.filters import BLOCK_DELTA, BLOCK_EPSILON, Amounts, Filter
+from demur.ledger.meters import GaussianMeter, Meter
+from demur.ledger.terms import Terms
+
+_ROUNDED = 1 - 1e-12
+
+
+def lost_charges(
+    terms: Terms, most: Mapping[Unit, Budget] | None, totals: list[Amounts], name: str
+) -> list[tuple[Declaration, list[Amounts | None]]]:
+    """What is charged for lost entries: declarations, and the amounts for each budget.
+
+    They fitted into `most`, a budget for each unit, or into what `totals` leave of the
+    ledger's own.
+    """
+    rooms: list[Amounts] = []
+    for position, (unit, budget) in enumerate(terms.budgets):
+        own = budget if most is None else most[unit]
+        used = totals[position] if most is None else {}
+        rooms.append(_room(terms.filter, own, used))
+    charges = []
+    for way, events in (
+        (0, [_by_meters(terms.filter, room) for room in rooms]),
+        (-1, [_by_blocks(room) for room in rooms]),  # the last way is a block
+    ):
+        if all(event is None for event in events):
+            continue
+        fixed = tuple(
+            Fixed(unit, Pure(0.0) if event is None else event)
+            for (unit, _), event in zip(terms.budgets, events, strict=True)
+        )
+        declaration = Declaration(name, Cost(fixed))
+        ways = ways_to_pay(terms, declaration, 1, None)
+        charges.append((declaration, _amounts(ways, way, rooms)))
+    return charges
+
+
+def _room(rule: Filter, budget: Budget, totals: Amounts) -> Amounts:
+    """What a budget leaves in each account of the filter, exactly."""
+    share = filters.shares(rule, budget)
+    capacities = {
+        BLOCK_EPSILON: share.block_epsilon,
+        BLOCK_DELTA: share.block_delta,
+        **share.capacities,
+    }
+    room: Amounts = {}
+    for account, capacity in capacities.items():
+        used = totals.get(account, Fraction(0))
+        room[account] = (
+            Fraction(0) if used is None else max(Fraction(0), capacity - used)
+        )
+    return room
+
+
+def _by_blocks(room: Amounts) -> Event | None:
+    epsilon, delta = (
+        float_down(room[account] or Fraction(0)) * _ROUNDED
+        for account in (BLOCK_EPSILON, BLOCK_DELTA)
+    )
+    if epsilon == delta == 0.0:
+        return None
+    return ApproxDP(epsilon, delta) if delta else Pure(epsilon)
+
+
+def _by_meters(rule: Filter, room: Amounts) -> Event | None:
+    noises = [
+        _noise(meter, room[meter.account] or Fraction(0)) for meter in rule.meters
+    ]
+    smallest = min(noises, default=math.inf)
+    return None if math.isinf(smallest) else GaussianEvent(smallest / _ROUNDED)
+
+
+def _noise(meter: Meter, amount: Fraction) -> float:
+    """The noise multiplier of a Gaussian release that takes this amount of a meter."""
+    if not amount:
+        return math.inf
+    scale = 1.0 if isinstance(meter, GaussianMeter) else meter.order / 2
+    return math.sqrt(scale / amount)
+
+
+def _amounts(
+    ways: PaymentOptions, way: int, rooms: list[Amounts]
+) -> list[Amounts | None]:
+    """One way to pay for each budget, with no account below its room."""
+    chosen: list[Amounts | None] = []
+    for options, room in zip(ways, rooms, strict=True):
+        if options is None:
+            chosen.append(None)
+            continue
+        chosen.append(
+            {
+                account: amount and max(amount, room.get(account) or Fraction(0))
+                for account, amount in options[way].items()
+            }
+        )
+    return chosen
