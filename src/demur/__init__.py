@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from demur.core.release import Release as Release
     from demur.core.sensitivity import Sensitivity as Sensitivity
     from demur.durable.chain import Tip as Tip
-    from demur.ledger.budget import Budget as Budget
-    from demur.ledger.filters import Filter as Filter
     from demur.ledger.ledger import Ledger as Ledger
+    from demur.ledger.rules.budget import Budget as Budget
+    from demur.ledger.rules.filters import Filter as Filter
 
 __version__ = "0.1.0"
 

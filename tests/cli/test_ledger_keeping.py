@@ -1,4 +1,4 @@
-"""`demur ledger create | entry | backup | check-backup | unfinished`, and --create."""
+"""`demur ledger create | entry | backup | check-backup | unfinished | recover`."""
 
 import json
 import shutil
@@ -509,3 +509,53 @@ def test_create_opens_the_same_ledger_again_and_no_other(inputs, monkeypatch) ->
     with Ledger.open(inputs / "ledger.db") as ledger:
         assert len(ledger.entries()) == 2
         assert dict(ledger.terms.budgets) == {ReplaceOne(): Budget(20.0)}
+
+
+# -- recover ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(tmp_path):
+    """A copy that lacks a charge, the tip after it, and the charge's receipt."""
+    full, older = tmp_path / "full.db", tmp_path / "older.db"
+    with Ledger.open(full, dataset="d", budgets={UNIT: Budget(2.0, 1e-6)}) as ledger:
+        shutil.copy(full, older)
+        receipt = ledger.receipt(ledger.charge(COUNT, label="lost"))
+        (tmp_path / "tip").write_text(str(ledger.tip()))
+    (tmp_path / "receipts.jsonl").write_text(json.dumps(receipt.to_json()) + "\n")
+    return older
+
+
+def test_a_ledger_recovers_from_receipts(lost, tmp_path) -> None:
+    place = ["ledger", "recover", lost, "--tip", tmp_path / "tip"]
+    refused = demur(*place)
+    assert refused.exit_code == 1 and "no receipt of row 1" in words(refused)
+    done = demur(*place, "--receipts", tmp_path / "receipts.jsonl", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told.pop("tip").startswith("2:")
+    assert told == {"row": 2, "entered": 1, "written_down": 0, "complete": True}
+    checked = demur("ledger", "verify", lost, "--tip", tmp_path / "tip")
+    assert checked.exit_code == 0, checked.output
+    shown = words(demur("ledger", "show", lost))
+    assert "lost" in shown and "Rows that were lost" in shown
+    assert demur(*place, "--receipts", tmp_path / "receipts.jsonl").exit_code == 1
+    assert demur(*place, "--receipts", tmp_path / "none.jsonl").exit_code == 1
+
+
+@pytest.mark.parametrize("most", ["all", "add-or-remove-one:0.5:1e-7"])
+def test_or_writes_its_budget_down(lost, tmp_path, most) -> None:
+    place = ["ledger", "recover", lost, "--tip", tmp_path / "tip"]
+    done = demur(*place, "--write-down", most)
+    assert done.exit_code == 0 and "written down" in words(done)
+    with Ledger.open(lost) as ledger:
+        assert ledger.verify(str((tmp_path / "tip").read_text())).ok
+        (status,) = ledger.status()
+    assert status.spent_epsilon == pytest.approx(2.0 if most == "all" else 0.5, rel=0.2)
+
+
+def test_a_wrong_write_down(lost, tmp_path) -> None:
+    place = ["ledger", "recover", lost, "--tip", tmp_path / "tip", "--write-down"]
+    for wrong in ("some", "replace-one:1", "add-or-remove-one:x"):
+        assert demur(*place, wrong).exit_code == 1
+    assert demur("ledger", "verify", lost).output.startswith("0 rows")

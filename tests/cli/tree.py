@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def right(home: Path) -> dict[str, list[str]]:
         "ledger backup": [f"{home}/ledger.db", f"{out}/backup.db"],
         "ledger check-backup": [f"{home}/ledger.db"],
         "ledger unfinished": [f"{home}/ledger.db"],
+        "ledger recover": [f"{home}/older.db", "--tip", f"{home}/tip.txt",
+                           "--write-down", "all"],
         "ledger show": [f"{home}/ledger.db"],
         "ledger verify": [f"{home}/ledger.db"],
         "ledger export": [f"{home}/ledger.db"],
@@ -127,9 +130,11 @@ def make_files(home: Path) -> None:
     with Ledger.open(
         home / "ledger.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}
     ) as ledger:
+        shutil.copy(home / "ledger.db", home / "older.db")
         Gaussian(20.0, {unit: 1.0}, name="a count").release(
             [3.0], ledger=ledger, label="May"
         )
+        (home / "tip.txt").write_text(str(ledger.tip()))
     fitted = run("head", "fit", home / "table.parquet", "--label", "y", "--epsilon", 1,
                  "--radius", 0.3, "-o", home / "head.npz")  # fmt: skip
     assert fitted.exit_code == 0, fitted.output

@@ -3,10 +3,12 @@
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import demur
@@ -82,10 +84,11 @@ class Server:
     """A PostgreSQL server of our own, on a Unix socket in a folder of its own.
 
     `inside` are words before its commands, to run it in a network namespace, where it
-    also listens on `address` and trusts the other hosts of that network.
+    also listens on `address` and trusts the other hosts of that network. With `primary`
+    it is a standby of that server, by streaming replication.
     """
 
-    def __init__(self, *, inside=(), address=None, **more):
+    def __init__(self, *, inside=(), address=None, primary=None, **more):
         self.binaries = _find_binaries()
         self.inside, self.address = list(inside), address
         self.folder = Path(tempfile.mkdtemp(prefix="demur-pg-"))
@@ -94,17 +97,12 @@ class Server:
             self.user = _unprivileged()
             shutil.chown(self.folder, self.user)
         self.data = self.folder / "data"
-        self._run(
-            "initdb",
-            "-D",
-            self.data,
-            "-A",
-            "trust",
-            "-U",
-            "demur",
-            "--no-sync",
-            *_LOCALE,
-        )
+        where = ("-D", self.data, "--no-sync", "-U", "demur")
+        if primary is None:
+            self._run("initdb", *where, "-A", "trust", *_LOCALE)
+        else:
+            copied = ("-h", primary.folder, "-R", "-c", "fast", "-X", "stream")
+            self._run("pg_basebackup", *where, *copied)
         settings = {
             "listen_addresses": f"'{address or ''}'",
             "unix_socket_directories": f"'{self.folder}'",
@@ -127,8 +125,20 @@ class Server:
     def stop(self, mode="fast"):
         self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
+    def promote(self):
+        """Let a standby take the place of its primary."""
+        self._run("pg_ctl", "-D", self.data, "-w", "-t", "60", "promote")
+
+    def kill(self):
+        """End every process of the server at once, as a power cut does."""
+        main = int((self.data / "postmaster.pid").read_text().split()[0])
+        for process in [main, *_children(main)]:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
     def close(self):
-        self.stop("immediate")
+        with suppress(RuntimeError):  # it was killed
+            self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database):
@@ -174,6 +184,11 @@ class Server:
             )
         if done.returncode:
             raise RuntimeError(f"{program}: {output.read_text()[-2000:]}")
+
+
+def _children(process):
+    named = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(number) for number in named.split()]
 
 
 _LOCALE = ("-E", "UTF8", "--locale=C")

@@ -18,7 +18,7 @@ from demur import AddOrRemoveOne, Budget, Declaration, Filter, Ledger  # noqa: E
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Repeated  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.durable.chain import canonical, link  # noqa: E402
-from demur.ledger import amounts, filters  # noqa: E402
+from demur.ledger.rules import amounts, filters  # noqa: E402
 from demur.ledger.storage import header, tables  # noqa: E402
 
 UNIT = AddOrRemoveOne()

@@ -11,7 +11,7 @@ import pytest
 
 from demur import Ledger
 from demur.core.accounting.events import GaussianEvent
-from demur.durable import sqlite
+from demur.durable import atomic_files, sqlite
 from demur.durable.store import Store
 from demur.errors import LedgerDamaged, LedgerMismatch, LedgerUnreachable
 from demur.ledger.storage import ledger_store
@@ -30,12 +30,7 @@ def path(tmp_path):
 @pytest.fixture
 def ahead(monkeypatch):
     """The sabotaged twin: a write-ahead log, which nothing moves into the file."""
-    make = sqlite.make_engine
-
-    def with_log(path, *, journal, read_only):
-        return make(path, journal="wal", read_only=read_only)
-
-    monkeypatch.setattr(sqlite, "make_engine", with_log)
+    monkeypatch.setattr(sqlite, "JOURNAL", "wal")
 
 
 def entries_in_a_copy(path):
@@ -244,7 +239,7 @@ def test_a_ledger_that_was_not_made_to_the_end_is_not_there(path, at, monkeypatc
     if at == "_fill":
         monkeypatch.setattr(ledger_store, "_fill", killed)
     else:
-        monkeypatch.setattr(ledger_store.atomic_files, "link_if_free", killed)
+        monkeypatch.setattr(atomic_files, "link_if_free", killed)
     with pytest.raises(KeyboardInterrupt):
         Ledger.open(path, **TERMS)
     assert folder(path) == {}

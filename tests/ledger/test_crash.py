@@ -18,7 +18,8 @@ from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
 from demur.durable import sqlite
 from demur.errors import DemurError, LedgerDamaged
-from demur.ledger import Timeouts, amounts
+from demur.ledger import Timeouts
+from demur.ledger.rules import amounts
 from tests.ledger.kit import HERE, UNIT, ask, is_file, says, subprocess_environment
 
 pytestmark = [

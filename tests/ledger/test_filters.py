@@ -24,7 +24,8 @@ from demur.core.accounting.events import (
 )
 from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu, ideal_delta
 from demur.errors import BudgetExceeded, NotPriced
-from demur.ledger import GaussianMeter, RenyiMeter, filters
+from demur.ledger import GaussianMeter, RenyiMeter
+from demur.ledger.rules import filters
 from tests.ledger.kit import UNIT, says
 
 VECTORS = json.loads(

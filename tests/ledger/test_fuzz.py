@@ -36,8 +36,8 @@ from demur.core.accounting.stored_profile import Profile
 from demur.core.bounds import BoundSource
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.ledger import amounts
-from demur.ledger.terms import Terms
+from demur.ledger.rules import amounts
+from demur.ledger.rules.terms import Terms
 from tests.families import thinned
 from tests.ledger.kit import UNIT
 

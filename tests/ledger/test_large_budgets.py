@@ -22,7 +22,8 @@ from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
 from demur.core.adjacency import Ball
 from demur.core.promise import NO_LIMIT
 from demur.errors import BudgetExceeded
-from demur.ledger import GaussianMeter, RenyiMeter, filters
+from demur.ledger import GaussianMeter, RenyiMeter
+from demur.ledger.rules import filters
 from demur.mechanisms import Gaussian
 from tests.families import thinned
 from tests.ledger.kit import UNIT, says

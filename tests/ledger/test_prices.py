@@ -6,7 +6,8 @@ import pytest
 
 from demur import Budget, Filter, Ledger
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
-from demur.ledger import admission, charging, verification
+from demur.ledger import charging, verification
+from demur.ledger.rules import admission
 from tests.ledger.kit import UNIT, says
 
 TERMS = {"dataset": "d", "budgets": {UNIT: Budget(1.0, 1e-6)}}
@@ -90,7 +91,7 @@ def test_a_price_at_a_chosen_delta_is_computed_at_that_delta(patched):
 
 def test_a_budget_that_was_exceeded_is_found(monkeypatch):
     with Ledger(TERMS["budgets"]) as ledger:
-        monkeypatch.setattr("demur.ledger.filters.fits", lambda *_: True)
+        monkeypatch.setattr("demur.ledger.rules.filters.fits", lambda *_: True)
         ledger.charge(SHARP, label="too much")
         monkeypatch.undo()
         (problem,) = ledger.verify().problems

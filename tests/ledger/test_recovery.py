@@ -14,11 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from demur import Budget, Ledger
 from demur.core.accounting.events import GaussianEvent, Pure
 from demur.errors import BudgetExceeded, LedgerDamaged, NotPriced
-from demur.ledger import Filter, Receipt, parse_receipts, receipts, recovery, write_down
-from demur.ledger.acknowledged import Acknowledged
-from demur.ledger.filters import shares
-from demur.ledger.receipts import ReceiptFile
-from demur.ledger.storage import header
+from demur.ledger import Filter, Receipt, parse_receipts, recovery
+from demur.ledger.rules import write_down
+from demur.ledger.rules.filters import shares
+from demur.ledger.storage import header, receipts
+from demur.ledger.storage.acknowledged import Acknowledged
+from demur.ledger.storage.receipts import ReceiptFile
 from tests.ledger.kit import BUDGET, UNIT, edit, says
 
 COUNT = says(GaussianEvent(8.0))

@@ -20,8 +20,8 @@ from demur.core.accounting.events import (
 )
 from demur.durable.store import shown_address
 from demur.errors import NoiseReuse, NotPriced
-from demur.ledger import filters
-from demur.ledger.filters import GaussianMeter, RenyiMeter
+from demur.ledger.rules import filters
+from demur.ledger.rules.filters import GaussianMeter, RenyiMeter
 from demur.ledger.storage import rows
 from demur.mechanisms import Gaussian
 from tests.keys import compared

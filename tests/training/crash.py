@@ -10,8 +10,7 @@ import sys
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint
 
 from .kit import make_data, make_plan, train

@@ -18,8 +18,7 @@ import pytest
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import KeysExposed, NoiseReuse
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.run import charges
 from demur.training.run.checkpoint import CheckpointFolder, _pack, _unpack

@@ -8,8 +8,7 @@ from jax.sharding import Mesh
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, Data, ProcessLost
 from demur.training.devices.processes import Processes
 from tests.training.kit import N, make_data, make_plan, train

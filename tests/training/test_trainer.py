@@ -13,8 +13,7 @@ from rich.console import Console
 from demur.core.adjacency import AddOrRemoveOne, ReplaceOne, ZeroOut
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPriced
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.training import (
     CyclicPoissonSampling,
     Exact,

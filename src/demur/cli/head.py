@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from demur.cli.ledger_options import (
+from demur.cli.ledger.options import (
     BudgetOption,
     ChargedLedger,
     Create,

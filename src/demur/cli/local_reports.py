@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demur.cli.ledger_options import (
+from demur.cli.ledger.options import (
     BudgetOption,
     ChargedLedger,
     Create,

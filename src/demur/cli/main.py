@@ -10,14 +10,14 @@ import typer
 from demur import __version__
 from demur.cli.audit import audit
 from demur.cli.head import head_app
-from demur.cli.ledger_keeping import ledger_app
-from demur.cli.ledger_options import (
+from demur.cli.ledger.options import (
     Address,
     Signer,
     TipOption,
     open_to_read,
     read_tip,
 )
+from demur.cli.ledger.recovery import ledger_app
 from demur.cli.local_reports import reports_app
 from demur.cli.shell import (
     App,

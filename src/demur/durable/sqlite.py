@@ -3,10 +3,10 @@
 Transactions are begun explicitly: BEGIN IMMEDIATE takes the write lock before anything
 is read. synchronous=FULL makes a commit durable before it returns.
 
-Two journals are used. With a rollback journal ("persist") a commit that has returned
-is in the file itself, which is what people copy, and a reader needs no right to write;
-a commit waits for readers. With a write-ahead log ("wal") nobody waits, and what was
-committed may be in the log alone for a while.
+The journal is a rollback journal: a commit that has returned is in the file itself,
+which is what people copy, and a reader needs no right to write; a commit waits for
+readers. With a write-ahead log nobody would wait, and what was committed might be in
+the log alone for a while, which a reader without the right to write cannot use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -28,7 +28,7 @@ from demur.core.errors import LedgerDamaged, LedgerUnreachable
 
 PATIENCE_SECONDS = 120.0
 
-Journal = Literal["persist", "wal"]
+JOURNAL = "persist"
 
 
 def path_of(url: str) -> Path:
@@ -51,30 +51,29 @@ def path_of(url: str) -> Path:
     return path.resolve()  # links to one ledger are one ledger, with one key folder
 
 
+_ANY_TABLE = "SELECT 1 FROM sqlite_schema LIMIT 1"  # the least that reads the file
 # The driver must not open transactions of its own: we say BEGIN.
 _DRIVER: dict[str, Any] = {"check_same_thread": False, "isolation_level": None}
 
 
-def make_engine(
-    path: Path | None, *, journal: Journal = "persist", read_only: bool = False
-) -> Engine:
+def make_engine(path: Path | None, *, read_only: bool = False) -> Engine:
     """An engine for the database in this file, or for one in memory."""
-    engine = _in_memory() if path is None else _in_file(path, journal, read_only)
+    engine = _in_memory() if path is None else _in_file(path, read_only)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         write = connection.get_execution_options().get("demur_write", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-        if write and path is not None:
-            _check_journal(connection, journal)
+        if write and path is not None and not read_only:
+            _check_journal(connection)
 
     return engine
 
 
-def _check_journal(connection: Connection, journal: Journal) -> None:
+def _check_journal(connection: Connection) -> None:
     """Refuse to write with another journal, which any program can choose for a file."""
     chosen = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-    if chosen != journal:
+    if chosen != JOURNAL:
         raise LedgerUnreachable(
             f"another program has put this file into journal_mode={chosen}, under which"
             " a commit may lie outside the file. Close that program, and open the file"
@@ -82,7 +81,7 @@ def _check_journal(connection: Connection, journal: Journal) -> None:
         )
 
 
-def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
+def _in_file(path: Path, read_only: bool) -> Engine:
     """A few connections, waited for as long as the lock."""
     made = path.exists()
 
@@ -106,11 +105,38 @@ def _in_file(path: Path, journal: Journal, read_only: bool) -> Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
-        if not read_only:
-            _set_journal(connection, journal)
+        if read_only:
+            _refuse_log(connection)
+        else:
+            _set_journal(connection)
             connection.execute("PRAGMA synchronous=FULL")
 
     return engine
+
+
+def _refuse_log(connection: sqlite3.Connection) -> None:
+    """Refuse to read a file in write-ahead mode, and make no log beside it.
+
+    A copy of such a file may lack what its log had, and to read it SQLite makes two
+    files beside it, even for a reader. It asks for the mode in this way because SQLite
+    opens the log to answer: with exclusive locks it first locks the whole file, which a
+    reader may not, so that it fails before the log is made.
+    """
+    connection.execute("PRAGMA locking_mode=exclusive")
+    try:
+        connection.execute(_ANY_TABLE).fetchall()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode != sqlite3.SQLITE_IOERR_LOCK:
+            raise
+        raise LedgerUnreachable(
+            "this file is in write-ahead mode (journal_mode=wal), under which commits"
+            " may lie outside the file, so it is not read as it is. Close the program"
+            " that put it into this mode, and open the file once for writing. Nothing"
+            " was changed."
+        ) from error
+    connection.execute("PRAGMA locking_mode=normal")
+    connection.execute(_ANY_TABLE).fetchall()  # which gives the lock back
 
 
 def address(path: Path, how: str) -> str:
@@ -131,8 +157,20 @@ def remains_of(path: Path) -> Iterator[Path]:
             yield beside
 
 
-def tables_in(path: Path) -> set[str]:
+def drop_journal(connection: sqlite3.Connection, path: Path) -> bool:
+    """Remove the journal, which holds pages as they were; whether it is gone.
+
+    Readers are not waited for. Another program that is writing keeps its journal.
+    """
+    connection.execute("PRAGMA journal_mode=delete").fetchall()
+    connection.execute(f"PRAGMA journal_mode={JOURNAL}").fetchall()
+    return not journal_of(path).exists()
+
+
+def tables_in(path: Path, noun: str) -> set[str]:
     """The names of the tables in a file, which is left byte for byte as it is.
+
+    A file that is no database is no `noun`.
 
     Opened as immutable: no lock is taken, no log is read or made, and what another
     program has not yet moved from its log into the file does not count.
@@ -143,8 +181,13 @@ def tables_in(path: Path) -> set[str]:
             names = connection.execute("SELECT name FROM sqlite_schema")
             return {str(name) for (name,) in names}
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
+            raise LedgerUnreachable(
+                f"a privilege is missing: {path.name!r} cannot be opened. Ask the owner"
+                f" of the {noun} for the right to read it. Nothing was changed."
+            ) from error
         raise LedgerDamaged(
-            f"{path.name!r} is no ledger: {error}. Nothing was changed."
+            f"{path.name!r} is no {noun}: {error}. Nothing was changed."
         ) from error
 
 
@@ -174,7 +217,7 @@ def _template() -> tuple[Engine, dict[Any, Any]]:
     return engine, {}
 
 
-def _set_journal(connection: sqlite3.Connection, journal: Journal) -> None:
+def _set_journal(connection: sqlite3.Connection) -> None:
     """Choose the journal; a switch needs the file alone, which SQLite does not await.
 
     A file that another program has put into write-ahead mode is switched back, with
@@ -183,7 +226,7 @@ def _set_journal(connection: sqlite3.Connection, journal: Journal) -> None:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            connection.execute(f"PRAGMA journal_mode={journal}")
+            connection.execute(f"PRAGMA journal_mode={JOURNAL}")
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > give_up:

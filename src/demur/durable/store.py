@@ -65,7 +65,6 @@ class Store:
         url: str | None,
         timeouts: Timeouts | None = None,
         *,
-        journal: sqlite.Journal = "persist",
         read_only: bool = False,
     ) -> None:
         """In memory (None), in a file (a path or sqlite:///) or on a server."""
@@ -84,9 +83,7 @@ class Store:
             self._engine = postgres.make_engine(url, self._timeouts, read_only)
         else:
             self._path = sqlite.path_of(url)
-            self._engine = sqlite.make_engine(
-                self._path, journal=journal, read_only=read_only
-            )
+            self._engine = sqlite.make_engine(self._path, read_only=read_only)
         # A store that nobody closed is closed when nobody has it any more.
         weakref.finalize(self, _dispose, self._engine, os.getpid())
 

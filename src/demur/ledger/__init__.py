@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from demur.ledger.backup import BackupCheck as BackupCheck
     from demur.ledger.backup import backup_ledger as backup_ledger
     from demur.ledger.backup import check_backup as check_backup
-    from demur.ledger.budget import Budget as Budget
     from demur.ledger.export import export_ledger as export_ledger
     from demur.ledger.export import registry_records as registry_records
-    from demur.ledger.filters import Filter as Filter
     from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind
     from demur.ledger.in_memory import checked_ledger as checked_ledger
     from demur.ledger.in_memory import ledger_for as ledger_for
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from demur.ledger.in_memory import left_behind as left_behind
     from demur.ledger.in_memory import whole_budget as whole_budget
     from demur.ledger.ledger import Ledger as Ledger
-    from demur.ledger.meters import GaussianMeter as GaussianMeter
-    from demur.ledger.meters import RenyiMeter as RenyiMeter
     from demur.ledger.notes import Note as Note
     from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
@@ -45,13 +41,17 @@ if TYPE_CHECKING:
     from demur.ledger.reader import Recovery as Recovery
     from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
-    from demur.ledger.receipts import Receipt as Receipt
-    from demur.ledger.receipts import parse_receipts as parse_receipts
     from demur.ledger.reservation import Draw as Draw
     from demur.ledger.reservation import Reservation as Reservation
+    from demur.ledger.rules.budget import Budget as Budget
+    from demur.ledger.rules.filters import Filter as Filter
+    from demur.ledger.rules.meters import GaussianMeter as GaussianMeter
+    from demur.ledger.rules.meters import RenyiMeter as RenyiMeter
     from demur.ledger.series import Moment as Moment
     from demur.ledger.series import Readings as Readings
     from demur.ledger.series import over_time as over_time
+    from demur.ledger.storage.receipts import Receipt as Receipt
+    from demur.ledger.storage.receipts import parse_receipts as parse_receipts
     from demur.ledger.verification import Verification as Verification
     from demur.ledger.writer import Unfinished as Unfinished
 

@@ -33,13 +33,13 @@ from demur.core.recording import record_charge
 from demur.durable import clock
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
-from demur.ledger import amounts
-from demur.ledger.acknowledged import Acknowledged
-from demur.ledger.admission import PaymentOptions, pay, ways_to_pay
 from demur.ledger.reader import LedgerReader
-from demur.ledger.receipts import Receipt
 from demur.ledger.reservation import Draw
+from demur.ledger.rules import amounts
+from demur.ledger.rules.admission import PaymentOptions, pay, ways_to_pay
 from demur.ledger.storage import rows
+from demur.ledger.storage.acknowledged import Acknowledged
+from demur.ledger.storage.receipts import Receipt
 from demur.ledger.storage.writing import Writing
 
 _T = TypeVar("_T")

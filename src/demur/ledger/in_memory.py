@@ -15,9 +15,9 @@ from demur.core.declaration import Declaration
 from demur.core.errors import NotPriced, NotPrivate
 from demur.core.promise import NO_LIMIT
 from demur.core.rounding import up
-from demur.ledger.budget import Budget
-from demur.ledger.filters import Filter
 from demur.ledger.ledger import Ledger
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.filters import Filter
 
 DELTA = 1e-6  # the delta of a release without a ledger, unless the engine has one
 _SMALLEST = 2.0**-1022  # the smallest budget

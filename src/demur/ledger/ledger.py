@@ -25,14 +25,14 @@ from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
 from demur.durable.postgres import Timeouts
 from demur.durable.store import shown_address
-from demur.ledger import amounts
-from demur.ledger.acknowledged import Acknowledged
-from demur.ledger.budget import Budget
-from demur.ledger.filters import Filter
-from demur.ledger.receipts import ReceiptFile
+from demur.ledger.rules import amounts
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.filters import Filter
+from demur.ledger.rules.terms import Terms
+from demur.ledger.storage.acknowledged import Acknowledged
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
-from demur.ledger.terms import Terms
+from demur.ledger.storage.receipts import ReceiptFile
 from demur.ledger.writer import LedgerWriter
 
 

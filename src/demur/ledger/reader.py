@@ -18,15 +18,15 @@ from demur.core.errors import DemurError
 from demur.core.promise import Promise
 from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
-from demur.ledger import amounts, filters
-from demur.ledger.acknowledged import lost
-from demur.ledger.budget import Budget
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
+from demur.ledger.rules import amounts, filters
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.terms import Terms
 from demur.ledger.storage import header, rows
+from demur.ledger.storage.acknowledged import lost
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
-from demur.ledger.terms import Terms
 from demur.ledger.verification import Verification, verify_ledger
 
 

@@ -26,17 +26,17 @@ from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.durable import clock
 from demur.durable.chain import Tip, canonical, signed_by
-from demur.ledger import amounts, filters
-from demur.ledger.admission import is_paid, ways_to_pay
-from demur.ledger.budget import Budget
-from demur.ledger.filters import Amounts
 from demur.ledger.reader import Recovery, recovery_of
 from demur.ledger.reading import declaration_from_text
-from demur.ledger.receipts import Receipt
+from demur.ledger.rules import amounts, filters
+from demur.ledger.rules.admission import is_paid, ways_to_pay
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.filters import Amounts
+from demur.ledger.rules.terms import Terms
+from demur.ledger.rules.write_down import lost_charges
 from demur.ledger.storage import rows
+from demur.ledger.storage.receipts import Receipt
 from demur.ledger.storage.writing import Writing
-from demur.ledger.terms import Terms
-from demur.ledger.write_down import lost_charges
 
 Persist = Callable[[Callable[[Writing], "Recovery"]], "Recovery"]
 

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from demur.core.accounting.events import Event
 from demur.core.adjacency import Unit
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import amounts, filters
-from demur.ledger.filters import Amounts
 from demur.ledger.ledger import Ledger
 from demur.ledger.reading import Group, read
+from demur.ledger.rules import amounts, filters
+from demur.ledger.rules.filters import Amounts
 from demur.ledger.storage import rows as journal
 from demur.ledger.storage import tables
 

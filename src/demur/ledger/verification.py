@@ -28,15 +28,15 @@ from demur.core.digest import digest_of_text
 from demur.core.errors import NotCovered, NotPriced
 from demur.durable import chain
 from demur.durable.chain import Tip
-from demur.ledger import amounts, filters
-from demur.ledger.admission import PaymentOptions, is_paid, ways_to_pay
-from demur.ledger.filters import Amounts
 from demur.ledger.notes import checked
 from demur.ledger.reading import declaration_from_text
+from demur.ledger.rules import amounts, filters
+from demur.ledger.rules.admission import PaymentOptions, is_paid, ways_to_pay
+from demur.ledger.rules.filters import Amounts
+from demur.ledger.rules.terms import Terms
 from demur.ledger.storage import rows as journal
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
-from demur.ledger.terms import Terms
 
 _MOST_PROBLEMS = 50
 _ROWS_AT_ONCE = 2000

@@ -20,15 +20,15 @@ from demur.core.entry import Entry
 from demur.core.errors import DemurError
 from demur.durable import clock
 from demur.durable.chain import Tip
-from demur.ledger.budget import Budget
 from demur.ledger.charging import LedgerCharging
 from demur.ledger.notes import checked
 from demur.ledger.payment import Payment
 from demur.ledger.reader import Recovery
-from demur.ledger.receipts import Receipt
 from demur.ledger.recovery import recover
 from demur.ledger.reservation import Reservation
+from demur.ledger.rules.budget import Budget
 from demur.ledger.storage import rows
+from demur.ledger.storage.receipts import Receipt
 from demur.ledger.storage.writing import Writing
 
 _LARGEST_RESERVATION = 2**40

@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, DemurError, NoiseReuse
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.training import (
     Checkpoint,
     ProcessesDisagree,

@@ -17,8 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
-from demur.ledger import Budget, Ledger
-from demur.ledger.filters import Filter
+from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms.correlated import BandedToeplitz, Buffered, optimize_dense
 from demur.training import (
     Checkpoint,

@@ -8,7 +8,7 @@ import numpy as np
 from rich.panel import Panel
 
 from demur.audit import Claim, audit
-from demur.cli.ledger import ledger_tables
+from demur.cli.ledger.views import ledger_tables
 from demur.cli.tour import head, local_reports
 from demur.cli.tour.session import DELTA, REPLACED, Session, Values
 from demur.core.adjacency import Ball

@@ -4,7 +4,7 @@
 (epsilon, delta)-indistinguishable; `delta_of(event, epsilon)` the other way round.
 Several upper bounds are computed and the smallest is returned (each is true of the
 same fixed event, so taking the least costs nothing; an *adaptive* filter may not do
-that, see `demur.ledger.filters`):
+that, see `demur.ledger.rules.filters`):
 
 1. closed form: Gaussians compose to one Gaussian with mu^2 = sum 1/z^2 (exactly);
    pure epsilons add up; (epsilon, delta) pairs add up in both.

@@ -43,7 +43,7 @@ is known before it is drawn, and S = sum eta_i.
    sum_k e^c_k room_k = aside / 2. That is less than aside.
 
 Which level ends a sequence may depend on what was seen. This is no "best of several"
-(`demur.ledger.filters`): all levels are paid for, each with its own part of `aside`.
+(`ledger.rules.filters`): all levels are paid for, each with its own part of `aside`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from demur.core.errors import LedgerDamaged
 from demur.durable import chain
 from demur.durable.chain import Tip, canonical
 from demur.ledger.reading import Group, declaration_from_text, event_digest
-from demur.ledger.receipts import Receipt
 from demur.ledger.storage import header, tables
 from demur.ledger.storage.header import Header, State
+from demur.ledger.storage.receipts import Receipt
 
 Body = dict[str, Any]
 

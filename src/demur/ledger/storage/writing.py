@@ -5,8 +5,8 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
-from demur.ledger.receipts import Receipt
 from demur.ledger.storage import header, rows
+from demur.ledger.storage.receipts import Receipt
 
 
 class Writing:

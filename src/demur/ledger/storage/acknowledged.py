@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable.chain import Tip
-from demur.ledger.receipts import Receipt, ReceiptFile
 from demur.ledger.storage import rows
+from demur.ledger.storage.receipts import Receipt, ReceiptFile
 from demur.ledger.storage.writing import Writing
 
 _RECENT = 1000  # receipts in memory, for a server that is lost before one is asked for

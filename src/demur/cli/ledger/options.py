@@ -154,7 +154,7 @@ class ChargedLedger:
         keys: Path | None,
     ) -> ChargedLedger | None:
         """What the options name, checked before the command begins its work."""
-        from demur.cli.ledger_terms import parse_budgets
+        from demur.cli.ledger.terms import parse_budgets
 
         if ledger is None:
             if create or budget or signing_key or password_file or keys:

@@ -21,8 +21,8 @@ from demur.core.adjacency import (
 )
 from demur.core.errors import LedgerMismatch
 from demur.durable.chain import canonical
-from demur.ledger.budget import Budget
-from demur.ledger.filters import Filter
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.filters import Filter
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from demur.core import accounting, validate
 from demur.core.accounting import gaussian, gdp, renyi
 from demur.core.accounting.events import Atom, GaussianEvent, PoissonGaussian, Pure
 from demur.core.rounding import down, up
-from demur.ledger.budget import Budget
+from demur.ledger.rules.budget import Budget
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demur.cli.ledger_options import (
+from demur.cli.ledger.options import (
     Address,
     Full,
     Signer,
@@ -227,6 +227,21 @@ def ledger_tables(
         if len(declined) > limit:
             table.caption = f"the newest {limit} of {len(declined):,}"
         tables.append(table)
+    recoveries = ledger.recoveries()
+    if recoveries:
+        table = Table(title="Rows that were lost", title_justify="left")
+        for column in ("no.", "date", "up to row", "entered again", "who"):
+            table.add_column(column)
+        for done in recoveries:
+            whole = "" if done.complete else "; others are written down"
+            table.add_row(
+                str(done.sequence),
+                done.time[:10],
+                str(done.tip.sequence),
+                f"{done.entered} charges{whole}",
+                escape(done.actor),
+            )
+        tables.append(table)
     return tables
 
 
@@ -274,7 +289,7 @@ def _chosen_unit(
     ledger: Ledger, text: str | None, delta: float | None
 ) -> tuple[Unit, float]:
     """The unit of an option, as words or as `show` prints it, and its delta."""
-    from demur.cli.ledger_terms import parse_unit
+    from demur.cli.ledger.terms import parse_unit
     from demur.core import validate
 
     budgets = dict(ledger.terms.budgets)

@@ -24,12 +24,12 @@ from demur.core.adjacency import Unit
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.core.rounding import float_down
-from demur.ledger import filters
-from demur.ledger.admission import PaymentOptions, ways_to_pay
-from demur.ledger.budget import Budget
-from demur.ledger.filters import BLOCK_DELTA, BLOCK_EPSILON, Amounts, Filter
-from demur.ledger.meters import GaussianMeter, Meter
-from demur.ledger.terms import Terms
+from demur.ledger.rules import filters
+from demur.ledger.rules.admission import PaymentOptions, ways_to_pay
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.filters import BLOCK_DELTA, BLOCK_EPSILON, Amounts, Filter
+from demur.ledger.rules.meters import GaussianMeter, Meter
+from demur.ledger.rules.terms import Terms
 
 _ROUNDED = 1 - 1e-12
 

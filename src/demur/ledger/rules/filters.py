@@ -4,7 +4,7 @@ Entries are chosen adaptively: the next mechanism may depend on what was release
 before. A filter is a rule, fixed when the ledger is opened, that stops the sequence
 before its promise would break, whatever the choices were. It adds up
 
-- meters (`demur.ledger.meters`): sums of mu^2, or of Renyi divergences at one order;
+- meters (`ledger.rules.meters`): sums of mu^2, or of Renyi divergences at one order;
 - blocks: epsilons add up and deltas add up. (Rogers, Roth, Ullman, Vadhan 2016;
   Whitehouse, Ramdas, Rogers, Wu 2023.)
 
@@ -60,8 +60,8 @@ from demur.core.rounding import (
     printed_down,
     printed_up,
 )
-from demur.ledger.budget import Budget
-from demur.ledger.meters import (
+from demur.ledger.rules.budget import Budget
+from demur.ledger.rules.meters import (
     GaussianMeter,
     Meter,
     RenyiMeter,

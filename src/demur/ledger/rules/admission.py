@@ -13,9 +13,9 @@ from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
 from demur.core.errors import BudgetExceeded, NotCovered
 from demur.core.rounding import printed_up
-from demur.ledger import filters
-from demur.ledger.filters import Amounts
-from demur.ledger.terms import Terms
+from demur.ledger.rules import filters
+from demur.ledger.rules.filters import Amounts
+from demur.ledger.rules.terms import Terms
 
 PaymentOptions = list[list[Amounts] | None]
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from demur.core import validate
 from demur.durable.chain import canonical
-from demur.ledger.filters import Amounts
+from demur.ledger.rules.filters import Amounts
 
 # A whole number or a quotient of two, as `Fraction` writes them: no sign, no exponent
 # (1e999999999 would take for ever), no division by zero.

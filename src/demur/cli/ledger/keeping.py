@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demur.cli.ledger import ledger_app as ledger_app
-from demur.cli.ledger_options import (
+from demur.cli.ledger.options import (
     Address,
     Full,
     KeysFolder,
@@ -23,10 +22,11 @@ from demur.cli.ledger_options import (
     open_to_read,
     read_tip,
 )
+from demur.cli.ledger.views import ledger_app as ledger_app
 from demur.cli.shell import AsJson, Code, console, errors, print_json, written
 
 if TYPE_CHECKING:
-    from demur.cli.ledger_terms import NewLedger
+    from demur.cli.ledger.terms import NewLedger
     from demur.ledger import BackupCheck, Ledger, Unfinished
 
 
@@ -121,7 +121,7 @@ def _from_options(
     blocks: float | None,
     order: list[int] | None,
 ) -> NewLedger:
-    from demur.cli.ledger_terms import NewLedger, make_filter, parse_budgets
+    from demur.cli.ledger.terms import NewLedger, make_filter, parse_budgets
 
     if not dataset or not budget:
         raise ValueError(
@@ -134,7 +134,7 @@ def _from_options(
 
 
 def _from_file(terms: Path) -> NewLedger:
-    from demur.cli.ledger_terms import read_terms
+    from demur.cli.ledger.terms import read_terms
 
     return read_terms(terms)
 

@@ -1,0 +1,1 @@
+"""`demur ledger`: its commands, and the options of commands that charge one."""

@@ -1,0 +1,1 @@
+"""The rules of a ledger: budgets, terms, the filter, and who is admitted under it."""
