@@ -113,7 +113,7 @@ def test_without_the_checks_it_would_be(place, ledger, attack, tmp_path, monkeyp
     """The sabotaged twin: whoever planted the secret confirms a guess of the input."""
     attack(place)
     monkeypatch.setattr(private_files, "_check", lambda *_, **__: None)
-    monkeypatch.setattr(private_files, "read_file", lambda path: path.read_bytes())
+    monkeypatch.setattr(private_files, "read_file", lambda path, **_: path.read_bytes())
     ledger.charge(NOISY, **REPEATABLE)
     assert guessed(tmp_path)
 

@@ -1,5 +1,6 @@
 """What is stored of a record: pseudonyms, and ciphertexts whose keys can be erased."""
 
+import sqlite3
 import traceback
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from demur.core.entropy import Seeded
-from demur.errors import KeysExposed
+from demur.durable import sqlite
+from demur.errors import KeysExposed, LedgerUnreachable
 from demur.unlearning import (
     RecordNeeded,
     ServiceBusy,
@@ -230,7 +232,7 @@ def test_old_weights_are_in_no_file_after_a_deletion(path):
 
 
 def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
-    """The sabotaged twin: no overwriting, no emptying of the log."""
+    """The sabotaged twin: the journal of the last commit stays."""
     monkeypatch.setattr(tables.ServiceStore, "scrub", lambda self: None)
     with open_service(path) as service:
         fill(service, range(6))
@@ -239,18 +241,30 @@ def test_the_search_finds_what_an_insecure_store_leaves(path, monkeypatch):
         assert files_with(path, before) != []
 
 
-@pytest.mark.slow
-def test_a_reader_in_the_way_is_reported_and_made_up_for(path):
+def test_a_reader_in_the_way_is_waited_for_and_then_nothing_is_done(path, monkeypatch):
+    monkeypatch.setattr(sqlite, "PATIENCE_SECONDS", 0.2)
     with open_service(path) as service:
         fill(service, range(6))
-        reader = tables.ServiceStore(str(path))
-        with reader.read() as connection:
-            connection.execute(sa.select(tables.service)).one()
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM demur_unlearning").fetchall()
+        with pytest.raises(LedgerUnreachable, match="locked.*Nothing was spent"):
             service.delete(2)
-            assert service.status().unclean
-            with pytest.raises(ServiceBusy, match="deletion is in force"):
-                service.scrub()
         reader.close()
+    with UnlearningService.open(path) as service:
+        assert service.delete(2).requests == 1  # the other was never made
+        assert service.verify().ok and not service.status().unclean
+
+
+def test_another_writer_in_the_way_is_reported_and_made_up_for(path):
+    with open_service(path) as service:
+        fill(service, range(6))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ServiceBusy, match="deletion is in force"):
+            service.scrub()
+        assert service.status().unclean
+        other.close()
         service.scrub()
         assert not service.status().unclean
 

@@ -21,6 +21,8 @@ failover would forget an acknowledged charge. Such an answer counts as a lost on
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import math
 import os
 import re
@@ -51,6 +53,7 @@ _SETTINGS = (
     " FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)"
 )
 _DAY = 86_400.0
+_MANY = 256  # waits that are watched, before those that are over are put away
 _CHECK = "client_connection_check_interval"
 SCHEMA = "demur"  # One database holds one ledger, whatever a role's search_path is.
 _MAKING = 6845231977  # The advisory lock of those who make tables.
@@ -246,26 +249,99 @@ def bounded(connection: Any, give_up: float) -> Iterator[None]:
     by a duplicate, so that what is shut is never another one under the same number.
     """
     held = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
-    late = threading.Event()
-
-    def shut() -> None:
-        late.set()
-        with contextlib.suppress(OSError):  # it ended by itself
-            held.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(0.0, give_up - time.monotonic()), shut)
-    timer.daemon = True
-    timer.start()
+    wait = _Wait(give_up, held)
+    _watch(wait)
     try:
         yield
     except Exception as error:
-        if late.is_set():
+        if wait.late:
             error.add_note("it did not answer in time")
         raise
     finally:
-        timer.cancel()
-        timer.join()
-        held.close()
+        wait.end()
+
+
+class _Wait:
+    """A socket that is shut at a time, unless its wait has ended before."""
+
+    def __init__(self, give_up: float, held: socket.socket) -> None:
+        self.give_up, self.late = give_up, False
+        self._held: socket.socket | None = held
+        self._lock = threading.Lock()
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._held is None
+
+    def shut(self) -> None:
+        """Wake up whoever still waits."""
+        with self._lock:
+            if self._held is not None:
+                self.late = True
+                with contextlib.suppress(OSError):  # it ended by itself
+                    self._held.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """The wait is over: nothing is shut any more."""
+        with self._lock:
+            if self._held is not None:
+                self._held.close()
+            self._held = None
+
+
+class _Watcher:
+    """One thread that ends all waits of this process: one for each would cost more."""
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[float, int, _Wait]] = []
+        self._numbers = itertools.count()  # two waits may end at one time
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="demur-waits", daemon=True).start()
+
+    def add(self, wait: _Wait) -> None:
+        """Watch one more wait."""
+        with self._changed:
+            if len(self._waits) > _MANY:  # Most are over long before their time.
+                self._waits = [each for each in self._waits if not each[2].over]
+                heapq.heapify(self._waits)
+            heapq.heappush(self._waits, (wait.give_up, next(self._numbers), wait))
+            if self._waits[0][2] is wait:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                while self._waits and self._waits[0][2].over:
+                    heapq.heappop(self._waits)
+                now = time.monotonic()
+                if not self._waits:
+                    self._changed.wait()
+                elif self._waits[0][0] > now:
+                    self._changed.wait(self._waits[0][0] - now)
+                else:
+                    heapq.heappop(self._waits)[2].shut()
+
+
+_watcher: _Watcher | None = None
+_beginning = threading.Lock()
+
+
+def _watch(wait: _Wait) -> None:
+    global _watcher
+    with _beginning:
+        _watcher = _watcher or _Watcher()
+    _watcher.add(wait)
+
+
+def _begin_anew() -> None:
+    """In a forked child: its parent's thread is not there, and locks may be held."""
+    global _watcher, _beginning
+    _watcher, _beginning = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager

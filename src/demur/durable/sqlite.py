@@ -72,7 +72,9 @@ def make_engine(path: Path | None, *, read_only: bool = False) -> Engine:
 
 def _check_journal(connection: Connection) -> None:
     """Refuse to write with another journal, which any program can choose for a file."""
-    chosen = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    (chosen,) = driver.execute("PRAGMA journal_mode").fetchone()
     if chosen != JOURNAL:
         raise LedgerUnreachable(
             f"another program has put this file into journal_mode={chosen}, under which"

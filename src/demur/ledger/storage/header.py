@@ -118,6 +118,10 @@ _MOVE = ledger.update().values(
     hash=sa.bindparam("next_hash"),
     totals=sa.bindparam("next_totals"),
 )
+_ADD = rows.insert().values(
+    {column.name: sa.bindparam(f"row_{column.name}") for column in rows.c}
+)
+_ADD_AND_MOVE = _MOVE.add_cte(_ADD.cte("added"))
 
 
 def lock(connection: Connection) -> State:
@@ -128,6 +132,19 @@ def lock(connection: Connection) -> State:
 
 
 def move(connection: Connection, state: State) -> None:
-    """Write the state that follows from the row just appended."""
-    values: dict[str, Any] = {f"next_{k}": v for k, v in state._asdict().items()}
-    connection.execute(_MOVE, values)
+    """Write the state that follows from the last row."""
+    connection.execute(_MOVE, _values(state))
+
+
+def add(connection: Connection, row: dict[str, Any], state: State) -> None:
+    """Write a row and the state that follows from it."""
+    values = {f"row_{name}": value for name, value in row.items()}
+    if connection.dialect.name == "postgresql":  # one journey for both
+        connection.execute(_ADD_AND_MOVE, values | _values(state))
+    else:
+        connection.execute(_ADD, values)
+        move(connection, state)
+
+
+def _values(state: State) -> dict[str, Any]:
+    return {f"next_{name}": value for name, value in state._asdict().items()}

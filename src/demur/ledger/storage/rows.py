@@ -27,11 +27,11 @@ from demur.ledger.storage.receipts import Receipt
 Body = dict[str, Any]
 
 # Built once: putting a statement together costs more than running it.
-_INSERT_ROW = tables.rows.insert()
 _DECLARATION = sa.select(tables.declarations.c.body).where(
     tables.declarations.c.digest == sa.bindparam("name")
 )
 
+_SEEN, _WRITER = "demur: declarations", "demur: who wrote one"  # of a connection
 _HASH = sa.select(tables.rows.c.hash).where(
     tables.rows.c.sequence == sa.bindparam("number")
 )
@@ -67,23 +67,20 @@ def append(
     text, sequence = canonical(body), state.sequence + 1
     row_hash = chain.link(state.hash, text)
     signature = chain.sign(signer, row_hash) if signer else None
-    connection.execute(
-        _INSERT_ROW,
-        {
-            "sequence": sequence,
-            "kind": body["kind"],
-            "entry_id": body["id"],
-            "idempotency_key": body.get("idempotency_key"),
-            "declaration": body.get("declaration"),
-            "count": body.get("count"),
-            "noise": body.get("noise"),
-            "body": text,
-            "hash": row_hash,
-            "signature": signature,
-        },
-    )
+    row = {
+        "sequence": sequence,
+        "kind": body["kind"],
+        "entry_id": body["id"],
+        "idempotency_key": body.get("idempotency_key"),
+        "declaration": body.get("declaration"),
+        "count": body.get("count"),
+        "noise": body.get("noise"),
+        "body": text,
+        "hash": row_hash,
+        "signature": signature,
+    }
     after = State(sequence, row_hash, state.totals if totals is None else totals)
-    header.move(connection, after)
+    header.add(connection, row, after)
     return Appended(after, text, signature)
 
 
@@ -272,8 +269,7 @@ def store_shared(
     profiles are upper bounds.
     """
     name, stored = digest_of_text(text), tables.profiles
-    if connection.execute(_DECLARATION, {"name": name}).first() is None:
-        connection.execute(tables.declarations.insert().values(digest=name, body=text))
+    _store_declaration(connection, name, text)
     digests = {}
     for key, curve in sorted(curves.items()):
         before = connection.execute(
@@ -290,6 +286,23 @@ def store_shared(
                 )
             )
     return digests
+
+
+def _store_declaration(connection: Connection, name: str, text: str) -> None:
+    """Store a declaration, unless it is there.
+
+    What a transaction before this one has seen is not looked for again. That is known
+    for the connection, not for the ledger: another server may lack it.
+    """
+    seen: set[str] = connection.info.setdefault(_SEEN, set())
+    if name in seen:
+        return
+    transaction = connection.get_transaction()
+    if connection.execute(_DECLARATION, {"name": name}).first() is None:
+        connection.info[_WRITER] = transaction
+        connection.execute(tables.declarations.insert().values(digest=name, body=text))
+    elif connection.info.get(_WRITER) is not transaction:  # which may be rolled back
+        seen.add(name)
 
 
 def profiles(connection: Connection) -> dict[Event, Profile]:

@@ -41,6 +41,10 @@ _keys = sa.Table(
 )
 
 
+class _KeyDatabase(tables.ServiceStore):
+    noun = "file of keys"
+
+
 class EncryptedRecords:
     """Encrypted records and their keys."""
 
@@ -50,7 +54,7 @@ class EncryptedRecords:
         path = folder / "records.db"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         private_files.check_file(path)
-        self._database = tables.ServiceStore(str(path))
+        self._database = _KeyDatabase(str(path))
         self._database.create(_metadata)
         self._new_keys: list[dict[str, object]] = []
         self._new_ciphertexts: list[dict[str, object]] = []
@@ -139,7 +143,7 @@ class EncryptedRecords:
                 )
 
     def scrub(self) -> None:
-        """Let no page or log hold a key that was erased."""
+        """Let no page and no journal hold a key that was erased."""
         self._database.scrub()
 
     def remove_leftovers(self, connection: Connection) -> None:

@@ -35,7 +35,7 @@ class History:
     requests: Counter[str] = field(default_factory=Counter)
     certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
     paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, ledger
-    abandoned: dict[str, str | None] = field(default_factory=dict)
+    abandoned: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # same
     used: int = 0  # of this epoch's capacity
     ticks: list[int] = field(default_factory=lambda: [0])  # after each row
     epoch: int = 1
@@ -112,7 +112,8 @@ def _apply(
                 history.wrong(row, f"a {op} without its intent")
                 return None, 0
             if op == "abandon":
-                history.abandoned[body["operation"]] = body["entry"]
+                abandoned = body["entry"], body["ledger"]
+                history.abandoned[body["operation"]] = abandoned
                 return None, 0
             if body["run"] != intent["run"]:
                 # The key died with the process of the intent: this noise was redrawn.

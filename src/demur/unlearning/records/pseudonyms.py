@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.entropy import OsEntropy, Source
+from demur.durable import private_files
 from demur.durable.keys import KeyStore
 from demur.unlearning.errors import ServiceMismatch
 
@@ -56,6 +57,12 @@ class Pseudonyms:
                 " record can be found again. Put it back; it is never made anew."
             )
         return cls(secret)
+
+    @classmethod
+    def peek(cls, folder: Path, *, testing: bool = False) -> Pseudonyms:
+        """The same for a reader: nothing is tidied up on the way."""
+        private_files.check_folder(folder)
+        return cls(private_files.read_file(folder / f"{_name(testing)}.key"))
 
     def _pseudonym(self, kind: bytes, data: bytes) -> str:
         keyed = self._keyed.copy()

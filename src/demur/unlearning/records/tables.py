@@ -1,15 +1,15 @@
 """Database of a deletion service: its tables, and the lock of its one writer.
 
 The engine, its transactions and its durability are those of the ledger
-(`durable.store`): a transaction that has returned is on disk. Two things are added for
-SQLite:
+(`durable.store`): a transaction that has returned is on disk, in the file itself, and
+reading needs no right to write. Two things are added for SQLite:
 
 - `secure_delete`: what a row held is overwritten with zeros when it is deleted or
   replaced, in the page itself;
-- `scrub()`: the write-ahead log still holds the pages as they were; it is moved into
-  the file and cut to nothing. After it, no page of the database or its log holds what
-  was deleted. (Copies made by others, and the blocks below the file system, are
-  outside of what a program can reach.)
+- `scrub()`: the rollback journal still holds the pages as they were; it is removed.
+  After it, no page of the database or its journal holds what was deleted. (Copies made
+  by others, and the blocks below the file system, are outside of what a program can
+  reach.)
 
 On PostgreSQL a deleted row stays in its page until the server vacuums: `scrub` asks for
 that. The server's own archive is up to its operator.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import fcntl
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -31,16 +31,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from demur.durable import postgres
-from demur.durable.sqlite import PATIENCE_SECONDS
+from demur.durable import atomic_files, database_files, postgres, sqlite
+from demur.durable.database_files import FileKind
 from demur.durable.store import Store
 from demur.ledger import Timeouts
-from demur.unlearning.errors import ServiceBusy
+from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 
 # Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
 SCHEMA_VERSION = 3
 _ADVISORY_LOCK = 6845231978
-_SCRUB_PATIENCE_MS = 200
 
 metadata = sa.MetaData()
 service = sa.Table(
@@ -112,17 +111,20 @@ encrypted_records = sa.Table(
 )
 
 
+_KIND = FileKind("deletion service", service.name, ServiceMismatch)
+
+
 class ServiceStore(Store):
     """A durable store that overwrites what it deletes, with one writer."""
 
-    def __init__(self, url: str) -> None:
+    noun = _KIND.noun
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         # There is one writer, and nobody waits for it: its steps may take long.
-        # A deletion does not wait for somebody's long query, so readers have the log.
-        super().__init__(url, Timeouts(pause=120.0, call=600.0), journal="wal")
+        timeouts = Timeouts(pause=120.0, call=600.0)
+        super().__init__(url, timeouts, read_only=read_only)
         self._writer: WriterLock | None = None
-        if self._path is not None:  # Links to one file are one service: lock, keys,
-            self._path = self._path.resolve()  # and ledgers lie beside the file itself.
-        if self.is_sqlite:
+        if self.is_sqlite and not read_only:
 
             @sa.event.listens_for(self._engine, "connect")
             def _overwrite(connection: sqlite3.Connection, _: object) -> None:
@@ -135,12 +137,36 @@ class ServiceStore(Store):
         return None if path is None else path.with_name(f"{path.name}.keys")
 
     @contextmanager
-    def write(self, give_up: float | None = None) -> Iterator[Connection]:
+    def write(
+        self, give_up: float | None = None, *, repeated: bool = False
+    ) -> Iterator[Connection]:
         """A transaction, for as long as the right to write is held."""
         if self._writer is not None:
             self._writer.check()
-        with super().write(give_up) as connection:
+        with super().write(give_up, repeated=repeated) as connection:
             yield connection
+
+    def exists(self) -> bool:
+        """Whether there is a service at this address; changes nothing."""
+        if self.path is not None:
+            return _KIND.is_in(self.path)
+        with self.read() as connection:
+            if not sa.inspect(connection).has_table(service.name):
+                return False
+            return connection.execute(sa.select(service.c.id)).first() is not None
+
+    def make_service(self, fill: Callable[[Connection], None]) -> None:
+        """Make the tables of a service and `fill` them, all at once."""
+
+        def make(connection: Connection) -> None:
+            self.make_tables(connection, metadata)
+            fill(connection)
+
+        if self.path is None:
+            with self.write() as connection:
+                make(connection)
+        else:  # The state may be secret: owner-only, like the keys.
+            database_files.make_whole(self.path, ServiceStore, make, mode=0o600)
 
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there yet."""
@@ -154,29 +180,27 @@ class ServiceStore(Store):
         tables.create_all(connection, checkfirst=True)
 
     def scrub(self) -> None:
-        """Let no page or log hold what was deleted."""
+        """Let no page and no journal hold what was deleted."""
         engine = self._usable()
-        if not self.is_sqlite:
+        if self.path is None:
             with engine.connect() as plain:
                 connection = plain.execution_options(isolation_level="AUTOCOMMIT")
                 for table in (state, encrypted_records, records):
                     connection.exec_driver_sql(f"VACUUM {table.name}")
             return
-        raw = engine.raw_connection()  # A checkpoint cannot run in a transaction.
+        raw = engine.raw_connection()  # The journal's mode is not a transaction's.
         try:
-            cursor = raw.cursor()
-            # A deletion does not wait for somebody's long query.
-            cursor.execute(f"PRAGMA busy_timeout={_SCRUB_PATIENCE_MS}")
-            busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            cursor.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE_SECONDS)}")
+            assert isinstance(raw.driver_connection, sqlite3.Connection)
+            gone = sqlite.drop_journal(raw.driver_connection, self.path)
         finally:
             raw.close()
-        if busy:
+        if not gone:
             raise ServiceBusy(
-                "a reader holds the database open, so its log could not be emptied: it"
-                " may still hold pages from before the deletion. The deletion is in"
-                " force; call scrub() when the reader is gone."
+                "another program writes to the database, so that its journal could not"
+                " be removed: it may still hold pages from before the deletion. The"
+                " deletion is in force; call scrub() when that program is gone."
             )
+        atomic_files.sync_folder(self.path.parent)  # or a crash brings it back
 
     def only_writer(self) -> WriterLock:
         """The right to write, until it is closed or the process ends."""

@@ -45,12 +45,13 @@ def verify_certificate(
     """Check a certificate against the journal at `url` and the ledger that was charged.
 
     The journal's chain is walked from its genesis, the deletion's row compared word
-    for word, the ledger verified, its entry found, and the epsilon recomputed.
+    for word, the ledger verified, its entry found, and the epsilon recomputed. Nothing
+    is written, and no right to write is needed.
     """
-    database = tables.ServiceStore(os.fspath(url))
+    database = tables.ServiceStore(os.fspath(url), read_only=True)
     with ExitStack() as resources:
         resources.callback(database.close)
-        if not recovery.exists(database):
+        if not database.exists():
             raise ServiceMismatch("there is no journal of a deletion service here")
         terms = recovery.stored_terms(database)
         prices = DeletionPrices(terms)

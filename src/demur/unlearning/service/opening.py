@@ -1,16 +1,21 @@
-"""Opening a deletion service: terms, writer's lock, state and ledger; new epochs."""
+"""Opening a deletion service: terms, writer's lock, state and ledger; new epochs.
+
+A service that is opened to be read takes no lock, makes no file and claims no folder;
+its ledgers are opened to be read as well.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demur.core.entropy import Source
-from demur.core.errors import NotPrivate
+from demur.core.errors import KeysExposed, LedgerMissing, NotPrivate
+from demur.durable.store import shown_address
 from demur.ledger import Ledger
 from demur.unlearning.errors import ServiceMismatch
 from demur.unlearning.pricing.service_prices import DeletionPrices
@@ -20,6 +25,7 @@ from demur.unlearning.service import recovery
 from demur.unlearning.service.charges import (
     DeletionCharges,
     check_shared,
+    ledger_path,
     ledgers_beside,
 )
 from demur.unlearning.service.state import ServiceState
@@ -27,7 +33,7 @@ from demur.unlearning.service.state import ServiceState
 
 @dataclass
 class OpenService:
-    """The parts of an open service; `charges` changes with the epoch."""
+    """The parts of a service that is open for writing; `charges` follows the epoch."""
 
     state: ServiceState
     charges: DeletionCharges
@@ -35,6 +41,22 @@ class OpenService:
     url: str
     folder: Path
     shared: bool
+
+
+@dataclass
+class ServiceToRead:
+    """The parts of a service that is open for reading; `own` ledgers by address."""
+
+    state: ServiceState
+    prices: DeletionPrices
+    url: str
+    given: Ledger | None
+    own: dict[str, Ledger]
+
+    def close(self) -> None:
+        """Close the ledgers that were opened on the way."""
+        for ledger in self.own.values():
+            ledger.close()
 
 
 def open_service(
@@ -60,7 +82,7 @@ def open_service(
 
     def checked() -> tuple[bool, ServiceTerms, DeletionPrices]:
         """Whether there is a service, and its terms; or the refusal."""
-        exists = recovery.exists(database)
+        exists = database.exists()
         if exists:
             terms = recovery.stored_terms(database)
             terms.must_equal(requested_terms, config)
@@ -93,6 +115,42 @@ def open_service(
     opened = OpenService(state, charges, prices, url, folder, shared)
     resources.callback(lambda: opened.charges.close())
     recovery.recover(state, charges)
+    return opened
+
+
+def open_to_read(
+    url: str,
+    requested_terms: RequestedTerms,
+    config: dict[str, Any],
+    *,
+    ledger: Ledger | None,
+    keys: str | os.PathLike[str] | None,
+    resources: ExitStack,
+) -> ServiceToRead:
+    """Load a service without a right to write, and change nothing."""
+    database = tables.ServiceStore(url, read_only=True)
+    resources.callback(database.close)
+    if not database.exists():
+        raise ServiceMismatch(
+            f"there is no deletion service at {shown_address(url)}. To create one, open"
+            " it without read_only. Nothing was created."
+        )
+    terms = recovery.stored_terms(database)
+    terms.must_equal(requested_terms, config)
+    prices = DeletionPrices(terms)
+    if ledger is not None:
+        check_shared(ledger, terms, prices)
+    if keys is not None:  # A folder that was named must have the secret.
+        state = recovery.load_to_read(database, terms, Path(keys))
+    else:
+        folder: Path | None = database.keys_folder
+        try:
+            state = recovery.load_to_read(database, terms, folder)
+        except (OSError, KeysExposed):  # not there, or for its owner alone
+            state = recovery.load_to_read(database, terms, None)
+    resources.callback(state.close)
+    opened = ServiceToRead(state, prices, url, ledger, {})
+    resources.callback(opened.close)
     return opened
 
 
@@ -129,15 +187,42 @@ def next_epoch(opened: OpenService) -> bool:
     return True
 
 
+def current_ledger(opened: OpenService | ServiceToRead) -> Ledger:
+    """The ledger of this epoch; a reader's is opened when it is asked for."""
+    if isinstance(opened, OpenService):
+        return opened.charges.ledger
+    if opened.given is not None:
+        return opened.given
+    state, composes = opened.state, not opened.prices.per_person
+    with state.lock:
+        state.require_usable()  # and knows the epoch
+        path = state.database.path
+        place = opened.url
+        if path is not None:
+            place = str(ledger_path(path, state.epoch, composes))
+        if place not in opened.own:
+            opened.own[place] = Ledger.open(place, read_only=True)
+        return opened.own[place]
+
+
 @contextmanager
-def ledgers(opened: OpenService) -> Iterator[list[Ledger]]:
-    """The ledger of this epoch, and the service's own ones of earlier epochs."""
-    path, current = opened.state.database.path, opened.charges.ledger
+def ledgers(opened: OpenService | ServiceToRead) -> Iterator[list[Ledger]]:
+    """The ledger of this epoch, and the service's own ones of earlier epochs.
+
+    A reader has those that are there: a copy may have come without them.
+    """
+    path = opened.state.database.path
+    all_epochs: list[Ledger] = []
+    if isinstance(opened, OpenService):
+        shared = opened.shared
+    else:
+        shared = opened.given is not None
+    with suppress(LedgerMissing):
+        all_epochs.append(current_ledger(opened))
     with ExitStack() as earlier:
-        all_epochs = [current]
-        for file in [] if path is None or opened.shared else ledgers_beside(path):
-            ledger = earlier.enter_context(Ledger.open(file))
-            if ledger.id != current.id:
+        for file in [] if path is None or shared else ledgers_beside(path):
+            ledger = earlier.enter_context(Ledger.open(file, read_only=True))
+            if ledger.id not in {known.id for known in all_epochs}:
                 all_epochs.append(ledger)
         yield all_epochs
 

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 from demur.ledger import Ledger
 from demur.unlearning.errors import UnknownRecord
 from demur.unlearning.models.base import Array
+from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service import opening
-from demur.unlearning.service.opening import OpenService
-from demur.unlearning.service.requests import BLOCKED, DeletionRequests
+from demur.unlearning.service.opening import OpenService, ServiceToRead
+from demur.unlearning.service.requests import BLOCKED
 from demur.unlearning.service.state import ServiceState
 from demur.unlearning.service.status import ServiceStatus, status_of
 from demur.unlearning.service.verification import ServiceVerification, verify_service
@@ -23,9 +24,8 @@ from demur.unlearning.service.verification import ServiceVerification, verify_se
 class ServiceReader:
     """The part of a service that does not change its model."""
 
-    _opened: OpenService
+    _opened: OpenService | ServiceToRead
     _state: ServiceState
-    _requests: DeletionRequests
     _resources: ExitStack
 
     def predict(self, x: ArrayLike) -> float:
@@ -44,7 +44,8 @@ class ServiceReader:
         """Requests that wait, the most urgent first."""
         with self._state.lock:
             self._state.require_usable()
-            return self._requests.waiting()
+            with self._state.database.read() as connection:
+                return queue.waiting(connection)
 
     # -- trust -------------------------------------------------------------------
 
@@ -68,9 +69,8 @@ class ServiceReader:
             self._state.flush()
             with opening.ledgers(self._opened) as ledgers:
                 state = self._state
-                return verify_service(
-                    state.database, ledgers, state.keyed_digest_of_bytes
-                )
+                keyed = state.keyed_digest_of_bytes if state.has_secret else None
+                return verify_service(state.database, ledgers, keyed)
 
     def status(self) -> ServiceStatus:
         """Counts of records and requests, and what is left of the capacity."""
@@ -80,7 +80,7 @@ class ServiceReader:
     @property
     def ledger(self) -> Ledger:
         """The ledger that this epoch's deletions are charged to."""
-        return self._opened.charges.ledger
+        return opening.current_ledger(self._opened)
 
     def close(self) -> None:
         """Make pending inserts durable, and close the service."""

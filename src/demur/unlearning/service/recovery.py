@@ -14,9 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from demur.core.digest import digest_of_text
-from demur.core.entropy import Source
+from demur.core.entropy import OsEntropy, Source
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.service_terms import ServiceTerms
@@ -32,16 +33,6 @@ from demur.unlearning.service.charges import (
 )
 from demur.unlearning.service.intents import abandoned
 from demur.unlearning.service.state import ServiceState
-
-
-def exists(database: tables.ServiceStore) -> bool:
-    """Whether there is a service at this address; creates nothing."""
-    if database.path is not None and not database.path.exists():
-        return False
-    with database.read() as connection:
-        if not sa.inspect(connection).has_table(tables.service.name):
-            return False
-        return connection.execute(sa.select(tables.service.c.id)).first() is not None
 
 
 def check_empty(database: tables.ServiceStore, folder: Path, *, shared: bool) -> None:
@@ -74,10 +65,8 @@ def create(
     """An empty service: its secret first, then everything else at once."""
     pseudonyms = Pseudonyms.create(folder, source)
     text = terms.to_text()
-    if database.path is not None:  # The state may be secret: owner-only, like the keys.
-        database.path.touch(0o600)
-    with database.write() as connection:
-        database.make_tables(connection, tables.metadata)
+
+    def fill(connection: Connection) -> None:
         connection.execute(
             tables.service.insert().values(
                 id=1,
@@ -99,6 +88,8 @@ def create(
                 body=snapshot.encode(terms.model().state()),
             )
         )
+
+    database.make_service(fill)
 
 
 def stored_terms(database: tables.ServiceStore) -> ServiceTerms:
@@ -123,6 +114,29 @@ def load(
 ) -> ServiceState:
     """The service as it was when it was last durable."""
     pseudonyms = Pseudonyms.load(folder, testing=terms.testing)
+    service_id = _check_secret(database, pseudonyms)
+    with readable():
+        claim(folder, service_id)
+    return ServiceState(database, terms, pseudonyms, folder, source)
+
+
+def load_to_read(
+    database: tables.ServiceStore, terms: ServiceTerms, folder: Path | None
+) -> ServiceState:
+    """The service as it is on disk, for a reader: nothing is written or claimed.
+
+    The secret is for the owner alone. Without a `folder` that has it, what needs it is
+    refused, and the rest can be read.
+    """
+    pseudonyms = None
+    if folder is not None:
+        pseudonyms = Pseudonyms.peek(folder, testing=terms.testing)
+        _check_secret(database, pseudonyms)
+    return ServiceState(database, terms, pseudonyms, folder or Path(), OsEntropy())
+
+
+def _check_secret(database: tables.ServiceStore, pseudonyms: Pseudonyms) -> str:
+    """Refuse the secret of another service; the id of this one."""
     with database.read() as connection:
         row = connection.execute(sa.select(tables.service)).one()
     if row.secret != pseudonyms.own():
@@ -130,9 +144,7 @@ def load(
             "the secret beside the service belongs to another one: no record could be"
             " found again with it. Put the right one back."
         )
-    with readable():
-        claim(folder, row.service_id)
-    return ServiceState(database, terms, pseudonyms, folder, source)
+    return str(row.service_id)
 
 
 def recover(state: ServiceState, charges: DeletionCharges) -> None:

@@ -38,7 +38,7 @@ from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.service import opening, retraining
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.opening import OpenService
+from demur.unlearning.service.opening import OpenService, ServiceToRead
 from demur.unlearning.service.reader import ServiceReader
 from demur.unlearning.service.requests import Answer, DeletionRequests, OnExhausted
 from demur.unlearning.service.retraining import Record
@@ -55,7 +55,7 @@ class UnlearningService(ServiceReader):
 
     def __init__(
         self,
-        opened: OpenService,
+        opened: OpenService | ServiceToRead,
         on_exhausted: OnExhausted = "raise",
         records: Callable[[], Iterable[Record]] | None = None,
         batch: int = 1,
@@ -64,12 +64,20 @@ class UnlearningService(ServiceReader):
         self._opened, self._state = opened, opened.state
         self._records, self._batch = records, batch
         self._resources = ExitStack()
-        self._requests = DeletionRequests(
-            self._state,
-            self._deletions(self._state, opened.charges, opened.prices),
-            on_exhausted,
-            lambda without: self._retrain(None, without),
-        )
+        if isinstance(opened, OpenService):
+            self._requests = DeletionRequests(
+                self._state,
+                self._deletions(self._state, opened.charges, opened.prices),
+                on_exhausted,
+                lambda without: self._retrain(None, without),
+            )
+
+    @property
+    def _writing(self) -> OpenService:
+        """The parts that a write needs, or the refusal."""
+        self._state.require_writable()
+        assert isinstance(self._opened, OpenService)
+        return self._opened
 
     @classmethod
     def open(
@@ -92,6 +100,7 @@ class UnlearningService(ServiceReader):
         batch_size: int = 1000,
         keys: str | os.PathLike[str] | None = None,
         source: Source | None = None,
+        read_only: bool = False,
         **config: Any,
     ) -> Self:
         """Open or create a service: a file, `sqlite:///...` or `postgresql://...`.
@@ -104,6 +113,11 @@ class UnlearningService(ServiceReader):
         beside a file). A service with a seeded `source` is for tests, from its first
         opening to its last: its certificates are stamped NOT PRIVATE, and
         `demur unlearn verify` refuses them.
+
+        With `read_only` nothing is written, no right to write is needed, and a running
+        service is not in the way: each call answers from what is on disk by then. What
+        needs the secret (`certificate`, and part of `verify`) is refused or reported
+        where it cannot be read.
         """
         _one_of("on_exhausted", on_exhausted, OnExhausted)
         _one_of("durability", durability, Durability)
@@ -120,6 +134,19 @@ class UnlearningService(ServiceReader):
             "record_store": record_store,
         }
         with ExitStack() as refused:  # A refusal leaves no lock and no file open.
+            if read_only:
+                self = cls(
+                    opening.open_to_read(
+                        os.fspath(url),
+                        requested_terms,
+                        config,
+                        ledger=ledger,
+                        keys=keys,
+                        resources=refused,
+                    )
+                )
+                self._resources = refused.pop_all()
+                return self
             opened = opening.open_service(
                 os.fspath(url),
                 requested_terms,
@@ -148,7 +175,7 @@ class UnlearningService(ServiceReader):
         """Learn a record; the prediction for it from before."""
         state = self._state
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             new = self._requests.new_record(record_id, subject_id)
             with state.step(ValueError, TypeError):  # the model's refusals
                 prediction = state.mode.insert(x, y)
@@ -181,7 +208,7 @@ class UnlearningService(ServiceReader):
             )
         state = self._state
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             new = self._requests.new_records(record_ids, subjects)
             if len({record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
@@ -199,7 +226,7 @@ class UnlearningService(ServiceReader):
         """Acknowledge every insert so far; the journal's tip, to keep elsewhere."""
         state = self._state
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             state.flush()
             return state.tip
 
@@ -223,7 +250,7 @@ class UnlearningService(ServiceReader):
         """
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             pseudonym = state.pseudonyms.record(record_id)
             try:
                 (answer,) = self._requests.delete([(pseudonym, x, y)], until)
@@ -251,7 +278,7 @@ class UnlearningService(ServiceReader):
             )
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             pseudonyms = map(state.pseudonyms.record, ids)
             requests = list(zip(pseudonyms, rows, targets, strict=True))
             return self._requests.delete(requests, until)
@@ -265,7 +292,7 @@ class UnlearningService(ServiceReader):
         """
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             pseudonyms = self._requests.records_of(state.pseudonyms.subject(subject_id))
             if not pseudonyms:
                 raise UnknownRecord(
@@ -279,20 +306,20 @@ class UnlearningService(ServiceReader):
         """Renew the published copy (modes that publish an output); paid for."""
         state = self._state
         with state.lock:
-            state.require_usable()
+            state.require_writable()
             if state.mode.publishes == "output":
                 self._requests.deletions.carry_out([], queue.deadline_text(None))
 
     def process_queue(self) -> list[Certificate]:
         """Try every waiting request again; the certificates of those that were done."""
         with self._state.lock:
-            self._state.require_usable()
+            self._state.require_writable()
             return self._requests.process(self._requests.waiting())
 
     def scrub(self) -> None:
-        """Erase what a deletion left behind because of a reader or an error."""
+        """Erase what a deletion left behind because of an error or another program."""
         with self._state.lock:
-            self._state.require_usable()
+            self._state.require_writable()
             self._state.remove_leftovers()
             self._state.scrub(strict=True)
 
@@ -307,20 +334,21 @@ class UnlearningService(ServiceReader):
         store. A record that was deleted is refused: it must be learned again by id.
         """
         with self._state.lock:
-            self._state.require_usable()
+            self._state.require_writable()
             return list(self._retrain(records, set()).values())
 
     def _retrain(
         self, records: Iterable[Record] | None, without: set[str]
     ) -> dict[str, Certificate]:
-        opening.check_next_epoch(self._opened)
+        opened = self._writing
+        opening.check_next_epoch(opened)
         without = without | {queued.record for queued in self._requests.waiting()}
         staying = self._training_records(records, without)
-        issued = retraining.begin(self._state, self._opened.charges, staying)
+        issued = retraining.begin(self._state, opened.charges, staying)
         with self._state.step():  # No deletion of an epoch without its ledger.
-            if opening.next_epoch(self._opened):
+            if opening.next_epoch(opened):
                 self._requests.deletions = self._deletions(
-                    self._state, self._opened.charges, self._opened.prices
+                    self._state, opened.charges, opened.prices
                 )
         self._state.clean_up()
         return issued
@@ -339,13 +367,13 @@ class UnlearningService(ServiceReader):
     def renew(self, records: Iterable[Record] | None = None) -> None:
         """Bring the model to its minimum again by the live records (`logistic`)."""
         with self._state.lock:
-            self._state.require_usable()
+            self._state.require_writable()
             retraining.renew(self._state, self._training_records(records, set()))
 
     def snapshot(self) -> Path:
         """Write the state to a file; the next deletion destroys it."""
         with self._state.lock:
-            self._state.require_usable()
+            self._state.require_writable()
             self._state.flush()
             return retraining.snapshot(self._state)
 
@@ -357,9 +385,9 @@ class UnlearningService(ServiceReader):
         """
         data = Path(path).read_bytes()
         with self._state.lock:
-            self._state.require_usable()
+            charges = self._writing.charges
             self._state.flush()
-            return retraining.restore(self._state, self._opened.charges, data)
+            return retraining.restore(self._state, charges, data)
 
 
 def _one_of(name: str, value: object, choices: Any) -> None:

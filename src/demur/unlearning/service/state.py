@@ -24,10 +24,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.entropy import Source
-from demur.core.errors import DemurError
+from demur.core.errors import DemurError, LedgerMismatch
 from demur.durable.chain import Tip
 from demur.durable.clock import now
-from demur.unlearning.errors import ServiceBusy, ServiceDamaged
+from demur.unlearning.errors import ServiceBusy, ServiceDamaged, ServiceMismatch
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import journal, rows, snapshot, tables
@@ -38,6 +38,8 @@ from demur.unlearning.records.pseudonyms import Pseudonyms
 from demur.unlearning.records.read_errors import readable
 from demur.unlearning.records.rows import LearnedRecord
 
+_TIP = sa.select(tables.service.c.sequence, tables.service.c.hash)
+
 
 class ServiceState:
     """The state of one service in one process."""
@@ -46,18 +48,17 @@ class ServiceState:
         self,
         database: tables.ServiceStore,
         terms: ServiceTerms,
-        pseudonyms: Pseudonyms,
+        pseudonyms: Pseudonyms | None,
         folder: Path,
         source: Source,
     ) -> None:
         self.database, self.terms = database, terms
-        self.pseudonyms, self.source = pseudonyms, source
-        encrypted = terms.record_store == "encrypted"
+        self._pseudonyms, self.source = pseudonyms, source
+        encrypted = terms.record_store == "encrypted" and not database.read_only
         self.encrypted = EncryptedRecords(folder, source) if encrypted else None
         self.snapshots = snapshot.SnapshotFiles(folder / "snapshots")
         self.lock = threading.RLock()
         self.run = secrets.token_hex(8)  # tells this process from every other
-        self.mode: Mode = terms.model()
         self.pending: list[Body] = []
         self._learned: list[LearnedRecord] = []
         self._deleted: dict[str, int] = {}  # deleted, their keys not erased yet
@@ -71,17 +72,19 @@ class ServiceState:
         with self.database.read() as connection:
             row = connection.execute(sa.select(tables.service)).one()
             model = connection.execute(sa.select(tables.state)).one()
-            self.id: str = row.service_id
-            self.used = int(row.used)  # of this epoch's capacity
-            self.tip = Tip(int(row.sequence), row.hash)
-            self.epoch, self.tick = int(model.epoch), int(model.tick)
-            self.mode.restore(snapshot.decode(model.body))
-            self._check(connection, int(model.sequence))
-            self.index = rows.index(connection)
+            tip, mode = Tip(int(row.sequence), row.hash), self.terms.model()
+            mode.restore(snapshot.decode(model.body))
+            self._check(connection, int(model.sequence), tip, mode)
+            index = rows.index(connection)
+        # Only what has passed the check: a reader loads again, and may be refused.
+        self.id: str = row.service_id
+        self.used = int(row.used)  # of this epoch's capacity
+        self.epoch, self.tick = int(model.epoch), int(model.tick)
+        self.tip, self.mode, self.index = tip, mode, index
 
-    def _check(self, connection: Connection, at: int) -> None:
+    def _check(self, connection: Connection, at: int, tip: Tip, mode: Mode) -> None:
         """Compare the state on disk with its row of the journal."""
-        last, digest = Tip(0, self.tip.hash), None
+        last, digest = Tip(0, tip.hash), None
         for row, body in journal.walk(connection, max(at - 1, 0)):
             if row.sequence == at:
                 digest = body.get("state")
@@ -91,13 +94,29 @@ class ServiceState:
                     " disk: the two come from different copies"
                 )
             last = row.tip
-        if last != self.tip:
+        if last != tip:
             raise ServiceDamaged("the journal does not end where the service says")
-        if at and digest != self.keyed_digest(self.mode):
+        if at and self.has_secret and digest != self.keyed_digest(mode):
             raise ServiceDamaged(
                 "the state on disk is not the one that the journal names: it was"
                 " edited, or comes from another copy. Restore both together."
             )
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether ids can be looked up; a reader may be without the secret."""
+        return self._pseudonyms is not None
+
+    @property
+    def pseudonyms(self) -> Pseudonyms:
+        """Pseudonyms under the service's secret."""
+        if self._pseudonyms is None:
+            raise ServiceMismatch(
+                "the secret of this service cannot be read here, and without it no id"
+                " can be looked up. Name the folder that has it (keys=), or ask the"
+                " service's owner. Nothing was changed."
+            )
+        return self._pseudonyms
 
     def keyed_digest(self, mode: Mode) -> str:
         """The keyed digest of a model's state."""
@@ -110,7 +129,10 @@ class ServiceState:
         return self.keyed_digest(mode)
 
     def require_usable(self) -> None:
-        """Refuse a forked copy, a closed service, and one whose last write failed."""
+        """Refuse a forked copy, a closed service, and one whose last write failed.
+
+        A reader loads what its writer has written since.
+        """
         if self.foreign:
             raise DemurError(
                 "this service belongs to the process that opened it: a forked copy"
@@ -123,6 +145,25 @@ class ServiceState:
                 "an earlier write failed, so memory may be ahead of the disk: close"
                 " this service and open it again. What was acknowledged is there."
             )
+        if self.database.read_only:
+            self._follow()
+
+    def require_writable(self) -> None:
+        """Refuse what cannot be read either, and what was opened to be read."""
+        self.require_usable()
+        if self.database.read_only:
+            raise LedgerMismatch(
+                "this service was opened to be read: open it without read_only to"
+                " write. Nothing was spent."
+            )
+
+    def _follow(self) -> None:
+        """Load again if the writer has gone on: a deleted record is not served."""
+        with readable(), self.database.read() as connection:
+            row = connection.execute(_TIP).one()
+        if Tip(int(row.sequence), row.hash) != self.tip:
+            with readable():
+                self._load()
 
     @property
     def foreign(self) -> bool:
@@ -302,7 +343,7 @@ class ServiceState:
         return issued
 
     def clean_up(self) -> None:
-        """Erase what a deletion leaves behind: keys, snapshot files, pages, logs."""
+        """Erase what a deletion leaves: keys, snapshot files, pages, journals."""
         if self.encrypted is not None:
             self.encrypted.erase(self._deleted)
         self._deleted.clear()
@@ -318,7 +359,7 @@ class ServiceState:
             self.snapshots.destroy(before=journal.last_forgotten(connection))
 
     def scrub(self, *, strict: bool = False) -> None:
-        """Overwrite freed pages and empty the log; a reader may hold that up."""
+        """Remove the journals with old pages; another writer may hold that up."""
         try:
             self.database.scrub()
             if self.encrypted is not None:

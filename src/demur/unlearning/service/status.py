@@ -16,8 +16,7 @@ class ServiceStatus:
 
     `used` is what requests (or publications) of this epoch have taken of the capacity,
     interrupted ones included; `pending` are inserts that are not acknowledged yet;
-    `unclean` says that a reader kept old pages from being overwritten after a
-    deletion: call `scrub()`.
+    `unclean` says that old pages could not be erased after a deletion: call `scrub()`.
     """
 
     mode: str
