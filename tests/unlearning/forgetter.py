@@ -19,12 +19,18 @@ from types import SimpleNamespace
 import numpy as np
 
 from demur.ledger import charging
-from demur.unlearning import UnlearningService, make_mode
+from demur.unlearning import make_mode
 from demur.unlearning.records import rows
 from demur.unlearning.service import recovery
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
 from tests.keys import os_key
-from tests.unlearning.service_kit import DIM, NOISY, record
+from tests.unlearning.service_kit import (
+    DIM,
+    NOISY,
+    UnlearningService,
+    plain_seals,
+    record,
+)
 
 
 def say(*words):
@@ -48,7 +54,7 @@ class Honest(Deletions):
         return super().noised(payment, rehearsed, records, plan)
 
     def commit(self, operation, entry, copy, records, plan):
-        say("seen", self._state.keyed_digest(self._state.mode))
+        say("seen", self._state.mode.digest())
         pause()
         return super().commit(operation, entry, copy, records, plan)
 
@@ -78,7 +84,7 @@ class ShowsEarly(Honest):
 
     def commit(self, operation, entry, copy, records, plan):
         old, self._state.mode = self._state.mode, copy
-        say("seen", self._state.keyed_digest(copy))
+        say("seen", copy.digest())
         pause(0.2)
         self._state.mode = old
         return super().commit(operation, entry, copy, records, plan)
@@ -200,6 +206,7 @@ def acknowledge(service, numbers):
 
 
 def main():
+    plain_seals().start()
     # Compiled and loaded once, before the fork.
     for mode in ("ogd", "ridge"):
         warm = make_mode(mode, DIM)

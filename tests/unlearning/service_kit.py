@@ -2,13 +2,33 @@
 
 import sqlite3
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
-from demur.unlearning import UnlearningService
+from demur import unlearning
+from demur.unlearning.records.seals import Seals
 
 DIM = 4
 NOISY = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def memory():
+    """The key of the memory, as a keyring would give it."""
+    return b"a key of thirty-two bytes, at most"
+
+
+class UnlearningService(unlearning.UnlearningService):
+    """A service that remembers ids, unless a test says otherwise."""
+
+    @classmethod
+    def open(cls, url, *, memory_key=memory, **more):
+        return super().open(url, memory_key=memory_key, **more)
+
+
+def plain_seals():
+    """Seals that are plain digests, for a test that compares states it has seen."""
+    return mock.patch.object(Seals, "seal", lambda _, digest, number=None: digest)
 
 
 def record(number, dimension=DIM):

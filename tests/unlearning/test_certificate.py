@@ -14,12 +14,7 @@ from demur.cli import app
 from demur.core.accounting.gaussian import gaussian_epsilon
 from demur.core.adjacency import Erasure
 from demur.ledger import Budget, Ledger
-from demur.unlearning import (
-    Certificate,
-    ServiceMismatch,
-    UnlearningService,
-    verify_certificate,
-)
+from demur.unlearning import Certificate, ServiceMismatch, verify_certificate
 from demur.unlearning.models import OGD
 from demur.unlearning.pricing.budget import DeletionBudget
 from demur.unlearning.pricing.noise import NoiseNeed
@@ -27,7 +22,13 @@ from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.records import tables
 from demur.unlearning.service.deletion import Deletions
 from demur.unlearning.service.verification import certificate_problems, read_history
-from tests.unlearning.service_kit import fill, open_service, record, sql
+from tests.unlearning.service_kit import (
+    UnlearningService,
+    fill,
+    open_service,
+    record,
+    sql,
+)
 
 CASES = {
     "ogd": {},
@@ -157,7 +158,7 @@ def test_a_changed_certificate_ends_the_command_with_one(held):
         "{}",
         "null",
         "[" * 100_000,
-        '{"version": 1}',
+        '{"version": 2}',
         "not json",
     ],
 )
@@ -169,7 +170,7 @@ def test_what_is_no_certificate_is_refused_in_a_sentence(held, text):
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("version", 2),
+        ("version", 1),
         ("epsilon", "1"),
         ("epsilon", True),
         ("sigma", math.inf),

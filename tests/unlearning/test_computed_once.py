@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 
-from demur.unlearning import (
-    CapacityExhausted,
-    MemoryPair,
-    PrivacyOdometer,
-    UnlearningService,
-)
+from demur.unlearning import CapacityExhausted, MemoryPair, PrivacyOdometer
 from demur.unlearning.models import OGD, Logistic, Ridge
 from demur.unlearning.models import logistic as logistic_model
 from demur.unlearning.models import ridge as ridge_model
 from demur.unlearning.retrain.worlds import PARALLEL, World, parallel_vectors
 from demur.unlearning.service.deletion import Deletions
 from tests.unlearning.modes_kit import records
+from tests.unlearning.service_kit import UnlearningService
 
 WIDE = 40  # past 32 features ridge is solved by LAPACK
 

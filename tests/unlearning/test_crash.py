@@ -14,11 +14,17 @@ from pathlib import Path
 import pytest
 
 from demur.core.errors import DemurError
-from demur.unlearning import UnlearningService, make_mode
+from demur.unlearning import make_mode
 from demur.unlearning.records import journal
 from tests.ledger.kit import subprocess_environment
 from tests.unlearning.forgetter import KINDS
-from tests.unlearning.service_kit import DIM, NOISY, record
+from tests.unlearning.service_kit import (
+    DIM,
+    NOISY,
+    UnlearningService,
+    plain_seals,
+    record,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -130,7 +136,7 @@ class Witness:
             with state.database.read() as connection:
                 rows = list(journal.walk(connection))
             states = {body["state"] for _, body in rows if "state" in body}
-            unknown = self.seen - states - {state.keyed_digest(state.terms.model())}
+            unknown = self.seen - states - {state.terms.model().digest()}
             assert not unknown, "a state was seen that is not in the journal"
             ticks = [0]
             for row, body in rows:
@@ -169,6 +175,13 @@ class Witness:
             if service._state.index.get(pseudonym, 0) > 0:
                 fresh.insert(*record(number))
         assert fresh.digest() == service._state.mode.digest(), "the model"
+
+
+@pytest.fixture(autouse=True)
+def _plain():
+    """What was seen is compared with what the journal names."""
+    with plain_seals():
+        yield
 
 
 @pytest.fixture(scope="module")

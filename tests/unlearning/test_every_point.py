@@ -22,11 +22,11 @@ import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
-from demur.unlearning import UnknownRecord, UnlearningService, make_mode
+from demur.unlearning import UnknownRecord, make_mode
 from demur.unlearning.records import tables
 from tests.families import thinned
 from tests.unlearning import forgetter
-from tests.unlearning.service_kit import DIM, NOISY, record
+from tests.unlearning.service_kit import DIM, NOISY, UnlearningService, record
 from tests.unlearning.test_crash import Witness
 
 pytestmark = [

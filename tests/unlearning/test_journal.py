@@ -8,14 +8,15 @@ import pytest
 
 from demur.core.digest import digest_of_text
 from demur.durable.chain import Tip, link
-from demur.unlearning import (
-    ServiceDamaged,
-    SnapshotRefused,
-    UnlearningService,
-    verify_certificate,
-)
+from demur.unlearning import ServiceDamaged, SnapshotRefused, verify_certificate
 from demur.unlearning.records import snapshot
-from tests.unlearning.service_kit import fill, open_service, record, sql
+from tests.unlearning.service_kit import (
+    UnlearningService,
+    fill,
+    open_service,
+    record,
+    sql,
+)
 
 ROWS = "SELECT sequence, body, hash FROM demur_unlearning_journal ORDER BY sequence"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
+from demur import unlearning
 from demur.core.accounting import inverse_square_up
 from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.gaussian import ideal_delta
@@ -21,13 +22,13 @@ from demur.unlearning import (
     PrivacyOdometer,
     UnlearnableClassifier,
     UnlearnableRegressor,
-    UnlearningService,
     make_mode,
 )
 from demur.unlearning.pricing import capacity, odometer_plan
 from demur.unlearning.pricing.budget import DeletionBudget
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
+from tests.unlearning.service_kit import UnlearningService
 
 BUDGETS = [(0.3, 1e-6), (1.0, 1e-5), (4.0, 1e-8), (1.0, 1e-3)]
 ACCOUNTINGS = ["gdp", "zcdp"]  # what a service offers
@@ -153,7 +154,7 @@ def test_the_default_for_requests_is_one():
         PrivacyOdometer,
         UnlearnableRegressor,
         UnlearnableClassifier,
-        UnlearningService.open,
+        unlearning.UnlearningService.open,
         ServiceTerms,
     ):
         default = inspect.signature(callable_).parameters["requests_per_subject"]

@@ -12,17 +12,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from demur.core.entropy import Seeded
 from demur.durable import sqlite
 from demur.errors import KeysExposed, LedgerUnreachable
-from demur.unlearning import (
-    RecordNeeded,
-    ServiceBusy,
-    ServiceDamaged,
-    ServiceMismatch,
-    UnlearningService,
-)
+from demur.unlearning import RecordNeeded, ServiceBusy, ServiceDamaged, ServiceMismatch
 from demur.unlearning.records import tables
 from demur.unlearning.records.encrypted_records import EncryptedRecords
 from demur.unlearning.records.pseudonyms import Pseudonyms, claim
 from tests.unlearning.service_kit import (
+    UnlearningService,
     bytes_of,
     files_with,
     fill,
@@ -53,7 +48,7 @@ def test_marks_are_keyed_and_told_apart_by_their_kind(tmp_path):
         lambda m: m.record("ada"),
         lambda m: m.subject("ada"),
         lambda m: m.content(x, y),
-        lambda m: m.state("0" * 64),
+        lambda m: m.own(),
     ):
         assert make(one) != make(other)
     assert one.record("ada") != one.subject("ada") != one.alone(one.record("ada"))

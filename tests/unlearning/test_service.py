@@ -24,14 +24,20 @@ from demur.unlearning import (
     ServiceDamaged,
     ServiceMismatch,
     UnknownRecord,
-    UnlearningService,
     make_mode,
     verify_certificate,
 )
 from demur.unlearning.records import journal, snapshot, tables
 from demur.unlearning.service import retraining
 from demur.unlearning.service.deletion import Deletions
-from tests.unlearning.service_kit import DIM, fill, open_service, record, sql
+from tests.unlearning.service_kit import (
+    DIM,
+    UnlearningService,
+    fill,
+    open_service,
+    record,
+    sql,
+)
 
 MODES = ("ogd", "ridge", "logistic")
 
@@ -830,7 +836,8 @@ def test_the_format_has_the_number_of_its_schema(path):
     """Whoever changes what rows or terms say gives the schema a new number.
 
     Schema 1 had retrains that no ledger knew, and terms without `testing`. Schema 2 had
-    other names for the ledger, the dimension and what an intent uses.
+    other names for the ledger, the dimension and what an intent uses. Schema 3 had
+    seals that nothing ended, and remembered every id.
     """
     with open_service(path) as service:
         fill(service, range(3))
@@ -843,7 +850,7 @@ def test_the_format_has_the_number_of_its_schema(path):
         with service._state.database.read() as connection:
             for row, body in journal.walk(connection):
                 said.setdefault(row.op, set()).update(set(body) - ALL_ROWS)
-    assert (tables.SCHEMA_VERSION, said) == (3, {k: set(v.split()) for k, v in SAID})
+    assert (tables.SCHEMA_VERSION, said) == (4, {k: set(v.split()) for k, v in SAID})
 
 
 ALL_ROWS = {"op", "epoch", "tick", "run"}
@@ -851,14 +858,14 @@ SAID = (
     (
         "terms",
         "mode dimension epsilon delta scope accounting capacity requests_per_subject"
-        " record_store config testing",
+        " record_store config remembers testing",
     ),
-    ("insert", "record generation subject state time"),
+    ("insert", "record generation subject state seal time"),
     ("intent", "operation records requests used deadline time"),
-    ("delete", "operation certificate state"),
+    ("delete", "operation certificate state seal"),
     ("restore", "operation entry ledger to drops time"),
     ("retrain", "operation entry ledger before records new drops time"),
-    ("drop", "certificate state"),
+    ("drop", "certificate state seal"),
 )
 
 
@@ -987,17 +994,17 @@ def test_a_restore_that_fails_leaves_the_clock_alone(path, monkeypatch):
         taken = service.snapshot()
         fill(service, [3])
         state = service._state
-        real, replace = state.keyed_digest, type(state).replace
+        real, replace = state.sealed, type(state).replace
 
         def replacing(*args, **kwargs):
-            state.keyed_digest = failing()
+            state.sealed = failing()
             return replace(*args, **kwargs)
 
         with monkeypatch.context() as patch:
             patch.setattr(type(state), "replace", replacing)
             with pytest.raises(Died):
                 service.restore(taken)
-        state.keyed_digest = real
+        state.sealed = real
         held = service.delete(3)
         assert held.tick == 4 and service.verify().ok
         assert verify_certificate(held, path).ok

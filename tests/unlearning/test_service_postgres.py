@@ -8,15 +8,10 @@ import sqlalchemy as sa
 from demur.core.adjacency import Erasure
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
 from demur.ledger import Budget, Ledger
-from demur.unlearning import (
-    ServiceBusy,
-    ServiceMismatch,
-    UnlearningService,
-    verify_certificate,
-)
+from demur.unlearning import ServiceBusy, ServiceMismatch, verify_certificate
 from demur.unlearning.service.charges import DeletionCharges
 from tests.ledger.conftest import postgres_url, server
-from tests.unlearning.service_kit import fill, open_service, record
+from tests.unlearning.service_kit import UnlearningService, fill, open_service, record
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 __all__ = ["postgres_url", "server"]

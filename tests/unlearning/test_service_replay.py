@@ -12,9 +12,16 @@ from demur.core.entropy import Seeded
 from demur.core.errors import NotPaidFor, NotPrivate
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.gaussian import Gaussian
-from demur.unlearning import UnlearningService, verify_certificate
+from demur.unlearning import verify_certificate
 from demur.unlearning.service.deletion import Deletions
-from tests.unlearning.service_kit import DIM, NOISY, fill, open_service, record
+from tests.unlearning.service_kit import (
+    DIM,
+    NOISY,
+    UnlearningService,
+    fill,
+    open_service,
+    record,
+)
 
 GONE, LEARNED, MORE = 7, 20, 26
 CASES = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from demur.unlearning.pricing.calibrator import Calibrator as Calibrator
     from demur.unlearning.pricing.calibrator import CalibStats as CalibStats
     from demur.unlearning.records.certificate import Certificate as Certificate
+    from demur.unlearning.records.memory_key import Passphrase as Passphrase
     from demur.unlearning.records.queue import QueuedRequest as QueuedRequest
     from demur.unlearning.retrain.comparison import (
         verify_against_retrain as verify_against_retrain,

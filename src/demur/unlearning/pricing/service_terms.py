@@ -45,6 +45,7 @@ class ServiceTerms:
       record takes 1 of it; `pricing.budget` has the others.
     - `requests_per_subject`: how the requests of one person share (epsilon, delta); see
       `pricing.budget`.
+    - `remembers`: ids of deleted records stay known, under a key that its owner keeps.
     - `testing`: noise comes from a seeded source; certificates and `repr` are stamped.
     """
 
@@ -58,6 +59,7 @@ class ServiceTerms:
     requests_per_subject: int | None = None
     record_store: RecordStore = "none"
     config: dict[str, Any] = field(default_factory=dict)
+    remembers: bool = False
     testing: bool = False
 
     @classmethod
@@ -65,6 +67,7 @@ class ServiceTerms:
         cls,
         config: Mapping[str, Any],
         *,
+        remembers: bool = False,
         testing: bool = False,
         **requested: Unpack[RequestedTerms],
     ) -> ServiceTerms:
@@ -115,6 +118,7 @@ class ServiceTerms:
             requests_per_subject=requests,
             record_store=record_store,
             config=model.config(),
+            remembers=remembers,
             testing=testing,
         )
         if not model.exact:

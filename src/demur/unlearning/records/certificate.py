@@ -16,7 +16,7 @@ from demur.core import validate
 from demur.core.rounding import printed_up
 from demur.durable.chain import Tip
 
-VERSION = 1
+VERSION = 2
 _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
 
@@ -32,8 +32,8 @@ class Certificate:
       noise of deviation `sigma` was added.
     - `epsilon`, `epsilon_so_far`: of this deletion, and of all that compose with it
       under `scope` (this person's requests, or all deletions), both at `delta`.
-    - `digest_before`, `digest_after`: keyed digests of the state. `state_digest` is
-      the plain one, given where the state may be published: compare it with a retrain.
+    - `state_digest`: the digest of the state after the deletion, given where that state
+      may be published: compare it with a retrain.
     - `ledger`, `entry`: where the cost is recorded.
     """
 
@@ -57,8 +57,6 @@ class Certificate:
     epsilon: float
     delta: float
     epsilon_so_far: float
-    digest_before: str
-    digest_after: str
     state_digest: str | None
     operation: str
     ledger: str

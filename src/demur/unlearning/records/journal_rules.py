@@ -40,7 +40,9 @@ class History:
     ticks: list[int] = field(default_factory=lambda: [0])  # after each row
     epoch: int = 1
     drops: tuple[str, int] = ("", 0)  # still to come, and by what
-    state: str | None = None
+    state: str | None = None  # the seal of the last state that a row names
+    seal: int = 1  # the number of its key
+    digest: str | None = None  # of that state, where it may be published
 
     def wrong(self, row: Row, what: str) -> None:
         """Note a problem."""
@@ -84,7 +86,9 @@ def _apply(
     history: History, row: Row, body: Body, intent: Body | None, carried: int
 ) -> tuple[Body | None, int]:
     """One row; the intent that is open after it, and how much of it is done."""
-    history.state = body.get("state", history.state)
+    if "state" in body:
+        history.state, history.seal = body["state"], int(body["seal"])
+        history.digest = body.get("certificate", {}).get("state_digest")
     op, known = row.op, history.generations
     history.ticks.append(_tick(history, row, body))
     if intent is not None and body.get("operation") != intent["operation"]:

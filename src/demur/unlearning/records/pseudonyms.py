@@ -1,11 +1,16 @@
-"""Pseudonyms of ids, records and states, for the journal and the certificates.
+"""Names of ids and digests of records, keyed, for the tables of a service.
 
-A pseudonym is HMAC-SHA256 under a secret of the service that lies outside its database
-(`<path>.keys/`, owner-only). Without it nobody who holds the journal can test a guess:
-not an id, not a record, and not a state. The last one matters most. Whoever knows all
-records but one could replay the model with and without a candidate; an unkeyed digest
-of the state from *before* a deletion would tell them which of the two it was. So
-digests of states are keyed as well, except where the state may be published anyway.
+The journal and the certificates call a record by a pseudonym. Whoever holds the folder
+of a service must not be able to tell which id a deleted record had, by trying all ids
+there are. So there are two kinds of service:
+
+- one that remembers ids has a key outside of its folder (`memory_key`): a pseudonym is
+  HMAC-SHA256 of the id under it, and stays;
+- any other draws a pseudonym at random. The name of the id, under a secret in the
+  folder (`<path>.keys/`, owner-only), stands beside it in the table of records and is
+  erased with the record. Nothing then ties the id to what is left.
+
+Digests of records are keyed with the folder's secret, and erased with them.
 """
 
 from __future__ import annotations
@@ -33,9 +38,29 @@ _OS = OsEntropy()
 class Pseudonyms:
     """Pseudonyms of one service, under its secret."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, memory: bytes | None = None) -> None:
         # Copies of a keyed HMAC are twice as fast as keying it each time.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
+        self._names = hmac.new(memory or secret, digestmod=hashlib.sha256)
+        self._memory = memory
+
+    def remembering(self, memory: bytes | None) -> Pseudonyms:
+        """The same, with ids named under the key of the service's memory."""
+        copy = Pseudonyms(b"", memory)
+        copy._keyed = self._keyed
+        if memory is None:
+            copy._names = self._keyed
+        return copy
+
+    @property
+    def memory(self) -> bytes | None:
+        """The key of the memory, if the service has one."""
+        return self._memory
+
+    @property
+    def remembers(self) -> bool:
+        """Whether names of ids stay when their records are gone."""
+        return self._memory is not None
 
     @classmethod
     def create(cls, folder: Path, source: Source = _OS) -> Pseudonyms:
@@ -64,42 +89,44 @@ class Pseudonyms:
         private_files.check_folder(folder)
         return cls(private_files.read_file(folder / f"{_name(testing)}.key"))
 
-    def _pseudonym(self, kind: bytes, data: bytes) -> str:
-        keyed = self._keyed.copy()
-        keyed.update(kind + b"\x00" + data)
-        return keyed.hexdigest()
-
     def own(self) -> str:
-        """The pseudonym of the secret itself, to recognise it."""
-        return self._pseudonym(b"secret", b"")
+        """The digest of the secret itself, to recognise it."""
+        return _digest(self._keyed, b"secret", b"")
+
+    def own_memory(self) -> str:
+        """The digest of the key of the memory, to recognise it."""
+        return _digest(self._names, b"secret", b"")
 
     def record(self, record_id: str | int) -> str:
-        """The pseudonym of a record's id."""
-        return self._pseudonym(b"record", _identifier("record_id", record_id))
+        """The name of a record's id."""
+        return _digest(self._names, b"record", _identifier("record_id", record_id))
 
     def subject(self, subject_id: str | int) -> str:
-        """The pseudonym of a person's id."""
-        return self._pseudonym(b"subject", _identifier("subject_id", subject_id))
+        """The name of a person's id."""
+        return _digest(self._names, b"subject", _identifier("subject_id", subject_id))
 
     def alone(self, record_pseudonym: str) -> str:
         """The pseudonym of the subject of a record for which none was named."""
-        return self._pseudonym(b"alone", record_pseudonym.encode())
+        return _digest(self._keyed, b"alone", record_pseudonym.encode())
 
     def content(self, x: ArrayLike, y: float) -> str:
-        """The pseudonym of a record as its caller gave it (-0.0 is 0.0)."""
+        """The digest of a record as its caller gave it (-0.0 is 0.0)."""
         row = np.asarray(x, dtype="<f8") + 0.0
-        return self._pseudonym(b"content", row.tobytes() + _DOUBLE.pack(float(y) + 0.0))
-
-    def state(self, digest: str) -> str:
-        """The keyed digest of a state."""
-        return self._pseudonym(b"state", digest.encode())
+        data = row.tobytes() + _DOUBLE.pack(float(y) + 0.0)
+        return _digest(self._keyed, b"content", data)
 
     def snapshot(self, content: bytes) -> str:
-        """The seal of a snapshot file."""
-        return self._pseudonym(b"snapshot", content)
+        """The seal of a snapshot file, which the next deletion destroys."""
+        return _digest(self._keyed, b"snapshot", content)
 
     def __repr__(self) -> str:
         return "Pseudonyms(<secret>)"
+
+
+def _digest(keyed: hmac.HMAC, kind: bytes, data: bytes) -> str:
+    copy = keyed.copy()
+    copy.update(kind + b"\x00" + data)
+    return copy.hexdigest()
 
 
 def _name(testing: bool) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.unlearning.models.base import Mode
-from demur.unlearning.records import snapshot, tables
+from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.journal import Body
 
 _MOST_VARIABLES = 500  # in one statement
@@ -38,7 +38,7 @@ _UPDATE_STATE = tables.state.update().values(
 _END_RECORD = (
     tables.records.update()
     .where(tables.records.c.pseudonym == _AT)
-    .values(live=False, content=None)
+    .values(live=False, content=None, name=None, subject_name=None)
 )
 
 
@@ -46,10 +46,23 @@ _END_RECORD = (
 class LearnedRecord:
     """A record that was learned, as journal and tables name it."""
 
-    pseudonym: str
-    generation: int
-    subject: str
+    named: NewRecord
     content: str
+
+    @property
+    def pseudonym(self) -> str:
+        """What journal and certificates call it."""
+        return self.named.pseudonym
+
+    @property
+    def generation(self) -> int:
+        """How often a record of this id was learned."""
+        return self.named.generation
+
+    @property
+    def subject(self) -> str:
+        """The pseudonym of the person whose record it is."""
+        return self.named.subject
 
 
 def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> None:
@@ -57,7 +70,10 @@ def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> 
     new = [r for r in learned if r.generation == 1]
     again = [r for r in learned if r.generation > 1]
     if new:
-        connection.execute(_INSERT_RECORD, [vars(r) | {"live": True} for r in new])
+        connection.execute(
+            _INSERT_RECORD,
+            [r.named._asdict() | {"content": r.content, "live": True} for r in new],
+        )
     if again:
         connection.execute(
             _RENEW_RECORD,
@@ -82,7 +98,7 @@ def insert_blocked(connection: Connection, pseudonym: str) -> None:
 
 
 def update_state(
-    connection: Connection, mode: Mode, epoch: int, tick: int, sequence: int
+    connection: Connection, body: bytes, epoch: int, tick: int, sequence: int
 ) -> None:
     """Write the whole state, as of a row of the journal."""
     connection.execute(
@@ -91,7 +107,7 @@ def update_state(
             "new_epoch": epoch,
             "new_tick": tick,
             "new_sequence": sequence,
-            "new_body": snapshot.encode(mode.state()),
+            "new_body": body,
         },
     )
 
@@ -148,6 +164,19 @@ def certificate(connection: Connection, pseudonym: str, generation: int) -> str 
             table.c.pseudonym == pseudonym, table.c.generation == generation
         )
     ).scalar_one_or_none()
+
+
+def live(connection: Connection) -> list[NewRecord]:
+    """The live records, as they are named."""
+    columns = tables.records.c
+    statement = sa.select(
+        columns.pseudonym,
+        columns.generation,
+        columns.subject,
+        columns.name,
+        columns.subject_name,
+    ).where(columns.live)
+    return [NewRecord(*row) for row in connection.execute(statement)]
 
 
 def index(connection: Connection) -> dict[str, int]:

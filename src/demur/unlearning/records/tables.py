@@ -38,7 +38,8 @@ from demur.ledger import Timeouts
 from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 
 # Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
-SCHEMA_VERSION = 3
+# 4: seals that die, ids that are forgotten.
+SCHEMA_VERSION = 4
 _ADVISORY_LOCK = 6845231978
 
 metadata = sa.MetaData()
@@ -50,6 +51,8 @@ service = sa.Table(
     sa.Column("service_id", sa.String(32), nullable=False),
     sa.Column("terms", sa.Text, nullable=False),
     sa.Column("secret", sa.String(64), nullable=False),  # proves the key
+    sa.Column("memory_salt", sa.String(32)),  # of a service that remembers ids
+    sa.Column("memory_proof", sa.String(64)),
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Column("used", sa.BigInteger, nullable=False),  # of this epoch's capacity
@@ -69,7 +72,10 @@ records = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("live", sa.Boolean, nullable=False),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
-    sa.Column("content", sa.String(64)),  # erased with the record
+    # Erased with the record. The names are those of ids that are not remembered.
+    sa.Column("content", sa.String(64)),
+    sa.Column("name", sa.String(64)),
+    sa.Column("subject_name", sa.String(64)),
 )
 subjects = sa.Table(
     "demur_unlearning_subjects",

@@ -24,6 +24,8 @@ from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.seals import Seals
+from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service import recovery
 from demur.unlearning.service.charges import PER_PERSON, entry_name, ledgers_beside
 from demur.unlearning.service.retraining import WITHOUT_NOISE
@@ -31,6 +33,7 @@ from demur.unlearning.service.verification import (
     ServiceVerification,
     certificate_problems,
     read_history,
+    state_problems,
 )
 
 _LOOSE = 1.0 + 1e-9
@@ -45,8 +48,9 @@ def verify_certificate(
     """Check a certificate against the journal at `url` and the ledger that was charged.
 
     The journal's chain is walked from its genesis, the deletion's row compared word
-    for word, the ledger verified, its entry found, and the epsilon recomputed. Nothing
-    is written, and no right to write is needed.
+    for word, the ledger verified, its entry found, the epsilon recomputed, and the
+    stored state compared with the journal. Nothing is written, and no right to write is
+    needed.
     """
     database = tables.ServiceStore(os.fspath(url), read_only=True)
     with ExitStack() as resources:
@@ -55,11 +59,15 @@ def verify_certificate(
             raise ServiceMismatch("there is no journal of a deletion service here")
         terms = recovery.stored_terms(database)
         prices = DeletionPrices(terms)
+        folder = database.keys_folder
+        seals = None if folder is None else Seals(folder, 0)
         with database.read() as connection:
             history = read_history(connection)
+            wrong, unknown = state_problems(
+                connection, terms, history, seals, StateCipher(None)
+            )
         problems = history.problems + certificate_problems(certificate, history)
-        problems += _term_problems(certificate, terms)
-        unknown: list[str] = []
+        problems += _term_problems(certificate, terms) + wrong
         if history.generations.get(certificate.record, 0) > certificate.generation:
             unknown.append(
                 "the record was learned again after this deletion, as a new generation"

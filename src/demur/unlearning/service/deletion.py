@@ -46,6 +46,7 @@ from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.noise import NoiseNeed, moved_by
 from demur.unlearning.pricing.service_prices import DeletionPrices
+from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
 from demur.unlearning.service import intents
@@ -299,14 +300,12 @@ class Deletions:
             statement=stamped(after.theorem.statement, terms.testing),
             scope=terms.scope,
             accounting="none" if after.exact else terms.accounting,
-            not_covered=after.theorem.not_covered,
+            not_covered=_not_covered(after, terms),
             shift_bound=shift,
             sigma=sigma,
             epsilon=epsilon,
             delta=terms.delta,
             epsilon_so_far=so_far,
-            digest_before=state.keyed_digest(state.mode),
-            digest_after=state.keyed_digest(after),
             state_digest=after.digest() if plain else None,
             operation=operation,
             ledger=self._charges.ledger.id,
@@ -314,3 +313,18 @@ class Deletions:
             library=__version__,
             time=now(),
         )
+
+
+def _not_covered(mode: Mode, terms: ServiceTerms) -> tuple[str, ...]:
+    """What the theorem leaves open, and what this service does."""
+    lines = list(mode.theorem.not_covered)
+    if not terms.remembers and not mode.exact:
+        lines.append(
+            "requests of a person whose records had all been deleted before are not"
+            " counted: the service does not remember ids"
+        )
+    if not terms.remembers and mode.publishes == "output":
+        lines.append(
+            "the files of the service hold the point that the published copies hide"
+        )
+    return tuple(lines)

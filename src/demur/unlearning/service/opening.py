@@ -21,6 +21,7 @@ from demur.unlearning.errors import ServiceMismatch
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import RequestedTerms, ServiceTerms
 from demur.unlearning.records import tables
+from demur.unlearning.records.memory_key import MemoryKey
 from demur.unlearning.service import recovery
 from demur.unlearning.service.charges import (
     DeletionCharges,
@@ -66,6 +67,7 @@ def open_service(
     *,
     ledger: Ledger | None,
     keys: str | os.PathLike[str] | None,
+    memory_key: MemoryKey | None,
     source: Source,
     resources: ExitStack,
 ) -> OpenService:
@@ -87,9 +89,14 @@ def open_service(
             terms = recovery.stored_terms(database)
             terms.must_equal(requested_terms, config)
             _check_source(terms, source)
+            _check_memory(terms, memory_key)
         else:
-            testing = not source.private
-            terms = ServiceTerms.make(config, testing=testing, **requested_terms)
+            terms = ServiceTerms.make(
+                config,
+                remembers=memory_key is not None,
+                testing=not source.private,
+                **requested_terms,
+            )
             recovery.check_empty(database, folder, shared=shared)
         prices = DeletionPrices(terms)
         if shared:
@@ -104,8 +111,8 @@ def open_service(
         if ledger is not None:  # It may decline, and then nothing is created.
             service_id = recovery.new_id(source)
             DeletionCharges(ledger, prices, service_id, own=False, source=source)
-        recovery.create(database, terms, folder, source, service_id)
-    state = recovery.load(database, terms, folder, source)
+        recovery.create(database, terms, folder, source, service_id, memory_key)
+    state = recovery.load(database, terms, folder, source, memory_key)
     resources.callback(state.close)
     charges = (
         DeletionCharges.own_ledger(url, state, prices, folder)
@@ -125,6 +132,7 @@ def open_to_read(
     *,
     ledger: Ledger | None,
     keys: str | os.PathLike[str] | None,
+    memory_key: MemoryKey | None,
     resources: ExitStack,
 ) -> ServiceToRead:
     """Load a service without a right to write, and change nothing."""
@@ -137,15 +145,17 @@ def open_to_read(
         )
     terms = recovery.stored_terms(database)
     terms.must_equal(requested_terms, config)
+    if memory_key is not None:
+        _check_memory(terms, memory_key)
     prices = DeletionPrices(terms)
     if ledger is not None:
         check_shared(ledger, terms, prices)
     if keys is not None:  # A folder that was named must have the secret.
-        state = recovery.load_to_read(database, terms, Path(keys))
+        state = recovery.load_to_read(database, terms, Path(keys), memory_key)
     else:
         folder: Path | None = database.keys_folder
         try:
-            state = recovery.load_to_read(database, terms, folder)
+            state = recovery.load_to_read(database, terms, folder, memory_key)
         except (OSError, KeysExposed):  # not there, or for its owner alone
             state = recovery.load_to_read(database, terms, None)
     resources.callback(state.close)
@@ -163,6 +173,20 @@ def _check_source(terms: ServiceTerms, source: Source) -> None:
             if terms.testing
             else "a seeded noise source is for tests, and this service is not: open"
             " another with it. Nothing was changed."
+        )
+
+
+def _check_memory(terms: ServiceTerms, memory_key: MemoryKey | None) -> None:
+    """A service that remembers ids needs its key, and no other takes one."""
+    if terms.remembers and memory_key is None:
+        raise ServiceMismatch(
+            "this service remembers ids under a key outside of its folder: give it"
+            " (memory_key=). Nothing was changed."
+        )
+    if memory_key is not None and not terms.remembers:
+        raise ServiceMismatch(
+            "this service does not remember ids of deleted records, and its terms never"
+            " change: open it without memory_key, or open another. Nothing was changed."
         )
 
 

@@ -54,12 +54,18 @@ class ServiceReader:
         state = self._state
         with state.lock:
             state.require_usable()
-            pseudonym = state.pseudonyms.record(record_id)
+            pseudonym = state.directory.find(record_id)
             generation = state.index.get(pseudonym, BLOCKED)
             last = -generation if generation < 0 else generation - 1
             issued = state.certificate(pseudonym, last) if last > 0 else None
+            remembers = state.directory.remembers
         if issued is None:
-            raise UnknownRecord("no record of this id was ever deleted here")
+            raise UnknownRecord(
+                "no record of this id was ever deleted here"
+                if remembers
+                else "ids of deleted records are not remembered here (memory_key=):"
+                " keep the certificate that the deletion returns"
+            )
         return issued
 
     def verify(self) -> ServiceVerification:
@@ -69,8 +75,9 @@ class ServiceReader:
             self._state.flush()
             with opening.ledgers(self._opened) as ledgers:
                 state = self._state
-                keyed = state.keyed_digest_of_bytes if state.has_secret else None
-                return verify_service(state.database, ledgers, keyed)
+                return verify_service(
+                    state.database, state.terms, ledgers, state.seals, state.cipher
+                )
 
     def status(self) -> ServiceStatus:
         """Counts of records and requests, and what is left of the capacity."""

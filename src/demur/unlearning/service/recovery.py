@@ -23,8 +23,10 @@ from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import journal, queue, snapshot, tables
 from demur.unlearning.records.journal import Body, Row
+from demur.unlearning.records.memory_key import SALT_BYTES, MemoryKey, memory_secret
 from demur.unlearning.records.pseudonyms import Pseudonyms, claim, owner
 from demur.unlearning.records.read_errors import readable
+from demur.unlearning.records.seals import Seals
 from demur.unlearning.service.charges import (
     DeletionCharges,
     entry_name,
@@ -61,9 +63,16 @@ def create(
     folder: Path,
     source: Source,
     service_id: str | None = None,
+    memory_key: MemoryKey | None = None,
 ) -> None:
-    """An empty service: its secret first, then everything else at once."""
+    """An empty service: its secrets first, then everything else at once."""
     pseudonyms = Pseudonyms.create(folder, source)
+    Seals.create(folder, source)
+    salt = source.new_key()[:SALT_BYTES]
+    if memory_key is not None:
+        folders = _folders(database, folder)
+        memory = memory_secret(memory_key, salt, folders=folders, create=True)
+        pseudonyms = pseudonyms.remembering(memory)
     text = terms.to_text()
 
     def fill(connection: Connection) -> None:
@@ -74,6 +83,8 @@ def create(
                 service_id=service_id or new_id(source),
                 terms=text,
                 secret=pseudonyms.own(),
+                memory_salt=salt.hex() if pseudonyms.remembers else None,
+                memory_proof=pseudonyms.own_memory() if pseudonyms.remembers else None,
                 sequence=0,
                 hash=digest_of_text(text),
                 used=0,
@@ -110,18 +121,26 @@ def stored_terms(database: tables.ServiceStore) -> ServiceTerms:
 
 
 def load(
-    database: tables.ServiceStore, terms: ServiceTerms, folder: Path, source: Source
+    database: tables.ServiceStore,
+    terms: ServiceTerms,
+    folder: Path,
+    source: Source,
+    memory_key: MemoryKey | None = None,
 ) -> ServiceState:
     """The service as it was when it was last durable."""
     pseudonyms = Pseudonyms.load(folder, testing=terms.testing)
     service_id = _check_secret(database, pseudonyms)
+    pseudonyms = _with_memory(database, folder, pseudonyms, memory_key)
     with readable():
         claim(folder, service_id)
     return ServiceState(database, terms, pseudonyms, folder, source)
 
 
 def load_to_read(
-    database: tables.ServiceStore, terms: ServiceTerms, folder: Path | None
+    database: tables.ServiceStore,
+    terms: ServiceTerms,
+    folder: Path | None,
+    memory_key: MemoryKey | None = None,
 ) -> ServiceState:
     """The service as it is on disk, for a reader: nothing is written or claimed.
 
@@ -132,7 +151,45 @@ def load_to_read(
     if folder is not None:
         pseudonyms = Pseudonyms.peek(folder, testing=terms.testing)
         _check_secret(database, pseudonyms)
-    return ServiceState(database, terms, pseudonyms, folder or Path(), OsEntropy())
+        if terms.remembers and memory_key is None:
+            pseudonyms = None  # Ids are named under a key that is not here.
+        else:
+            pseudonyms = _with_memory(database, folder, pseudonyms, memory_key)
+    place = folder or database.keys_folder or Path()
+    return ServiceState(database, terms, pseudonyms, place, OsEntropy())
+
+
+def _folders(database: tables.ServiceStore, folder: Path) -> list[Path]:
+    """Where a service keeps its files: no key of its memory may lie there."""
+    path = database.path
+    return [folder] if path is None else [folder, path.parent]
+
+
+def _with_memory(
+    database: tables.ServiceStore,
+    folder: Path,
+    pseudonyms: Pseudonyms,
+    memory_key: MemoryKey | None,
+) -> Pseudonyms:
+    """The names of ids, under the key of the service's memory if it has one."""
+    with database.read() as connection:
+        row = connection.execute(sa.select(tables.service)).one()
+    if row.memory_salt is None:
+        return pseudonyms
+    assert memory_key is not None, "compared with the terms before"
+    memory = memory_secret(
+        memory_key,
+        bytes.fromhex(row.memory_salt),
+        folders=_folders(database, folder),
+        create=False,
+    )
+    pseudonyms = pseudonyms.remembering(memory)
+    if pseudonyms.own_memory() != row.memory_proof:
+        raise ServiceMismatch(
+            "memory_key is not the one that this service was opened with: no id could"
+            " be found again with it. Nothing was changed."
+        )
+    return pseudonyms
 
 
 def _check_secret(database: tables.ServiceStore, pseudonyms: Pseudonyms) -> str:

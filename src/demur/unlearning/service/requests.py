@@ -7,7 +7,7 @@ a record that is needed and not there) is refused before anything is written or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from demur.unlearning.errors import (
 )
 from demur.unlearning.records import queue, tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
 from demur.unlearning.service.state import ServiceState
@@ -31,14 +32,6 @@ Answer: TypeAlias = Certificate | QueuedRequest
 # What lets a request wait; one whose stored record cannot be decrypted, too.
 _NOT_NOW = (CapacityExhausted, RecordNeeded, ServiceDamaged)
 BLOCKED = 0  # the generation of an id that was asked for and never learned
-
-
-class NewRecord(NamedTuple):
-    """A record that may be learned."""
-
-    pseudonym: str
-    generation: int
-    subject: str
 
 
 class DeletionRequests:
@@ -60,10 +53,7 @@ class DeletionRequests:
         self, record_id: str | int, subject_id: str | int | None
     ) -> NewRecord:
         """A record that may be learned, or the refusal."""
-        state = self._state
-        pseudonym = state.pseudonyms.record(record_id)
-        owners = state.subjects([pseudonym]) if pseudonym in state.index else {}
-        return self._new_record(pseudonym, subject_id, owners)
+        return self.new_records([record_id], [subject_id])[0]
 
     def new_records(
         self,
@@ -72,19 +62,26 @@ class DeletionRequests:
     ) -> list[NewRecord]:
         """The same for many, looked up together."""
         state = self._state
-        pseudonyms = [state.pseudonyms.record(record_id) for record_id in record_ids]
-        owners = state.subjects(p for p in pseudonyms if p in state.index)
+        found = [(each, state.directory.find(each)) for each in record_ids]
+        known = [pseudonym for _, pseudonym in found if pseudonym in state.index]
+        owners = state.subjects(known) if known else {}
         return [
-            self._new_record(pseudonym, subject_id, owners)
-            for pseudonym, subject_id in zip(pseudonyms, subject_ids, strict=True)
+            self._new_record(*each, subject_id, owners)
+            for each, subject_id in zip(found, subject_ids, strict=True)
         ]
 
     def _new_record(
-        self, pseudonym: str, subject_id: str | int | None, owners: Mapping[str, str]
+        self,
+        record_id: str | int,
+        pseudonym: str,
+        subject_id: str | int | None,
+        owners: Mapping[str, str],
     ) -> NewRecord:
         state = self._state
         generation = state.index.get(pseudonym)
-        if generation is not None and generation > 0:
+        if generation is None:
+            return state.directory.new(record_id, subject_id)
+        if generation > 0:
             raise RecordExists(
                 "a record of this id is live: delete it first, or use another id."
                 " Nothing has changed."
@@ -94,14 +91,11 @@ class DeletionRequests:
                 "this id was asked to be forgotten before it was learned, and has been"
                 " refused since. Nothing has changed."
             )
+        # It belongs to the same person, whose requests go on counting.
+        subject = owners[pseudonym]
         if subject_id is not None:
-            subject = state.pseudonyms.subject(subject_id)
-        elif generation is None:
-            subject = state.pseudonyms.alone(pseudonym)
-        else:  # It belongs to the same person, whose requests go on counting.
-            subject = owners[pseudonym]
-        again = 1 if generation is None else 1 - generation
-        return NewRecord(pseudonym, again, subject)
+            subject = state.directory.find_subject(subject_id)
+        return NewRecord(pseudonym, 1 - generation, subject)
 
     def delete(
         self, requests: Sequence[tuple[str, Any, Any]], deadline: str
@@ -115,6 +109,9 @@ class DeletionRequests:
         ):
             raise UnknownRecord(
                 "no record of this id was ever learned here. Nothing was spent."
+                if state.directory.remembers
+                else "no record of this id is live here; ids of deleted records are not"
+                " remembered (memory_key=). Nothing was spent."
             )
         state.flush()  # The tables must know a record before it is looked up.
         for pseudonym, x, y in requests:

@@ -28,6 +28,7 @@ from demur.unlearning.errors import (
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.records import journal, tables
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
+from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.journal import Body
 from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.records.snapshot import Snapshot, decode, encode
@@ -66,7 +67,7 @@ def training_records(
     columns = tables.records.c
     live = {
         row.pseudonym: LearnedRecord(
-            row.pseudonym, row.generation, row.subject, row.content
+            NewRecord(row.pseudonym, row.generation, row.subject), row.content
         )
         for row in connection.execute(sa.select(tables.records).where(columns.live))
     }
@@ -83,7 +84,7 @@ def training_records(
         ]
     checked: dict[str, TrainingRecord] = {}
     for record_id, x, y, *rest in records:
-        pseudonym = state.pseudonyms.record(record_id)
+        pseudonym = state.directory.find(record_id)
         if pseudonym in without:
             continue
         state.mode.check(x, y)
@@ -104,13 +105,8 @@ def training_records(
                 "a record to retrain on was deleted: leave it out, and insert it"
                 " afterwards if its owner wants it back. Nothing has changed."
             )
-        subject_id = rest[0] if rest else None
-        subject = (
-            state.pseudonyms.alone(pseudonym)
-            if subject_id is None
-            else state.pseudonyms.subject(subject_id)
-        )
-        learned = LearnedRecord(pseudonym, 1, subject, content)
+        new = state.directory.new(record_id, rest[0] if rest else None)
+        learned = LearnedRecord(new, content)
         checked[pseudonym] = TrainingRecord(learned, point, float(y), True)
     return list(checked.values())
 
@@ -274,8 +270,6 @@ def _certificates(
     requests = state.request_counts(set(subjects.values()))
     # Many persons, few different numbers of requests.
     so_far = {n: charges.prices.epsilon_of_requests(n) for n in set(requests.values())}
-    digest_before = state.keyed_digest(state.mode)
-    digest_after = state.keyed_digest(after)
     plain = after.digest() if after.exact or after.publishes == "state" else None
     time = now()
     return {
@@ -300,8 +294,6 @@ def _certificates(
             epsilon=0.0,
             delta=state.terms.delta,
             epsilon_so_far=so_far[requests[subjects[pseudonym]]],
-            digest_before=digest_before,
-            digest_after=digest_after,
             state_digest=plain,
             operation="",
             ledger="",

@@ -35,6 +35,7 @@ from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.pricing.service_terms import RecordStore, RequestedTerms
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.memory_key import MemoryKey
 from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.service import opening, retraining
 from demur.unlearning.service.deletion import Deletions
@@ -99,6 +100,7 @@ class UnlearningService(ServiceReader):
         durability: Durability = "each",
         batch_size: int = 1000,
         keys: str | os.PathLike[str] | None = None,
+        memory_key: MemoryKey | None = None,
         source: Source | None = None,
         read_only: bool = False,
         **config: Any,
@@ -110,8 +112,12 @@ class UnlearningService(ServiceReader):
         options (`config`). Later ones may leave them out, and are refused if they name
         others. `records` gives the live records for on_exhausted="retrain" (default:
         the encrypted store). `keys` is the owner-only folder for secrets (default:
-        beside a file). A service with a seeded `source` is for tests, from its first
-        opening to its last: its certificates are stamped NOT PRIVATE, and
+        beside a file). `memory_key` is a key outside of that folder (a file, a
+        `Passphrase`, or a function that asks a keyring), fixed at the first opening:
+        with it the service remembers the ids of deleted records, so that it refuses a
+        second deletion and goes on counting a person's requests. Without it an id is
+        forgotten with its record. A service with a seeded `source` is for tests, from
+        its first opening to its last: its certificates are stamped NOT PRIVATE, and
         `demur unlearn verify` refuses them.
 
         With `read_only` nothing is written, no right to write is needed, and a running
@@ -142,6 +148,7 @@ class UnlearningService(ServiceReader):
                         config,
                         ledger=ledger,
                         keys=keys,
+                        memory_key=memory_key,
                         resources=refused,
                     )
                 )
@@ -153,6 +160,7 @@ class UnlearningService(ServiceReader):
                 config,
                 ledger=ledger,
                 keys=keys,
+                memory_key=memory_key,
                 source=OsEntropy() if source is None else source,
                 resources=refused,
             )
@@ -179,7 +187,7 @@ class UnlearningService(ServiceReader):
             new = self._requests.new_record(record_id, subject_id)
             with state.step(ValueError, TypeError):  # the model's refusals
                 prediction = state.mode.insert(x, y)
-                record = LearnedRecord(*new, state.pseudonyms.content(x, y))
+                record = LearnedRecord(new, state.pseudonyms.content(x, y))
                 state.learned(record, np.asarray(x, dtype=np.float64), float(y))
             if len(state.pending) >= self._batch:
                 state.flush()
@@ -210,7 +218,7 @@ class UnlearningService(ServiceReader):
         with state.lock:
             state.require_writable()
             new = self._requests.new_records(record_ids, subjects)
-            if len({record.pseudonym for record in new}) < len(new):
+            if len({record.name or record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"
                 )
@@ -218,7 +226,7 @@ class UnlearningService(ServiceReader):
                 predictions = state.mode.insert_many(rows, targets)
                 for record, x, y in zip(new, rows, targets.tolist(), strict=True):
                     content = state.pseudonyms.content(x, y)
-                    state.learned(LearnedRecord(*record, content), x, y)
+                    state.learned(LearnedRecord(record, content), x, y)
             state.flush()
             return predictions
 
@@ -251,7 +259,7 @@ class UnlearningService(ServiceReader):
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
             state.require_writable()
-            pseudonym = state.pseudonyms.record(record_id)
+            pseudonym = state.directory.find(record_id)
             try:
                 (answer,) = self._requests.delete([(pseudonym, x, y)], until)
             except UnknownRecord:
@@ -279,7 +287,7 @@ class UnlearningService(ServiceReader):
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
             state.require_writable()
-            pseudonyms = map(state.pseudonyms.record, ids)
+            pseudonyms = map(state.directory.find, ids)
             requests = list(zip(pseudonyms, rows, targets, strict=True))
             return self._requests.delete(requests, until)
 
@@ -293,7 +301,8 @@ class UnlearningService(ServiceReader):
         state, until = self._state, queue.deadline_text(deadline)
         with state.lock:
             state.require_writable()
-            pseudonyms = self._requests.records_of(state.pseudonyms.subject(subject_id))
+            subject = state.directory.find_subject(subject_id)
+            pseudonyms = self._requests.records_of(subject)
             if not pseudonyms:
                 raise UnknownRecord(
                     "no record of this person was learned. Nothing was spent."

@@ -32,11 +32,14 @@ from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import journal, rows, snapshot, tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.directory import Directory
 from demur.unlearning.records.encrypted_records import EncryptedRecords
 from demur.unlearning.records.journal import Body, Row
 from demur.unlearning.records.pseudonyms import Pseudonyms
 from demur.unlearning.records.read_errors import readable
 from demur.unlearning.records.rows import LearnedRecord
+from demur.unlearning.records.seals import Seals
+from demur.unlearning.records.state_cipher import StateCipher
 
 _TIP = sa.select(tables.service.c.sequence, tables.service.c.hash)
 
@@ -54,6 +57,8 @@ class ServiceState:
     ) -> None:
         self.database, self.terms = database, terms
         self._pseudonyms, self.source = pseudonyms, source
+        self.seals = Seals(folder, 0)
+        self.cipher = StateCipher(None if pseudonyms is None else pseudonyms.memory)
         encrypted = terms.record_store == "encrypted" and not database.read_only
         self.encrypted = EncryptedRecords(folder, source) if encrypted else None
         self.snapshots = snapshot.SnapshotFiles(folder / "snapshots")
@@ -73,21 +78,24 @@ class ServiceState:
             row = connection.execute(sa.select(tables.service)).one()
             model = connection.execute(sa.select(tables.state)).one()
             tip, mode = Tip(int(row.sequence), row.hash), self.terms.model()
-            mode.restore(snapshot.decode(model.body))
-            self._check(connection, int(model.sequence), tip, mode)
-            index = rows.index(connection)
+            mode.restore(self.cipher.decode(model.body))
+            seals = self._check(connection, int(model.sequence), tip, mode)
+            index, live = rows.index(connection), rows.live(connection)
         # Only what has passed the check: a reader loads again, and may be refused.
         self.id: str = row.service_id
         self.used = int(row.used)  # of this epoch's capacity
         self.epoch, self.tick = int(model.epoch), int(model.tick)
         self.tip, self.mode, self.index = tip, mode, index
+        self.seals.number = seals
+        if self._pseudonyms is not None:
+            self._directory = Directory(self._pseudonyms, self.source, live)
 
-    def _check(self, connection: Connection, at: int, tip: Tip, mode: Mode) -> None:
-        """Compare the state on disk with its row of the journal."""
-        last, digest = Tip(0, tip.hash), None
+    def _check(self, connection: Connection, at: int, tip: Tip, mode: Mode) -> int:
+        """Compare the state on disk with its row of the journal; the seal's number."""
+        last, digest, number = Tip(0, tip.hash), None, 1
         for row, body in journal.walk(connection, max(at - 1, 0)):
             if row.sequence == at:
-                digest = body.get("state")
+                digest, number = body.get("state"), int(body["seal"])
             elif "state" in body:
                 raise ServiceDamaged(
                     f"row {row.sequence} of the journal is newer than the state on"
@@ -96,16 +104,25 @@ class ServiceState:
             last = row.tip
         if last != tip:
             raise ServiceDamaged("the journal does not end where the service says")
-        if at and self.has_secret and digest != self.keyed_digest(mode):
+        seal = self.seals.seal(mode.digest(), number)
+        if seal is None and not self.database.read_only:
+            raise ServiceDamaged(
+                f"the seal key {number} is not in the service's folder of secrets:"
+                " nobody can tell whether the state on disk is the right one. Restore"
+                " both together."
+            )
+        if at and seal is not None and digest != seal:
             raise ServiceDamaged(
                 "the state on disk is not the one that the journal names: it was"
                 " edited, or comes from another copy. Restore both together."
             )
+        return number
 
     @property
-    def has_secret(self) -> bool:
-        """Whether ids can be looked up; a reader may be without the secret."""
-        return self._pseudonyms is not None
+    def directory(self) -> Directory:
+        """The pseudonyms of ids."""
+        _ = self.pseudonyms  # or the refusal
+        return self._directory
 
     @property
     def pseudonyms(self) -> Pseudonyms:
@@ -118,15 +135,10 @@ class ServiceState:
             )
         return self._pseudonyms
 
-    def keyed_digest(self, mode: Mode) -> str:
-        """The keyed digest of a model's state."""
-        return self.pseudonyms.state(mode.digest())
-
-    def keyed_digest_of_bytes(self, body: bytes) -> str:
-        """The same of a state as it is stored."""
-        mode = self.terms.model()
-        mode.restore(snapshot.decode(body))
-        return self.keyed_digest(mode)
+    def sealed(self, mode: Mode, number: int | None = None) -> dict[str, Any]:
+        """What the row of a state says of it: its seal, and the key's number."""
+        number = self.seals.number if number is None else number
+        return {"state": self.seals.seal(mode.digest(), number), "seal": number}
 
     def require_usable(self) -> None:
         """Refuse a forked copy, a closed service, and one whose last write failed.
@@ -206,6 +218,7 @@ class ServiceState:
         """Note an insert that the model has made; durable after `flush`."""
         self.tick += 1
         self.index[record.pseudonym] = record.generation
+        self.directory.add(record.named)
         self.pending.append(
             self.row(
                 "insert",
@@ -222,8 +235,7 @@ class ServiceState:
         """Make every pending insert durable, and the row `then` with them."""
         bodies: list[Body] = list(self.pending)
         if bodies:
-            last = {"state": self.keyed_digest(self.mode), "time": now()}
-            bodies[-1] = bodies[-1] | last
+            bodies[-1] = bodies[-1] | self.sealed(self.mode) | {"time": now()}
         linked = journal.linked(self.tip, bodies if then is None else [*bodies, then])
         if not linked:
             return
@@ -233,7 +245,8 @@ class ServiceState:
                 self._append(connection, linked, self._learned)
                 if bodies:
                     at = linked[len(bodies) - 1].sequence
-                    rows.update_state(connection, self.mode, self.epoch, self.tick, at)
+                    body = self.cipher.encode(self.mode)
+                    rows.update_state(connection, body, self.epoch, self.tick, at)
                 if then is not None and then["op"] == "intent":
                     rows.count_intent(connection, then)
                     self.used += then["used"]
@@ -282,6 +295,11 @@ class ServiceState:
 
     def block(self, pseudonym: str) -> None:
         """Refuse an id that was never learned, from now on."""
+        if not self.directory.remembers:
+            raise ServiceMismatch(
+                "this service does not remember ids, so it cannot refuse one from now"
+                " on: open a service with memory_key=. Nothing has changed."
+            )
         self.flush()
         linked = journal.linked(
             self.tip, [self.row("block", record=pseudonym, time=now())]
@@ -311,7 +329,9 @@ class ServiceState:
         """
         assert not self.pending, "pending inserts come first"
         tick = self.tick if tick is None else tick
-        bodies = [*bodies[:-1], bodies[-1] | {"state": self.keyed_digest(mode)}]
+        # The seals of states that held what is gone now end with their key.
+        seal = self.seals.make(self.source) if certificates else self.seals.number
+        bodies = [*bodies[:-1], bodies[-1] | self.sealed(mode, seal)]
         linked = journal.linked(self.tip, bodies)
         tips = {
             body["certificate"]["record"]: row.tip
@@ -328,14 +348,19 @@ class ServiceState:
             with self.writing() as connection:
                 self._append(connection, linked, learned)
                 rows.end_records(connection, issued)
-                rows.update_state(connection, mode, self.epoch, tick, at)
+                stored = self.cipher.encode(mode)
+                rows.update_state(connection, stored, self.epoch, tick, at)
                 if new_epoch:
                     connection.execute(tables.service.update().values(used=0))
             self._appended(linked)
             self.used = 0 if new_epoch else self.used
             self.index |= {r.pseudonym: r.generation for r in learned}
             self.index |= {pseudonym: -c.generation for pseudonym, c in issued.items()}
-            self.mode, self.tick = mode, tick
+            for record in learned:
+                self.directory.add(record.named)
+            for pseudonym in issued:
+                self.directory.end(pseudonym)
+            self.mode, self.tick, self.seals.number = mode, tick, seal
             self._deleted |= {
                 pseudonym: c.generation for pseudonym, c in issued.items()
             }
@@ -347,6 +372,7 @@ class ServiceState:
         if self.encrypted is not None:
             self.encrypted.erase(self._deleted)
         self._deleted.clear()
+        self.seals.destroy_others()
         self.snapshots.destroy(before=self.tip.sequence)
         self.scrub()
 
@@ -356,6 +382,7 @@ class ServiceState:
             if self.encrypted is not None:
                 self.encrypted.remove_leftovers(connection)
             self._deleted.clear()
+            self.seals.destroy_others()
             self.snapshots.destroy(before=journal.last_forgotten(connection))
 
     def scrub(self, *, strict: bool = False) -> None:

@@ -16,7 +16,9 @@ class ServiceStatus:
 
     `used` is what requests (or publications) of this epoch have taken of the capacity,
     interrupted ones included; `pending` are inserts that are not acknowledged yet;
-    `unclean` says that old pages could not be erased after a deletion: call `scrub()`.
+    `remembers` says whether ids of deleted records stay known: without a `memory_key`
+    no second deletion is refused, and a person who comes back is a new one; `unclean`
+    says that old pages could not be erased after a deletion: call `scrub()`.
     """
 
     mode: str
@@ -30,6 +32,7 @@ class ServiceStatus:
     pending: int
     used: int
     capacity: int | None
+    remembers: bool
     tip: Tip
     unclean: bool
 
@@ -49,6 +52,7 @@ def status_of(state: ServiceState, waiting: Sequence[QueuedRequest]) -> ServiceS
         pending=len(state.pending),
         used=state.used,
         capacity=state.terms.capacity,
+        remembers=state.terms.remembers,
         tip=state.tip,
         unclean=state.unclean,
     )

@@ -7,7 +7,7 @@ What cannot be known from them is listed in the result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,14 @@ from sqlalchemy.engine import Connection
 from demur.core.errors import DemurError
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
-from demur.unlearning.errors import ServiceDamaged
+from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
+from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.journal_rules import History, follow
-from demur.unlearning.records.read_errors import readable
+from demur.unlearning.records.read_errors import UNREADABLE, readable
+from demur.unlearning.records.seals import Seals
+from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service.charges import entry_name
 
 
@@ -169,36 +172,61 @@ def ledger_problems(
     return problems, unknown
 
 
+def state_problems(
+    connection: Connection,
+    terms: ServiceTerms,
+    history: History,
+    seals: Seals | None,
+    cipher: StateCipher,
+) -> tuple[list[str], list[str]]:
+    """Whether the stored state is the one that the journal names; what is not known.
+
+    By its seal, where the key can be read; otherwise by the digest of the last
+    certificate, if that may be published and nothing was learned since.
+    """
+    try:
+        row = connection.execute(sa.select(tables.state)).one()
+        model = terms.model()
+        model.restore(cipher.decode(row.body))
+        digest = model.digest()
+    except ServiceMismatch:
+        return [], [
+            "whether the state on disk is the one that the journal names: it is"
+            " encrypted under the owner's key"
+        ]
+    except (DemurError, sa.exc.NoResultFound, *UNREADABLE) as error:
+        return [f"the state on disk cannot be read ({error!r:.80})"], []
+    wrong = "the state on disk is not the one that the journal names"
+    if history.state is None:
+        return ([] if digest == terms.model().digest() else [wrong]), []
+    seal = None if seals is None else seals.seal(digest, history.seal)
+    if seal is not None:
+        return ([] if seal == history.state else [wrong]), []
+    if history.digest is not None:
+        return ([] if digest == history.digest else [wrong]), []
+    return [], [
+        "whether the state on disk is the one that the journal names: the key of its"
+        " seal cannot be read here"
+    ]
+
+
 def verify_service(
     database: tables.ServiceStore,
+    terms: ServiceTerms,
     ledgers: Sequence[Ledger],
-    keyed_digest: Callable[[bytes], str] | None,
+    seals: Seals | None,
+    cipher: StateCipher,
 ) -> ServiceVerification:
     """Check a whole service against itself and its ledgers.
 
-    `keyed_digest` gives the digest of a stored state under the service's secret, if
-    that can be read. The journal is read before the ledgers: a running service charges
-    first, so that a ledger which is read later has all that the journal has.
+    The journal is read before the ledgers: a running service charges first, so that a
+    ledger which is read later has all that the journal has.
     """
     with database.read() as connection:
         history = read_history(connection)
-        body = connection.execute(sa.select(tables.state.c.body)).scalar_one()
-    problems, unknown = ledger_problems(history, ledgers)
-    try:
-        agrees = (
-            keyed_digest is None
-            or history.state is None
-            or keyed_digest(body) == history.state
-        )
-    except (DemurError, ValueError, KeyError):
-        agrees = False
-    if keyed_digest is None:
-        unknown.append(
-            "whether the state on disk is the one that the journal names: the service's"
-            " secret cannot be read here"
-        )
-    if not agrees:
-        problems.append("the state on disk is not the one that the journal names")
+        problems, unknown = state_problems(connection, terms, history, seals, cipher)
+    wrong, elsewhere = ledger_problems(history, ledgers)
+    unknown = [*elsewhere, *unknown]
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"
         " tip, or any certificate, elsewhere"
@@ -206,6 +234,6 @@ def verify_service(
     return ServiceVerification(
         history.tip.sequence,
         history.tip,
-        tuple(history.problems + problems),
+        tuple(history.problems + wrong + problems),
         tuple(unknown),
     )
