@@ -70,8 +70,8 @@ class Tip:
     def __post_init__(self) -> None:
         if isinstance(self.sequence, bool) or not isinstance(self.sequence, int):
             raise TypeError(f"sequence must be a whole number; got {self.sequence!r}")
-        if self.sequence < 0:
-            raise ValueError(f"sequence must be at least 0; got {self.sequence}")
+        if not 0 <= self.sequence < 2**62:
+            raise ValueError(f"sequence must be from 0 to 2^62; got {self.sequence}")
         if not isinstance(self.hash, str) or not _HASH.fullmatch(self.hash):
             raise ValueError("hash must be 64 hexadecimal digits")
 
@@ -82,7 +82,7 @@ class Tip:
     def parse(cls, text: str) -> Tip:
         """The tip that `str` wrote, "sequence:hash"."""
         number, _, value = text.strip().partition(":")
-        if not number.isdigit():
+        if not (number.isascii() and number.isdigit()):
             raise ValueError(f"tip must read SEQUENCE:HASH; got {text[:80]!r}")
         return cls(int(number), value)
 

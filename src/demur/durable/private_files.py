@@ -95,7 +95,7 @@ def write_new(path: Path, content: bytes) -> None:
 def open_to_append(path: Path) -> int:
     """A descriptor that adds to a private file, which is made if it is not there."""
     make_folder(path.parent)
-    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    how = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, how, 0o600)
     try:
         _check(os.fstat(descriptor), path)

@@ -24,9 +24,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from demur.core.errors import LedgerDamaged, LedgerUnreachable
+from demur.core.errors import DemurError, LedgerDamaged, LedgerUnreachable
 
 PATIENCE_SECONDS = 120.0
+_LOOKS = 20  # at a file that may be in the middle of a commit
 
 JOURNAL = "persist"
 
@@ -63,11 +64,24 @@ def make_engine(path: Path | None, *, read_only: bool = False) -> Engine:
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         write = connection.get_execution_options().get("demur_write", False)
+        if path is not None:
+            _forget_pages(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
         if write and path is not None and not read_only:
             _check_journal(connection)
 
     return engine
+
+
+def _forget_pages(connection: Connection) -> None:
+    """Let the next transaction read the file, and not what was read of it before.
+
+    SQLite takes its pages for those of the file as long as a counter in it is the same.
+    Another copy of the file, written over it in place, may have the same counter.
+    """
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.execute("PRAGMA shrink_memory")
 
 
 def _check_journal(connection: Connection) -> None:
@@ -175,22 +189,34 @@ def tables_in(path: Path, noun: str) -> set[str]:
     A file that is no database is no `noun`.
 
     Opened as immutable: no lock is taken, no log is read or made, and what another
-    program has not yet moved from its log into the file does not count.
+    program has not yet moved from its log into the file does not count. Without a lock
+    the look may fall into somebody's commit: it is repeated before a file is refused.
     """
+    for left in reversed(range(_LOOKS)):
+        try:
+            return _tables_in(path)
+        except sqlite3.DatabaseError as error:
+            if left and error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN:
+                time.sleep(0.01)
+                continue
+            raise _refused(path, noun, error) from error
+    raise AssertionError
+
+
+def _tables_in(path: Path) -> set[str]:
     place = address(path, "immutable=1&mode=ro")
-    try:
-        with closing(sqlite3.connect(place, uri=True)) as connection:
-            names = connection.execute("SELECT name FROM sqlite_schema")
-            return {str(name) for (name,) in names}
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
-            raise LedgerUnreachable(
-                f"a privilege is missing: {path.name!r} cannot be opened. Ask the owner"
-                f" of the {noun} for the right to read it. Nothing was changed."
-            ) from error
-        raise LedgerDamaged(
-            f"{path.name!r} is no {noun}: {error}. Nothing was changed."
-        ) from error
+    with closing(sqlite3.connect(place, uri=True)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_schema")
+        return {str(name) for (name,) in names}
+
+
+def _refused(path: Path, noun: str, error: sqlite3.DatabaseError) -> DemurError:
+    if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
+        return LedgerUnreachable(
+            f"a privilege is missing: {path.name!r} cannot be opened. Ask the owner of"
+            f" the {noun} for the right to read it. Nothing was changed."
+        )
+    return LedgerDamaged(f"{path.name!r} is no {noun}: {error}. Nothing was changed.")
 
 
 def _in_memory() -> Engine:

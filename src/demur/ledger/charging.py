@@ -174,8 +174,10 @@ class LedgerCharging(LedgerReader):
     ) -> None:
         """Write down what was asked and why not, unless many were just before it."""
         connection, recent = writing.connection, writing.state.sequence - _RECENT
-        if rows.body_of(connection, body["id"], "declined") is not None:
-            return  # by an attempt whose answer was lost
+        before = rows.row_of(connection, body["id"], "declined")
+        if before is not None:  # by an attempt whose answer was lost
+            writing.found(before[0])
+            return
         if rows.declined_since(connection, recent) >= _MOST_DECLINED:
             return
         row = {
@@ -234,6 +236,11 @@ class LedgerCharging(LedgerReader):
         if self.durable:
             self._acknowledged.keep(receipts)
         return result
+
+    def _settled(self, idempotency_key: str) -> Entry | None:
+        return self._persist(
+            lambda writing: self._found(writing.connection, idempotency_key)
+        )
 
     def _check_writable(self) -> None:
         if self._unwritable is not None:
@@ -295,8 +302,8 @@ class LedgerCharging(LedgerReader):
 
         def work(writing: Writing) -> None:
             self._charge_row(writing.connection, entry)
-            before = rows.body_of(writing.connection, entry.id, "commit")
-            if before is None:
+            committed = rows.row_of(writing.connection, entry.id, "commit")
+            if committed is None:
                 body = {
                     "kind": "commit",
                     "id": entry.id,
@@ -304,12 +311,15 @@ class LedgerCharging(LedgerReader):
                     "time": clock.now(),
                 }
                 writing.append(body)
-            elif before["artefact"] != artefact:
+                return
+            sequence, before = committed
+            if before["artefact"] != artefact:
                 raise DemurError(
                     f"{entry.label!r} was committed with another artefact"
                     f" ({str(before['artefact'])[:12]}...), and one entry pays for one"
                     " release: pay for the other one. Nothing more was spent."
                 )
+            writing.found(sequence)
 
         self._persist(work)
         self._keys.wipe(entry.id)

@@ -148,7 +148,9 @@ class Ledger(LedgerWriter):
             )
             self._check_asked(dataset, budgets, filter, maps, testing, public)
             if tip is not None:
-                self._contains(Tip.parse(tip) if isinstance(tip, str) else tip)
+                known = Tip.parse(tip) if isinstance(tip, str) else tip
+                self._contains(known)
+                self._acknowledged.know(known)
             refused.pop_all()
         return self
 

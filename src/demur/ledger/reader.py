@@ -23,7 +23,7 @@ from demur.ledger.reading import Reading, read
 from demur.ledger.rules import amounts, filters
 from demur.ledger.rules.budget import Budget
 from demur.ledger.rules.terms import Terms
-from demur.ledger.storage import header, rows
+from demur.ledger.storage import rows
 from demur.ledger.storage.acknowledged import lost
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
@@ -201,21 +201,22 @@ class LedgerReader:
         `settled` takes the ledger's lock first: a charge whose answer was lost is there
         by then, or never will be. Without it, the look may come before the commit.
         """
-
-        def look(connection: Connection, again: bool = False) -> Entry | None:
-            if settled:
-                header.lock(connection)
-            charged = rows.charge_by_key(connection, idempotency_key)
-            if charged is None:
-                return None
-            sequence, body = charged
-            declaration = rows.declaration(connection, body["declaration"])
-            return self._entry(sequence, body, declaration)
-
         if settled:
-            return self._store.persist(look)
+            return self._settled(idempotency_key)
         with self._store.read() as connection:
-            return look(connection)
+            return self._found(connection, idempotency_key)
+
+    def _found(self, connection: Connection, idempotency_key: str) -> Entry | None:
+        charged = rows.charge_by_key(connection, idempotency_key)
+        if charged is None:
+            return None
+        sequence, body = charged
+        declaration = rows.declaration(connection, body["declaration"])
+        return self._entry(sequence, body, declaration)
+
+    def _settled(self, idempotency_key: str) -> Entry | None:
+        """The same under the lock, by whoever may write."""
+        raise NotImplementedError
 
     def _default_unit(self, unit: Unit | None) -> Unit:
         if unit is not None:

@@ -34,6 +34,7 @@ from demur.ledger.rules import amounts, filters
 from demur.ledger.rules.admission import PaymentOptions, is_paid, ways_to_pay
 from demur.ledger.rules.filters import Amounts
 from demur.ledger.rules.terms import Terms
+from demur.ledger.rules.write_down import lost_charges
 from demur.ledger.storage import rows as journal
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
@@ -108,7 +109,7 @@ def verify_ledger(
     problems += _of_declarations(declared, walk.declarations)
     wrong, unchecked = _of_prices(terms, declared, walk.charges, full)
     problems += wrong
-    problems += _of_totals(state.totals, terms, walk.totals())
+    problems += _of_totals(state.totals, terms, walk)
     problems += _of_profiles(curves, walk.profiles)
     if state[:2] != (walk.sequence, walk.hash):
         problems.append(
@@ -148,6 +149,7 @@ class _Equal(NamedTuple):
     where: str  # the first of them
     spent: list[Amounts | None]
     rows: int
+    written_down: bool
 
 
 class _Walk:
@@ -164,18 +166,21 @@ class _Walk:
         self.hash_at_wanted: str | None = genesis if first else None
         self._terms, self._wanted, self._problems = terms, wanted, problems
         self.tips: set[str] = set()  # of lost rows that are accounted for
-        self.followed: list[tuple[str, Tip]] = []  # rows that lost ones followed
+        self.followed: list[tuple[str, int, Tip]] = []  # rows that lost ones followed
         self.unnamed: list[str] = []
         self._paid: dict[str, int] = {}  # entry: runs that it paid for
         self._declared: dict[str, str] = {}  # entry: digest of its declaration
+        self._written_down = self._unnamed = 0
         self._drawn: dict[str, int] = {}
         self._committed: set[str] = set()
         self._where = ""
 
-    def totals(self) -> list[Amounts]:
-        """The sums of what the charges paid, exactly."""
+    def totals(self, *, written_down: bool = True) -> list[Amounts]:
+        """The sums of what the charges paid, exactly, with what was written down."""
         sums: list[Amounts] = [{} for _ in self._terms.budgets]
         for equal in self.charges.values():
+            if equal.written_down and not written_down:
+                continue
             for position, spent in enumerate(equal.spent[: len(sums)]):
                 many = {k: v and v * equal.rows for k, v in (spent or {}).items()}
                 sums[position] = filters.add(sums[position], many)
@@ -252,39 +257,67 @@ class _Walk:
             self._problem(f"the entry {entry[:8]} is charged twice")
         self._paid[entry] = body["count"]
         self._declared[entry] = sys.intern(body["declaration"])
+        written_down = bool(body.get("written_down", False))
+        self._written_down += written_down
         self.declarations[body["declaration"]] = self._where
         self.profiles |= body["profiles"]
         charge = PricedCharge(body["declaration"], body["count"], body["block_delta"])
-        paid = repr(body["spent"])
+        paid = f"{written_down} {body['spent']!r}"
         equal = self.charges.get((charge, paid))
         if equal is None:
             spent = [s if s is None else amounts.from_data(s) for s in body["spent"]]
-            equal = _Equal(self._where, spent, 0)
+            equal = _Equal(self._where, spent, 0, written_down)
         self.charges[charge, paid] = equal._replace(rows=equal.rows + 1)
 
     def _add_recovery(self, body: journal.Body) -> None:
-        """Follow the lost chain, if it is known, and look for its charges."""
+        """Follow the lost chain, if it is known, and look for what it held."""
         lost = [Tip.parse(text) for text in body["tips"]]
+        earlier = set(self.tips)
         self.tips |= {str(tip) for tip in lost}
+        written_down, self._written_down = self._written_down, 0
+        if body["written_down"] != written_down:
+            self._problem("what was written down for lost rows is not there")
         if body["rows"] is None:
-            self.unnamed.append(
-                f"what was lost before row {lost[-1].sequence} of another copy: the"
-                f" budget was written down for it ({self._where})"
-            )
+            self._add_unnamed(body, lost[-1], written_down)
             return
         tip = Tip.parse(body["after"])
-        self.followed.append((self._where, tip))
+        if str(tip) not in earlier:
+            self.followed.append((self._where, self.sequence, tip))
+        path = set()
         for text in body["rows"]:
             tip = Tip(tip.sequence + 1, chain.link(tip.hash, text))
-            row = json.loads(text)
-            entered = self._paid.get(row["id"]), self._declared.get(row["id"])
-            if row["kind"] == "charge" and entered != (
-                row["count"],
-                row["declaration"],
-            ):
-                self._problem(f"the lost entry {row['id'][:8]} was not entered again")
-        if tip != lost[-1]:
+            path |= {str(tip), *self._check_entered(json.loads(text))}
+        if tip != lost[-1] or {str(each) for each in lost} != path:
             self._problem("the lost rows do not lead to the tip that it names")
+
+    def _add_unnamed(self, body: journal.Body, tip: Tip, written_down: int) -> None:
+        """Rows were lost of which nobody has a receipt: a budget pays for them."""
+        if body["covered"]:
+            if not self._unnamed:
+                self._problem("no earlier write-down covers these lost rows")
+        elif not written_down and lost_charges(self._terms, None, self.totals(), "x"):
+            self._problem("rows were lost, and the budget was not written down for it")
+        self._unnamed += 1
+        self.unnamed.append(
+            f"what was lost up to row {tip.sequence} of another copy: the budget was"
+            f" written down for it, as somebody vouched ({self._where})"
+        )
+
+    def _check_entered(self, row: journal.Body) -> list[str]:
+        """Whether a lost row was entered again; the tips that it accounted for."""
+        kind, entry = row["kind"], row["id"]
+        entered = True
+        if kind == "charge":
+            now = self._paid.get(entry), self._declared.get(entry)
+            entered = now == (row["count"], row["declaration"])
+        elif kind == "draw":
+            end = min(row["index"] + row["count"], self._paid.get(entry, 0))
+            entered = self._drawn.get(entry, 0) >= end
+        elif kind == "commit":
+            entered = entry in self._committed
+        if not entered:
+            self._problem(f"a lost {kind} of {entry[:8]} was not entered again")
+        return list(row["tips"]) if kind == "recovered" else []
 
     def _add_draw(self, entry: str, body: journal.Body) -> None:
         before, count = self._drawn.get(entry, 0), body["count"]
@@ -308,15 +341,18 @@ def _of_terms(stored: str, terms: Terms, signer: str | None) -> list[str]:
     return problems
 
 
-def _of_recoveries(store: LedgerStore, followed: list[tuple[str, Tip]]) -> list[str]:
+def _of_recoveries(
+    store: LedgerStore, followed: list[tuple[str, int, Tip]]
+) -> list[str]:
     """Recoveries whose lost rows do not follow from a row of this ledger."""
     if not followed:
         return []
     with store.read() as connection:
         return [
             f"{where}: the lost rows do not follow from a row of this ledger"
-            for where, tip in followed
-            if not journal.contains(connection, tip)
+            for where, sequence, tip in followed
+            if tip.sequence >= sequence
+            or journal.hash_at(connection, tip.sequence) != tip.hash
         ]
 
 
@@ -375,7 +411,7 @@ def _takes_long(declaration: Declaration) -> bool:
     )
 
 
-def _of_totals(text: str, terms: Terms, summed: list[Amounts]) -> list[str]:
+def _of_totals(text: str, terms: Terms, walk: _Walk) -> list[str]:
     """Problems of the stored totals, which must be the sums of the entries."""
     problems, zero = [], Fraction(0)
     try:
@@ -384,10 +420,14 @@ def _of_totals(text: str, terms: Terms, summed: list[Amounts]) -> list[str]:
         return ["the totals cannot be read"]
     if len(stored) != len(terms.budgets):
         problems.append("there are not as many totals as budgets")
-    for (unit, budget), own, total in zip(terms.budgets, stored, summed, strict=False):
+    # What was written down leaves nothing, and may be more than there was.
+    entries = walk.totals(written_down=False)
+    for (unit, budget), own, total, named in zip(
+        terms.budgets, stored, walk.totals(), entries, strict=False
+    ):
         if any(own.get(a, zero) != total.get(a, zero) for a in set(own) | set(total)):
             problems.append(f"the totals at {unit} are not the sum of the entries")
-        if not filters.fits(terms.filter, budget, total):
+        if not filters.fits(terms.filter, budget, named):
             problems.append(f"the entries overdraw the budget at {unit}")
     return problems
 

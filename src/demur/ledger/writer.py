@@ -227,8 +227,9 @@ class LedgerWriter(LedgerCharging):
         For a standby that was promoted, or a backup that is gone on with. `receipts`
         are those of all clients (`parse_receipts`); charges among them are spent as
         before, whether they fit or not. If a row is missing among them, `write_down`
-        says what the missing ones spent at most: "all" that is left, or a budget for
-        each unit. Until then whoever knows the tip, or wrote a lost row, cannot spend.
+        says what the missing ones spent at most: "all" that is left, a budget for each
+        unit, or "covered" if an earlier write-down was for these rows too. Until then
+        whoever knows the tip, or wrote a lost row, cannot spend.
         """
         self._check_writable()
         return recover(

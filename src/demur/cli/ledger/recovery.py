@@ -46,9 +46,9 @@ def recover(
     write_down: Annotated[
         list[str] | None,
         typer.Option(
-            help="What rows without a receipt spent at most: 'all' that is left, or a"
-            " budget for each unit.",
-            metavar="all|UNIT:EPSILON[:DELTA]",
+            help="What rows without a receipt spent at most: 'all' that is left, a"
+            " budget for each unit, or 'covered' by an earlier write-down.",
+            metavar="all|covered|UNIT:EPSILON[:DELTA]",
         ),
     ] = None,
     signing_key: SigningKey = None,
@@ -103,4 +103,4 @@ def _write_down(texts: list[str] | None) -> Mapping[Unit, Budget] | str | None:
 
     if not texts:
         return None
-    return "all" if texts == ["all"] else parse_budgets(texts)
+    return texts[0] if texts in (["all"], ["covered"]) else parse_budgets(texts)

@@ -9,6 +9,11 @@ that budget allows, exactly, and the declaration states the events that allow it
 - meters by one Gaussian release, which every meter can price: its noise is such that no
   meter has more room than it takes.
 
+Rounding in samplers has an account as well. Where all is written down nothing can be
+spent afterwards, and it does not matter. Where somebody vouches for less, they vouch
+for this, too: of the room for samplers that full use of the ledger's budget leaves, the
+lost entries took no larger share than of epsilon. (demur's samplers take far less.)
+
 What is declared is rounded down by 1e-12, so that its price is at most the amount that
 is charged, as for any other entry.
 """
@@ -27,7 +32,13 @@ from demur.core.rounding import float_down
 from demur.ledger.rules import filters
 from demur.ledger.rules.admission import PaymentOptions, ways_to_pay
 from demur.ledger.rules.budget import Budget
-from demur.ledger.rules.filters import BLOCK_DELTA, BLOCK_EPSILON, Amounts, Filter
+from demur.ledger.rules.filters import (
+    BLOCK_DELTA,
+    BLOCK_EPSILON,
+    SAMPLERS,
+    Amounts,
+    Filter,
+)
 from demur.ledger.rules.meters import GaussianMeter, Meter
 from demur.ledger.rules.terms import Terms
 
@@ -44,10 +55,15 @@ def lost_charges(
     """
     rooms: list[Amounts] = []
     for position, (unit, budget) in enumerate(terms.budgets):
-        own = budget if most is None else most[unit]
-        used = totals[position] if most is None else {}
-        rooms.append(_room(terms.filter, own, used))
-    charges = []
+        if most is None:
+            rooms.append(_room(terms.filter, budget, totals[position]))
+            continue
+        part = most[unit]
+        full = _room(terms.filter, budget, {})
+        share = min(Fraction(part.epsilon) / Fraction(budget.epsilon), Fraction(1))
+        samplers = filters.room_for_samplers(terms.filter, budget.delta, full) * share
+        rooms.append(_room(terms.filter, part, {}) | {SAMPLERS: samplers})
+    charges: list[tuple[Declaration, list[Amounts | None]]] = []
     for way, events in (
         (0, [_by_meters(terms.filter, room) for room in rooms]),
         (-1, [_by_blocks(room) for room in rooms]),  # the last way is a block
@@ -60,7 +76,8 @@ def lost_charges(
         )
         declaration = Declaration(name, Cost(fixed))
         ways = ways_to_pay(terms, declaration, 1, None)
-        charges.append((declaration, _amounts(ways, way, rooms)))
+        amounts = _amounts(ways, way, rooms, samplers=not charges)  # once
+        charges.append((declaration, amounts))
     return charges
 
 
@@ -103,12 +120,14 @@ def _noise(meter: Meter, amount: Fraction) -> float:
     """The noise multiplier of a Gaussian release that takes this amount of a meter."""
     if not amount:
         return math.inf
-    scale = 1.0 if isinstance(meter, GaussianMeter) else meter.order / 2
-    return math.sqrt(scale / amount)
+    scale = Fraction(2 if isinstance(meter, GaussianMeter) else meter.order, 2)
+    square = scale / amount
+    # So little that no event takes it: nothing is lost in it either.
+    return math.inf if square > 10**300 else math.sqrt(square)
 
 
 def _amounts(
-    ways: PaymentOptions, way: int, rooms: list[Amounts]
+    ways: PaymentOptions, way: int, rooms: list[Amounts], *, samplers: bool
 ) -> list[Amounts | None]:
     """One way to pay for each budget, with no account below its room."""
     chosen: list[Amounts | None] = []
@@ -116,10 +135,11 @@ def _amounts(
         if options is None:
             chosen.append(None)
             continue
-        chosen.append(
-            {
-                account: amount and max(amount, room.get(account) or Fraction(0))
-                for account, amount in options[way].items()
-            }
-        )
+        amounts: Amounts = {
+            account: amount and max(amount, room.get(account) or Fraction(0))
+            for account, amount in options[way].items()
+        }
+        if samplers and room.get(SAMPLERS):
+            amounts[SAMPLERS] = room[SAMPLERS]
+        chosen.append(amounts)
     return chosen

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable.chain import Tip
@@ -25,47 +26,59 @@ class Acknowledged:
     """The newest row, the last receipts, and the file of them, if there is one."""
 
     def __init__(self, ledger_id: str = "", file: ReceiptFile | None = None) -> None:
-        self._file = file
+        self._ledger_id, self._file = ledger_id, file
         self._newest: Tip | None = None if file is None else file.newest(ledger_id)
         self._recent: deque[Receipt] = deque(maxlen=_RECENT)
 
     def check(self, writing: Writing) -> None:
         """Refuse a ledger that lacks the newest row."""
-        newest, connection = self._newest, writing.connection
+        newest, connection, state = self._newest, writing.connection, writing.state
         if newest is None:
             return
-        # Another connection may lead to another server; the same one cannot lose rows.
-        known = connection.info.get(_CHECKED, False)
-        if known and writing.state.sequence >= newest.sequence:
+        # On a server another connection may lead to another one; the same connection
+        # leads to the same, which cannot lose rows. A file can be written over.
+        server = connection.dialect.name == "postgresql"
+        known = server and connection.info.get(_CHECKED, False)
+        if known and state.sequence >= newest.sequence:
             return
         if rows.hash_at(connection, newest.sequence) != newest.hash:
             if str(newest) not in rows.recovered_tips(connection):
                 raise lost(newest)
-            self._newest = None  # lost, and accounted for
+            # All up to it is accounted for: as of now, this is the newest.
+            self._newest = Tip(state.sequence, state.hash)
+            self._write(lambda file: file.mark_recovered(self._ledger_id))
         connection.info[_CHECKED] = True
+
+    def know(self, tip: Tip) -> None:
+        """Remember a row that somebody has shown to be acknowledged."""
+        if self._newest is None or tip.sequence > self._newest.sequence:
+            self._newest = tip
 
     def keep(self, receipts: Iterable[Receipt]) -> None:
         """Keep the receipts of rows that are durable now."""
         new = list(receipts)
         if not new:
             return
-        last = max(new, key=lambda receipt: receipt.sequence)
-        if self._newest is None or last.sequence > self._newest.sequence:
-            self._newest = last.tip
+        self.know(max(new, key=lambda receipt: receipt.sequence).tip)
         self._recent.extend(new)
+        self._write(lambda file: file.append(new))
+
+    def _write(self, write: Callable[[ReceiptFile], None]) -> None:
         if self._file is None:
             return
         try:
-            self._file.append(new)
+            write(self._file)
         except (OSError, DemurError) as error:
-            # The charge is durable, and must not look as if it had failed.
-            warnings.warn(
-                f"receipts are not kept on this machine: {error}. If the ledger's"
-                " server loses rows, this machine cannot enter them again.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
             self._file = None
+            # The charge is durable, and must not look as if it had failed, also where
+            # warnings are errors.
+            with suppress(Warning):
+                warnings.warn(
+                    f"receipts are not kept on this machine: {error}. If the ledger's"
+                    " server loses rows, this machine cannot enter them again.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def receipt(self, sequence: int, entry_id: str) -> Receipt | None:
         """The receipt of a charge that this process wrote not long ago."""

@@ -12,10 +12,11 @@ holds what the ledger itself holds, and no secret.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,34 +77,71 @@ class Receipt:
 
 
 class ReceiptFile:
-    """The receipts of one machine's clients, a line each, and the newest of them."""
+    """The receipts of one machine's clients, a line each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._before = path.with_name(f"{path.name}.before")
 
     def append(self, receipts: Iterable[Receipt]) -> None:
         """Add the rows that were just acknowledged."""
-        lines = "".join(canonical(each.to_json()) + "\n" for each in receipts)
-        descriptor = private_files.open_to_append(self.path)
-        try:
-            # One call for all lines: processes of this machine share the file.
-            os.write(descriptor, lines.encode())
+        self._add("".join(canonical(each.to_json()) + "\n" for each in receipts))
+
+    def mark_recovered(self, ledger_id: str) -> None:
+        """Note that what was written before is accounted for, lost or not."""
+        self._add(canonical({"recovered": ledger_id}) + "\n")
+
+    def _add(self, lines: str) -> None:
+        data = lines.encode()
+        with self._alone() as descriptor:
             size = os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
-        if size > _LARGEST:
-            os.replace(self.path, self.path.with_name(f"{self.path.name}.before"))
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                data = b"\n" + data  # after a line that was cut off
+            while data:
+                data = data[os.write(descriptor, data) :]
+            if os.fstat(descriptor).st_size > _LARGEST:
+                os.replace(self.path, self._before)
+
+    @contextmanager
+    def _alone(self) -> Iterator[int]:
+        """The file, locked; one that was put aside meanwhile is left alone."""
+        while True:
+            descriptor = private_files.open_to_append(self.path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                try:
+                    same = os.path.samestat(os.stat(self.path), os.fstat(descriptor))
+                except FileNotFoundError:
+                    same = False
+                if same:
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
 
     def newest(self, ledger_id: str) -> Tip | None:
-        """The last row of this ledger that a client of this machine wrote."""
-        for path in (self.path, self.path.with_name(f"{self.path.name}.before")):
+        """The newest row of this ledger that a client of this machine wrote.
+
+        Lines of several processes may be out of order: the highest number counts, of
+        those after the last recovery.
+        """
+        mark = canonical({"recovered": ledger_id}).encode() + b"\n"
+        for path, most in (
+            (self.path, _TAIL),
+            (self.path, None),  # A long line, or another ledger's, may be at the end.
+            (self._before, None),
+        ):
             try:
-                content = private_files.read(path, most=_TAIL)
+                content = private_files.read(path, most=most)
             except FileNotFoundError:
                 continue
-            for receipt in reversed(parse_receipts(content)):
-                if receipt.ledger_id == ledger_id:
-                    return receipt.tip
+            recovered = mark in content
+            receipts = parse_receipts(content.rpartition(mark)[2])
+            tips = [r.tip for r in receipts if r.ledger_id == ledger_id]
+            if tips:
+                return max(tips, key=lambda tip: tip.sequence)
+            if recovered:
+                return None
         return None
 
 
@@ -115,6 +153,6 @@ def parse_receipts(content: bytes) -> list[Receipt]:
     """
     receipts = []
     for line in content.splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError, RecursionError):
             receipts.append(Receipt.from_json(json.loads(line)))
     return receipts

@@ -95,22 +95,24 @@ def charge_by_key(connection: Connection, key: str) -> tuple[int, Body] | None:
 
 def body_of(connection: Connection, entry_id: str, kind: str) -> Body | None:
     """The charge or the commit of an entry, if there is one."""
+    row = row_of(connection, entry_id, kind)
+    return None if row is None else row[1]
+
+
+def row_of(connection: Connection, entry_id: str, kind: str) -> tuple[int, Body] | None:
+    """The same with its number."""
     rows = tables.rows
-    text = connection.execute(
-        sa.select(rows.c.body).where(rows.c.entry_id == entry_id, rows.c.kind == kind)
-    ).scalar_one_or_none()
-    return None if text is None else json.loads(text)
+    row = connection.execute(
+        sa.select(rows.c.sequence, rows.c.body).where(
+            rows.c.entry_id == entry_id, rows.c.kind == kind
+        )
+    ).one_or_none()
+    return None if row is None else (int(row.sequence), json.loads(row.body))
 
 
 def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | None:
     """The charge with this id, if it was written."""
-    rows = tables.rows
-    row = connection.execute(
-        sa.select(rows.c.sequence, rows.c.body).where(
-            rows.c.entry_id == entry_id, rows.c.kind == "charge"
-        )
-    ).first()
-    return None if row is None else (int(row.sequence), json.loads(row.body))
+    return row_of(connection, entry_id, "charge")
 
 
 def charge_at(connection: Connection, sequence: int) -> Body | None:
@@ -291,10 +293,13 @@ def store_shared(
 def _store_declaration(connection: Connection, name: str, text: str) -> None:
     """Store a declaration, unless it is there.
 
-    What a transaction before this one has seen is not looked for again. That is known
-    for the connection, not for the ledger: another server may lack it.
+    What a transaction before this one has seen is not looked for again on a server.
+    That is known for the connection, not for the ledger: another server may lack it,
+    and so may an older copy of a file.
     """
-    seen: set[str] = connection.info.setdefault(_SEEN, set())
+    seen: set[str] = set()
+    if connection.dialect.name == "postgresql":
+        seen = connection.info.setdefault(_SEEN, seen)
     if name in seen:
         return
     transaction = connection.get_transaction()
@@ -393,6 +398,11 @@ def recovered_tips(connection: Connection) -> set[str]:
     """The tips of lost rows that recoveries account for."""
     recovered = of_kind(connection, "recovered")
     return {tip for _, body in recovered for tip in body["tips"]}
+
+
+def has_unnamed(connection: Connection) -> bool:
+    """Whether rows were lost of which there is no receipt."""
+    return any(body["unnamed"] for _, body in of_kind(connection, "recovered"))
 
 
 def hashes_from(connection: Connection, sequence: int) -> dict[int, str]:

@@ -24,7 +24,7 @@ class Writing:
     ) -> None:
         self.connection, self.again = connection, again
         self.state = header.lock(connection)
-        self.receipts: list[Receipt] = []
+        self.receipts: list[Receipt] = []  # of rows that this call has written
         self._ledger_id, self._signer = ledger_id, signer
 
     def append(
@@ -46,7 +46,9 @@ class Writing:
         return sequence
 
     def found(self, sequence: int) -> None:
-        """Count a row that an earlier attempt has written as written by this one."""
+        """Count a row that an earlier attempt of this call has written as its own."""
+        if not self.again:
+            return
         receipt = rows.receipt(self.connection, self._ledger_id, sequence)
         if receipt is not None:
             self.receipts.append(receipt)
