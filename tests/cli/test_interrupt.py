@@ -18,7 +18,7 @@ from demur.cli.shell import Code
 from demur.convex import load_head
 from demur.ledger import Budget, Ledger
 from tests.cli.tree import make_files, right
-from tests.cli.tree import run as run_here
+from tests.commands import run as run_here
 from tests.programs import python
 
 pytestmark = pytest.mark.slow

@@ -4,20 +4,15 @@ import json
 import sqlite3
 
 import pytest
-from typer.testing import CliRunner
 
 from demur import AddOrRemoveOne, Ball, Declaration, Erasure, Seeded
-from demur.cli import app
 from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
+from tests.commands import run as demur
 
 UNIT = AddOrRemoveOne()
-
-
-def demur(*arguments: object):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ from contextlib import closing
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from typer.testing import CliRunner
 
 from demur import AddOrRemoveOne, Ball, Erasure, ReplaceOne
-from demur.cli import app
 from demur.core.errors import BudgetExceeded
 from demur.durable.chain import public_hex
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import Gaussian
+from tests.commands import run as demur
 
 UNIT = AddOrRemoveOne()
 COUNT = Gaussian(40.0, {UNIT: 1.0}, name="a count")
@@ -44,10 +43,6 @@ source = "pixels"
 target = "embedding"
 constant = 0.5
 """
-
-
-def demur(*arguments: object, input: str | None = None):
-    return CliRunner().invoke(app, [str(a) for a in arguments], input=input)
 
 
 def words(result) -> str:

@@ -9,14 +9,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from sklearn.datasets import make_blobs
-from typer.testing import CliRunner
 
-from demur.cli import app, resumable_jobs
+from demur.cli import resumable_jobs
 from demur.cli.list_options import spread
 from demur.cli.resumable_jobs import Job
 from demur.cluster.files.report_files import read_reports
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Ledger
+from tests.commands import run
 
 CENTRES = np.array([[20.0, 1.2], [50.0, 1.9], [80.0, 1.4]])
 BOX = ["--low", "0", "1", "--high", "100", "2"]
@@ -24,7 +24,7 @@ NEW = ["--create", "--budget", "replace-one:9"]
 
 
 def demur(*arguments: object):
-    return CliRunner().invoke(app, ["reports", *map(str, arguments)])
+    return run("reports", *arguments)
 
 
 def words(result) -> str:

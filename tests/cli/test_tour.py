@@ -1,18 +1,17 @@
 """The tour runs offline and leaves a whole ledger behind."""
 
 import pytest
-from typer.testing import CliRunner
 
-from demur.cli import app
 from demur.cli.tour import _empty_folder
 from demur.cli.tour.session import ERASED, NEAR, REPLACED
 from demur.ledger import Ledger
+from tests.commands import run
 
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory):
     out = tmp_path_factory.mktemp("tour") / "out"
-    result = CliRunner().invoke(app, ["tour", "--out", str(out)])
+    result = run("tour", "--out", out)
     assert result.exit_code == 0, result.output
     with Ledger.open(out / "ledger.db", tip=(out / "tip.txt").read_text()) as ledger:
         yield out, result.output, ledger
@@ -24,10 +23,10 @@ slow = pytest.mark.slow
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "ledger.db").write_text("")
-    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path)])
+    result = run("tour", "--out", tmp_path)
     assert result.exit_code == 1 and "thesis.tex" in result.output
     assert {p.name for p in tmp_path.iterdir()} == {"thesis.tex", "ledger.db"}
-    result = CliRunner().invoke(app, ["tour", "--out", str(tmp_path / "ledger.db")])
+    result = run("tour", "--out", tmp_path / "ledger.db")
     assert result.exit_code == 1 and "not a folder" in result.output
 
 
@@ -92,9 +91,6 @@ def test_the_page_and_the_certificate_are_there(tour):
     out, _, ledger = tour
     page = (out / "report.html").read_text()
     assert str(ledger.tip()) in page
-    checked = CliRunner().invoke(
-        app,
-        ["unlearn", "verify", str(out / "certificate.json"), str(out / "live.db")]
-        + ["--ledger", str(out / "ledger.db")],
-    )
+    files = out / "certificate.json", out / "live.db"
+    checked = run("unlearn", "verify", *files, "--ledger", out / "ledger.db")
     assert checked.exit_code == 0, checked.output

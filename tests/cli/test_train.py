@@ -4,10 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from typer.testing import CliRunner
 
-from demur.cli import app
 from demur.ledger import Ledger
+from tests import commands
 
 CONFIG = """
 [data]
@@ -56,7 +55,7 @@ def folder(tmp_path):
 def run(folder, text):
     (folder / "config.toml").write_text(text)
     new = ["--create", "--budget", "add_or_remove_one:8:1e-4"]
-    return CliRunner().invoke(app, ["train", str(folder / "config.toml"), *new])
+    return commands.run("train", folder / "config.toml", *new)
 
 
 def words(result):

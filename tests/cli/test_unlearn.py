@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from demur.cli import app
 from demur.core.adjacency import Erasure
 from demur.ledger import Ledger
 from demur.unlearning.stream.workload import read_stream, simulated
+from tests.commands import run
 
 NEW = ["--create", "--budget", "erasure:1:1e-5"]
 
@@ -41,7 +40,7 @@ def parquet(tmp_path):
 
 
 def demur(*arguments):
-    return CliRunner().invoke(app, ["unlearn", *map(str, arguments)])
+    return run("unlearn", *arguments)
 
 
 def test_a_stream_reads_back(parquet, tmp_path):

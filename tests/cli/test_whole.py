@@ -10,7 +10,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from demur.cli import app
 from demur.cli.shell import Code
 from tests.cli.tree import (
     CONFIG,
@@ -18,10 +20,10 @@ from tests.cli.tree import (
     is_argument,
     make_files,
     right,
-    run,
     takes_float,
     words,
 )
+from tests.commands import run
 
 COMMANDS = commands()
 TOLD = {name: {p.name: p for p in command.params} for name, command in COMMANDS.items()}
@@ -70,6 +72,18 @@ def is_one_line(result, *codes: int) -> bool:
 
 
 # -- help ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], [], ["ledger", "show", "--no-such"], ["version"]]
+)
+def test_these_tests_run_commands_as_typers_own_runner_does(arguments) -> None:
+    """And a tree that has run before does not run differently."""
+    theirs = CliRunner().invoke(app, arguments)
+    for ours in (run(*arguments), run(*arguments)):
+        assert ours.stdout == theirs.stdout and ours.stderr == theirs.stderr
+        assert ours.exit_code == theirs.exit_code
+        assert type(ours.exception) is type(theirs.exception)
 
 
 @pytest.mark.slow

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-import typer.main
-from typer.testing import CliRunner
 
 from demur import AddOrRemoveOne
-from demur.cli import app
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 from demur.unlearning.stream.workload import simulated
+from tests.commands import run, tree
 
 CONFIG = """
 [data]
@@ -45,7 +43,7 @@ ledger = "out/ledger.db"
 
 def commands() -> dict[str, Any]:
     """The leaves of the tree: "ledger show" and so on."""
-    return dict(_walk(typer.main.get_command(app), ""))
+    return dict(_walk(tree(), ""))
 
 
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -55,11 +53,6 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     for name, child in children.items():
         yield from _walk(child, f"{path} {name}".strip())
-
-
-def run(*arguments: object) -> Any:
-    """One run inside this process."""
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def words(result: Any) -> str:

@@ -31,6 +31,7 @@ from demur.durable import atomic_files
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import BPM
 from tests.families import thinned
+from tests.programs import python
 
 EPSILON, L = 4.0, 0.5
 SECRET = 61.62636465  # a value that must not show up anywhere
@@ -553,7 +554,7 @@ for line in sys.stdin:
 class Jobs:
     def __init__(self):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", JOB + LAUNCHER],
+            [*python(), "-c", JOB + LAUNCHER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,14 +5,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from typer.testing import CliRunner
 
-from demur.cli import app
 from demur.convex import load_head
 from demur.convex.rows.parquet import ParquetSource
+from tests.commands import run
 from tests.convex.kit import blobs
 
-run = CliRunner().invoke
 NEW = ["--create", "--budget", "ball,radius=0.2,space=records:8:1e-6"]
 
 
@@ -32,7 +30,7 @@ def tables(tmp_path):
 def fit(folder, data, *more):
     common = ["--label", "kind", "--epsilon", "8", "--radius", "0.2"]
     out = ["-o", str(folder / "head.npz")]
-    return run(app, ["head", "fit", str(folder / data), *common, *out, *more])
+    return run("head", "fit", str(folder / data), *common, *out, *more)
 
 
 @pytest.mark.slow
@@ -42,7 +40,7 @@ def test_fit_and_predict(tables, data, head):
     made = fit(tables, data, "--head", head)
     assert made.exit_code == 0, made.output
     assert "Not recorded" in " ".join(made.output.split())
-    text = run(app, ["head", "predict", str(tables / "head.npz"), str(tables / data)])
+    text = run("head", "predict", str(tables / "head.npz"), str(tables / data))
     assert text.exit_code == 0, text.output
     found = text.output.split()
     assert found[0] == "prediction" and len(found) == 601
@@ -56,7 +54,7 @@ def test_parquet_is_streamed_when_asked_and_when_it_is_large(tables, monkeypatch
     made = fit(tables, "lists.parquet", "--head", "softmax", "--stream")
     assert made.exit_code == 0, made.output
     data = str(tables / "lists.parquet")
-    found = run(app, ["head", "predict", str(tables / "head.npz"), data]).output.split()
+    found = run("head", "predict", str(tables / "head.npz"), data).output.split()
     truth = np.load(tables / "t.npz")["kind"]
     assert np.mean(np.array(found[1:]) == truth) > 0.8
     seen = []

@@ -37,6 +37,7 @@ from demur.core.bounds import Bound, BoundSource, clip_rows
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
 from tests.convex.kit import LOSSES, blobs
+from tests.programs import python
 
 UNIT = Ball(0.3, space="records")
 X, Y = blobs(3000, 5, 3, seed=4)
@@ -518,7 +519,7 @@ ledger = Ledger.open({str(tmp_path / "ledger.db")!r}, dataset="x",
 head = BallLogisticRegression(radius=0.3, ledger=ledger)
 head.fit(ParquetRows({str(tmp_path / "x.parquet")!r}))
 """
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+    assert subprocess.run([*python(), "-c", script]).returncode == 9
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert not ledger.entries()
         HEADS["logistic"](ledger=ledger).fit(ParquetRows(tmp_path / "x.parquet"))

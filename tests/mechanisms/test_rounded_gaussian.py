@@ -81,10 +81,24 @@ def tail(x: mpmath.mpf) -> mpmath.mpf:
     return mpmath.erfc(x / mpmath.sqrt(2)) / 2
 
 
+def below_edge(p: mpmath.mpf, scale: float, twice: int) -> bool:
+    """Whether p <= Q(twice / 2 / scale).
+
+    Fifty digits settle almost every comparison in a tenth of the time: Q has at least
+    45 of them right (a relative error of the place grows by its square, below 1500).
+    Where p agrees with 40, all the digits that the caller works with decide.
+    """
+    with mpmath.workdps(50):
+        edge = tail(mpmath.mpf(twice) / 2 / scale)
+        if abs(p - edge) > edge * mpmath.mpf(10) ** -40:
+            return bool(p <= edge)
+    return bool(p <= tail(mpmath.mpf(twice) / 2 / scale))
+
+
 def is_rounding(p: mpmath.mpf, scale: float, n: int) -> bool:
     """Whether n - 1/2 <= scale * Q^-1(p) <= n + 1/2, by mpmath alone."""
-    inner = n == 0 or p <= tail(mpmath.mpf(2 * n - 1) / 2 / scale)
-    return bool(inner and tail(mpmath.mpf(2 * n + 1) / 2 / scale) <= p)
+    inner = n == 0 or below_edge(p, scale, 2 * n - 1)
+    return inner and not below_edge(p, scale, 2 * n + 1)
 
 
 def agrees(words: np.ndarray, scale: np.ndarray, values: np.ndarray) -> bool:

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from demur.audit import Level
-from demur.cli import app
 from demur.convex.heads import prototypes
 from demur.testing.audit_suite import ENGINES, Case, Size, all_cases, run_suite
 from demur.testing.audit_suite.case import Outcome, broken
 from demur.testing.audit_suite.counting import binomial_test, counts_test
+from tests.commands import run as demur
 
 CASES = all_cases()
 QUICK = {"ledger", "convex", "unlearning"}
@@ -110,14 +109,13 @@ def audited(monkeypatch, cases, *arguments):
     monkeypatch.setattr(
         "demur.testing.audit_suite.run.all_cases", lambda *a, **k: cases
     )
-    return CliRunner().invoke(app, ["audit", "--engine", "ledger", *arguments])
+    return demur("audit", "--engine", "ledger", *arguments)
 
 
 @pytest.mark.slow
 def test_the_command_tells_a_table_and_draws(tmp_path):
-    result = CliRunner().invoke(
-        app,
-        ["audit", "--quick", "--engine", "convex", "--plot", str(tmp_path / "plots")],
+    result = demur(
+        "audit", "--quick", "--engine", "convex", "--plot", str(tmp_path / "plots")
     )
     assert result.exit_code == 0, result.output
     assert "half the noise" in result.output and "not refuted" in result.output
@@ -139,18 +137,18 @@ def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monke
 
 
 def test_quick_and_deep_exclude_each_other():
-    assert CliRunner().invoke(app, ["audit", "--quick", "--deep"]).exit_code == 2
+    assert demur("audit", "--quick", "--deep").exit_code == 2
 
 
 @pytest.mark.slow
 def test_without_jax_training_is_left_out_and_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
-    asked = CliRunner().invoke(app, ["audit", "--quick", "--engine", "training"])
+    asked = demur("audit", "--quick", "--engine", "training")
     assert asked.exit_code == 1 and "demur[jax]" in asked.output
     monkeypatch.setattr("demur.testing.audit_suite.ENGINES", ("ledger", "training"))
-    rest = CliRunner().invoke(app, ["audit", "--quick"])
+    rest = demur("audit", "--quick")
     assert rest.exit_code == 0 and "Left out: training" in rest.output
-    told = json.loads(CliRunner().invoke(app, ["audit", "--quick", "--json"]).stdout)
+    told = json.loads(demur("audit", "--quick", "--json").stdout)
     assert told["ok"] and len(told["left_out"]) == 1
     assert {one["engine"] for one in told["outcomes"]} == {"ledger"}
 
@@ -160,13 +158,11 @@ def test_bad_arguments_are_refused_before_anything_runs(monkeypatch, tmp_path):
         raise AssertionError("a case was run")
 
     monkeypatch.setattr("demur.testing.audit_suite.run_suite", never)
-    negative = CliRunner().invoke(app, ["audit", "--seed", "-1"])
+    negative = demur("audit", "--seed", "-1")
     assert negative.exit_code == 2
     file = tmp_path / "file"
     file.write_text("")
-    result = CliRunner().invoke(
-        app, ["audit", "--engine", "ledger", "--plot", str(file)]
-    )
+    result = demur("audit", "--engine", "ledger", "--plot", str(file))
     assert result.exit_code == 1 and not isinstance(result.exception, AssertionError)
 
 

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+import jax
+
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Filter, Ledger
@@ -45,6 +47,7 @@ def run(folder, *, bands=3, noise="threefry", die_at=None, data=None, **options)
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
     for first in range(1, len(sys.argv), 4):
         folder, bands, noise, die_at = sys.argv[first : first + 4]
         pid = os.fork()  # before JAX has started anything

@@ -1,11 +1,9 @@
 """Runs that are cut short and taken up again."""
 
 import json
-import os
 import shutil
 import stat
 import subprocess
-import sys
 from itertools import chain
 from types import SimpleNamespace
 
@@ -23,6 +21,7 @@ from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.run import charges
 from demur.training.run.checkpoint import CheckpointFolder, _pack, _unpack
 from tests.ledger.kit import says
+from tests.programs import python
 
 from .crash import open_ledger, run
 from .kit import loss, make_data, make_params, make_plan, train
@@ -38,8 +37,7 @@ def killed(tmp_path_factory):
         (str(folders[noise]), "3", noise, str(step)) for noise, step in DIE_AT.items()
     ]
     found = subprocess.run(
-        [sys.executable, "-m", "tests.training.crash", *chain.from_iterable(asked)],
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        [*python(), "-m", "tests.training.crash", *chain.from_iterable(asked)],
         capture_output=True,
         text=True,
         timeout=300,

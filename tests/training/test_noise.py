@@ -1,7 +1,7 @@
 """Noise transformations: their law, their keys, what they refuse."""
 
+import os
 import subprocess
-import sys
 import textwrap
 from fractions import Fraction
 from typing import Any
@@ -35,6 +35,7 @@ from demur.training.noise import recursions
 from demur.training.noise.lattice import Lattice
 from demur.training.noise.privatizer import HARDENED, NOT_HARDENED
 from demur.training.noise.threefry import normals, standard_normal, threefry
+from tests.programs import python
 from tests.training.clipping.kit import AS_FLAGS
 
 STEPS = 12
@@ -437,6 +438,7 @@ def test_noise_on_eight_devices_is_that_of_one_and_every_shard_differs():
         from demur.training.noise.privatizer import privatizer
         from demur.training.clipping.types import ClippedSum
 
+        jax.config.update("jax_platforms", "cpu")
         assert len(jax.devices()) == 8
         mesh = Mesh(np.array(jax.devices()), ("d",))
         transform = privatizer(BandedToeplitz([0.8, 0.6], 10), stddev=1.0)
@@ -475,12 +477,9 @@ def test_noise_on_eight_devices_is_that_of_one_and_every_shard_differs():
         print("fine")
     """
     found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
-            "PATH": "/usr/bin:/bin",
-            "JAX_PLATFORMS": "cpu",
-        },
+        [*python(), "-c", textwrap.dedent(program)],
+        env=os.environ
+        | {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -113,12 +113,14 @@ def draws_needed(
         raise ValueError("ratio must not be 1, which is the right scale")
     events = _tails(law)
     level = alpha / 2.0 / len(events)
+    right = np.array([event.probability for event in events])
+    wrong = [
+        np.array([event.under(other) for event in events])
+        for other in (law.off_by(ratio), law.off_by(1.0 / ratio))
+    ]
 
     def enough(n: int) -> bool:
-        return all(
-            min(_miss(event, other, n, level) for event in events) <= miss
-            for other in (law.off_by(ratio), law.off_by(1.0 / ratio))
-        )
+        return all(_misses(right, q, n, level).min() <= miss for q in wrong)
 
     high = 64
     while not enough(high):
@@ -132,13 +134,12 @@ def draws_needed(
     return high
 
 
-def _miss(event: _Event, wrong: Law, n: int, level: float) -> float:
-    """How often the two-sided binomial test of `event` accepts the wrong law."""
-    p, q = event.probability, event.under(wrong)
+def _misses(p: Values, q: Values, n: int, level: float) -> Values:
+    """How often two-sided binomial tests of p accept q, for each of several events."""
     # Rejected are counts with a tail of at most level / 2 under p.
-    most = float(stats.binom.isf(level / 2.0, n, p)) + 1.0
-    least = float(stats.binom.ppf(level / 2.0, n, p)) - 1.0
-    return float(stats.binom.cdf(most, n, q) - stats.binom.cdf(least, n, q))
+    most = stats.binom.isf(level / 2.0, n, p) + 1.0
+    least = stats.binom.ppf(level / 2.0, n, p) - 1.0
+    return np.asarray(stats.binom.cdf(most, n, q) - stats.binom.cdf(least, n, q))
 
 
 def noise_test(

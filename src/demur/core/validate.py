@@ -25,8 +25,11 @@ def shorten(value: object) -> str:
 
 def _each(values: dict[str, object], test: Callable[[float], bool], want: str) -> None:
     for name, value in values.items():
-        # bool is a number to Python, and never what a caller meant here.
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        # bool is a number to Python, and never what a caller meant here. Whether
+        # something is a Real takes long to find out, and most numbers are floats.
+        if type(value) is not float and (
+            isinstance(value, bool) or not isinstance(value, numbers.Real)
+        ):
             shown = repr(value)[:80]
             raise TypeError(f"{name} must be a number, {want}; got {shown}")
         try:

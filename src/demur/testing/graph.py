@@ -35,6 +35,7 @@ def reachable(root: object, *, skip: Iterable[object] = ()) -> Iterator[object]:
     seen = {id(skipped) for skipped in skip}
     # Objects created on the way (a frame's locals) must live as long as their ids.
     visited: list[object] = []
+    slots: dict[type, tuple[types.MemberDescriptorType, ...]] = {}
     waiting = [root]
     while waiting:
         item = waiting.pop()
@@ -49,7 +50,10 @@ def reachable(root: object, *, skip: Iterable[object] = ()) -> Iterator[object]:
             )
         yield item
         if not isinstance(item, _ATOMS):
-            waiting.extend(_next(item))
+            cls = type(item)
+            if cls not in slots:
+                slots[cls] = _slots(cls)
+            waiting.extend(_next(item, slots[cls]))
 
 
 def instances(root: object, kind: type[T]) -> list[T]:
@@ -57,7 +61,17 @@ def instances(root: object, kind: type[T]) -> list[T]:
     return [item for item in reachable(root) if isinstance(item, kind)]
 
 
-def _next(item: Any) -> Iterator[object]:
+def _slots(cls: type) -> tuple[types.MemberDescriptorType, ...]:
+    """The slots of a class and of those it derives from."""
+    return tuple(
+        slot
+        for base in cls.__mro__
+        for slot in vars(base).values()
+        if isinstance(slot, types.MemberDescriptorType)
+    )
+
+
+def _next(item: Any, slots: tuple[types.MemberDescriptorType, ...]) -> Iterator[object]:
     if isinstance(item, types.FunctionType):
         yield from item.__closure__ or ()
         yield from item.__defaults__ or ()
@@ -85,8 +99,6 @@ def _next(item: Any) -> Iterator[object]:
     # dictionaries that are still inlined into their object.
     with contextlib.suppress(AttributeError):
         yield object.__getattribute__(item, "__dict__")
-    for cls in type(item).__mro__:
-        for slot in vars(cls).values():
-            if isinstance(slot, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):  # never set
-                    yield slot.__get__(item)
+    for slot in slots:
+        with contextlib.suppress(AttributeError):  # never set
+            yield slot.__get__(item)

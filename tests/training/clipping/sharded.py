@@ -57,6 +57,7 @@ def whole_run() -> dict[str, float]:
 
 
 def main() -> None:
+    jax.config.update("jax_platforms", "cpu")
     assert jax.device_count() == 8
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     found: dict[str, dict[str, float]] = {}

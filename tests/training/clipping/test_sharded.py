@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import python
 from tests.training.clipping.kit import AS_FLAGS
 
 
@@ -19,11 +19,9 @@ def found():
     environment = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {AS_FLAGS}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join([str(root), *sys.path]),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.clipping.sharded"],
+        [*python(), "-m", "tests.training.clipping.sharded"],
         cwd=root,
         env=environment,
         capture_output=True,

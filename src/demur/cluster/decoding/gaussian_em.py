@@ -71,7 +71,7 @@ def fit_gaussians(
     prior_points: float = _PRIOR_POINTS,
 ) -> EmFit:
     """Steps from `start` until the mean log-likelihood gains less than `tol`."""
-    reports = np.ascontiguousarray(reports)
+    reports = _rows(reports)
     now = start
     typical = float(np.mean(np.trace(start.covariances, axis1=1, axis2=2)))
     typical /= reports.shape[1]
@@ -100,7 +100,7 @@ def e_step(reports: Array, nodes: Nodes, now: GaussianClusters) -> Sums:
     values, vectors = np.linalg.eigh(now.covariances)
     # A responsibility for each report would be n x K; the M-step wants sums alone.
     total, mass, first, second = _moments(
-        reports,
+        _rows(reports),
         now.means,
         np.ascontiguousarray(values),
         np.ascontiguousarray(vectors),
@@ -118,7 +118,7 @@ def responsibilities(reports: Array, nodes: Nodes, now: GaussianClusters) -> Arr
     values, vectors = np.linalg.eigh(now.covariances)
     out = np.empty((len(reports), len(now.means)))
     _moments(
-        np.ascontiguousarray(reports),
+        _rows(reports),
         now.means,
         np.ascontiguousarray(values),
         np.ascontiguousarray(vectors),
@@ -129,6 +129,17 @@ def responsibilities(reports: Array, nodes: Nodes, now: GaussianClusters) -> Arr
         out,
     )
     return out
+
+
+def _rows(reports: Array) -> Array:
+    """The reports as the kernel takes them.
+
+    Always read-only: numba compiles a second kernel, for seconds, for an array that may
+    be written to.
+    """
+    rows = np.ascontiguousarray(reports).view()
+    rows.flags.writeable = False
+    return rows
 
 
 def _m_step(

@@ -89,11 +89,13 @@ class RadialTable:
         c, e = h * t * (1 - t) ** 2, h * t * t * (t - 1)
         da, dc = 6 * t * (t - 1) / h, (1 - t) * (1 - 3 * t)
         de = t * (3 * t - 2)
-        f, g = (self.value, self.by_width), (self.by_r, self.by_both)
-        rows = [
-            a * v[j] + b * v[j + 1] + c * w[j] + e * w[j + 1] for v, w in (f, g)
-        ] + [da * (v[j] - v[j + 1]) + dc * w[j] + de * w[j + 1] for v, w in (f, g)]
-        return np.stack(rows)
+        rows = np.empty((4, self.value.shape[1]))
+        parts = (self.value, self.by_width), (self.by_r, self.by_both)
+        for i, (values, slopes) in enumerate(parts):
+            v, v_next, w, w_next = values[j], values[j + 1], slopes[j], slopes[j + 1]
+            rows[i] = a * v + b * v_next + c * w + e * w_next
+            rows[2 + i] = da * (v - v_next) + dc * w + de * w_next
+        return rows
 
     def log_density(self, r: Array, width: float) -> Array:
         """log f(r, s), for tests and small inputs."""

@@ -88,7 +88,8 @@ class Summable(Protocol):
 def summed(rows: Summable, work: Work) -> Array:
     """The sums over all rows, the same for any batches of them."""
     # A guess that is no number is replaced by 0: then the first pass finds the size.
-    bounds = np.where(np.isfinite(work.bounds), work.bounds, 0.0)
+    guess = work.bounds
+    bounds = np.where(np.isfinite(guess), guess, 0.0)
     while True:
         sums = rows.over(partial(work, anchors=anchors(rows.shape[0], bounds)))
         fits = (sums.largest <= bounds).all()

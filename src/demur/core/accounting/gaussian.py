@@ -16,6 +16,7 @@ What the error bound costs, relative to the exact answer (measured; see the test
 """
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 from demur.core import validate
@@ -33,9 +34,16 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """
     validate.positive(epsilon=epsilon)
     validate.open_probability(delta=delta)
-    epsilon, delta = float(epsilon), float(delta)
+    return _largest_mu(float(epsilon), float(delta))
+
+
+# A ledger asks for the same few numbers at every charge and in every status.
+@lru_cache(maxsize=1024)
+def _largest_mu(epsilon: float, delta: float) -> float:
     return gdp.closest_float(
-        lambda mu: mu == 0.0 or gdp.meets(mu, epsilon, delta), good=0.0, bad=1e200
+        lambda mu: mu == 0.0 or gdp.meets_unchecked(mu, epsilon, delta),
+        good=0.0,
+        bad=1e200,
     )
 
 
@@ -51,13 +59,19 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     validate.non_negative(mu=mu)
     validate.open_probability(delta=delta)
-    mu, delta = float(mu), float(delta)
-    if mu == 0.0 or gdp.meets(mu, 0.0, delta):
+    return _smallest_epsilon(float(mu), float(delta))
+
+
+@lru_cache(maxsize=1024)
+def _smallest_epsilon(mu: float, delta: float) -> float:
+    if mu == 0.0 or gdp.meets_unchecked(mu, 0.0, delta):
         return 0.0
-    if not gdp.meets(mu, _LARGEST, delta):
+    if not gdp.meets_unchecked(mu, _LARGEST, delta):
         return math.inf
     return gdp.closest_float(
-        lambda epsilon: gdp.meets(mu, epsilon, delta), good=_LARGEST, bad=0.0
+        lambda epsilon: gdp.meets_unchecked(mu, epsilon, delta),
+        good=_LARGEST,
+        bad=0.0,
     )
 
 

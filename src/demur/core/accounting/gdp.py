@@ -92,7 +92,11 @@ def meets(mu: float, epsilon: float, delta: float) -> bool:
     validate.positive(mu=mu)
     validate.non_negative(epsilon=epsilon)
     validate.open_probability(delta=delta)
-    mu, epsilon, delta = float(mu), float(epsilon), float(delta)
+    return meets_unchecked(float(mu), float(epsilon), float(delta))
+
+
+def meets_unchecked(mu: float, epsilon: float, delta: float) -> bool:
+    """`meets`, for a search that has looked at its arguments once."""
     a = _low_a(mu, epsilon)
     if delta <= 0.5:
         estimate = _log_delta(a, mu)

@@ -77,7 +77,10 @@ class RowStreams:
         if last > _LAST_BLOCK or purpose > _LAST_BLOCK:
             # 2^38 bytes for one row: no run gets here, and a wrap would repeat noise.
             raise OverflowError("a row's stream ends after 2^38 bytes")
-        ids = np.ascontiguousarray(row_ids, dtype=np.uint64)
+        # Read-only here whatever the caller's are: numba compiles a second kernel, for
+        # seconds, where an argument may be written to.
+        ids = np.ascontiguousarray(row_ids, dtype=np.uint64).view()
+        ids.flags.writeable = False
         _keystream(self._key, ids, np.uint32(purpose), np.uint32(block), out)
 
     def __repr__(self) -> str:
