@@ -66,7 +66,7 @@ def test_n_star_is_positive_and_monotone_in_gamma():
 
 @pytest.mark.slow
 def test_m_is_at_least_one_and_blocks_at_one_more(caplog):
-    for gamma in (1e-6, 0.5, 5.0):
+    for gamma in (1e-6, 0.5, 2.0):  # no more deletions than records
         model, odometer, stats, X, Y = calibrated(gamma_priv=gamma)
         with caplog.at_level(logging.WARNING):
             odometer.finalize_with(stats, T_estimate=2000)
@@ -114,7 +114,7 @@ def test_it_learns():
     errors = [abs(model.insert(x, y) - y) for x, y in zip(X, Y, strict=True)]
     assert np.median(errors[-1000:]) < 0.5 * np.std(Y)
     c, C = model.lbfgs_bounds()
-    assert 0 < c <= C < math.inf and len(model.lbfgs) == 10
+    assert 0 < c <= C < math.inf and len(model.lbfgs) == D
 
 
 def test_metrics_of_section_eight():

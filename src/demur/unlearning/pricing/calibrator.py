@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +48,16 @@ class CalibStats(Mapping[str, float]):
     c: float
     C: float
     N_star: int
+
+    @classmethod
+    def of(cls, stats: Mapping[str, Any]) -> Self:
+        """Stats from a plain dict; those that are missing or impossible are refused."""
+        require_keys(stats, *(field.name for field in fields(cls)))
+        G, D, c, C = (stats[key] for key in ("G", "D", "c", "C"))
+        validate.non_negative(G=G, D=D)
+        validate.positive(c=c, C=C)
+        validate.count(N_star=stats["N_star"])
+        return cls(float(G), float(D), float(c), float(C), int(stats["N_star"]))
 
     def __getitem__(self, key: str) -> float:
         if key not in self:
@@ -162,6 +172,16 @@ class Calibrator:
     def to_dict(self) -> dict[str, Any]:
         """The settings, for a log."""
         return {"quantile": self.quantile, "D_cap": self.D_cap, "G_cap": self.G_cap}
+
+
+def require_keys(stats: Mapping[str, Any], *keys: str) -> None:
+    """Refuse stats that lack one of these."""
+    missing = [key for key in keys if key not in stats]
+    if missing:
+        raise ValueError(
+            f"stats must hold {', '.join(keys)}, as finalize_calibration returns them;"
+            f" {', '.join(missing)} is missing. Nothing was spent."
+        )
 
 
 def checked_formula(formula: str) -> Formula:

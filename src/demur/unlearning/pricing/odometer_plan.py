@@ -195,18 +195,26 @@ def within_regret(
 ) -> bool:
     """Whether m deletions of multiplier z keep the average regret at gamma."""
     if terms.formula == "seed":
-        R_ins = constants.G * constants.D
-        R_ins *= math.sqrt(constants.c * constants.C * terms.T)
-        R_del = regret.seed_deletion_regret(
-            m,
-            L=constants.G,
-            lam=terms.lam,
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            delta_B=terms.delta_B,
-        )
-        return (R_ins + R_del) / terms.T <= terms.gamma
+        return seed_average_regret(terms, constants, m) <= terms.gamma
     return average_regret(constants, m, z, terms.T, terms.delta_B) <= terms.gamma
+
+
+def seed_average_regret(
+    terms: OdometerTerms, constants: StreamConstants, m: int
+) -> float:
+    """(R_ins + R_del(m)) / T by the seed's formulas; nobody has proved it."""
+    R_ins = regret.seed_insertion_regret(
+        constants.G, constants.D, terms.T, c=constants.c, C=constants.C
+    )
+    R_del = regret.seed_deletion_regret(
+        m,
+        L=constants.G,
+        lam=terms.lam,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        delta_B=terms.delta_B,
+    )
+    return (R_ins + R_del) / terms.T
 
 
 def solve(terms: OdometerTerms, constants: StreamConstants) -> OdometerPlan:

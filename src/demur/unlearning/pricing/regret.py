@@ -76,6 +76,11 @@ def output_regret(
     return T * G * z * shift * width
 
 
+def seed_insertion_regret(G: float, D: float, T: int, *, c: float, C: float) -> float:
+    """The seed's G D sqrt(c C T), verbatim: its units are not those of a loss."""
+    return G * D * math.sqrt(c * C * T)
+
+
 def seed_deletion_regret(
     m: int,
     *,

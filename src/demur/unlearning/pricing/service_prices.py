@@ -41,7 +41,7 @@ class DeletionPrices:
     def __init__(self, terms: ServiceTerms) -> None:
         self._terms = terms
         model = terms.model()
-        self.exact = model.exact
+        self.exact, self._size = model.exact, model.size
         self.composition: Composition = model.theorem.composition(terms.scope)
         if self.exact:
             self.budget, self.filter = _EXACT, Filter.pure()
@@ -72,7 +72,7 @@ class DeletionPrices:
 
     def mechanism(self, needs: Sequence[NoiseNeed]) -> GaussianMechanism:
         """The noise that meets every need."""
-        return mechanism_for(needs, self._terms.dimension)
+        return mechanism_for(needs, self._size)
 
     def epsilon(self, multiplier: float) -> float:
         """The epsilon of one deletion by itself."""

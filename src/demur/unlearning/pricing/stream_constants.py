@@ -17,6 +17,7 @@ from demur.unlearning.models.base import Mode, Theorem
 from demur.unlearning.models.logistic import Logistic
 from demur.unlearning.models.ogd import OGD
 from demur.unlearning.pricing import regret
+from demur.unlearning.pricing.calibrator import require_keys
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,7 @@ class StreamConstants:
 
 def constants_from_stats(stats: Mapping[str, float], lam: float) -> StreamConstants:
     """Estimated constants alone: the shift is the trivial L / lambda."""
-    missing = [key for key in ("G", "D", "c", "C") if key not in stats]
-    if missing:
-        raise ValueError(
-            f"stats must hold G, D, c and C, as finalize_calibration returns them;"
-            f" {', '.join(missing)} is missing. Nothing was spent."
-        )
+    require_keys(stats, "G", "D", "c", "C")
     G, D, c, C = (stats[key] for key in ("G", "D", "c", "C"))
     validate.non_negative(G=G, D=D)
     validate.positive(c=c, C=C)
@@ -61,7 +57,7 @@ def constants_from_mode(
     """The constants that the mode enforces; the others from the stats."""
     estimated = replace(
         constants_from_stats(stats, lam),
-        dimension=mode.dimension,
+        dimension=mode.size,
         exact=mode.exact,
         noised=mode.publishes,
         theorem=mode.theorem,
@@ -82,8 +78,8 @@ def constants_from_mode(
             enforced=True,
         )
     if isinstance(mode, Logistic):
-        # |l'| <= 1; the noise of a published copy needs no diameter.
-        return replace(bounded, G=mode.norm_bound, enforced=True)
+        # The noise of a published copy needs no diameter.
+        return replace(bounded, G=mode.gradient_bound, enforced=True)
     return bounded  # the shift is the mode's, the number of deletions is estimated
 
 

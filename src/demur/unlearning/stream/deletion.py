@@ -147,11 +147,9 @@ class StreamDeletions:
         rows, targets = checked.rows, checked.targets
         shift, silent, grid = self._shift(records), None, None
         if not mode.exact:
-            silent = np.zeros(mode.dimension)
+            silent = np.zeros(mode.size)
             grid = self._grid(
-                odometer.check_shift(
-                    shift, mode.dimension, request=number, records=records
-                )
+                odometer.check_shift(shift, mode.size, request=number, records=records)
             )
         copy = mode.copy()
         with _numeric_refusals():
@@ -160,7 +158,7 @@ class StreamDeletions:
         if mode.exact:
             mode.restore(copy.state())
         else:
-            noise = odometer.noise(draw, shift, mode.dimension)
+            noise = odometer.noise(draw, shift, mode.size)
             grid = self._grid(noise.grid)
             if mode.publishes == "output":
                 copy.publish(noise.values, grid=grid)
@@ -183,10 +181,10 @@ class StreamDeletions:
         """A new published copy, with the noise of one draw."""
         self.odometer.require_ready()
         mode, shift = self.mode, self.mode.shift_bound()
-        grid = self.odometer.check_shift(shift, mode.dimension)
+        grid = self.odometer.check_shift(shift, mode.size)
         with _numeric_refusals():
-            mode.copy().publish(np.zeros(mode.dimension), grid=grid)
-        noise = self.odometer.noise(self.odometer.spend(), shift, mode.dimension)
+            mode.copy().publish(np.zeros(mode.size), grid=grid)
+        noise = self.odometer.noise(self.odometer.spend(), shift, mode.size)
         mode.publish(noise.values, grid=noise.grid)
 
 

@@ -49,7 +49,7 @@ class Learner(StateMachine):
         self.recalibrations = 0
         self.registry = Registry()
         self._loss = loss_of(mode)
-        self._totals = LossTotals.of(self._loss, mode.dimension, comparator, on=metrics)
+        self._totals = LossTotals.of(self._loss, mode.size, comparator, on=metrics)
         self._named = 0  # inserts with an id
         self._learn = mode.insert
         super().__init__(predictions, hooks, self._totals.on or drift is not None)
@@ -92,15 +92,18 @@ class Learner(StateMachine):
         return self._shown(prediction)
 
     @one_at_a_time
-    def finalize_calibration(self, gamma_learn: float) -> CalibStats:
+    def finalize_calibration(
+        self, gamma_learn: float, stats: CalibStats | None = None
+    ) -> CalibStats:
         """Fix the constants and N*, begin LEARNING; returns what sizes the odometer.
 
-        The odometer is finalised afterwards, when the warm-up is over:
+        `stats` are those of an earlier `calibrator.finalize(gamma_learn, model)`. The
+        odometer is finalised afterwards, when the warm-up is over:
         `odometer.finalize_with(stats, T_estimate=...)`.
         """
         phases.require("finalize_calibration", self.phase)
         validate.positive(gamma_learn=gamma_learn)
-        self.stats = self.calibrator.finalize(gamma_learn, self)
+        self.stats = stats or self.calibrator.finalize(gamma_learn, self)
         self.gamma_learn = float(gamma_learn)
         self.N_star = self.stats.N_star
         if self.drift is not None:
@@ -186,6 +189,11 @@ class Learner(StateMachine):
         with self._lock:  # some modes solve first, and no deletion may be half done
             prediction = self.mode.predict(x)
         return prediction if self.ready_to_predict else self._shown(prediction)
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The probability of each class, of a mode with `classes=`."""
+        with self._lock:
+            return self.mode.probabilities(x)
 
     def _check_ids(self, record_ids: Sequence[str], rows: int) -> None:
         if len(record_ids) != rows or len(set(record_ids)) != rows:

@@ -14,13 +14,16 @@ requests and issues certificates, see `UnlearningService`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
 from numpy.typing import ArrayLike
 
 from demur.core import validate
+from demur.core.bounds import real_array
 from demur.core.entry import Entry
+from demur.unlearning.errors import DuplicateStaysLive
 from demur.unlearning.models import MODES, make_mode
 from demur.unlearning.models.base import Mode
 from demur.unlearning.pricing.calibrator import Calibrator
@@ -139,10 +142,25 @@ class MemoryPair(Learner):
 
         `record_id` or `subject_id` say which; modes that need the record take it as
         x, y (rows and targets, in the order of insertion, for a subject). Without an
-        id the record itself says which, and stands for a person of its own.
+        id the record itself says which, and stands for a person of its own. Where the
+        mode needs records, live copies of a deleted one under other ids are pointed out
+        by a `DuplicateStaysLive` warning.
         """
+        self._warn_of(self._delete(x, y, record_id, subject_id))
+
+    def _delete(
+        self,
+        x: ArrayLike | None,
+        y: ArrayLike | None,
+        record_id: str | None,
+        subject_id: str | None,
+    ) -> tuple[str, ...]:
+        """The deletion; the live records that equal a deleted one."""
         phases.require("delete", self.phase)
         checked = self._deletions.prepare(x, y, record_id, subject_id, self._unnamed())
+        copies = self.registry.live_copies(
+            checked.request, checked.rows, checked.targets
+        )
         self._deletions.execute(checked)
         self.deletes_seen += 1
         if not checked.request.record_ids:
@@ -152,6 +170,19 @@ class MemoryPair(Learner):
         if self.drift is not None:
             self.drift.forget()
         self._fire("delete", record_id=record_id)
+        return copies
+
+    def _warn_of(self, copies: Iterable[str]) -> None:
+        """Tell the owner of live records that equal a deleted one."""
+        live = tuple(i for i in dict.fromkeys(copies) if i in self.registry)
+        if live:
+            message = (
+                f"Deletion {self.deletes_seen}: {len(live)} live record(s) have the"
+                " same x and y as a record that was deleted, under other ids, and are"
+                " still learned. Delete them too if they are the same person's; their"
+                " ids are in `record_ids` of this warning."
+            )
+            warnings.warn(DuplicateStaysLive(message, live), stacklevel=4)
 
     @one_at_a_time
     def delete_many(
@@ -187,8 +218,12 @@ class MemoryPair(Learner):
             earlier.append(checked.request)
             deletions += self.odometer.price(checked.number).used
         self.odometer.require_ready(deletions)
-        for (x, y), record_id in zip(given, ids, strict=True):
-            self.delete(x, y, record_id=record_id)
+        copies: list[str] = []
+        try:
+            for (x, y), record_id in zip(given, ids, strict=True):
+                copies += self._delete(x, y, record_id, None)
+        finally:
+            self._warn_of(copies)
 
     @one_at_a_time
     def publish(self) -> None:
@@ -199,11 +234,31 @@ class MemoryPair(Learner):
         self._fire("publish")
 
     @one_at_a_time
-    def renew(self, X: ArrayLike, Y: ArrayLike) -> None:
-        """Renew a mode's certificate from its live records; nothing is published."""
+    def renew(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        record_ids: Sequence[str | None] | None = None,
+    ) -> None:
+        """Renew a mode's certificate from its live records; nothing is published.
+
+        The records must be the live ones, all of them and no others, in any order. Ids
+        (None for a record learned without one) let a wrong one be named; without them
+        the contents of the records that have ids are compared. Records that were
+        learned without an id are only counted.
+        """
         renew = getattr(self.mode, "renew", None)
         if renew is None:
             raise TypeError(f"mode {self.mode.name!r} has no certificate to renew")
+        rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
+        if rows.ndim != 2 or targets.shape != (len(rows),):
+            raise ValueError(
+                f"X must have shape (n, {self.dimension}) and Y shape (n,); got"
+                f" {rows.shape} and {targets.shape}. Nothing has changed."
+            )
+        live = [self.mode.check(*record) for record in zip(rows, targets, strict=True)]
+        ids = None if record_ids is None else list(record_ids)
+        self.registry.check_live(live, ids, self._unnamed())
         renew(X, Y)
 
     def __reduce__(self) -> NoReturn:

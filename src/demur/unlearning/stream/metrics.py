@@ -1,7 +1,10 @@
 """Metrics of a stream: theoretical and empirical numbers, side by side.
 
 `avg_regret_theory` is the bound on the rounds and deletions so far, (R_ins + R_del) /
-rounds, where there is a theorem (`ogd`); `pricing.regret` has the proof.
+rounds, where there is a theorem (`ogd`); `pricing.regret` has the proof. Under
+`formula="seed"` it is the seed's own expression, from the end of calibration on. That
+one is *no* bound: sqrt(c C) has units, so that it falls below the measured regret where
+features are small.
 
 Empirical regret needs a comparator u: sum of loss(w_t) - loss(u) over the stream. The
 best u in hindsight takes the records, which a model that forgets must not keep. So u
@@ -21,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from demur.unlearning.models.base import Array
-from demur.unlearning.pricing import stream_constants
+from demur.unlearning.pricing import odometer_plan, stream_constants
 from demur.unlearning.pricing.calibrator import FEWEST_POINTS
 from demur.unlearning.stream.losses import Loss
 
@@ -89,8 +92,7 @@ class LossTotals:
     def add(self, prediction: float, penalty: float, x: Array, y: float) -> None:
         """One round: its loss is the data's and the regulariser's."""
         u = self.comparator
-        score = 0.0 if u is None else float(u @ x)
-        other = self.loss.value(self.loss.of_score(score), y)
+        other = self.loss.value(self.loss.of_parameters(u, x, y), y)
         self.of_model += self.loss.value(prediction, y) + penalty
         self.of_comparator += other + (0.0 if u is None else self.loss.penalty(u))
         self.events += 1
@@ -105,17 +107,11 @@ class LossTotals:
 
 def metrics_of(model: MemoryPair, totals: LossTotals) -> Metrics:
     """The numbers of a memory pair as they stand."""
-    odometer, sizes = model.odometer, model.odometer.constants
+    odometer = model.odometer
     # Estimates that were never made, or were deleted, are defaults: not shown.
     estimated = model.calibrator.observations >= FEWEST_POINTS
     stats = model.stats if estimated or model.recalibrations else None
     plan = odometer.plan
-    theory = None
-    rounds = model.inserts_seen
-    if rounds and sizes is not None and plan is not None and sizes.descent is not None:
-        theory = stream_constants.average_regret(
-            sizes, odometer.capacity_used, plan.z, rounds, odometer.delta_B
-        )
     return Metrics(
         phase=model.phase.name,
         mode=model.mode.name,
@@ -128,7 +124,7 @@ def metrics_of(model: MemoryPair, totals: LossTotals) -> Metrics:
         D_hat=stats.D if stats else None,
         c_hat=stats.c if stats else None,
         C_hat=stats.C if stats else None,
-        avg_regret_theory=theory,
+        avg_regret_theory=_regret_in_theory(model),
         avg_regret_empirical=totals.average_regret,
         avg_loss_empirical=totals.of_model / totals.events if totals.events else None,
         comparator="zero" if totals.comparator is None else "given",
@@ -142,3 +138,21 @@ def metrics_of(model: MemoryPair, totals: LossTotals) -> Metrics:
         inserts_seen=model.inserts_seen,
         deletes_seen=model.deletes_seen,
     )
+
+
+def _regret_in_theory(model: MemoryPair) -> float | None:
+    """The average regret that a theorem, or the seed, allows so far."""
+    odometer, rounds = model.odometer, model.inserts_seen
+    sizes, plan = odometer.constants, odometer.plan
+    if not rounds:
+        return None
+    if sizes is not None and plan is not None and sizes.descent is not None:
+        return stream_constants.average_regret(
+            sizes, odometer.capacity_used, plan.z, rounds, odometer.delta_B
+        )
+    if odometer.terms.formula != "seed" or model.stats is None:
+        return None
+    if sizes is None:
+        sizes = stream_constants.constants_from_stats(model.stats, odometer.lam)
+    terms = odometer.terms.over(rounds)
+    return odometer_plan.seed_average_regret(terms, sizes, odometer.capacity_used)

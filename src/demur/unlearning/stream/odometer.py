@@ -132,12 +132,23 @@ class PrivacyOdometer:
         self.terms.check_mode(mode)
         self._mode = mode
 
-    def finalize_with(self, stats: Mapping[str, float], T_estimate: int) -> None:
-        """Solve for the capacity over `T_estimate` events, and reserve it all."""
-        with self._lock:  # twice at once would be two reservations
-            self._finalize_with(stats, T_estimate)
+    def finalize_with(
+        self,
+        stats: Mapping[str, float],
+        T_estimate: int,
+        *,
+        gamma_priv: float | None = None,
+    ) -> None:
+        """Solve for the capacity over `T_estimate` events, and reserve it all.
 
-    def _finalize_with(self, stats: Mapping[str, float], T_estimate: int) -> None:
+        `gamma_priv` replaces the `gamma` that the odometer was made with.
+        """
+        with self._lock:  # twice at once would be two reservations
+            self._finalize_with(stats, T_estimate, gamma_priv)
+
+    def _finalize_with(
+        self, stats: Mapping[str, float], T_estimate: int, gamma_priv: float | None
+    ) -> None:
         if self.finalised:
             raise IllegalTransition(
                 "this odometer is finalised: a second time would be a second budget."
@@ -145,6 +156,8 @@ class PrivacyOdometer:
             )
         validate.count(T_estimate=T_estimate)
         terms = self.terms.over(int(T_estimate))
+        if gamma_priv is not None:
+            terms = replace(terms, gamma=gamma_priv)
         sizes = self._constants(stats)
         solved = odometer_plan.solve(terms, sizes)
         if solved.m:

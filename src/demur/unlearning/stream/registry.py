@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -42,6 +43,7 @@ class Registry:
         self._requests_made: dict[tuple[str, str], int] = {}
         self._left: dict[str, str] = {}  # whose a deleted record was
         self._content: dict[str, bytes] = {}
+        self._copies: Counter[bytes] = Counter()  # live records of each content
         self._calibration: dict[str, int] = {}
         self._calibration_digests: dict[bytes, int] = {}
         self._key = secrets.token_bytes(32)
@@ -134,7 +136,27 @@ class Registry:
 
     def add_content(self, record_id: str, x: Array, y: float) -> None:
         """Note what was learned under this id, as a digest."""
-        self._content[record_id] = self._digest(x, y)
+        digest = self._digest(x, y)
+        self._content[record_id] = digest
+        self._copies[digest] += 1
+
+    def live_copies(
+        self, request: Request, rows: Array | None, targets: Array | None
+    ) -> tuple[str, ...]:
+        """Live records that the request does not name and that equal one it deletes.
+
+        Known where contents are (`add_content`), for records that have an id.
+        """
+        named = set(request.record_ids)
+        deleted = Counter(self._content[i] for i in named if i in self._content)
+        if not named and rows is not None and targets is not None:
+            pairs = zip(rows, targets, strict=True)
+            deleted = Counter({self._digest(x, y): 0 for x, y in pairs})
+        copied = {d for d, count in deleted.items() if self._copies[d] > count}
+        if not copied:  # the usual case: no look at every live record
+            return ()
+        live = self._content.items()
+        return tuple(i for i, d in live if d in copied and i not in named)
 
     def check_content(self, request: Request, rows: Array, targets: Array) -> None:
         """Refuse records that are not those learned under the request's ids."""
@@ -180,12 +202,58 @@ class Registry:
             )
         for record_id in request.record_ids:
             owner = self._subject_of.pop(record_id)
-            self._content.pop(record_id, None)
+            digest = self._content.pop(record_id, None)
+            if digest is not None:
+                self._copies[digest] -= 1
+                if not self._copies[digest]:
+                    del self._copies[digest]
             if owner is not None:
                 self._left[record_id] = owner
                 self._records_of[owner].remove(record_id)
                 if not self._records_of[owner]:
                     del self._records_of[owner]
+
+    def check_live(
+        self,
+        rows: Sequence[tuple[Array, float]],
+        record_ids: Sequence[str | None] | None,
+        unnamed: int,
+    ) -> None:
+        """Refuse records that are not the live ones, all of them and no others.
+
+        With ids (None for a record that was learned without one) ids and contents are
+        compared; without them, the contents of all records that have an id. Of those
+        without one, `unnamed`, only the number is known.
+        """
+        if record_ids is None:
+            missing = Counter(self._content.values())
+            missing.subtract(self._digest(x, y) for x, y in rows)
+            complete = all(count <= 0 for count in missing.values())
+            if not complete or len(rows) != len(self) + unnamed:
+                raise _not_the_live_ones()
+            return
+        named = [i for i in record_ids if i is not None]
+        self._check_not_deleted(named)
+        if set(named) != set(self._subject_of) or len(record_ids) != len(rows):
+            raise _not_the_live_ones()
+        if len(record_ids) - len(named) != unnamed:
+            raise _not_the_live_ones()
+        for record_id, (x, y) in zip(record_ids, rows, strict=True):
+            if record_id is not None and self._content[record_id] != self._digest(x, y):
+                raise _not_the_live_ones()
+
+    def _check_not_deleted(self, record_ids: Sequence[str]) -> None:
+        if len(set(record_ids)) != len(record_ids):
+            raise RecordExists(
+                "an id occurs twice among the records to renew by. Nothing has changed."
+            )
+        for record_id in record_ids:
+            asked = ("record", record_id) in self._requests_made
+            if record_id not in self and (asked or record_id in self._left):
+                raise RecordExists(
+                    f"record {record_id!r} was deleted: leave it out, and insert it"
+                    " afterwards if its owner wants it back. Nothing has changed."
+                )
 
     def forget_calibration_from(self, index: int) -> None:
         """Observation `index` and all later ones are gone."""
@@ -199,3 +267,10 @@ class Registry:
         content += 0.0  # -0.0 is 0.0
         keyed = hashlib.blake2b(content.tobytes(), key=self._key, digest_size=16)
         return keyed.digest()
+
+
+def _not_the_live_ones() -> RecordMismatch:
+    return RecordMismatch(
+        "these are not the live records, all of them and no others. Nothing has"
+        " changed."
+    )

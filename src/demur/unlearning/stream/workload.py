@@ -308,7 +308,7 @@ class StreamRunner:
                 raise
             # The stream is at hand, so the certificate can be renewed from it.
             live = list(self._live)
-            model.renew(s.X[live], s.Y[live])
+            model.renew(s.X[live], s.Y[live], [s.ids[i] for i in live])
             self._renewed += 1
             model.delete(*content, record_id=s.ids[record])
 

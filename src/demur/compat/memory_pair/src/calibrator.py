@@ -15,6 +15,7 @@ class Calibrator:
 
     def __init__(self, quantile: float = 0.95, D_cap: float = 10.0) -> None:
         self._inner = calibrator.Calibrator(quantile, D_cap, formula="seed")
+        self._gamma: float | None = None  # of the latest finalize
 
     @property
     def quantile(self) -> float:
@@ -56,7 +57,9 @@ class Calibrator:
 
     def finalize(self, gamma: float, model: Any) -> dict[str, Any]:
         """N* = ceil((G D sqrt(c C) / gamma)^2) and the constants, by name."""
-        return as_dict(self._inner.finalize(gamma, model))
+        stats = as_dict(self._inner.finalize(gamma, model))
+        self._gamma = float(gamma)
+        return stats
 
 
 def as_dict(stats: CalibStats) -> dict[str, Any]:

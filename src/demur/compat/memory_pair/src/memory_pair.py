@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -10,6 +11,7 @@ from demur.compat.memory_pair.src.calibrator import Calibrator, as_dict
 from demur.unlearning.models.base import Array
 from demur.unlearning.models.lbfgs import LimitedMemoryBFGS
 from demur.unlearning.models.seed import Seed
+from demur.unlearning.pricing.calibrator import CalibStats
 from demur.unlearning.stream import memory_pair
 from demur.unlearning.stream.metrics import Metrics
 from demur.unlearning.stream.odometer import PrivacyOdometer
@@ -24,7 +26,19 @@ class MemoryPair:
         dim: int,
         odometer: PrivacyOdometer,
         calibrator: Calibrator | None = None,
+        *,
+        step: float = 1.0,
+        pairs: int | None = None,
+        safeguard: bool = True,
+        comparator: ArrayLike | None = None,
     ) -> None:
+        """`step` and `pairs` (as many as features) are the original's.
+
+        The safeguard shrinks a step that would overshoot, and keeps the weights within
+        `calibrator.D_cap`; `unlearning.models.seed` has the reasons. Without it inserts
+        are the original's, and diverge. Regret is measured against `comparator`
+        (default: predicting 0).
+        """
         self.calibrator = calibrator or Calibrator()
         if not isinstance(self.calibrator, Calibrator):
             raise TypeError(
@@ -32,7 +46,14 @@ class MemoryPair:
                 f" {type(calibrator).__module__}.{type(calibrator).__qualname__}"
             )
         self.odometer = odometer
-        self._seed = Seed(dim, lam=odometer.lam)
+        self._seed = Seed(
+            dim,
+            step=step,
+            m_max=pairs,
+            lam=odometer.lam,
+            safeguard=safeguard,
+            radius=self.calibrator.D_cap,
+        )
         self._inner = memory_pair.MemoryPair(
             dim,
             odometer,
@@ -40,6 +61,7 @@ class MemoryPair:
             mode=self._seed,
             calibration_records="keep",
             metrics=True,
+            comparator=comparator,
         )
 
     @property
@@ -95,9 +117,27 @@ class MemoryPair:
         """Learn, and log gradient and parameters to the calibrator."""
         return _number(self._inner.calibrate_step(x, y))
 
-    def finalize_calibration(self, gamma: float) -> dict[str, Any]:
-        """Begin LEARNING; the stats, for `odometer.finalize_with(stats, ...)`."""
-        return as_dict(self._inner.finalize_calibration(gamma))
+    def finalize_calibration(
+        self,
+        gamma: float | Mapping[str, Any] | None = None,
+        *,
+        gamma_learn: float | None = None,
+    ) -> dict[str, Any]:
+        """Begin LEARNING; the stats, for `odometer.finalize_with(stats, ...)`.
+
+        Takes gamma_learn (also by that name), or the stats of `calibrator.finalize`.
+        """
+        stats = None
+        if isinstance(gamma, Mapping):
+            stats = CalibStats.of(gamma)
+            gamma = self.calibrator._gamma if gamma_learn is None else None
+        targets = [g for g in (gamma, gamma_learn) if g is not None]
+        if len(targets) != 1:
+            raise TypeError(
+                "gamma_learn must be given once: as a number, or by its name beside"
+                " stats that this model's calibrator did not make. Nothing has changed."
+            )
+        return as_dict(self._inner.finalize_calibration(targets[0], stats))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """Learn; the prediction from before."""

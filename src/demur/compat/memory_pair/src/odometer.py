@@ -11,6 +11,8 @@ from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.pricing import capacity, odometer_plan
 from demur.unlearning.stream import odometer
 
+_GAMMA = 0.05
+
 
 class PrivacyOdometer(odometer.PrivacyOdometer):
     """m, eps_step, delta_step and sigma_step by the original's formulas."""
@@ -22,10 +24,19 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
         lambda_: float,
         delta_B: float = 0.05,
         T: int = 100000,
-        gamma: float = 0.05,
+        gamma: float = _GAMMA,
         *,
+        gamma_priv: float | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        """`gamma_priv` is `gamma` by the name that section 5 gives it."""
+        if gamma_priv is not None:
+            if gamma not in (_GAMMA, gamma_priv):
+                raise ValueError(
+                    f"gamma is {gamma} and gamma_priv {gamma_priv}: they are one"
+                    " target, give one of them"
+                )
+            gamma = gamma_priv
         super().__init__(
             eps_total,
             delta_total,
@@ -39,9 +50,15 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
             ledger=ledger,
         )
 
-    def finalize_with(self, stats: Mapping[str, Any], T_estimate: int) -> None:
+    def finalize_with(
+        self,
+        stats: Mapping[str, Any],
+        T_estimate: int,
+        *,
+        gamma_priv: float | None = None,
+    ) -> None:
         """Solve for m over T_estimate events; once."""
-        super().finalize_with(stats, T_estimate)
+        super().finalize_with(stats, T_estimate, gamma_priv=gamma_priv)
 
     def spend(self, request: int = 1, records: int = 1) -> Draw:
         """Count one deletion, or raise at m + 1."""
@@ -77,6 +94,11 @@ class PrivacyOdometer(odometer.PrivacyOdometer):
     def delta_total(self) -> float:
         """The budget's delta."""
         return self.delta
+
+    @property
+    def gamma_priv(self) -> float:
+        """The average regret that deletions may lead to."""
+        return self.gamma
 
     @property
     def lambda_(self) -> float:
