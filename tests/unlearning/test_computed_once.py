@@ -7,7 +7,7 @@ from demur.unlearning import CapacityExhausted, MemoryPair, PrivacyOdometer
 from demur.unlearning.models import OGD, Logistic, Ridge
 from demur.unlearning.models import logistic as logistic_model
 from demur.unlearning.models import ridge as ridge_model
-from demur.unlearning.retrain.worlds import PARALLEL, World, parallel_vectors
+from demur.unlearning.retrain.search import places_holding
 from demur.unlearning.service.deletion import Deletions
 from tests.unlearning.modes_kit import records
 from tests.unlearning.service_kit import UnlearningService
@@ -143,10 +143,9 @@ def test_nothing_of_the_record_is_left_where_the_result_was_taken_over(make):
     odometer.finalize_with(model.finalize_calibration(1.0), T_estimate=10**6)
     for number in range(30):
         model.insert(X[number], Y[number], record_id=f"r{number}")
-    world = World(model.mode, frozenset())
-    assert parallel_vectors(world, X[-1])[0] > PARALLEL, "the last row is in use"
+    assert places_holding(model.mode, X[-1]), "the last row is in use"
     model.delete(X[-1], Y[-1], record_id="r29")
-    assert parallel_vectors(world, X[-1])[0] <= PARALLEL
+    assert not places_holding(model.mode, X[-1])
 
 
 def test_a_deletion_that_cannot_be_made_is_not_paid_for(tmp_path):

@@ -5,7 +5,14 @@ import pytest
 from demur.unlearning import make_mode
 
 DEFAULTS = {
-    "seed": {"step": 0.5, "m_max": 10, "L": 1.0, "lam": 1.0},
+    "seed": {
+        "step": 1.0,
+        "m_max": 3,  # as many as features
+        "L": 1.0,
+        "lam": 1.0,
+        "safeguard": True,
+        "radius": 10.0,
+    },
     "ridge": {
         "norm_bound": 1.0,
         "y_bound": 1.0,

@@ -52,21 +52,21 @@ def test_sound_modes_pass(mode):
 
 @pytest.mark.slow
 def test_the_seed_fails_in_direction_and_in_search():
-    # Records that are still among the ten stored pairs when they are deleted.
+    # Records that are still among the stored pairs when they are deleted.
     report = report_on(Seed(20), {60: 58, 120: 119, 180: 175, 240: 30, 399: 3})
     assert not report.passed
     kinds = {failure.split(":")[0] for failure in report.failures}
     assert {"direction", "search"} <= kinds
     assert report.moved_away > 0.5
     assert {trace.record for trace in report.traces} == {58, 119, 175}
-    assert all(trace.cosine > 0.999 for trace in report.traces)
+    assert all("a run of" in trace.how for trace in report.traces)
     assert str(report).endswith("FAILED")
 
 
 @pytest.mark.slow
 def test_old_records_leave_the_seeds_pairs_but_its_step_still_moves_away():
     """As the notes measured: for an old record every deletion makes things worse."""
-    report = report_on(Seed(20), {100: 3, 200: 50, 300: 150, 399: 250})
+    report = report_on(Seed(20, safeguard=False), {100: 3, 200: 50, 300: 150, 399: 250})
     assert not report.traces
     assert report.moved_away == 1.0 and not report.passed
 
@@ -234,10 +234,10 @@ def test_factories_and_labels_of_any_kind():
 
 
 @pytest.mark.slow
-def test_small_dimensions_are_not_searched_and_say_so():
-    report = report_on(OGD(2))
+def test_a_single_feature_is_not_searched_and_the_report_says_so():
+    report = report_on(OGD(1))
     assert report.passed and not report.searched
-    assert "not made" in str(report)
+    assert "NOT looked for" in str(report)
 
 
 def test_streams_that_make_no_sense_are_refused():

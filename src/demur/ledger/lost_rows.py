@@ -51,7 +51,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "recovered": {"tips": list, "token": str, "unnamed": bool},
 }
 SAME = ("declaration", "count", "spent", "key", "label", "block_delta")
-_OPTIONAL = {
+_OPTIONAL: dict[str, dict[str, Any]] = {
     "charge": {"unsafe": list, "again": int, "written_down": bool},
     "commit": {"again": int},
     "note": {"again": int},

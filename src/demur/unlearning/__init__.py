@@ -7,6 +7,7 @@ from demur.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
     from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
+    from demur.unlearning.errors import DuplicateStaysLive as DuplicateStaysLive
     from demur.unlearning.errors import IllegalTransition as IllegalTransition
     from demur.unlearning.errors import RecordExists as RecordExists
     from demur.unlearning.errors import RecordMismatch as RecordMismatch

@@ -58,5 +58,17 @@ class RecordUsedInCalibration(DemurError):
     """A record that sized the noise cannot be deleted; nothing was spent."""
 
 
+class DuplicateStaysLive(UserWarning):
+    """A deleted record has live copies under other ids: `record_ids`.
+
+    The deletion stands. The message names no id and no content, as warnings end up in
+    logs: which live record equals a deleted one would tell what was deleted.
+    """
+
+    def __init__(self, message: str, record_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.record_ids = record_ids
+
+
 class IllegalTransition(DemurError, RuntimeError):
     """A call that the current phase does not allow; nothing has changed."""

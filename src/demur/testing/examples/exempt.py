@@ -51,6 +51,7 @@ EXEMPT = {
         "names a ledger by its digest and never charges"
     ),
     "demur.unlearning.service.certificate_verification:verify_certificate": _READS,
+    "demur.unlearning.service.opening:open_to_read": _READS,
     "demur.unlearning.service.opening:open_service": (
         "a service on disk; tests/unlearning/test_service.py has its contract"
     ),

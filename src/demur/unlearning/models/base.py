@@ -21,6 +21,10 @@ by the mode (`publishes`):
                `publish(noise)` gives the same bits as `delete` with that noise.
 
 Noise is drawn by the caller, who pays for it first. Modes that are `exact` take none.
+
+With `classes`, a mode has one row of weights for each class, and its parameters, noise
+and norms are those of the rows laid end to end: `size` numbers, the Euclidean norm of
+which is the Frobenius norm of the matrix. y is then the number of a class.
 """
 
 from __future__ import annotations
@@ -88,9 +92,16 @@ class Mode(abc.ABC):
     losses: ClassVar[tuple[LossName, ...]]  # to choose from; the default first
     regulariser: ClassVar[Literal["lam", "Lambda"]]  # for each record, or for all
     clips: ClassVar[bool] = True  # rows, to `norm_bound`
+    multiclass: ClassVar[bool] = False  # whether it takes `classes`
     formula: ClassVar[Literal["consistent", "seed"]] = "consistent"  # of its odometer
     loss: LossName
     dimension: int
+    classes: int | None = None  # None: one score, or the probability of class 1
+
+    @property
+    def size(self) -> int:
+        """How many parameters are published, and how long noise has to be."""
+        return self.dimension * (self.classes or 1)
 
     @abc.abstractmethod
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
@@ -98,11 +109,20 @@ class Mode(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, x: ArrayLike) -> float:
-        """A prediction from the published parameters."""
+        """A prediction from the published parameters; over classes, a class."""
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The probability of each class, from the published parameters."""
+        raise ValueError(
+            f"mode {self.name!r} was made without classes= and predicts one number"
+        )
 
     @abc.abstractmethod
     def insert(self, x: ArrayLike, y: float) -> float:
-        """Learn a record; the prediction for it from before."""
+        """Learn a record; the prediction for it from before.
+
+        Over classes that is the probability (ridge: the score) of its own class.
+        """
 
     @abc.abstractmethod
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
@@ -136,7 +156,7 @@ class Mode(abc.ABC):
         deviation at least z times `shift_bound(records)`; None for exact modes. With
         `grid` (of the `Gaussian` that drew it), what is noised is first rounded to
         multiples of it, so that the sum is exact and its bits reveal nothing; that adds
-        grid sqrt(dimension) to the shift. Nothing has changed if this raises.
+        grid sqrt(size) to the shift. Nothing has changed if this raises.
         """
 
     def forget_nothing(

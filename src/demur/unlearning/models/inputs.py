@@ -9,6 +9,7 @@ deletion becomes the same numbers as when it was learned. The sensitivities use
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +21,33 @@ from demur.unlearning.models import kernels
 from demur.unlearning.models.base import Array
 
 LOOSE = 1.0 + 1e-12
+MOST_PARAMETERS = 2**24  # a deletion takes 2 s and 0.9 GiB there
 FLOAT64 = np.dtype(np.float64)  # one object, so `is` tells the common case fast
+
+
+def check_size(parameters: int, kept: int) -> None:
+    """Refuse a state that is too large, before any memory is taken.
+
+    A deletion noises `parameters` numbers; `kept` numbers of 8 bytes are the state.
+    """
+    if parameters > MOST_PARAMETERS:
+        raise ValueError(
+            "dimension (times the number of classes) must be at most"
+            f" {MOST_PARAMETERS:,}; got {parameters:,}: one copy of the weights takes"
+            f" {_in_gib(parameters)}, and a deletion makes seven. Select or hash the"
+            " features."
+        )
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    if kept * 8 > pages * page:
+        raise ValueError(
+            f"dimension is too large for this mode: its sums of products take"
+            f" {_in_gib(kept)} and this machine has {_in_gib(pages * page // 8)}."
+            " Mode 'ogd' keeps weights alone; or select or hash the features."
+        )
+
+
+def _in_gib(numbers: int) -> str:
+    return f"{numbers * 8 / 2**30:,.3g} GiB"
 
 
 def check_norm_bound(norm_bound: float) -> None:

@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 # Everything that is compiled here is in this file or an argument: numba's cache does
 # not notice when a function in another file changes.
 LOOSE = 1.0 + 1e-12  # as in models.inputs
+# The kind of a loss; K from 2 on is softmax over K classes, whose weights lie one class
+# after the other in one vector.
 HUBER, LOGISTIC = 0.0, 1.0
 LOW_BITS = 32
 _MASK = (1 << LOW_BITS) - 1
@@ -81,13 +83,47 @@ def _scale(square: float, bound: float) -> float:
 
 @njit(cache=True, fastmath=False, nogil=True)
 def predict(w: Floats, x: Floats, bound: float, kind: float) -> float:
-    """The score of a clipped row, or its probability; NaN if x is not finite."""
+    """The score of a clipped row, or its probability; NaN if x is not finite.
+
+    Over classes: the one with the highest score.
+    """
     n = x.shape[0]
     square = _dot(x, x, n)
     if not math.isfinite(square):
         return math.nan
-    score = _dot_clipped(w, x, _scale(square, bound), n)
+    scale = _scale(square, bound)
+    if kind >= 2.0:
+        return float(softmax(class_scores(w, x, scale, int(kind))))
+    score = _dot_clipped(w, x, scale, n)
     return _sigmoid(score) if kind == LOGISTIC else score
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def class_scores(w: Floats, x: Floats, scale: float, classes: int) -> Floats:
+    """The scores of scale * x, one for each class."""
+    n, scores = x.shape[0], np.empty(classes)
+    for c in range(classes):
+        scores[c] = _dot_clipped(w[c * n : c * n + n], x, scale, n)
+    return scores
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def softmax(p: Floats) -> int:
+    """Scores to probabilities, in place; the class with the highest score.
+
+    With u = 2^-53 the probabilities are off by at most u (2 K + 8) in all.
+    """
+    best, total = 0, 0.0
+    for c in range(1, p.shape[0]):
+        if p[c] > p[best]:
+            best = c
+    top = p[best]
+    for c in range(p.shape[0]):
+        p[c] = math.exp(p[c] - top)
+        total += p[c]
+    for c in range(p.shape[0]):
+        p[c] /= total
+    return best
 
 
 @njit(cache=True, fastmath=False, nogil=True)
@@ -119,15 +155,22 @@ def clip_rows(X: Floats, bound: float) -> Floats:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def first_unusable(X: Floats, Y: Floats, labels: bool) -> int:
+def first_unusable(X: Floats, Y: Floats, kind: float) -> int:
     """The first row that a step would refuse; the number of rows if there is none."""
     for i in range(X.shape[0]):
         y = Y[i]
-        if labels and not (y == 1.0 or y == 0.0 or y == -1.0):
+        if kind == LOGISTIC and not (y == 1.0 or y == 0.0 or y == -1.0):
+            return i
+        if kind >= 2.0 and not _is_class(y, kind):
             return i
         if not (math.isfinite(_dot(X[i], X[i], X.shape[1])) and math.isfinite(y)):
             return i
     return X.shape[0]
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _is_class(y: float, classes: float) -> bool:
+    return 0.0 <= y < classes and y == math.floor(y)
 
 
 # -- online gradient descent -----------------------------------------------------------
@@ -137,7 +180,8 @@ def first_unusable(X: Floats, Y: Floats, labels: bool) -> int:
 def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
     """One step; the prediction from before. state = (w, ticks).
 
-    constants = (lambda, kappa, norm bound, radius in steps, t0, kind).
+    constants = (lambda, kappa, norm bound, radius in steps, t0, kind). Over classes the
+    prediction is the probability of the record's own class.
     """
     n = x.shape[0]
     kind = constants[5]
@@ -145,6 +189,8 @@ def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
     if not (math.isfinite(square) and math.isfinite(y)):
         return math.nan
     scale = _scale(square, constants[2])
+    if kind >= 2.0:
+        return _softmax_step(state, x, y, scale, constants)
     score = _dot_clipped(state, x, scale, n)
     if kind == LOGISTIC:
         if y == 1.0:
@@ -166,6 +212,31 @@ def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
     if constants[3] < math.inf:
         _project(state, n, constants[3])
     state[n] += 1.0
+    return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _softmax_step(
+    state: Floats, x: Floats, y: float, scale: float, constants: Floats
+) -> float:
+    """`ogd_step` over classes: the gradient of class c is (p_c - [c = y]) x."""
+    if not _is_class(y, constants[5]):
+        return math.nan
+    n, own = x.shape[0], int(y)
+    p = class_scores(state, x, scale, int(constants[5]))
+    softmax(p)
+    predicted = p[own]
+    p[own] -= 1.0
+    size = p.shape[0] * n
+    tau = state[size] + 1.0 + constants[4]
+    shrink = (tau - 1.0) / tau
+    for c in range(p.shape[0]):
+        step = p[c] / (constants[0] * tau)
+        for j in range(n):
+            state[c * n + j] = shrink * state[c * n + j] - step * (scale * x[j])
+    if constants[3] < math.inf:
+        _project(state, size, constants[3])
+    state[size] += 1.0
     return predicted
 
 
@@ -202,13 +273,12 @@ def ogd_run(
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def _score(w: Floats, x: Floats, bound: float) -> float:
-    """The score of a clipped row; NaN if x is not finite."""
+def _own_score(w: Floats, x: Floats, y: float, constants: Floats) -> float:
+    """The score of a clipped row, for its own class where there are classes."""
     n = x.shape[0]
-    square = _dot(x, x, n)
-    if not math.isfinite(square):
-        return math.nan
-    return _dot_clipped(w, x, _scale(square, bound), n)
+    at = int(y) * n if constants[5] >= 2.0 else 0
+    scale = _scale(_dot(x, x, n), constants[0])
+    return _dot_clipped(w[at : at + n], x, scale, n)
 
 
 @njit(cache=True, fastmath=False, nogil=True)
@@ -216,11 +286,13 @@ def ridge_integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
     """The clipped record in whole steps, into k = (x, y); False if not usable.
 
     constants = (norm bound, y bound, steps per norm bound, ridge in squared steps,
-    weight per solved unit).
+    weight per solved unit, outputs). More than one output: y is a class, one-hot in k.
     """
     n = x.shape[0]
     square = _dot(x, x, n)
     if not (math.isfinite(square) and math.isfinite(y)):
+        return False
+    if constants[5] >= 2.0 and not _is_class(y, constants[5]):
         return False
     scale = _scale(square, constants[0])
     top = constants[2]
@@ -228,7 +300,11 @@ def ridge_integers(x: Floats, y: float, constants: Floats, k: Ints) -> bool:
     for j in range(n):
         # Clipped rows may exceed the bound by 1e-12 of it, the integers never.
         k[j] = np.int64(np.rint(min(max(scale * x[j] * steps, -top), top)))
-    k[n] = np.int64(np.rint(min(max(y / constants[1], -1.0), 1.0) * top))
+    if constants[5] >= 2.0:
+        k[n:] = 0
+        k[n + int(y)] = np.int64(top)
+    else:
+        k[n] = np.int64(np.rint(min(max(y / constants[1], -1.0), 1.0) * top))
     return True
 
 
@@ -243,6 +319,8 @@ def ridge_add(sums: Ints, k: Ints, sign: int) -> None:
     if sums.shape[0] == 1:
         for i in range(n):
             ki = sign * k[i]
+            if ki == 0:  # most of a one-hot target
+                continue
             for j in range(i + 1):
                 sums[0, i, j] += ki * k[j]
         return
@@ -263,18 +341,12 @@ def ridge_possible(sums: Ints, records: int) -> bool:
             total = (total >> LOW_BITS) + sums[1, i, i]
         if total < 0:
             return False
-    if records == 0:
-        for i in range(n):
-            for j in range(i + 1):
-                for limb in range(sums.shape[0]):
-                    if sums[limb, i, j] != 0:
-                        return False
-    return True
+    return records != 0 or not sums.any()
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def ridge_floats(sums: Ints, system: Floats, ridge: float) -> None:
-    """The normal equations as floats: upper triangle, right-hand side last."""
+def ridge_floats(sums: Ints, system: Floats, constants: Floats) -> None:
+    """The normal equations as floats: upper triangle, right-hand sides last."""
     n = system.shape[0]
     for i in range(n):
         for j in range(i + 1):
@@ -282,33 +354,37 @@ def ridge_floats(sums: Ints, system: Floats, ridge: float) -> None:
             if sums.shape[0] == 2:
                 value += float(sums[1, i, j]) * 4294967296.0
             system[j, i] = value
-    for i in range(n - 1):
-        system[i, i] += ridge
+    for i in range(n - int(constants[5])):
+        system[i, i] += constants[3]
 
 
 @njit(cache=True, fastmath=False, nogil=True)
 def ridge_solve(sums: Ints, w: Floats, system: Floats, constants: Floats) -> None:
     """Weights from the sums alone, by elimination, for small dimensions.
 
-    `system` is work space, (dimension + 1) square; its last column is the right-hand
-    side and is eliminated along with the rows. The matrix is at least `ridge` times the
-    identity, so no pivoting is needed, and pivots below it are rounding errors.
+    `system` is work space, (dimension + outputs) square; its last columns are the
+    right-hand sides and are eliminated along with the rows. The matrix is at least
+    `ridge` times the identity, so no pivoting is needed, and pivots below it are
+    rounding errors.
     """
-    ridge_floats(sums, system, constants[3])
-    n = w.shape[0]
+    ridge_floats(sums, system, constants)
+    outputs = int(constants[5])
+    n = system.shape[0] - outputs
     for k in range(n):
         system[k, k] = max(system[k, k], constants[3])
         inverse = 1.0 / system[k, k]
         for i in range(k + 1, n):
             factor = system[k, i] * inverse
-            for j in range(i, n + 1):
+            for j in range(i, n + outputs):
                 system[i, j] -= factor * system[k, j]
-    for i in range(n - 1, -1, -1):
-        rest = system[i, n]
-        for j in range(i + 1, n):
-            rest -= system[i, j] * w[j]
-        w[i] = rest / system[i, i]
-    for i in range(n):
+    for c in range(outputs):
+        at = c * n
+        for i in range(n - 1, -1, -1):
+            rest = system[i, n + c]
+            for j in range(i + 1, n):
+                rest -= system[i, j] * w[at + j]
+            w[at + i] = rest / system[i, i]
+    for i in range(outputs * n):
         w[i] *= constants[4]
 
 
@@ -326,7 +402,7 @@ def ridge_insert(
     """Predict, add, and solve when due. clock = (records, ticks, period, stale)."""
     if not ridge_integers(x, y, constants, k):
         return math.nan
-    predicted = _score(w, x, constants[0])
+    predicted = _own_score(w, x, y, constants)
     ridge_add(sums, k, 1)
     clock[0] += 1
     clock[1] += 1
@@ -368,6 +444,6 @@ def ridge_block_rows(
     """Rows in whole steps, as floats, and their predictions; nothing is added."""
     for i in range(X.shape[0]):
         ridge_integers(X[i], Y[i], constants, k)
-        out[i] = _score(w, X[i], constants[0])
+        out[i] = _own_score(w, X[i], Y[i], constants)
         for j in range(k.shape[0]):
             block[i, j] = float(k[j])

@@ -18,6 +18,15 @@ Hess F_S'(w + t step) - H' over t in [0, 1]. Record by record the integrand is
 (s'(x.v) - s'(x.w0)) x x', with |s'(x.v) - s'(x.w0)| <= M B |v - w0| and
 |v - w0| <= |w - w0| + t |step|, so |D| <= M B L (|w - w0| + |step|/2). []
 
+**Classes.** With `classes=K` the loss is that of softmax, w a matrix W with a row for
+each class, laid end to end, and P and H have K d rows. The theorem holds with
+M = sqrt(6) / 9, and gradients of a record have norm at most sqrt(2) B.
+*Proof.* `classes` has the bounds of softmax. Record by record the integrand now is the
+Kronecker product of E = Hess l(V x) - Hess l(W0 x) and x x', where
+|E| <= M |(V - W0) x| <= M B |V - W0| =: m. From -m <= E <= m the sum over the records
+lies between -m and m times that of I (x) x x', which has the top eigenvalue of the
+d x d Gram matrix. The rest is as above. []
+
 F_S is Lambda-strongly convex: w is within |grad F_S(w)| / Lambda <= r / Lambda of its
 minimiser: that is `certificate()`. L is measured on the Gram matrix now and then and
 grows by |x|^2 with each insertion in between; deletions only lower the true value.
@@ -46,7 +55,9 @@ one step cannot certify even then is `renew(survivors, forgotten=k)` and `publis
 |step|; (d + 16) u trace H |step| for the miss |H' step +- g|, which is measured, part
 of r, so that P may be off without harm; u B (16 + (d + 16) |w| B) for g; u (L + Lambda)
 |w| for rounding w'. After E events the Gram matrix is off by at most 4 u E^2 B^2, its
-trace having been at most E B^2. Batches: see `newton_fit`.
+trace having been at most E B^2. (Over classes: K d for d in the miss, 6 u trace H for
+an update, u (d + 6 K + 48)(1 + |w0| B) B^2 for the curvature, 2 K + 32 for 16 in g.)
+Batches: see `newton_fit`.
 """
 
 from __future__ import annotations
@@ -63,9 +74,16 @@ from demur.core.rounding import up
 from demur.unlearning.errors import CertificateExceeded
 from demur.unlearning.models import kernels, newton_kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
+from demur.unlearning.models.classes import (
+    SOFTMAX_SLOPE,
+    check_classes,
+    class_number,
+    class_probabilities,
+)
 from demur.unlearning.models.inputs import (
     FLOAT64,
     check_norm_bound,
+    check_size,
     clipped,
     label,
     longest,
@@ -74,7 +92,12 @@ from demur.unlearning.models.inputs import (
     vector,
     with_noise,
 )
-from demur.unlearning.models.newton_fit import LogisticObjective, Minimum
+from demur.unlearning.models.newton_fit import (
+    LogisticObjective,
+    LogLossObjective,
+    Minimum,
+    SoftmaxObjective,
+)
 
 _U = 2.0**-53
 # scalars: see newton_kernels.event
@@ -88,7 +111,8 @@ class Logistic(Mode):
     a batch; `insert` and `delete` follow it with one Newton step each. `tolerance`
     is the largest certified distance to the minimiser at which a copy is published
     after a deletion; past it `delete` raises `CertificateExceeded`, and `renew`
-    with the live records makes room. Predictions are probabilities of class 1.
+    with the live records makes room. Predictions are probabilities of class 1. With
+    `classes=K` y is a class from 0 to K - 1 and an event takes O(K^3 d^2).
 
     >>> mode = Logistic(1, Lambda=1.0, tolerance=0.05)
     >>> mode.fit([[1.0], [-1.0], [0.5]], [1, 0, 1])
@@ -106,6 +130,7 @@ class Logistic(Mode):
     losses = ("logistic",)
     loss = "logistic"
     regulariser = "Lambda"
+    multiclass = True
     theorem = Theorem(
         id="newton-residual",
         statement=(
@@ -129,9 +154,13 @@ class Logistic(Mode):
         norm_bound: float = 1.0,
         Lambda: float = 1.0,
         tolerance: float = 1e-3,
+        classes: int | None = None,
     ) -> None:
         validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
+        check_classes(classes)
+        parameters = dimension * (classes or 1)
+        check_size(parameters, 3 * parameters**2)
         validate.positive(Lambda=Lambda, tolerance=tolerance)
         if not tolerance * norm_bound < 1e200:  # scores stay finite, noise included
             raise ValueError("norm_bound and tolerance are too large together")
@@ -142,19 +171,20 @@ class Logistic(Mode):
             )
         self.dimension, self.norm_bound = int(dimension), float(norm_bound)
         self.Lambda, self.tolerance = float(Lambda), float(tolerance)
+        self.classes = None if classes is None else int(classes)
+        self._kind = kernels.LOGISTIC if classes is None else float(classes)
+        self.gradient_bound = self.norm_bound
+        if self.classes is not None:
+            self.gradient_bound = up(SOFTMAX_SLOPE * self.norm_bound)
         # |x| may exceed the bound by 1e-12 of it; the recursion uses the looser one.
         self._bound = longest(self.norm_bound, self.dimension)
         most = self.Lambda * self.tolerance * (1.0 - 1e-12)
-        self._constants = np.array([self.norm_bound, self.Lambda, most, self._bound])
-        self._matrices = np.zeros((3, self.dimension, self.dimension))
-        self._vectors = np.zeros((6, self.dimension))
+        self._constants = np.array(
+            [self.norm_bound, self.Lambda, most, self._bound, self.classes or 0]
+        )
+        self._matrices = np.zeros((3, self.size, self.size))
+        self._vectors = np.zeros((6, self.size))
         self._scalars = np.zeros(7)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._matrices[:] = 0.0
-        self._vectors[:] = 0.0
-        self._scalars[:] = 0.0
         np.fill_diagonal(self._matrices[0], self.Lambda)
         np.fill_diagonal(self._matrices[1], 1.0 / self.Lambda)
 
@@ -171,14 +201,29 @@ class Logistic(Mode):
         return up(float(self._scalars[_RESIDUAL]) / self.Lambda, 2)
 
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
-        """The record as it will be learned; y as 0 or 1."""
-        return clipped(vector(x, self.dimension), self.norm_bound), label(y)
+        """The record as it will be learned; y as 0 or 1, or the number of a class."""
+        row = clipped(vector(x, self.dimension), self.norm_bound)
+        if self.classes is not None:
+            return row, class_number(y, self.classes)
+        return row, label(y)
 
     def predict(self, x: ArrayLike) -> float:
-        """Probability of class 1, from the published copy."""
+        """Probability of class 1, or the most probable class; as published."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
-        w = self._vectors[2 if self._scalars[_APART] else 0]
-        return float(kernels.predict(w, row, self.norm_bound, kernels.LOGISTIC))
+        return float(kernels.predict(self._shown(), row, self.norm_bound, self._kind))
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The softmax of the scores, from the published copy."""
+        if self.classes is None:
+            return super().probabilities(x)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
+        return class_probabilities(self._shown(), row, self.classes)
+
+    def _shown(self) -> Array:
+        return self._vectors[2 if self._scalars[_APART] else 0]
+
+    def _gram(self) -> Array:
+        return self._matrices[2, : self.dimension, : self.dimension]
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One Newton step; the prediction from before."""
@@ -228,7 +273,7 @@ class Logistic(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if kernels.first_unusable(matrix, targets, True) < len(matrix):
+        if kernels.first_unusable(matrix, targets, self._kind) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
@@ -236,8 +281,7 @@ class Logistic(Mode):
 
     def _measure_top(self) -> None:
         """Lower the bound on the top eigenvalue to that of the Gram matrix."""
-        gram = self._matrices[2]
-        top = float(np.linalg.eigvalsh(gram)[-1])
+        top = float(np.linalg.eigvalsh(self._gram())[-1])
         # Eigenvalues move by at most the norm of the Gram's rounding errors.
         events = float(self._scalars[_EVENTS]) + self.dimension + 16.0
         loose = 4.0 * _U * (events * self._bound) ** 2
@@ -280,15 +324,19 @@ class Logistic(Mode):
         self._scalars[_RESIDUAL] = min(residual, float(self._scalars[_RESIDUAL]))
         return self.certificate()
 
-    def _objective(self, X: ArrayLike, Y: ArrayLike) -> LogisticObjective:
+    def _objective(self, X: ArrayLike, Y: ArrayLike) -> LogLossObjective:
         matrix, targets = self._rows(X, Y)
         matrix = kernels.clip_rows(matrix, self.norm_bound)
         targets = np.maximum(targets, 0.0)
-        return LogisticObjective(matrix, targets, self.Lambda, self._bound)
+        given = (matrix, targets, self.Lambda, self._bound)
+        if self.classes is None:
+            return LogisticObjective(*given)
+        return SoftmaxObjective(*given, self.classes)
 
     def _take(self, minimum: Minimum, records: int) -> None:
         """Begin again from a minimum: point, anchor and sums are new."""
-        self._matrices[:] = minimum.H, minimum.P, minimum.gram
+        self._matrices[:2] = minimum.H, minimum.P
+        self._gram()[:] = minimum.gram
         self._vectors[:2] = minimum.w
         self._scalars[_RECORDS] = self._scalars[_EVENTS] = records
         self._scalars[_RESIDUAL] = minimum.residual
@@ -323,9 +371,9 @@ class Logistic(Mode):
             raise ValueError(
                 f"{records} record(s) to forget, but {self.records} are live"
             )
-        # Refused before anything changes; a step is at most B / Lambda long.
+        # Refused before anything changes; a step is at most sqrt(2) B / Lambda long.
         reach = np.abs(self._vectors[0]) + 2.0 * records * self._bound / self.Lambda
-        sum_with(reach, noise, grid, self.dimension)
+        sum_with(reach, noise, grid, self.size)
         before = self._copy() if records > 1 else None
         for row, target in zip(matrix, targets, strict=True):
             certified = self._event(row, target, -1.0) != -1.0
@@ -350,21 +398,20 @@ class Logistic(Mode):
         """A new published copy: the inner point with noise."""
         if not self._scalars[_RESIDUAL] <= self._constants[2]:
             self._refuse()
-        copy = with_noise(self._vectors[0], noise, grid, self.dimension)
+        copy = with_noise(self._vectors[0], noise, grid, self.size)
         self._vectors[2] = copy
         self._scalars[_APART] = 1.0
 
     def published(self) -> Array:
         """The published copy; the inner point itself before the first deletion."""
-        return self._vectors[2 if self._scalars[_APART] else 0].copy()
+        return self._shown().copy()
 
     def state(self) -> State:
         """The inner state, which is secret."""
-        H, P, gram = self._matrices
         return {
-            "H": H.copy(),
-            "P": P.copy(),
-            "gram": gram.copy(),
+            "H": self._matrices[0].copy(),
+            "P": self._matrices[1].copy(),
+            "gram": self._gram().copy(),
             "w": self._vectors[0].copy(),
             "anchor": self._vectors[1].copy(),
             "published": self._vectors[2].copy(),
@@ -373,24 +420,28 @@ class Logistic(Mode):
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
-        square = (self.dimension, self.dimension)
+        places = (self._matrices[0], self._matrices[1], self._gram())
         matrices = [
             np.asarray(state[key], dtype=np.float64) for key in ("H", "P", "gram")
         ]
         vectors = [
-            vector(state[key], self.dimension, f"the state's {key}")
+            vector(state[key], self.size, f"the state's {key}")
             for key in ("w", "anchor", "published")
         ]
         scalars = vector(state["scalars"], 7, "the state's scalars")
-        if any(m.shape != square or not np.isfinite(m).all() for m in matrices):
-            raise ValueError("this is not a state of a logistic mode of this size")
-        self._matrices[:], self._vectors[:3] = matrices, vectors
+        for place, matrix in zip(places, matrices, strict=True):
+            if matrix.shape != place.shape or not np.isfinite(matrix).all():
+                raise ValueError("this is not a state of a logistic mode of this size")
+        for place, matrix in zip(places, matrices, strict=True):
+            place[:] = matrix
+        self._vectors[:3] = vectors
         self._vectors[3:] = 0.0  # work space that may hold a record
         self._scalars[:] = scalars
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
-        return {
+        classes = {} if self.classes is None else {"classes": self.classes}
+        return classes | {
             "norm_bound": self.norm_bound,
             "Lambda": self.Lambda,
             "tolerance": self.tolerance,

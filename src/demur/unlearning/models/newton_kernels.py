@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 LOOSE = 1.0 + 1e-12  # as in models.inputs
 # sup |sigma''| of the logistic function, 0.0962250448649..., rounded up.
 M_LOGISTIC = 0.09622504486494
+# The same of softmax, sqrt(6) / 9 = 0.272165526975908..., rounded up: see `classes`.
+M_SOFTMAX = 0.27216552697591
 
 
 @njit(cache=True, fastmath=False, nogil=True, inline="always")
@@ -93,7 +95,8 @@ def event(
     scalars = (records, residual, top eigenvalue, error of H, events since its top
     eigenvalue was measured, 1 if published apart from w, events in all);
     constants = (norm bound, Lambda, largest residual after a deletion, the norm
-    bound rounded up).
+    bound rounded up, classes). With classes (2 or more, otherwise 0) H and P have a row
+    for every weight, and the Gram matrix is the upper left block of its place.
 
     Returns the published prediction from before; NaN if the record is not usable,
     -1 if a deletion cannot be certified. Nothing has changed in either case.
@@ -104,6 +107,8 @@ def event(
     square = _dot(x, x, n)
     if not math.isfinite(square):
         return math.nan
+    if constants[4] >= 2.0:
+        return _softmax_event(matrices, vectors, scalars, x, y, sign, constants)
     if y == 1.0:
         target = 1.0
     elif y == 0.0 or y == -1.0:
@@ -182,6 +187,157 @@ def event(
     scalars[4] += 1.0
     scalars[6] += 1.0
     return predicted
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def softmax(p: Floats) -> int:
+    """Scores to probabilities, in place; the class with the highest score.
+
+    With u = 2^-53 the probabilities are off by at most u (2 K + 8) in all.
+    """
+    best, total = 0, 0.0
+    for c in range(1, p.shape[0]):
+        if p[c] > p[best]:
+            best = c
+    top = p[best]
+    for c in range(p.shape[0]):
+        p[c] = math.exp(p[c] - top)
+        total += p[c]
+    for c in range(p.shape[0]):
+        p[c] /= total
+    return best
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _along(w: Floats, row: Floats, classes: int) -> Floats:
+    """The product of each class's part of w with the row."""
+    n, products = row.shape[0], np.empty(classes)
+    for c in range(classes):
+        products[c] = _dot(w[c * n : c * n + n], row, n)
+    return products
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _softmax_event(
+    matrices: Floats,
+    vectors: Floats,
+    scalars: Floats,
+    x: Floats,
+    y: float,
+    sign: float,
+    constants: Floats,
+) -> float:
+    """`event` over classes.
+
+    With p at the anchor, the record's part of H is sum_k p_k d_k d_k' with d_k the
+    Kronecker product of e_k - p and the row: K updates of rank one. They are followed
+    in V (V_k = P d_k after the updates before k), so that nothing changes until the
+    step is certified.
+    """
+    n, K, u = x.shape[0], int(constants[4]), 2.0**-53
+    if not (0.0 <= y < constants[4] and y == math.floor(y)):
+        return math.nan
+    own, size = int(y), n * K
+    bound, ridge = constants[3], constants[1]
+    H, P, gram = matrices[0], matrices[1], matrices[2]
+    w, anchor = vectors[0], vectors[1]
+    scale = _scale(_dot(x, x, n), constants[0])
+    row = np.empty(n)
+    for j in range(n):
+        row[j] = scale * x[j]
+    norm2 = _dot(row, row, n)
+    shown = _along(vectors[2] if scalars[5] == 1.0 else w, row, K)
+    softmax(shown)
+    slopes = _along(w, row, K)  # the record's gradient at w is slopes (x) row
+    softmax(slopes)
+    slopes[own] -= 1.0
+    p = _along(anchor, row, K)
+    softmax(p)
+
+    Q = np.empty((K, size))  # P (e_c (x) row)
+    for i in range(size):
+        for c in range(K):
+            Q[c, i] = _dot(P[i, c * n : c * n + n], row, n)
+    V, ranks = np.empty((K, size)), np.empty(K)
+    step = np.zeros(size)
+    for c in range(K):
+        step += slopes[c] * Q[c]
+    mean = np.zeros(size)
+    for c in range(K):
+        mean += p[c] * Q[c]
+    dots = np.empty((K, K))  # V_k . (e_c (x) row)
+    for k in range(K):
+        V[k] = Q[k] - mean
+        for j in range(k):
+            V[k] -= (ranks[j] * (dots[j, k] - _dot(dots[j], p, K))) * V[j]
+        dots[k] = _along(V[k], row, K)
+        denominator = 1.0 + sign * p[k] * (dots[k, k] - _dot(dots[k], p, K))
+        if sign > 0.0:
+            denominator = max(denominator, 1.0)  # as it is but for rounding
+        elif not denominator > 0.0:
+            return -1.0
+        ranks[k] = sign * p[k] / denominator
+    for k in range(K):
+        step -= (ranks[k] * _dot(dots[k], slopes, K)) * V[k]
+    step *= -sign
+
+    length2 = _dot(step, step, size)
+    moved2 = weight2 = anchor2 = trace = 0.0
+    for i in range(size):
+        moved2 += (w[i] - anchor[i]) * (w[i] - anchor[i])
+        weight2 += w[i] * w[i]
+        anchor2 += anchor[i] * anchor[i]
+        trace += H[i, i]
+    length, weight = math.sqrt(length2), math.sqrt(weight2) + math.sqrt(length2)
+    along = _along(step, row, K)
+    centre = _dot(p, along, K)
+    miss2 = 0.0  # of H' step = -sign gradient
+    for c in range(K):
+        bent = sign * (p[c] * (along[c] - centre) + slopes[c])
+        trace += p[c] * (1.0 - p[c]) * norm2
+        for i in range(n):
+            q = _dot_row(H, c * n + i, step, size) + bent * row[i]
+            miss2 += q * q
+    top = scalars[2] + norm2 * LOOSE if sign > 0.0 else scalars[2]
+    drift = scalars[3] + u * (
+        6.0 * trace
+        + (n + 6.0 * K + 48.0) * (1.0 + math.sqrt(anchor2) * bound) * (bound * bound)
+    )
+    bend = M_SOFTMAX * bound * top * (math.sqrt(moved2) + length / 2.0) * length
+    rounding = (
+        drift * length
+        + (size + 16.0) * u * trace * length
+        + u * bound * (2.0 * K + 32.0 + (n + 16.0) * weight * bound)
+        + u * (top + ridge) * weight
+    )
+    residual = scalars[1] + (bend + math.sqrt(miss2) + rounding) * (1.0 + 1e-9)
+    if sign < 0.0 and not residual <= constants[2]:
+        return -1.0
+
+    for i in range(size):
+        for k in range(K):
+            product_i = ranks[k] * V[k, i]
+            for j in range(size):
+                P[i, j] -= product_i * V[k, j]
+    for c in range(K):
+        for i in range(n):
+            for b in range(K):
+                entry = p[c] * ((1.0 if b == c else 0.0) - p[b])
+                along_i = sign * entry * row[i]
+                for j in range(n):
+                    H[c * n + i, b * n + j] += along_i * row[j]
+    for i in range(n):
+        for j in range(n):
+            gram[i, j] += sign * row[i] * row[j]
+    for i in range(size):
+        w[i] += step[i]
+    scalars[0] += sign
+    scalars[1] = residual
+    scalars[2] = top
+    scalars[3] = drift
+    scalars[4] += 1.0
+    scalars[6] += 1.0
+    return shown[own]
 
 
 @njit(cache=True, fastmath=False, nogil=True)

@@ -23,6 +23,15 @@ never increase a distance. In the tick i of a record that the replay lacks, the
 gradient adds at most eta_i G = G / (lambda (i + t0)), and the contractions from i + 1
 to t multiply to (i + t0) / (t + t0). []
 
+**Classes.** With `classes=K` the parameters are a matrix W with a row for each class,
+and l is the softmax loss log sum_c exp(W_c.x) - W_y.x. The theorem holds as it stands,
+in Frobenius norms, with G = sqrt(2) B and beta = lambda + B^2 / 2.
+*Proof.* `classes` has the bounds of softmax. The gradient (p - e_y) x' has norm
+|p - e_y| |x| < sqrt(2) B. The Hessian is the Kronecker product of A = diag(p) - p p'
+and x x'. Above, c x x' now is the mean of these products along the segment between the
+two points: symmetric, with eigenvalues between 0 and B^2 / 2. That is all that the
+contraction used. []
+
 **Scope "subject".** delete adds N(0, sigma^2 I) to the state, sigma >= z Delta, in both
 worlds. They had equal noise before, so the noised states are at most as different as
 N(0, 1) and N(1/z, 1), and all that follows (steps, projections, other people's noise,
@@ -53,12 +62,15 @@ advance: sigma_j follows configuration, requests, clock and grids, never data or
 
 **In floating point** (u = 2^-53) a step is followed up to a rounding error of norm
 e_s <= u (c R + eta_s (B^2 R (d/4 + 8) + 16 G)): R the largest norm of w, c = 4, or
-d + 20 where steps project. Both worlds are off, and errors contract like everything
-else: 2 sum_s e_s (s + t0) / (t + t0) is added to Delta. The rounded factors
+d + 20 where steps project. Over classes these are K d + 20, and (16 + 2 K) G for 16 G:
+softmax is 1/2-Lipschitz in the scores, whose errors have norm u (d/4 + 5) R B, and is
+itself off by at most u (2 K + 8). Both worlds are off, and errors contract like
+everything else: 2 sum_s e_s (s + t0) / (t + t0) is added to Delta. The rounded factors
 (s + t0 - 1) / (s + t0) are at most 1 + 6 u too large each: a factor 1 + 6 u t.
 An *earlier* deletion at tick j, somebody else's, rounded both worlds to its grid g and
-may have moved them apart by g sqrt(d) + 2 (d + 20) u R; that too has faded by
-(j + t0) / (t + t0), so the sum of these times (j + t0) is kept (`drift`) and added.
+may have moved them apart by g sqrt(d) + 2 (d + 20) u R (K d for d over classes); it has
+faded by (j + t0) / (t + t0) since, so the sum of these times (j + t0) is kept (`drift`)
+and added.
 The coupling stays on the grid: let the worlds be q steps of g apart, p after rounding,
 |p_i - q_i| <= 1. For a share s there is a whole v_i with |p_i - v_i| <= s |q_i| + 1 and
 |v_i| <= (1 - s) |q_i| + 1, as these intervals overlap by at least 1. With h = g (p - v)
@@ -79,9 +91,17 @@ from demur.core import validate
 from demur.core.rounding import up
 from demur.unlearning.models import kernels
 from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
+from demur.unlearning.models.classes import (
+    SOFTMAX_SLOPE,
+    SOFTMAX_SMOOTH,
+    check_classes,
+    class_number,
+    class_probabilities,
+)
 from demur.unlearning.models.inputs import (
     FLOAT64,
     check_norm_bound,
+    check_size,
     clipped,
     label,
     longest,
@@ -101,7 +121,8 @@ class OGD(Mode):
     Larger `lam` forgets faster (Delta = G / (lambda (t + t0))) and fits less.
     `radius` defaults to G / lambda, which no step leaves. The features must have norm
     at most `norm_bound`; longer rows are scaled back. Predictions are scores for
-    loss="huber" and probabilities of class 1 for loss="logistic".
+    loss="huber" and probabilities of class 1 for loss="logistic". With `classes=K` y is
+    a class from 0 to K - 1 and the loss is logistic (softmax).
 
     >>> mode = OGD(2, lam=0.5)
     >>> mode.insert([0.6, 0.8], 1.0), round(mode.predict([0.6, 0.8]), 4)
@@ -116,6 +137,7 @@ class OGD(Mode):
     publishes = "state"
     losses = ("huber", "logistic")
     regulariser = "lam"
+    multiclass = True
     theorem = Theorem(
         id="ogd-shift",
         statement=(
@@ -134,23 +156,34 @@ class OGD(Mode):
         self,
         dimension: int,
         *,
-        loss: Literal["huber", "logistic"] = "huber",
+        loss: Literal["huber", "logistic"] | None = None,
         norm_bound: float = 1.0,
         lam: float = 0.1,
         kappa: float = 1.0,
         radius: float | None = None,
         t0: float | None = None,
+        classes: int | None = None,
     ) -> None:
         validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
+        check_classes(classes)
+        parameters = dimension * (classes or 1)
+        check_size(parameters, parameters)
         validate.positive(lam=lam, kappa=kappa)
+        if loss is None:
+            loss = "huber" if classes is None else "logistic"
         if loss not in ("huber", "logistic"):
             raise ValueError(f'loss must be "huber" or "logistic"; got {loss!r}')
+        if classes is not None and loss != "logistic":
+            raise ValueError(f'loss must be "logistic" with classes; got {loss!r}')
         self.dimension, self.loss = int(dimension), loss
+        self.classes = None if classes is None else int(classes)
         self.norm_bound, self.lam = float(norm_bound), float(lam)
         self.kappa = float(kappa)
         smooth = 1.0 if loss == "huber" else 0.25
         steepest = self.kappa if loss == "huber" else 1.0
+        if self.classes is not None:
+            smooth, steepest = SOFTMAX_SMOOTH, SOFTMAX_SLOPE
         longest_row = longest(self.norm_bound, self.dimension)
         self.gradient_bound = up(steepest * longest_row, 2)
         reach = up(self.gradient_bound / self.lam)
@@ -171,11 +204,13 @@ class OGD(Mode):
         # No step leaves the ball of radius G / lambda, so it need not be enforced.
         self._projects = self.radius < reach
         self._kind = kernels.LOGISTIC if loss == "logistic" else kernels.HUBER
+        if self.classes is not None:
+            self._kind = float(self.classes)
         within = self.radius if self._projects else math.inf
         self._constants = np.array(
             [self.lam, self.kappa, self.norm_bound, within, self.t0, self._kind]
         )
-        self._state = np.zeros(self.dimension + 1)
+        self._state = np.zeros(self.size + 1)
         self._drift = 0.0  # (t + t0) times what earlier grids may have moved
 
     @property
@@ -186,10 +221,12 @@ class OGD(Mode):
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it will be learned."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
+        if self.classes is not None:
+            return row, class_number(y, self.classes)
         return row, label(y) if self.loss == "logistic" else number(y)
 
     def predict(self, x: ArrayLike) -> float:
-        """Score, or probability of class 1."""
+        """Score, or probability of class 1; with `classes` the most probable class."""
         if (
             type(x) is np.ndarray
             and x.dtype is FLOAT64
@@ -202,6 +239,13 @@ class OGD(Mode):
                 return predicted
         row = clipped(vector(x, self.dimension), self.norm_bound)
         return float(kernels.predict(self._state, row, self.norm_bound, self._kind))
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The softmax of the scores."""
+        if self.classes is None:
+            return super().probabilities(x)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
+        return class_probabilities(self._state, row, self.classes)
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """One step; the prediction from before."""
@@ -221,8 +265,7 @@ class OGD(Mode):
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""
         matrix, targets = rows(X, Y, self.dimension)
-        labels = self.loss == "logistic"
-        if kernels.first_unusable(matrix, targets, labels) < len(matrix):
+        if kernels.first_unusable(matrix, targets, self._kind) < len(matrix):
             checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
             matrix = np.array([row for row, _ in checked])
             targets = np.array([target for _, target in checked])
@@ -261,8 +304,9 @@ class OGD(Mode):
     def _step_error(self) -> tuple[float, float]:
         """(a, b): a step's rounding error is at most u (a + eta b)."""
         R, B, d = self.radius, self.norm_bound, self.dimension
-        each = (d + 20.0 if self._projects else 4.0) * R
-        return each, B * B * R * (d / 4.0 + 8.0) + 16.0 * self.gradient_bound
+        each = (self.size + 20.0 if self._projects else 4.0) * R
+        slopes = 16.0 + 2.0 * (self.classes or 0)
+        return each, B * B * R * (d / 4.0 + 8.0) + slopes * self.gradient_bound
 
     def delete(
         self,
@@ -281,13 +325,13 @@ class OGD(Mode):
         self, noise: Array | None = None, *, grid: float | None = None
     ) -> None:
         """The same as a deletion: noise, then the projection."""
-        w = with_noise(self._state[:-1], noise, grid, self.dimension)
+        w = with_noise(self._state[:-1], noise, grid, self.size)
         norm = float(np.linalg.norm(w))
         if norm > self.radius:
             w *= self.radius / norm
         self._state[:-1] = w
-        moved = (grid or 0.0) * math.sqrt(self.dimension)
-        moved += 2.0 * (self.dimension + 20.0) * _U * self.radius
+        moved = (grid or 0.0) * math.sqrt(self.size)
+        moved += 2.0 * (self.size + 20.0) * _U * self.radius
         self._drift += up(moved * (self._state[-1] + self.t0), 4)
 
     def published(self) -> Array:
@@ -304,7 +348,7 @@ class OGD(Mode):
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
-        w = vector(state["w"], self.dimension, "the state's w")
+        w = vector(state["w"], self.size, "the state's w")
         ticks, drift = int(state["ticks"]), float(state["drift"])
         if not 0 <= ticks <= _MOST_TICKS or not 0.0 <= drift < math.inf:
             raise ValueError(f"a state with {ticks} ticks, drift {drift} is damaged")
@@ -312,7 +356,8 @@ class OGD(Mode):
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
-        return {
+        classes = {} if self.classes is None else {"classes": self.classes}
+        return classes | {
             "loss": self.loss,
             "norm_bound": self.norm_bound,
             "lam": self.lam,

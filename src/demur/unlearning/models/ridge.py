@@ -20,6 +20,13 @@ the ridge solution for the records on the grid (each coordinate moved by at most
 B 2^-(bits + 1)). So the whole state is as if the record had never been learned:
 epsilon 0, no noise, any number of deletions.
 
+**Classes.** With `classes=K` the target is one-hot: K targets that are 0 or 1, so their
+bound Y is 1, no target is clipped, and 2^bits stands for 1 exactly. z = (k_x, one-hot)
+has d + K entries of at most 2^bits, so the theorem, its proof and the head-room are
+those above. All classes share S_xx: one factorisation, K right-hand sides, and row c
+of the weights is the ridge regression of "is it class c". `predict` is the class with
+the highest score.
+
 **The lag.** Solving costs d^3 / 3, an insertion d^2 / 2. The prediction that `insert`
 returns uses weights that are solved every `refresh` ticks (1 up to 32 features, as many
 as there are features beyond); `predict` and `published` always solve first. A deletion
@@ -46,9 +53,16 @@ from demur.unlearning.models.base import (
     Theorem,
     digest_of,
 )
+from demur.unlearning.models.classes import (
+    check_classes,
+    class_number,
+    class_scores,
+    nearest_distribution,
+)
 from demur.unlearning.models.inputs import (
     FLOAT64,
     check_norm_bound,
+    check_size,
     clipped,
     number,
     rows,
@@ -63,7 +77,7 @@ class Ridge(Mode):
 
     `bits` is the resolution of a feature (2^-bits of the bound); up to 21 bits one
     64-bit limb holds 2^(63 - 2 bits) - 1 live records (2,097,151 at 21), more bits or
-    `limbs=2` hold 2^31 - 1.
+    `limbs=2` hold 2^31 - 1. With `classes=K` targets are the classes 0 to K - 1.
 
     >>> a, b = Ridge(2), Ridge(2)
     >>> for mode in (a, b):
@@ -81,6 +95,7 @@ class Ridge(Mode):
     losses = ("squared",)
     loss = "squared"
     regulariser = "Lambda"
+    multiclass = True
     theorem = Theorem(
         id="ridge-exact",
         statement=(
@@ -106,10 +121,19 @@ class Ridge(Mode):
         bits: int = 21,
         limbs: int | None = None,
         refresh: int | None = None,
+        classes: int | None = None,
     ) -> None:
         validate.count(dimension=dimension, bits=bits)
         check_norm_bound(norm_bound)
+        check_classes(classes)
+        kept = (dimension + (classes or 1)) ** 2 * 2  # the sums, and room to solve
+        check_size(dimension * (classes or 1), kept)
         validate.positive(y_bound=y_bound, Lambda=Lambda)
+        if classes is not None and y_bound != 1.0:
+            raise ValueError(
+                "y_bound must be 1 with classes: one-hot targets are 0 or 1; got"
+                f" {y_bound!r}"
+            )
         if bits > 30:
             raise ValueError(f"bits must be at most 30; got {bits}")
         if limbs is None:
@@ -119,6 +143,7 @@ class Ridge(Mode):
         self.dimension, self.bits, self.limbs = int(dimension), int(bits), int(limbs)
         self.norm_bound, self.y_bound = float(norm_bound), float(y_bound)
         self.Lambda = float(Lambda)
+        self.classes = None if classes is None else int(classes)
         self.refresh = (
             (1 if dimension <= _SMALL else self.dimension)
             if refresh is None
@@ -138,11 +163,19 @@ class Ridge(Mode):
                 "norm_bound, y_bound and 1 / Lambda are too large together"
             )
         self._constants = np.array(
-            [self.norm_bound, self.y_bound, 2.0**bits, ridge, weight]
+            [
+                self.norm_bound,
+                self.y_bound,
+                2.0**bits,
+                ridge,
+                weight,
+                self.classes or 1,
+            ]
         )
-        size = self.dimension + 1
+        self._kind = kernels.HUBER if self.classes is None else float(self.classes)
+        size = self.dimension + (self.classes or 1)
         self._sums: NDArray[np.int64] = np.zeros((limbs, size, size), dtype=np.int64)
-        self._w = np.zeros(self.dimension)
+        self._w = np.zeros(self.size)
         self._small = self.dimension <= _SMALL
         # records, ticks, period of the compiled solver (0: solved here), stale
         period = self.refresh if self._small else 0
@@ -158,13 +191,23 @@ class Ridge(Mode):
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
         """The record as it will be learned, both bounds enforced."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
+        if self.classes is not None:
+            return row, class_number(y, self.classes)
         return row, min(max(number(y), -self.y_bound), self.y_bound)
 
     def predict(self, x: ArrayLike) -> float:
         """The score of a row, from weights that are solved first if need be."""
         row = clipped(vector(x, self.dimension), self.norm_bound)
         self._solve()
-        return float(kernels.predict(self._w, row, self.norm_bound, kernels.HUBER))
+        return float(kernels.predict(self._w, row, self.norm_bound, self._kind))
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The distribution over the classes that is nearest to the scores."""
+        if self.classes is None:
+            return super().probabilities(x)
+        row = clipped(vector(x, self.dimension), self.norm_bound)
+        self._solve()
+        return nearest_distribution(class_scores(self._w, row, self.classes))
 
     def insert(self, x: ArrayLike, y: float) -> float:
         """Add a record; the prediction from before."""
@@ -236,7 +279,7 @@ class Ridge(Mode):
             self._solve()
 
     def _add_block(self, X: Array, Y: Array, out: Array) -> None:
-        K = np.empty((len(X), self.dimension + 1))
+        K = np.empty((len(X), len(self._integers)))
         kernels.ridge_block_rows(self._w, X, Y, self._constants, self._integers, K, out)
         self._sums[0] += np.tril(K.T @ K).astype(np.int64)
         self._clock[:2] += len(X)
@@ -246,8 +289,9 @@ class Ridge(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        if kernels.first_unusable(matrix, targets, False) < len(matrix):
-            matrix = np.array([clipped(row, self.norm_bound) for row in matrix])
+        if kernels.first_unusable(matrix, targets, self._kind) < len(matrix):
+            checked = [self.check(*r) for r in zip(matrix, targets, strict=True)]
+            matrix = np.array([row for row, _ in checked])
         return matrix, targets
 
     def _room(self, records: int) -> None:
@@ -265,14 +309,14 @@ class Ridge(Mode):
             kernels.ridge_solve(self._sums, self._w, self._system, self._constants)
         else:
             system, d = self._system, self.dimension
-            kernels.ridge_floats(self._sums, system, self._constants[3])
+            kernels.ridge_floats(self._sums, system, self._constants)
             try:
                 factor = cho_factor(system[:d, :d], check_finite=False)
             except LinAlgError:  # Lambda is lost in rounding; elimination keeps it
                 kernels.ridge_solve(self._sums, self._w, system, self._constants)
             else:
-                solved = cho_solve(factor, system[:d, d], check_finite=False)
-                self._w[:] = solved * self._constants[4]
+                solved = cho_solve(factor, system[:d, d:], check_finite=False)
+                self._w[:] = solved.T.ravel() * self._constants[4]
         self._clock[3] = 0
 
     def skip(self) -> None:
@@ -353,7 +397,7 @@ class Ridge(Mode):
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Go on from a `state()`."""
         sums, clock = np.asarray(state["sums"]), np.asarray(state["clock"])
-        w = vector(state["w"], self.dimension, "the state's w")
+        w = vector(state["w"], self.size, "the state's w")
         if (
             sums.shape != self._sums.shape
             or sums.dtype != np.int64
@@ -378,7 +422,8 @@ class Ridge(Mode):
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
-        return {
+        classes = {} if self.classes is None else {"classes": self.classes}
+        return classes | {
             "norm_bound": self.norm_bound,
             "y_bound": self.y_bound,
             "Lambda": self.Lambda,

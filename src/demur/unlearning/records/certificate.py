@@ -32,8 +32,9 @@ class Certificate:
       noise of deviation `sigma` was added.
     - `epsilon`, `epsilon_so_far`: of this deletion, and of all that compose with it
       under `scope` (this person's requests, or all deletions), both at `delta`.
-    - `state_digest`: the digest of the state after the deletion, given where that state
-      may be published: compare it with a retrain.
+    - `state_digest`: the digest of the state after the deletion, where noise is in it.
+      (A digest of an exact state would let its holder test guesses at a record that is
+      in it, also when that one is deleted in its turn.)
     - `ledger`, `entry`: where the cost is recorded.
     """
 

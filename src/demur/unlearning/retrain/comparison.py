@@ -15,8 +15,8 @@ fails a mode on any of these:
    Clopper-Pearson limits on both rates the difference is a lower bound on mu that holds
    with the stated confidence. It must not exceed the claim.
 4. *digest*: an exact mode has other digests, or publishes something else.
-5. *search*: a vector of the state, or of anything the object holds, is parallel to a
-   deleted x (|cos| > 0.999) while the replay's state has no such vector.
+5. *search*: something that the learner reaches holds a deleted x (`likeness` has the
+   comparison and its chance of a false alarm, `search` the control by the replay).
 
 The report holds noiseless distances: it is for test data and must not be released.
 """
@@ -31,21 +31,21 @@ from scipy.special import betaincinv, ndtri
 from demur.core import validate
 from demur.core.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from demur.unlearning.models.base import Array, Mode
+from demur.unlearning.models.inputs import check_size
 from demur.unlearning.retrain.findings import (
     DeletionCheck,
     Distinguishing,
     RetrainReport,
     Trace,
 )
+from demur.unlearning.retrain.search import Search
 from demur.unlearning.retrain.worlds import (
-    LEAST_DIM,
-    PARALLEL,
     Deletion,
     Event,
+    Insertion,
     World,
     checked,
     covered_distance,
-    parallel_vectors,
     weight_distance,
 )
 
@@ -94,7 +94,11 @@ def verify_against_retrain(
 
     rng = np.random.default_rng(seed)
     first, begin = world(), 0
-    dimension = first.mode.dimension
+    size = first.mode.size
+    check_size(size, size)
+    learned = {e.record: e.x for e in listed if isinstance(e, Insertion)}
+    search = Search(world().mode, learned)
+    search.prepare(r for e in listed if isinstance(e, Deletion) for r in e.records)
     requests: list[Deletion] = []
     noises: list[Array] = []
     checks: list[DeletionCheck] = []
@@ -116,11 +120,10 @@ def verify_against_retrain(
             worst = (first.copy(), replay.copy(), request, sigma)
         checks.append(check)
         requests.append(request)
-        noises.append(rng.normal(size=dimension) * sigma)
-        noised_records = {r: first.live[r][0] for r in request.records}
+        noises.append(rng.normal(size=size) * sigma)
         first.forget(request, noises[-1])
         replay.forget(request, noises[-1])
-        traces += _search(first, replay, noised_records)
+        traces += search.traces(first.mode, replay.mode, request.records)
     without = world(*requests)
     without.run(listed[:begin], noises)
     assert worst is not None
@@ -147,7 +150,7 @@ def verify_against_retrain(
         joint_digests_equal=mode.digest() == without.mode.digest(),
         distinguishing=test,
         traces=tuple(traces),
-        searched=dimension >= LEAST_DIM,
+        search=search.scope(),
     )
 
 
@@ -159,7 +162,7 @@ def _compare(
     for world in untouched:
         world.publish_without_noise()
     for world in (first, replay):
-        world.forget(request, np.zeros(world.mode.dimension))
+        world.forget(request, np.zeros(world.mode.size))
     return DeletionCheck(
         records=request.records,
         bound=bound,
@@ -180,20 +183,20 @@ def _mu_lower(
     rng: np.random.Generator,
 ) -> float:
     """A lower bound on mu from noised copies; at confidence `confidence`."""
-    dimension = first.mode.dimension
+    size = first.mode.size
     means = []
     for world in (first.copy(), replay.copy()):
-        world.forget(request, np.zeros(dimension))
+        world.forget(request, np.zeros(size))
         means.append(world.mode.published())
     line = means[0] - means[1]
     if not line.any():
-        line = np.ones(dimension)
+        line = np.ones(size)
     middle = float(line @ (means[0] + means[1])) / 2.0
     above = []
     for world in (first, replay):
         start, live, hits = world.mode.state(), dict(world.live), 0
-        for noise in rng.normal(size=(trials, dimension)) * sigma:
-            world.forget(request, noise)
+        for _ in range(trials):  # one at a time: all of them may not fit in memory
+            world.forget(request, rng.normal(size=size) * sigma)
             hits += float(line @ world.mode.published()) > middle
             world.mode.restore(start)
             world.live = dict(live)
@@ -206,17 +209,3 @@ def _mu_lower(
         return float("-inf")
     high = float(betaincinv(false + 1, trials - false, 1.0 - wrong))
     return float(ndtri(low) - ndtri(high))
-
-
-def _search(first: World, replay: World, deleted: dict[object, Array]) -> list[Trace]:
-    """Deleted records whose x the state still holds, up to scale."""
-    traces: list[Trace] = []
-    if first.mode.dimension < LEAST_DIM:
-        return traces
-    for record, x in deleted.items():
-        if not x.any():
-            continue
-        cosine, where = parallel_vectors(first, x)
-        if cosine > PARALLEL and not parallel_vectors(replay, x)[0] > PARALLEL:
-            traces.append(Trace(record, where, cosine))
-    return traces

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from demur.unlearning.errors import CertificateExceeded
 from demur.unlearning.models.base import Array, Mode
-
-PARALLEL = 0.999
-LEAST_DIM = 4  # below it chance vectors are parallel too often for a search
-_DEPTH = 6  # of attributes inside attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +106,7 @@ class World:
     def prepare(self, request: Deletion) -> None:
         """Renew a mode that could not certify this deletion as it is."""
         try:
-            self.copy()._forget(request, np.zeros(self.mode.dimension))
+            self.copy()._forget(request, np.zeros(self.mode.size))
         except CertificateExceeded:
             if not hasattr(self.mode, "renew"):
                 raise
@@ -140,7 +134,7 @@ class World:
     def publish_without_noise(self) -> None:
         """Bring the published copy up to date, without noise."""
         if self.mode.publishes == "output":
-            self.mode.publish(np.zeros(self.mode.dimension))
+            self.mode.publish(np.zeros(self.mode.size))
 
     def _forget(self, request: Deletion, noise: Array) -> None:
         drawn = None if self.mode.exact else noise
@@ -180,53 +174,3 @@ def covered_distance(world: World, other: World) -> float:
         # Integers are subtracted as integers: floats would lose the last bits.
         total += float(np.sum((array - counterpart).astype(np.float64) ** 2))
     return float(np.sqrt(total))
-
-
-def parallel_vectors(world: World, x: Array) -> tuple[float, str]:
-    """The largest |cos| of x with any run of numbers in the state, and where."""
-    best, where = 0.0, "nowhere"
-    unit = x / np.linalg.norm(x)
-    for name, array in _arrays(world.mode):
-        for order in ("C", "F") if array.ndim > 1 else ("C",):
-            flat = array.ravel(order=order).astype(np.float64)
-            if flat.size < unit.size or not np.isfinite(flat).all():
-                continue
-            windows = np.lib.stride_tricks.sliding_window_view(flat, unit.size)
-            lengths = np.linalg.norm(windows, axis=1)
-            cosines = np.abs(windows @ unit) / np.where(lengths > 0, lengths, np.inf)
-            if float(cosines.max()) > best:
-                best, where = float(cosines.max()), name
-    return best, where
-
-
-def _arrays(mode: Mode) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every array in the state and in what the object holds."""
-    for key, array in mode.state().items():
-        yield f"state {key!r}", np.asarray(array)
-    seen: set[int] = set()
-    yield from _inside(mode, type(mode).__name__, seen, _DEPTH)
-
-
-def _inside(
-    value: object, name: str, seen: set[int], depth: int
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    if depth == 0 or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in "fiu":
-            yield name, value
-        return
-    if isinstance(value, Mapping):
-        parts = [(f"{name}[{k!r}]", v) for k, v in value.items()]
-    elif isinstance(value, (list, tuple, deque)):
-        if value and all(isinstance(v, (int, float)) for v in value):
-            yield name, np.array(value, dtype=np.float64)
-            return
-        parts = [(f"{name}[{i}]", v) for i, v in enumerate(value)]
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        parts = [(f"{name}.{k}", v) for k, v in vars(value).items()]
-    else:
-        return
-    for part, inner in parts:
-        yield from _inside(inner, part, seen, depth - 1)

@@ -150,7 +150,7 @@ class Deletions:
         What cannot be carried out is found out before it is paid for.
         """
         copy = self._state.mode.copy()
-        silent = None if plan.mechanism is None else np.zeros(copy.dimension)
+        silent = None if plan.mechanism is None else np.zeros(copy.size)
         try:
             self._apply(copy, records, silent, plan.grid)
         except (DemurError, ValueError) as error:
@@ -220,7 +220,7 @@ class Deletions:
         """A copy of the model that has forgotten; nobody sees it yet."""
         if plan.mechanism is None:
             return rehearsed
-        noise = plan.mechanism.apply(np.zeros(rehearsed.dimension), payment.key)
+        noise = plan.mechanism.apply(np.zeros(rehearsed.size), payment.key)
         if rehearsed.publishes == "output":
             rehearsed.publish(noise, grid=plan.grid)
             return rehearsed
@@ -284,7 +284,7 @@ class Deletions:
                 so_far = prices.epsilon_of(state.used)
             elif number > 1:
                 so_far = prices.epsilon_of_requests(number)
-        plain = after.exact or after.publishes == "state"
+        noisy = not after.exact and after.publishes == "state"
         return Certificate(
             version=VERSION,
             service=state.id,
@@ -306,7 +306,7 @@ class Deletions:
             epsilon=epsilon,
             delta=terms.delta,
             epsilon_so_far=so_far,
-            state_digest=after.digest() if plain else None,
+            state_digest=after.digest() if noisy else None,
             operation=operation,
             ledger=self._charges.ledger.id,
             entry=entry.id,

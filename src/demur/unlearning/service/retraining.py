@@ -270,7 +270,6 @@ def _certificates(
     requests = state.request_counts(set(subjects.values()))
     # Many persons, few different numbers of requests.
     so_far = {n: charges.prices.epsilon_of_requests(n) for n in set(requests.values())}
-    plain = after.digest() if after.exact or after.publishes == "state" else None
     time = now()
     return {
         pseudonym: Certificate(
@@ -294,7 +293,7 @@ def _certificates(
             epsilon=0.0,
             delta=state.terms.delta,
             epsilon_so_far=so_far[requests[subjects[pseudonym]]],
-            state_digest=plain,
+            state_digest=None,
             operation="",
             ledger="",
             entry="",

@@ -19,6 +19,7 @@ from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.ledger import Ledger, LedgerLeftBehind, checked_ledger, left_behind
 from demur.unlearning.models.base import Accounting, Array, Scope
+from demur.unlearning.models.inputs import check_size
 from demur.unlearning.stream.memory_pair import MemoryPair
 from demur.unlearning.stream.odometer import PrivacyOdometer
 
@@ -155,6 +156,7 @@ class Unlearnable(BaseEstimator):
                     "n_features_in_",
                     "_pick",
                     "_named_classes",
+                    "_label_numbers",
                 ):
                     self.__dict__.pop(name, None)
             raise
@@ -182,6 +184,9 @@ class Unlearnable(BaseEstimator):
 
     def _rows(self, X: ArrayLike, *, begin: bool = False) -> Array:
         names = getattr(X, "columns", None)
+        shape: tuple[int, ...] = getattr(X, "shape", ())
+        if begin and len(shape) == 2:  # refused before anything is read or copied
+            check_size(shape[1], shape[1])
         rows = real_array("X", X, "a matrix")
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(

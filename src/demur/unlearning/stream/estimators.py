@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 
+from demur.core import validate
 from demur.core.entropy import Source
 from demur.ledger import Ledger
 from demur.unlearning.models import MODES
 from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.stream.estimator_base import Unlearnable
+from demur.unlearning.stream.labels import as_labels, label_array, numbered
 
 
 class UnlearnableRegressor(RegressorMixin, Unlearnable):
@@ -94,16 +96,24 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
 
 
 class UnlearnableClassifier(ClassifierMixin, Unlearnable):
-    """Binary classification that forgets: `mode` is "ogd" or "logistic".
+    """Classification that forgets: `mode` is "ogd", "logistic" or "ridge" (exact).
 
-    `classes` are the two labels, the second being the positive one; partial_fit's
-    first call may name them instead.
+    `classes` are all labels that will ever come, two or more, of any hashable kind;
+    partial_fit's first call may name them instead. Any other label is refused. More
+    than two classes have a row of weights each, and a softmax loss; the probabilities
+    of "ridge" are the distribution that is nearest to its scores.
 
     >>> model = UnlearnableClassifier(fit_intercept=False, classes=("ham", "spam"))
     >>> for t in range(200):
     ...     model.learn_one({"a": 1.0 if t % 2 else -1.0}, "spam" if t % 2 else "ham")
     >>> model.predict_one({"a": 1.0}), model.predict_proba_one({"a": -1.0})["ham"] > 0.5
     ('spam', True)
+    >>> model = UnlearnableClassifier(mode="ridge", classes=("red", "green", "blue"))
+    >>> for t in range(30):
+    ...     model.learn_one({"a": t % 3 - 1.0}, ("red", "green", "blue")[t % 3])
+    >>> model.unlearn_one({"a": 1.0}, "blue")
+    >>> model.predict_one({"a": 1.0}), sorted(model.predict_proba_one({"a": 1.0}))
+    ('blue', ['blue', 'green', 'red'])
     """
 
     _river_kind: ClassVar[str] = "Classifier"
@@ -145,54 +155,79 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
 
     @property
     def _multiclass(self) -> bool:  # asked by river
-        return False
+        return len(getattr(self, "_named_classes", self.classes)) > 2
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The two labels, the positive one last."""
-        return np.asarray(self._labels())
+        """The labels, in the order of the columns of `predict_proba`."""
+        return label_array(self._labels())
 
     def _labels(self) -> list[Any]:
-        labels = list(getattr(self, "_named_classes", self.classes))
-        if len(labels) != 2 or labels[0] == labels[1]:
-            raise ValueError(f"classes must be two labels; got {labels!r}")
-        return labels
+        return list(self._numbers())
+
+    def _numbers(self) -> dict[Any, float]:
+        """The number of each label; fixed with the first record."""
+        if hasattr(self, "model_"):
+            fixed: dict[Any, float] = self._label_numbers
+            return fixed
+        return numbered(getattr(self, "_named_classes", self.classes))
 
     def _extra(self) -> dict[str, Any]:
+        if "classes" in (self.mode_config or {}):
+            raise ValueError(
+                "classes is an argument of the estimator, not of mode_config; nothing"
+                " was learned"
+            )
+        self._label_numbers = self._numbers()
         mode = MODES.get(self.mode)
-        chooses = mode is not None and "logistic" in mode.losses[1:]
-        return {"loss": "logistic"} if chooses else {}
+        if mode is None:
+            return {}
+        chooses = "logistic" in mode.losses[1:]
+        options: dict[str, Any] = {"loss": "logistic"} if chooses else {}
+        classes = len(self._label_numbers)
+        if classes > 2 and not mode.multiclass:
+            raise ValueError(
+                f"mode {self.mode!r} takes two classes; got {classes}. Nothing was"
+                " learned."
+            )
+        # Two classes need one row of weights, where the mode has a loss for them.
+        if classes > 2 or (mode.multiclass and "logistic" not in mode.losses):
+            options["classes"] = classes
+        return options
 
     def _target(self, y: Any) -> float:
-        negative, positive = self._labels()
-        if y == positive:
-            return 1.0
-        if y == negative:
-            return 0.0
-        raise ValueError(
-            f"y must be one of the classes {negative!r} and {positive!r}. Nothing has"
-            " changed."
-        )
+        numbers = self._numbers()
+        try:
+            return numbers[y]
+        except (KeyError, TypeError):
+            raise ValueError(
+                f"y must be one of the classes {validate.shorten(list(numbers))}."
+                " Nothing has changed."
+            ) from None
 
     def _targets(self, y: ArrayLike) -> Array:
-        labels = np.asarray(y)
-        if labels.ndim != 1 or np.ma.is_masked(y):
-            raise ValueError(
-                f"y must be a vector of labels, none masked; got shape {labels.shape}."
-                " Nothing was learned."
-            )
-        return np.array([self._target(label) for label in labels])
+        labels = as_labels(y)
+        return np.array([self._target(label) for label in labels], dtype=np.float64)
+
+    def _probabilities(self, row: Array) -> Array:
+        if self.model_.mode.classes is not None:
+            return self.model_.probabilities(row)
+        p = self._predicted(row)
+        return np.array([1.0 - p, p])
 
     def predict_proba_one(self, x: Mapping[Hashable, float]) -> dict[Any, float]:
-        """The probability of each class; one half before anything was learned."""
-        negative, positive = self._labels()
-        p = 0.5
-        if hasattr(self, "model_"):
-            p = self._predicted(self._row(x))
-        return {negative: 1.0 - p, positive: p}
+        """The probability of each class; equal ones before anything was learned."""
+        labels = self._labels()
+        if not hasattr(self, "model_"):
+            return dict.fromkeys(labels, 1.0 / len(labels))
+        row = self._row(x)
+        if self.model_.mode.classes is None:  # without an array, for speed
+            p = self._predicted(row)
+            return {labels[0]: 1.0 - p, labels[1]: p}
+        return dict(zip(labels, self._probabilities(row).tolist(), strict=True))
 
     def predict_one(self, x: Mapping[Hashable, float]) -> Any:
-        """The more probable class."""
+        """The most probable class."""
         probabilities = self.predict_proba_one(x)
         return max(probabilities, key=lambda label: probabilities[label])
 
@@ -212,14 +247,11 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         return self._fit_rows(X, y, record_ids)
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The probabilities of both classes for each row."""
+        """The probabilities of the classes for each row."""
         self._learned()
-        p = np.array([self._predicted(row) for row in self._rows(X)])
-        return np.column_stack([1.0 - p, p])
+        return np.array([self._probabilities(row) for row in self._rows(X)])
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The more probable class of each row."""
-        chosen: NDArray[Any] = self.classes_[
-            (self.predict_proba(X)[:, 1] > 0.5).astype(int)
-        ]
+        """The most probable class of each row; of equal ones the first."""
+        chosen: NDArray[Any] = self.classes_[np.argmax(self.predict_proba(X), axis=1)]
         return chosen

@@ -1,4 +1,10 @@
-"""Losses of the modes: values, slopes, and the best parameters in hindsight."""
+"""Losses of the modes: values, slopes, and the best parameters in hindsight.
+
+Over classes a prediction is the probability p of the record's own class (the score, for
+squared loss), as `Mode.insert` returns it. Then -log p is the softmax loss, and
+sqrt(2) (1 - p) |x| a bound on the norm of its gradient (`models.classes`), reached
+where one other class has the rest. Of the squared loss it is the own class's part.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from demur.unlearning.models.base import Array, LossName, Mode
+from demur.unlearning.models.classes import SOFTMAX_SLOPE
 from demur.unlearning.models.ogd import OGD
 
 
@@ -20,17 +27,30 @@ class Loss:
     kind: LossName
     kappa: float = 1.0
     lam: float = 0.0  # of the regulariser that is part of each round's loss
+    classes: int | None = None
 
     def of_score(self, score: float) -> float:
         """The prediction that goes with a score w.x."""
         return float(expit(score)) if self.kind == "logistic" else score
 
+    def of_parameters(self, w: Array | None, x: Array, y: float) -> float:
+        """The prediction of parameters for a record; None stands for zeros."""
+        if self.classes is None:
+            return self.of_score(0.0 if w is None else float(w @ x))
+        scores = np.zeros(self.classes)
+        if w is not None:
+            scores = w.reshape(self.classes, -1) @ x
+        if self.kind == "logistic":
+            scores = softmax(scores)
+        return float(scores[int(y)])
+
     def value(self, prediction: float, y: float) -> float:
         """The loss of one prediction."""
         if self.kind == "logistic":
-            p = prediction if y == 1.0 else 1.0 - prediction
+            own = y == 1.0 or self.classes is not None
+            p = prediction if own else 1.0 - prediction
             return -math.log(max(p, 1e-300))
-        gap = abs(prediction - y)
+        gap = abs(prediction - self._target(y))
         if self.kind == "squared" or gap <= self.kappa:
             return gap * gap / 2.0
         return self.kappa * (gap - self.kappa / 2.0)
@@ -40,14 +60,25 @@ class Loss:
         return self.lam / 2.0 * float(w @ w)
 
     def slope(self, prediction: float, y: float) -> float:
-        """The derivative by the score: the gradient of the data is slope times x."""
-        gap = prediction - y
+        """The derivative by the score: the gradient of the data is slope times x.
+
+        Over classes, a number whose size bounds the norm of the gradient by the scores.
+        """
+        gap = prediction - self._target(y)
         if self.kind == "huber":
             return min(max(gap, -self.kappa), self.kappa)
+        if self.kind == "logistic" and self.classes is not None:
+            return SOFTMAX_SLOPE * gap
         return gap
 
+    def _target(self, y: float) -> float:
+        return y if self.classes is None else 1.0  # one-hot, at the own class
+
     def gradient(self, prediction: float, x: Array, y: float) -> Array:
-        """The gradient of the data at the parameters that predicted."""
+        """The gradient of the data at the parameters that predicted.
+
+        Over classes, a vector that is at least as long.
+        """
         gradient: Array = self.slope(prediction, y) * np.asarray(x)
         return gradient
 
@@ -55,8 +86,8 @@ class Loss:
 def loss_of(mode: Mode) -> Loss:
     """The loss that a mode's steps descend."""
     if isinstance(mode, OGD):
-        return Loss(mode.loss, mode.kappa, mode.lam)
-    return Loss(mode.loss)
+        return Loss(mode.loss, mode.kappa, mode.lam, mode.classes)
+    return Loss(mode.loss, classes=mode.classes)
 
 
 def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Array:
@@ -64,6 +95,8 @@ def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Ar
 
     `ridge` keeps the answer finite where the loss alone does not.
     """
+    if loss.classes is not None:
+        raise ValueError("best_in_hindsight is for modes without classes")
     weight = max(loss.lam, ridge)
 
     def mean(u: Array) -> tuple[float, Array]:
