@@ -14,6 +14,7 @@ import itertools
 import math
 import re
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service import certificate_verification, deletion
 from tests.unlearning.service_kit import DIM, NOISY, bytes_of, record, sql
 
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "ogd": {"mode": "ogd"} | NOISY,
     "ridge": {"mode": "ridge"},
     "encrypted": {"mode": "ridge", "record_store": "encrypted"},
@@ -223,11 +224,12 @@ def test_the_twin_that_shows_digests_of_exact_states_names_it(tmp_path, monkeypa
 
     seen = []
     noised = deletion.Deletions.noised
-    monkeypatch.setattr(
-        deletion.Deletions,
-        "noised",
-        lambda self, *given: seen.append(noised(self, *given)) or seen[-1],
-    )
+
+    def watched(self, *given):
+        seen.append(noised(self, *given))
+        return seen[-1]
+
+    monkeypatch.setattr(deletion.Deletions, "noised", watched)
     monkeypatch.setattr(deletion, "Certificate", with_digest)
     assert named(tmp_path, "ridge", 6) == 6
 

@@ -164,7 +164,7 @@ def test_equal_phases_and_flags():
         assert not (model.ready_to_predict or model.can_predict)
         model.insert(X[0], Y[0])
     assert model.ready_to_predict and model.can_predict
-    assert model.phase is Phase.INTERLEAVING
+    assert model.phase.name == "INTERLEAVING"
     model.odometer.finalize_with(stats, T_estimate=20_000)
     model.delete(X[0], Y[0])
     counters = (model.events_seen, model.inserts_seen, model.deletes_seen)

@@ -44,7 +44,6 @@ _AGREES = 1e-5  # 1 - r^2
 _MOST_BITS = 40.0
 _CHUNK = 2**15
 _CHANCE_64, _CHANCE_32 = 2.0**-48, 2.0**-22
-_LEAST = SURE + 10.0  # bits: what says less is not found among a thousand numbers
 _LONG = 32  # features
 _DIGITS = 6  # a value of no more is nobody's own
 
@@ -81,21 +80,19 @@ class Wanted:
             for which, _, bits in _runs(rest, tiles)
             if self._sure(bits, rest.size)
         }
-        self._tiles = [
-            tile
-            for i, tile in enumerate(tiles)
-            if i not in of_others and float(_evidence(tile[None], tile)[0]) > _LEAST
-        ]
+        self._tiles = [t for i, t in enumerate(tiles) if i not in of_others]
+        perfect = [float(_evidence(t[None], t)[0]) for t in self._tiles]
+        self._most = max(perfect, default=0.0)
         self._order = _order_bits(self._x)
         if (others == x).all(axis=1).any():
             self._order = 0.0
 
-    @property
-    def searchable(self) -> bool:
-        """Whether a copy could be told from chance."""
-        if self._tiles or self._order > _LEAST:
-            return True
-        return len(self._exact) > 1 or len(self._rounded) > 2
+    def searchable(self, numbers: int) -> bool:
+        """Whether a perfect copy could be told from chance among so many numbers."""
+        exact, rounded = map(frozenset, (self._exact.values(), self._rounded.values()))
+        return self._sure(max(self._most, self._order), numbers) or self.values_found(
+            exact, rounded, numbers
+        )
 
     def in_places(self, numbers: Array, ends: NDArray[np.intp]) -> dict[int, Likeness]:
         """What each place shares with the record; places that share nothing are absent.
@@ -119,7 +116,7 @@ class Wanted:
         for position, feature in _hits(numbers, self._rounded):
             place, known = place_of(position)
             found[place] = replace(known, rounded=known.rounded | {feature})
-        if self._order > _LEAST:
+        if self._order > SURE:
             for position in _whole(numbers, self._x):
                 place, known = place_of(position)
                 found[place] = replace(known, whole=True)

@@ -72,15 +72,12 @@ class Search:
         self, first: Mode, replay: Mode, deleted: Iterable[Hashable]
     ) -> list[Trace]:
         """Which of the records, just deleted, the first world still holds."""
-        chosen = {}
-        for record in deleted:
-            if self._wanted[record].searchable:
-                chosen[record] = self._wanted[record]
-            else:
-                self._unsearchable[record] = None
+        chosen = {record: self._wanted[record] for record in deleted}
         here, there = self._look(first, chosen), self._look(replay, chosen)
         traces = []
         for record, wanted in chosen.items():
+            if not wanted.searchable(here[record].numbers):
+                self._unsearchable[record] = None
             trace = self._compared(record, wanted, here[record], there[record])
             if trace is not None:
                 traces.append(trace)
