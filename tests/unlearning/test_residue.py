@@ -23,7 +23,11 @@ from scipy.stats import binom
 from demur import unlearning
 from demur.durable.keys import KeyStore
 from demur.unlearning import Passphrase, UnknownRecord, make_mode, verify_certificate
-from demur.unlearning.errors import RecordExists, ServiceMismatch
+from demur.unlearning.errors import (
+    DuplicateStaysLive,
+    RecordExists,
+    ServiceMismatch,
+)
 from demur.unlearning.records import rows as stored
 from demur.unlearning.records import snapshot
 from demur.unlearning.records.seals import Seals
@@ -352,6 +356,22 @@ def test_the_key_of_a_memory_is_checked(tmp_path, wrong):
         unlearning.UnlearningService.open(path, memory_key=given)
     with unlearning.UnlearningService.open(path, memory_key=key) as service:
         assert service.status().remembers
+
+
+def test_a_copy_that_stays_live_is_pointed_out(tmp_path):
+    x, y = record(0)
+    terms = MODES["ridge"] | {"dimension": DIM}
+    with unlearning.UnlearningService.open(tmp_path / "model.db", **terms) as service:
+        for name in ("one", "two", "three"):
+            service.insert(x, y, record_id=name)
+        service.insert(*record(1), record_id="another")
+        with pytest.warns(DuplicateStaysLive, match="^2 live records") as told:
+            service.delete("one", x, y)
+        assert "two" not in str(told[0].message)
+        service.delete_many(["two", "three"], [x, x], [y, y])
+        with pytest.raises(UnknownRecord):
+            service.delete("one", x, y)
+        service.delete("another", *record(1))
 
 
 # -- the model that was put back -----------------------------------------------------

@@ -73,7 +73,7 @@ records = sa.Table(
     sa.Column("live", sa.Boolean, nullable=False),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     # Erased with the record. The names are those of ids that are not remembered.
-    sa.Column("content", sa.String(64)),
+    sa.Column("content", sa.String(64), index=True),
     sa.Column("name", sa.String(64)),
     sa.Column("subject_name", sa.String(64)),
 )

@@ -29,8 +29,10 @@ with the noise (`ogd` projects), so its copy is thrown away.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +44,7 @@ from demur.core.rounding import quotient_down
 from demur.durable.clock import now
 from demur.ledger import Payment
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
-from demur.unlearning.errors import CapacityExhausted
+from demur.unlearning.errors import CapacityExhausted, DuplicateStaysLive
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.noise import NoiseNeed, moved_by
 from demur.unlearning.pricing.service_prices import DeletionPrices
@@ -130,6 +132,7 @@ class Deletions:
         """Delete these records together; their certificates, by pseudonym."""
         plan = self.plan(records)
         rehearsed = self.rehearsed(records, plan)
+        copies = self._state.live_copies(record.pseudonym for record in records)
         operation = intents.new_name(self._state)
         self._state.flush(then=self.intent(operation, records, plan, deadline))
         try:
@@ -142,6 +145,8 @@ class Deletions:
         if issued:
             self._state.clean_up()
         payment.commit(self._state.tip.hash)
+        if copies:
+            _warn_of(copies)
         return issued
 
     def rehearsed(self, records: Sequence[RecordToDelete], plan: DeletionPlan) -> Mode:
@@ -312,6 +317,19 @@ class Deletions:
             entry=entry.id,
             library=__version__,
             time=now(),
+        )
+
+
+def _warn_of(copies: int) -> None:
+    """Point out live copies; the deletion stands, also where warnings are errors."""
+    with suppress(Warning):
+        warnings.warn(
+            DuplicateStaysLive(
+                f"{copies} live records have the same x and y as a record that was"
+                " deleted, under other ids, and are still learned. Delete them too if"
+                " they are the same person's."
+            ),
+            stacklevel=6,
         )
 
 

@@ -293,6 +293,18 @@ class ServiceState:
                 connection, columns.pseudonym, columns.subject, pseudonyms
             )
 
+    def live_copies(self, pseudonyms: Iterable[str]) -> int:
+        """How many other live records have the content of one of these."""
+        columns, gone = tables.records.c, set(pseudonyms)
+        with self.database.read() as connection:
+            contents = rows.column(connection, columns.pseudonym, columns.content, gone)
+            live = connection.execute(
+                sa.select(columns.pseudonym).where(
+                    columns.content.in_(set(contents.values()) - {None}), columns.live
+                )
+            )
+            return len(set(live.scalars()) - gone)
+
     def block(self, pseudonym: str) -> None:
         """Refuse an id that was never learned, from now on."""
         if not self.directory.remembers:
