@@ -37,12 +37,11 @@ help: ## list the commands
 demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 	@$(BIN)/demur tour
 
-# Types take one processor for a minute, and tests of several processes wait for each other.
+# What takes one processor and waits for nobody runs beside tests that wait a lot.
 test: $(VENV)/.full ## set up everything, run everything that must pass
 	@mkdir -p $(OUT); $(MAKE) --no-print-directory lint wheel docs >$(OUT)/lint.log 2>&1 & \
-	  $(MAKE) --no-print-directory apart; apart=$$?; \
-	  wait $$!; lint=$$?; cat $(OUT)/lint.log; exit $$((apart + lint))
-	@$(MAKE) --no-print-directory tests
+	  $(MAKE) --no-print-directory apart && $(MAKE) --no-print-directory tests; tests=$$?; \
+	  wait $$!; lint=$$?; cat $(OUT)/lint.log; exit $$((tests + lint))
 
 check: $(VENV)/.full ## the fast part: lint, types, layers, quick tests
 	@SIDE_BY_SIDE=1 $(MAKE) --no-print-directory -j2 lint quick

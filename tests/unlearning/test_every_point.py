@@ -197,7 +197,7 @@ def test_a_service_that_pays_late_is_found(folder):
     options = CASES["ogd"]
     with pytest.raises((AssertionError, DemurError), match="ledger"):
         # Right before its first deletion; if it is missed, there are two more.
-        for url, words, _ in lives(folder, options, itertools.count(52), late):
+        for url, words, _ in lives(folder, options, itertools.count(90), late):
             check(url, options, words)
 
 

@@ -101,7 +101,7 @@ class Mode(abc.ABC):
     @property
     def size(self) -> int:
         """How many parameters are published, and how long noise has to be."""
-        return self.dimension * (self.classes or 1)
+        return self.dimension * (1 if self.classes is None else self.classes)
 
     @abc.abstractmethod
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:

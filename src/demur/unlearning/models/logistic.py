@@ -159,7 +159,7 @@ class Logistic(Mode):
         validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
         check_classes(classes)
-        parameters = dimension * (classes or 1)
+        parameters = dimension * (1 if classes is None else classes)
         check_size(parameters, 3 * parameters**2)
         validate.positive(Lambda=Lambda, tolerance=tolerance)
         if not tolerance * norm_bound < 1e200:  # scores stay finite, noise included
@@ -180,7 +180,13 @@ class Logistic(Mode):
         self._bound = longest(self.norm_bound, self.dimension)
         most = self.Lambda * self.tolerance * (1.0 - 1e-12)
         self._constants = np.array(
-            [self.norm_bound, self.Lambda, most, self._bound, self.classes or 0]
+            [
+                self.norm_bound,
+                self.Lambda,
+                most,
+                self._bound,
+                0 if self.classes is None else self.classes,
+            ]
         )
         self._matrices = np.zeros((3, self.size, self.size))
         self._vectors = np.zeros((6, self.size))
@@ -244,10 +250,10 @@ class Logistic(Mode):
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, one Newton step each."""
         matrix, targets = self._rows(X, Y)
-        out = np.empty(len(matrix))
-        at = 0
+        out, at = np.empty(len(matrix)), 0
+        run = newton_kernels.softmax_run if self.classes else newton_kernels.run
         while at < len(matrix):
-            at += newton_kernels.run(
+            at += run(
                 self._matrices,
                 self._vectors,
                 self._scalars,
@@ -261,15 +267,10 @@ class Logistic(Mode):
         return out
 
     def _event(self, x: Array, y: float, sign: float) -> float:
-        return newton_kernels.event(
-            self._matrices,
-            self._vectors,
-            self._scalars,
-            x,
-            y,
-            sign,
-            self._constants,
-        )
+        steps = newton_kernels
+        event = steps.softmax_event if self.classes else steps.event
+        parts = self._matrices, self._vectors, self._scalars
+        return event(*parts, x, y, sign, self._constants)
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)

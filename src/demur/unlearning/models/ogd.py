@@ -167,7 +167,7 @@ class OGD(Mode):
         validate.count(dimension=dimension)
         check_norm_bound(norm_bound)
         check_classes(classes)
-        parameters = dimension * (classes or 1)
+        parameters = dimension * (1 if classes is None else classes)
         check_size(parameters, parameters)
         validate.positive(lam=lam, kappa=kappa)
         if loss is None:
@@ -305,7 +305,7 @@ class OGD(Mode):
         """(a, b): a step's rounding error is at most u (a + eta b)."""
         R, B, d = self.radius, self.norm_bound, self.dimension
         each = (self.size + 20.0 if self._projects else 4.0) * R
-        slopes = 16.0 + 2.0 * (self.classes or 0)
+        slopes = 16.0 + 2.0 * (0 if self.classes is None else self.classes)
         return each, B * B * R * (d / 4.0 + 8.0) + slopes * self.gradient_bound
 
     def delete(

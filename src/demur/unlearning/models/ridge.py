@@ -126,8 +126,10 @@ class Ridge(Mode):
         validate.count(dimension=dimension, bits=bits)
         check_norm_bound(norm_bound)
         check_classes(classes)
-        kept = (dimension + (classes or 1)) ** 2 * 2  # the sums, and room to solve
-        check_size(dimension * (classes or 1), kept)
+        kept = (
+            dimension + (1 if classes is None else classes)
+        ) ** 2 * 2  # the sums, and room to solve
+        check_size(dimension * (1 if classes is None else classes), kept)
         validate.positive(y_bound=y_bound, Lambda=Lambda)
         if classes is not None and y_bound != 1.0:
             raise ValueError(
@@ -169,11 +171,11 @@ class Ridge(Mode):
                 2.0**bits,
                 ridge,
                 weight,
-                self.classes or 1,
+                1 if self.classes is None else self.classes,
             ]
         )
         self._kind = kernels.HUBER if self.classes is None else float(self.classes)
-        size = self.dimension + (self.classes or 1)
+        size = self.dimension + (1 if self.classes is None else self.classes)
         self._sums: NDArray[np.int64] = np.zeros((limbs, size, size), dtype=np.int64)
         self._w = np.zeros(self.size)
         self._small = self.dimension <= _SMALL

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from demur.core.entropy import KEY_BYTES
+from demur.core.entropy import KEY_BYTES, OsEntropy
 from demur.durable import private_files
 from demur.unlearning.errors import ServiceMismatch
 
@@ -65,7 +65,7 @@ def memory_secret(
                 " file elsewhere. Nothing was changed."
             )
         if create and not path.exists():
-            private_files.write_new(path, os.urandom(KEY_BYTES))
+            private_files.write_new(path, OsEntropy().new_key())
         try:
             key = private_files.read_file(path)
         except FileNotFoundError as error:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from demur.core.entropy import OsEntropy
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.models.base import Mode, State
 from demur.unlearning.records import snapshot
@@ -37,7 +37,7 @@ class StateCipher:
         plain = snapshot.encode(mode.state())
         if self._cipher is None or mode.publishes != "output":
             return plain
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = OsEntropy().new_key()[:_NONCE_BYTES]
         return _MARK + nonce + self._cipher.encrypt(nonce, plain, None)
 
     def decode(self, data: bytes) -> State:
