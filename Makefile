@@ -29,7 +29,7 @@ ifndef SIDE_BY_SIDE
 endif
 .DELETE_ON_ERROR:
 .PHONY: help demo test spark check deep bench docs lock mutants peers clean distclean \
-	lint wheel quick tests apart
+	lint wheel quick tests apart kernels
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -39,7 +39,7 @@ demo: $(VENV)/.demo ## set up what the tour needs, then take the tour
 
 # What takes one processor and waits for nobody runs beside tests that wait a lot.
 test: $(VENV)/.full ## set up everything, run everything that must pass
-	@mkdir -p $(OUT); $(MAKE) --no-print-directory lint wheel docs >$(OUT)/lint.log 2>&1 & \
+	@mkdir -p $(OUT); $(MAKE) --no-print-directory kernels lint wheel docs >$(OUT)/lint.log 2>&1 & \
 	  $(MAKE) --no-print-directory apart && $(MAKE) --no-print-directory tests; tests=$$?; \
 	  wait $$!; lint=$$?; cat $(OUT)/lint.log; exit $$((tests + lint))
 
@@ -94,6 +94,11 @@ lint: $(VENV)/.full
 	@$(BIN)/mypy
 	$(say) "layers"
 	@$(BIN)/lint-imports --no-logo
+
+# Or three workers would compile them at the same time.
+kernels: $(VENV)/.full
+	$(say) "kernels"
+	@$(BIN)/python -m tools.compile_kernels
 
 wheel: $(VENV)/.full
 	$(say) "wheel"

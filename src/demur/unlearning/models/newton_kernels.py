@@ -206,6 +206,25 @@ def softmax(p: Floats) -> int:
     return best
 
 
+# Loops over numbers below, where an expression of arrays would be shorter: each of
+# those takes numba a second to compile.
+@njit(cache=True, fastmath=False, nogil=True)
+def _add_multiple(a: Floats, factor: float, b: Floats) -> None:
+    """a += factor b."""
+    for i in range(a.shape[0]):
+        a[i] += factor * b[i]
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _product(a: Floats, b: Floats, n: int) -> float:
+    return _dot(a, b, n)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _row_product(A: Floats, i: int, b: Floats, n: int) -> float:
+    return _dot_row(A, i, b, n)
+
+
 @njit(cache=True, fastmath=False, nogil=True)
 def _along(w: Floats, row: Floats, classes: int) -> Floats:
     """The product of each class's part of w with the row."""
@@ -233,7 +252,7 @@ def softmax_event(
     step is certified.
     """
     n, K, u = x.shape[0], int(constants[4]), 2.0**-53
-    if not math.isfinite(_dot(x, x, n)):
+    if not math.isfinite(_product(x, x, n)):
         return math.nan
     if not (0.0 <= y < constants[4] and y == math.floor(y)):
         return math.nan
@@ -241,11 +260,11 @@ def softmax_event(
     bound, ridge = constants[3], constants[1]
     H, P, gram = matrices[0], matrices[1], matrices[2]
     w, anchor = vectors[0], vectors[1]
-    scale = _scale(_dot(x, x, n), constants[0])
+    scale = _scale(_product(x, x, n), constants[0])
     row = np.empty(n)
     for j in range(n):
         row[j] = scale * x[j]
-    norm2 = _dot(row, row, n)
+    norm2 = _product(row, row, n)
     shown = _along(vectors[2] if scalars[5] == 1.0 else w, row, K)
     softmax(shown)
     slopes = _along(w, row, K)  # the record's gradient at w is slopes (x) row
@@ -257,31 +276,36 @@ def softmax_event(
     Q = np.empty((K, size))  # P (e_c (x) row)
     for i in range(size):
         for c in range(K):
-            Q[c, i] = _dot(P[i, c * n : c * n + n], row, n)
+            Q[c, i] = _product(P[i, c * n : c * n + n], row, n)
     V, ranks = np.empty((K, size)), np.empty(K)
     step = np.zeros(size)
-    for c in range(K):
-        step += slopes[c] * Q[c]
     mean = np.zeros(size)
     for c in range(K):
-        mean += p[c] * Q[c]
+        _add_multiple(step, slopes[c], Q[c])
+        _add_multiple(mean, p[c], Q[c])
     dots = np.empty((K, K))  # V_k . (e_c (x) row)
     for k in range(K):
-        V[k] = Q[k] - mean
+        for i in range(size):
+            V[k, i] = Q[k, i] - mean[i]
         for j in range(k):
-            V[k] -= (ranks[j] * (dots[j, k] - _dot(dots[j], p, K))) * V[j]
-        dots[k] = _along(V[k], row, K)
-        denominator = 1.0 + sign * p[k] * (dots[k, k] - _dot(dots[k], p, K))
+            _add_multiple(
+                V[k], -ranks[j] * (dots[j, k] - _product(dots[j], p, K)), V[j]
+            )
+        along_k = _along(V[k], row, K)
+        for c in range(K):
+            dots[k, c] = along_k[c]
+        denominator = 1.0 + sign * p[k] * (dots[k, k] - _product(dots[k], p, K))
         if sign > 0.0:
             denominator = max(denominator, 1.0)  # as it is but for rounding
         elif not denominator > 0.0:
             return -1.0
         ranks[k] = sign * p[k] / denominator
     for k in range(K):
-        step -= (ranks[k] * _dot(dots[k], slopes, K)) * V[k]
-    step *= -sign
+        _add_multiple(step, -ranks[k] * _product(dots[k], slopes, K), V[k])
+    for i in range(size):
+        step[i] *= -sign
 
-    length2 = _dot(step, step, size)
+    length2 = _product(step, step, size)
     moved2 = weight2 = anchor2 = trace = 0.0
     for i in range(size):
         moved2 += (w[i] - anchor[i]) * (w[i] - anchor[i])
@@ -290,13 +314,13 @@ def softmax_event(
         trace += H[i, i]
     length, weight = math.sqrt(length2), math.sqrt(weight2) + math.sqrt(length2)
     along = _along(step, row, K)
-    centre = _dot(p, along, K)
+    centre = _product(p, along, K)
     miss2 = 0.0  # of H' step = -sign gradient
     for c in range(K):
         bent = sign * (p[c] * (along[c] - centre) + slopes[c])
         trace += p[c] * (1.0 - p[c]) * norm2
         for i in range(n):
-            q = _dot_row(H, c * n + i, step, size) + bent * row[i]
+            q = _row_product(H, c * n + i, step, size) + bent * row[i]
             miss2 += q * q
     top = scalars[2] + norm2 * LOOSE if sign > 0.0 else scalars[2]
     drift = scalars[3] + u * (
