@@ -20,7 +20,18 @@ def run(folder, *words):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+# How a network of another library is trained is a test of its adapter, too.
+LONG = {"train_flax", "train_equinox"}
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, marks=pytest.mark.deep if path.stem in LONG else ())
+        for path in EXAMPLES
+    ],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs(example, tmp_path):
     run(tmp_path, example)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def sizes(large):
     """How many entries, and how many of them differ."""
     deep = pytest.param(large, 1000, marks=pytest.mark.deep)
-    return pytest.mark.parametrize(("entries", "distinct"), [(3_000, 200), deep])
+    return pytest.mark.parametrize(("entries", "distinct"), [(1_500, 100), deep])
 
 
 @sizes(100_000)

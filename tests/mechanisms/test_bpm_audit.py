@@ -17,6 +17,7 @@ import pytest
 from scipy import special, stats
 
 from demur.mechanisms import BPM
+from tests.families import thinned
 from tests.keys import os_key
 
 CONFIDENCE = 1e-6
@@ -152,7 +153,7 @@ SETTINGS: list[tuple[float, float | str, int, list[float]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "L", "d", "distances"), SETTINGS)
+@pytest.mark.parametrize(("epsilon", "L", "d", "distances"), thinned(SETTINGS, 2))
 def test_bpm_never_loses_more_than_it_claims(
     epsilon: float, L: float | str, d: int, distances: list[float]
 ) -> None:

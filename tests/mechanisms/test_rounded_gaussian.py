@@ -168,7 +168,7 @@ def test_the_reference_rejects_a_result_off_by_one():
     assert not agrees(words, scale, values)
 
 
-@pytest.mark.parametrize("scale", thinned(SCALES + ODD_SCALES, 6, keep=(11,)))
+@pytest.mark.parametrize("scale", thinned(SCALES + ODD_SCALES, 12, keep=(11,)))
 def test_tails_by_the_words_that_lead_there(scale):
     """From 6 to 36 sigma: prefixes of p with few, one or no leading words."""
     rng = np.random.default_rng(1)

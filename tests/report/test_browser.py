@@ -121,7 +121,7 @@ def test_a_ledger_of_many_entries(browser, tmp_path, entries) -> None:
     """Entries are folded away above 200: more of them are more of the same."""
     ledger = ledgers.long(entries)
     write_report(ledger, tmp_path / "report.html")
-    for width in WIDTHS:
+    for width in (WIDTHS[0], WIDTHS[-1]):
         assert problems(browser, tmp_path / "report.html", ledger, width) == []
     shown = (
         "[...document.querySelectorAll('tr')].filter(e => e.checkVisibility()).length"
