@@ -111,14 +111,14 @@ quick: $(VENV)/.full
 	$(say) "quick tests"
 	@$(PYTEST) $(PARALLEL) tests -m "not deep and not slow and not serial" $(call JUNIT,check)
 
-# Unit tests, doctests, examples, the blocks of README.md and docs/. Two workers more than
+# Unit tests, doctests, examples, the blocks of README.md and docs/. One worker more than
 # processors: a seventh of the time goes to waiting for servers and children. Rewriting the
 # assertions of all test files would take each worker 12 s.
 MOST := not deep and not serial and not spark
 tests: $(VENV)/.full
 	@rm -f $(OUT)/junit-parallel.xml
 	$(say) "tests"
-	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 2)) --assert=plain -m "$(MOST)" \
+	@$(PYTEST) $(PARALLEL) -n $$(($(JOBS) + 1)) --assert=plain -m "$(MOST)" \
 	  --junit-xml=$(OUT)/junit-parallel.xml || { \
 	  echo "what failed is in $(OUT)/junit-parallel.xml; once more, with the values:"; \
 	  $(PYTEST) --last-failed --last-failed-no-failures none -m "$(MOST)"; exit 1; }
