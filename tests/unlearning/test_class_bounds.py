@@ -17,6 +17,8 @@ from tests.unlearning.classes_kit import (
     true_gradient,
 )
 
+pytestmark = pytest.mark.slow
+
 TWIN = 0.7  # a constant smaller by this factor must be refuted
 
 

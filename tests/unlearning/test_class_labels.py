@@ -23,6 +23,8 @@ from demur.unlearning.stream.losses import Loss, best_in_hindsight, loss_of
 from tests.unlearning.classes_kit import class_records, probabilities
 from tests.unlearning.service_kit import open_service
 
+pytestmark = pytest.mark.slow
+
 MODES = ("ogd", "ridge", "logistic")
 every_mode = pytest.mark.parametrize("mode", MODES)
 COLOURS = ("red", "green", "blue", "grey")

@@ -15,6 +15,8 @@ from demur.unlearning.models.classes import nearest_distribution
 from demur.unlearning.retrain.worlds import stream
 from tests.unlearning.classes_kit import EVERY_CLASS_MODE, class_records, conflict
 
+pytestmark = pytest.mark.slow
+
 every_mode = pytest.mark.parametrize(
     "make", EVERY_CLASS_MODE.values(), ids=EVERY_CLASS_MODE
 )

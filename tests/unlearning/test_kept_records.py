@@ -24,6 +24,8 @@ from tests.unlearning import keepers
 from tests.unlearning.keepers import FORMS, ROWS, Keeps, rows_of
 from tests.unlearning.modes_kit import unit_rows
 
+pytestmark = pytest.mark.slow
+
 
 def report_on(mode, dimension=12, n=60, deletions=None, rows=None):
     X, Y = unit_rows(n, dimension, seed=3)

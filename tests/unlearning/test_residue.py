@@ -35,6 +35,8 @@ from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service import certificate_verification, deletion
 from tests.unlearning.service_kit import DIM, NOISY, bytes_of, record, sql
 
+pytestmark = pytest.mark.slow
+
 MODES: dict[str, dict[str, Any]] = {
     "ogd": {"mode": "ogd"} | NOISY,
     "ridge": {"mode": "ridge"},
