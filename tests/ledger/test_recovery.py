@@ -301,7 +301,7 @@ def test_a_recovery_that_did_not_happen_is_found(lost, lie, noticed, monkeypatch
 
     monkeypatch.setattr(recovery.Writing, "append", append)
     if lie is None:
-        monkeypatch.setattr(recovery._Entry, "enter", lambda *_: None)
+        monkeypatch.setattr(recovery._Reentry, "enter", lambda *_: None)
     lost.copy.recover(lost.tip, receipts=lost.receipts)
     problems = lost.copy.verify(lost.tip).problems
     assert any(noticed in problem for problem in problems)

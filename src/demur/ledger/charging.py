@@ -237,10 +237,18 @@ class LedgerCharging(LedgerReader):
             self._acknowledged.keep(receipts)
         return result
 
-    def _settled(self, idempotency_key: str) -> Entry | None:
-        return self._persist(
-            lambda writing: self._found(writing.connection, idempotency_key)
-        )
+    def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
+        """The charge that was made with this idempotency key, if there is one.
+
+        `settled` takes the ledger's lock first: a charge whose answer was lost is there
+        by then, or never will be. Without it, the look may come before the commit.
+        """
+        if settled:
+            return self._persist(
+                lambda writing: self._found(writing.connection, idempotency_key)
+            )
+        with self._store.read() as connection:
+            return self._found(connection, idempotency_key)
 
     def _check_writable(self) -> None:
         if self._unwritable is not None:

@@ -21,6 +21,7 @@ from demur.core.errors import NotCovered, NotPriced
 from demur.durable.chain import Tip, signed_by
 from demur.ledger.notes import checked
 from demur.ledger.reading import declaration_from_text
+from demur.ledger.reservation import LARGEST
 from demur.ledger.rules import amounts
 from demur.ledger.rules.admission import is_paid, ways_to_pay
 from demur.ledger.rules.filters import Amounts
@@ -28,7 +29,6 @@ from demur.ledger.rules.terms import Terms
 from demur.ledger.storage import rows
 from demur.ledger.storage.receipts import Receipt
 
-_LARGEST_COUNT = 2**40
 _CHARGE = {
     "key": str,
     "label": str,
@@ -50,6 +50,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "declined": {},
     "recovered": {"tips": list, "token": str, "unnamed": bool},
 }
+# What two receipts of one entry have in common: it may have been entered again.
 SAME = ("declaration", "count", "spent", "key", "label", "block_delta")
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "charge": {"unsafe": list, "again": int, "written_down": bool},
@@ -88,7 +89,6 @@ class LostRows:
             if body["kind"] == "charge":
                 # Before the lock is taken: a price may take a second.
                 self.charges[row_hash] = _charge(terms, receipt, body, where)
-                # One that was entered again has two receipts, of the same charge.
                 paid_for = [body[name] for name in SAME]
                 if entries.setdefault(body["id"], paid_for) != paid_for:
                     raise ValueError(
@@ -110,7 +110,7 @@ class LostRows:
             if receipt is None or receipt.sequence != wanted.sequence:
                 break
             path.append(receipt)
-            wanted = below(receipt)
+            wanted = receipt.follows
         return path[::-1]
 
     def recovered_on(self, path: Iterable[Receipt]) -> list[rows.Body]:
@@ -149,11 +149,6 @@ class Chain:
         return there or str(tip) in self._recovered
 
 
-def below(receipt: Receipt) -> Tip:
-    """The row that this one follows."""
-    return Tip(receipt.sequence - 1, receipt.previous)
-
-
 def _check_origin(
     receipt: Receipt, ledger_id: str, signer: str | None, where: str
 ) -> None:
@@ -188,12 +183,12 @@ def _checked_body(receipt: Receipt, where: str) -> rows.Body:
         if kind == "charge":
             validate.name(label=body["label"], actor=body["actor"])
             right = (
-                1 <= body["count"] <= _LARGEST_COUNT
+                1 <= body["count"] <= LARGEST
                 and body["noise"] in ("os", "seeded")
                 and all(isinstance(line, str) for line in body.get("unsafe", []))
             )
         elif kind == "draw":
-            right = body["index"] >= 0 and 1 <= body["count"] <= _LARGEST_COUNT
+            right = body["index"] >= 0 and 1 <= body["count"] <= LARGEST
         elif kind == "note":
             right = checked(body["about"], body["facts"]) is not None
         else:

@@ -195,17 +195,6 @@ class LedgerReader:
             recovered = rows.of_kind(connection, "recovered")
         return tuple(recovery_of(*each) for each in recovered)
 
-    def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
-        """The charge that was made with this idempotency key, if there is one.
-
-        `settled` takes the ledger's lock first: a charge whose answer was lost is there
-        by then, or never will be. Without it, the look may come before the commit.
-        """
-        if settled:
-            return self._settled(idempotency_key)
-        with self._store.read() as connection:
-            return self._found(connection, idempotency_key)
-
     def _found(self, connection: Connection, idempotency_key: str) -> Entry | None:
         charged = rows.charge_by_key(connection, idempotency_key)
         if charged is None:
@@ -213,10 +202,6 @@ class LedgerReader:
         sequence, body = charged
         declaration = rows.declaration(connection, body["declaration"])
         return self._entry(sequence, body, declaration)
-
-    def _settled(self, idempotency_key: str) -> Entry | None:
-        """The same under the lock, by whoever may write."""
-        raise NotImplementedError
 
     def _default_unit(self, unit: Unit | None) -> Unit:
         if unit is not None:

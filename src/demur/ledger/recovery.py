@@ -24,7 +24,7 @@ from demur.core.adjacency import Unit
 from demur.core.digest import digest_of_text
 from demur.durable import clock
 from demur.durable.chain import Tip, canonical
-from demur.ledger.lost_rows import SAME, Chain, LostCharge, LostRows, below
+from demur.ledger.lost_rows import SAME, Chain, LostCharge, LostRows
 from demur.ledger.reader import Recovery, recovery_of
 from demur.ledger.rules import amounts, filters
 from demur.ledger.rules.budget import Budget
@@ -71,20 +71,20 @@ def recover(
         accounted = {text for body in earlier for text in body["tips"]}
         lost = known.lost(chain, tip, accounted)
         # A lost row beside the path belongs to a chain whose end nobody knows.
-        complete = bool(path) and chain.has(below(path[0])) and len(path) == len(lost)
+        complete = bool(path) and chain.has(path[0].follows) and len(path) == len(lost)
         if not complete:
             _check_vouched(connection, write_down, path, tip)
         unnamed = not complete or any(body["unnamed"] for body in earlier)
         first = min([r.sequence for r in lost] + [writing.state.sequence + 1])
-        entry = _Entry(writing, known)
+        again = _Reentry(writing, known)
         for receipt in lost:
-            entry.enter(receipt)
+            again.enter(receipt)
         written_down = 0
         if not complete and write_down != _COVERED:
             label = f"written down: rows {first} to {tip.sequence} were lost"
-            written_down = entry.write_down(terms, most, label, actor)
+            written_down = again.write_down(terms, most, label, actor)
         if unnamed or rows.has_unnamed(connection):
-            entry.close_reservations()
+            again.close_reservations()
         others = sorted(
             accounted | {str(r.tip) for r in lost if r.tip != tip}, key=_number
         )
@@ -93,9 +93,9 @@ def recover(
             "id": token,
             "token": token,
             "tips": [*others, str(tip)],
-            "after": str(below(path[0])) if complete else None,
+            "after": str(path[0].follows) if complete else None,
             "rows": [receipt.body for receipt in path] if complete else None,
-            "entered": entry.entered,
+            "entered": again.entered,
             "written_down": written_down,
             "covered": not complete and write_down == _COVERED,
             "unnamed": unnamed,
@@ -152,8 +152,8 @@ def _number(text: str) -> int:
     return Tip.parse(text).sequence
 
 
-class _Entry:
-    """The rows that a recovery adds."""
+class _Reentry:
+    """Enters rows again, and counts the charges among them."""
 
     def __init__(self, writing: Writing, known: LostRows) -> None:
         self.entered = 0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from demur.core import validate
 from demur.core.entry import Entry
 
+LARGEST = 2**40  # runs of one entry
+
 
 @dataclass(frozen=True)
 class Draw:

@@ -25,13 +25,11 @@ from demur.ledger.notes import checked
 from demur.ledger.payment import Payment
 from demur.ledger.reader import Recovery
 from demur.ledger.recovery import recover
-from demur.ledger.reservation import Reservation
+from demur.ledger.reservation import LARGEST, Reservation
 from demur.ledger.rules.budget import Budget
 from demur.ledger.storage import rows
 from demur.ledger.storage.receipts import Receipt
 from demur.ledger.storage.writing import Writing
-
-_LARGEST_RESERVATION = 2**40
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class LedgerWriter(LedgerCharging):
         1.061
         """
         validate.count(count=count)
-        if count > _LARGEST_RESERVATION:
+        if count > LARGEST:
             raise ValueError(f"count must be at most 2^40; got {count}")
         entry = self._charge(
             mechanism,

@@ -25,7 +25,7 @@ _CHECKED = "demur: has the newest row that was acknowledged"
 class Acknowledged:
     """The newest row, the last receipts, and the file of them, if there is one."""
 
-    def __init__(self, ledger_id: str = "", file: ReceiptFile | None = None) -> None:
+    def __init__(self, ledger_id: str, file: ReceiptFile | None) -> None:
         self._ledger_id, self._file = ledger_id, file
         self._newest: Tip | None = None if file is None else file.newest(ledger_id)
         self._recent: deque[Receipt] = deque(maxlen=_RECENT)

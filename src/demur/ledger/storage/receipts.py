@@ -44,6 +44,11 @@ class Receipt:
         """The tip of the ledger when this was its last row."""
         return Tip(self.sequence, chain.link(self.previous, self.body))
 
+    @property
+    def follows(self) -> Tip:
+        """The row before it."""
+        return Tip(self.sequence - 1, self.previous)
+
     def to_json(self) -> dict[str, Any]:
         """The receipt as plain data; `from_json` reads it back."""
         return asdict(self)
