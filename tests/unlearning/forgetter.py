@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from demur.ledger import charging
-from demur.unlearning import make_mode
+from demur.unlearning import ServiceLimits, make_mode
 from demur.unlearning.records import rows
 from demur.unlearning.service import recovery
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
@@ -148,10 +148,11 @@ KINDS = {
 def live_for_ever(url, kind, options, first):
     steps, recovery.close_intent = KINDS[kind]
     UnlearningService._deletions = steps
-    service = UnlearningService.open(url, **options)
+    anything = ServiceLimits(noise=None)  # a person here asks again and again
+    service = UnlearningService.open(url, limits=anything, **options)
     say("opened")
     draw, free, pending = random.Random(), first, []
-    while service._state.pseudonyms.record(free) in service._state.index:
+    while service._state.directory.find(free) in service._state.index:
         free += 1  # learned by a life before this one, and never acknowledged
     while True:
         choice = draw.random()
@@ -175,12 +176,12 @@ def live_for_ever(url, kind, options, first):
             service.snapshot()
             pending = flushed(pending)
         elif choice < 0.97:
-            known, name = service._state.index, service._state.pseudonyms.record
+            known, name = service._state.index, service._state.directory.find
             live = [n for n in range(free) if known.get(name(n), 0) > 0]
             service.retrain((n, *record(n), n // 2) for n in live)
             pending = flushed(pending)
         else:
-            pseudonym = service._state.pseudonyms.record(number)
+            pseudonym = service._state.directory.find(number)
             if service._state.index.get(pseudonym, 1) < 0:  # it comes back
                 service.insert(
                     *record(number), record_id=number, subject_id=number // 2

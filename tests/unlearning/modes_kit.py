@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demur.unlearning.models import OGD, Logistic, Ridge
+from demur.unlearning.models import OGD, Logistic, Ridge, StandardisedRidge
 
 # Every sound mode, in the configurations that take different code paths.
 EVERY_MODE = {
@@ -14,6 +14,7 @@ EVERY_MODE = {
     "ridge": lambda d: Ridge(d, y_bound=2.0),
     "ridge, two limbs": lambda d: Ridge(d, bits=28, Lambda=0.3),
     "ridge, lagged": lambda d: Ridge(d, bits=16, refresh=7),
+    "ridge, standardised": lambda d: StandardisedRidge(d, feature_bound=8.0),
     "logistic": lambda d: Logistic(d, Lambda=2.0, tolerance=1e5),
     "logistic, wide": lambda d: Logistic(d, Lambda=0.7, norm_bound=3.0, tolerance=1e6),
 }

@@ -18,7 +18,7 @@ from demur.unlearning import (
     UnknownRecord,
     UnlearnableClassifier,
 )
-from demur.unlearning.stream.labels import label_array, numbered
+from demur.unlearning.estimators.labels import label_array, numbered
 from demur.unlearning.stream.losses import Loss, best_in_hindsight, loss_of
 from tests.unlearning.classes_kit import class_records, probabilities
 from tests.unlearning.service_kit import open_service

@@ -124,11 +124,11 @@ class Witness:
             found = service.verify()
             assert found.ok, str(found)
             for number, generation in self.inserted.items():
-                known = state.index.get(state.pseudonyms.record(number), 0)
+                known = state.index.get(state.directory.find(number), 0)
                 if abs(known) < generation:
                     raise AssertionError(f"acknowledged and lost: insert {number}")
             for (number, generation), tip in self.deleted.items():
-                pseudonym = state.pseudonyms.record(number)
+                pseudonym = state.directory.find(number)
                 certificate = state.certificate(pseudonym, generation)
                 if certificate is None or state.index[pseudonym] == generation:
                     raise AssertionError(f"acknowledged and lost: delete {number}")
@@ -151,7 +151,8 @@ class Witness:
     def check_ledger(self, service, rows):
         """Nothing is spent twice, nothing is refunded, nothing is free."""
         ledger = service.ledger
-        entries = [e.id for e in ledger.entries() if e.label[:8] == "deletion"]
+        kinds = ("deletion ", "publication ")
+        entries = [e.id for e in ledger.entries() if e.label.startswith(kinds)]
         entries = entries[1:] if service._opened.charges.budget_per_person else entries
         said = {"paid": set(), "lost": set()}
         for row, body in rows:
@@ -171,7 +172,7 @@ class Witness:
         fresh = make_mode("ridge", DIM)
         # Some of the newest may be there without having been acknowledged.
         for number in range(self.free + 1000):
-            pseudonym = service._state.pseudonyms.record(number)
+            pseudonym = service._state.directory.find(number)
             if service._state.index.get(pseudonym, 0) > 0:
                 fresh.insert(*record(number))
         assert fresh.digest() == service._state.mode.digest(), "the model"

@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
-from demur.unlearning import UnknownRecord, make_mode
+from demur.unlearning import Publications, UnknownRecord, make_mode
 from demur.unlearning.records import tables
 from tests.families import thinned
 from tests.unlearning import forgetter
@@ -39,6 +39,7 @@ CASES = {
     "ridge": {"mode": "ridge", "record_store": "encrypted"},
     "logistic": {"mode": "logistic", "Lambda": 5.0, "tolerance": 0.05, "capacity": 9}
     | NOISY,
+    "published": {"mode": "ogd", "answers": Publications(count=4, every=6)} | NOISY,
 }
 
 
@@ -51,7 +52,7 @@ def live(url, options, pipe):
     with UnlearningService.open(
         url, dimension=DIM, on_exhausted="retrain", **options
     ) as s:
-        name, index = s._state.pseudonyms.record, s._state.index
+        name, index = s._state.directory.find, s._state.index
 
         def inserted(numbers):
             for number in numbers:
@@ -204,7 +205,7 @@ def test_a_service_that_pays_late_is_found(folder):
 def check(url, options, words):
     """What was acknowledged is in force; journal, ledger and model agree."""
     with UnlearningService.open(url, dimension=DIM, **options) as service:
-        known, name = service._state.index, service._state.pseudonyms.record
+        known, name = service._state.index, service._state.directory.find
         blocked = 0 in known.values()
         if len(words) > 11:  # it came past the burial
             assert blocked and known[name(99)] == 0

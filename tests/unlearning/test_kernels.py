@@ -160,7 +160,7 @@ def test_configuration_is_plain_json_and_makes_the_mode_again(make):
 
 
 def test_modes_by_name():
-    assert set(MODES) == {"ogd", "ridge", "logistic", "seed"}
+    assert set(MODES) == {"ogd", "ridge", "standardised_ridge", "logistic", "seed"}
     with pytest.raises(ValueError, match="one of"):
         make_mode("sgd", 3)
     with pytest.raises(TypeError, match="'ridge'.*unexpected"):

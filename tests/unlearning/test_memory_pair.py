@@ -961,7 +961,7 @@ def test_the_statement_names_theorem_scope_and_what_is_not_covered(mode):
     assert make_mode(mode, DIM).theorem.id in text
     for line in (
         "predictions and states published before the deletion are not covered",
-        "deletion requests must not depend on published outputs",
+        "deletion requests and later inserts must not depend on published outputs",
         "that something was deleted, and when, is not hidden",
     ):
         assert line in text

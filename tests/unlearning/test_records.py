@@ -138,7 +138,7 @@ def test_no_file_holds_an_id_or_a_raw_record(path):
         for needle in needles:
             assert files_with(path, needle) == []
         # The search does find what is there.
-        pseudonym = service._state.pseudonyms.record("Ada Lovelace")
+        pseudonym = service._state.directory.find("Ada Lovelace")
         assert "model.db" in "".join(files_with(path, pseudonym.encode()))
 
 
@@ -187,7 +187,7 @@ def test_a_box_opens_for_its_own_key_and_label_alone(tmp_path):
 def test_deleting_erases_key_box_and_old_state_from_every_file(path):
     with open_service(path, mode="ridge", record_store="encrypted") as service:
         fill(service, range(6))
-        pseudonym = service._state.pseudonyms.record(3)
+        pseudonym = service._state.directory.find(3)
         key = key_of(path, pseudonym)
         ((ciphertext,),) = sql(
             path,
@@ -267,7 +267,7 @@ def test_another_writer_in_the_way_is_reported_and_made_up_for(path):
 def test_keys_without_records_are_swept_away_on_opening(path):
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(3))
-        pseudonym = service._state.pseudonyms.record(1)
+        pseudonym = service._state.directory.find(1)
     key = key_of(path, pseudonym)
     # A crash after the commit of a deletion and before the key was erased.
     sql(path, "DELETE FROM demur_unlearning_boxes WHERE pseudonym = ?", pseudonym)
@@ -279,7 +279,7 @@ def test_no_error_shows_what_was_written(path):
     """A statement that fails names its table, not its values."""
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(2))
-        pseudonym = service._state.pseudonyms.record(7)
+        pseudonym = service._state.directory.find(7)
         keys = path.parent / "model.db.keys" / "records.db"
         sql(keys, "INSERT INTO demur_record_keys VALUES (?, 1, x'00')", pseudonym)
         with pytest.raises(sa.exc.IntegrityError) as error:

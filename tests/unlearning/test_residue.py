@@ -217,7 +217,7 @@ def test_the_twin_that_stores_a_secret_point_names_it(tmp_path):
     assert named(tmp_path, "logistic", 6) == 6
     path = tmp_path / "model.db"
     certificate = service_with(path, 0, "logistic")
-    assert any("hold the point" in line for line in certificate.not_covered)
+    assert any("hold the state" in line for line in certificate.not_covered)
 
 
 def test_the_twin_that_shows_digests_of_exact_states_names_it(tmp_path, monkeypatch):

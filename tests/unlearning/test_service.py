@@ -22,6 +22,7 @@ from demur.unlearning import (
     RecordNeeded,
     ServiceBusy,
     ServiceDamaged,
+    ServiceLimits,
     ServiceMismatch,
     UnknownRecord,
     make_mode,
@@ -269,17 +270,15 @@ def test_many_that_come_back_are_looked_up_together(path, monkeypatch):
         some = [None if number % 3 else 7 for number in ids]
         service.insert_many(X, Y, record_ids=ids, subject_ids=some)
         assert looked == [1]
-        pseudonyms = service._state.pseudonyms
-        assert real(service._state, map(pseudonyms.record, ids)) == {
-            pseudonyms.record(number): pseudonyms.subject(
-                owner if other is None else other
-            )
+        names = service._state.directory
+        assert real(service._state, map(names.find, ids)) == {
+            names.find(number): names.find_subject(owner if other is None else other)
             for number, owner, other in zip(ids, owners, some, strict=True)
         }
 
 
 def test_no_request_of_a_person_is_the_last_and_none_exceeds_the_budget(path):
-    with open_service(path) as service:
+    with open_service(path, limits=ServiceLimits(noise=None)) as service:
         so_far = []
         for number in range(6):
             service.insert(*record(number), record_id=number, subject_id="ada")
@@ -408,7 +407,7 @@ def test_exhaustion_can_retrain_from_the_encrypted_store(path, scope):
         assert service.status().epoch == 2 and service.status().live == 3
         # The epoch began as a model that saw the others alone (in the store's order).
         fresh = make_mode("ogd", DIM)
-        for number in sorted(range(3, 8), key=service._state.pseudonyms.record):
+        for number in sorted(range(3, 8), key=service._state.directory.find):
             fresh.insert(*record(number))
         assert begun == fresh.digest()
         assert certificates[2].epsilon == 0.0
@@ -840,7 +839,8 @@ def test_the_format_has_the_number_of_its_schema(path):
 
     Schema 1 had retrains that no ledger knew, and terms without `testing`. Schema 2 had
     other names for the ledger, the dimension and what an intent uses. Schema 3 had
-    seals that nothing ended, and remembered every id.
+    seals that nothing ended, and remembered every id. Schema 4 had pseudonyms that
+    nobody could open, and neither signers nor labels nor published answers.
     """
     with open_service(path) as service:
         fill(service, range(3))
@@ -853,7 +853,7 @@ def test_the_format_has_the_number_of_its_schema(path):
         with service._state.database.read() as connection:
             for row, body in journal.walk(connection):
                 said.setdefault(row.op, set()).update(set(body) - ALL_ROWS)
-    assert (tables.SCHEMA_VERSION, said) == (4, {k: set(v.split()) for k, v in SAID})
+    assert (tables.SCHEMA_VERSION, said) == (5, {k: set(v.split()) for k, v in SAID})
 
 
 ALL_ROWS = {"op", "epoch", "tick", "run"}
@@ -861,10 +861,10 @@ SAID = (
     (
         "terms",
         "mode dimension epsilon delta scope accounting capacity requests_per_subject"
-        " record_store config remembers testing",
+        " record_store config remembers testing signer labels answers",
     ),
     ("insert", "record generation subject state seal time"),
-    ("intent", "operation records requests used deadline time"),
+    ("intent", "operation records requests used used_by deadline time"),
     ("delete", "operation certificate state seal"),
     ("restore", "operation entry ledger to drops time"),
     ("retrain", "operation entry ledger before records new drops time"),
@@ -936,7 +936,7 @@ def test_a_record_is_not_dropped_without_a_new_model(path):
     """The sabotaged twin: a certificate of a retrain that never was."""
     with open_service(path) as service:
         fill(service, range(3))
-        state, pseudonym = service._state, service._state.pseudonyms.record(1)
+        state, pseudonym = service._state, service._state.directory.find(1)
         same = state.mode.fresh()
         same.restore(state.mode.state())
         charges = service._opened.charges
@@ -1146,7 +1146,7 @@ def test_keys_that_could_not_be_wiped_are_told_and_made_up_for(
 ):
     with open_service(path, record_store="encrypted") as service:
         fill(service, range(3))
-        pseudonym = service._state.pseudonyms.record(1)
+        pseudonym = service._state.directory.find(1)
         with monkeypatch.context() as patch:
             patch.setattr(type(service._state.encrypted), "erase", failing(OSError))
             with pytest.raises(OSError):
@@ -1173,7 +1173,7 @@ def test_a_late_wipe_spares_the_key_of_a_record_that_came_back(path, monkeypatch
         service.delete(2)  # wipes what the first one left
         keys = path.parent / "model.db.keys" / "records.db"
         kept = "SELECT generation FROM demur_record_keys WHERE pseudonym = ?"
-        assert sql(keys, kept, service._state.pseudonyms.record(1)) == [(2,)]
+        assert sql(keys, kept, service._state.directory.find(1)) == [(2,)]
         assert service.delete(1).generation == 2 and service.verify().ok
 
 

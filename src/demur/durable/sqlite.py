@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from demur.core.errors import DemurError, LedgerDamaged, LedgerUnreachable
 
@@ -101,7 +101,7 @@ def _in_file(path: Path, read_only: bool) -> Engine:
     """A few connections, waited for as long as the lock."""
     made = path.exists()
 
-    def connect() -> sqlite3.Connection:
+    def connect() -> Any:
         nonlocal made
         # A file that was there is never made again: it was taken away.
         mode = "ro" if read_only else "rw" if made else "rwc"
@@ -111,13 +111,7 @@ def _in_file(path: Path, read_only: bool) -> Engine:
         made = True
         return connection
 
-    engine = sa.create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=QueuePool,
-        pool_timeout=PATIENCE_SECONDS,
-        hide_parameters=True,  # An error text must not show what was written.
-    )
+    engine = _engine(QueuePool(connect, timeout=PATIENCE_SECONDS))
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
@@ -183,6 +177,20 @@ def drop_journal(connection: sqlite3.Connection, path: Path) -> bool:
     return not journal_of(path).exists()
 
 
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a database file to a new one, as it is at one moment, durably.
+
+    SQLite copies under its own read lock, in one step: whoever writes waits.
+    """
+    place = address(source, "mode=ro")
+    with (
+        closing(sqlite3.connect(place, uri=True, timeout=PATIENCE_SECONDS)) as original,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        copy.execute("PRAGMA synchronous=FULL")
+        original.backup(copy)
+
+
 def tables_in(path: Path, noun: str) -> set[str]:
     """The names of the tables in a file, which is left byte for byte as it is.
 
@@ -220,18 +228,22 @@ def _refused(path: Path, noun: str, error: sqlite3.DatabaseError) -> DemurError:
 
 
 def _in_memory() -> Engine:
-    """A database of its own with one connection.
+    """A database of its own with one connection."""
+    return _engine(StaticPool(partial(sqlite3.connect, ":memory:", **_DRIVER)))
 
-    Every release without a ledger makes one: all of them share a dialect and the
-    statements that are compiled for it, which takes ten times as long as to run them.
+
+def _engine(pool: Pool) -> Engine:
+    """An engine of its own, which shares its dialect and compiled statements with all.
+
+    Every release without a ledger makes one, and a service opens many files: to compile
+    a statement takes ten times as long as to run it.
     """
     template, compiled = _template()
-    pool = StaticPool(partial(sqlite3.connect, ":memory:", **_DRIVER))
     return Engine(
         pool,
         template.dialect,
         template.url,
-        hide_parameters=True,
+        hide_parameters=True,  # An error text must not show what was written.
         execution_options={"compiled_cache": compiled},
     )
 

@@ -1,10 +1,12 @@
-"""The report: one self-contained HTML page about a ledger, and its charts."""
+"""HTML pages of one file: the report of a ledger, and certificates of deletion."""
 
 from typing import TYPE_CHECKING
 
 from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
+    from demur.report.certificate import certificate_page as certificate_page
+    from demur.report.certificate import write_certificate as write_certificate
     from demur.report.facts import LedgerFacts as LedgerFacts
     from demur.report.facts import gather as gather
     from demur.report.page import render as render

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-from importlib.resources import files
 from pathlib import Path
 
 from demur.ledger import Ledger, Tip
 from demur.report import sections
 from demur.report.distance import SpaceCost
 from demur.report.distance_chart import distance_chart, units_chart
+from demur.report.document import document, write_document
 from demur.report.facts import LedgerFacts, gather
 from demur.report.figure import Chart, inline, save
 from demur.report.note_charts import audit_chart, utility_chart
@@ -19,10 +17,6 @@ from demur.report.text import number_up, safe
 from demur.report.time_chart import MOST_PANELS, time_chart
 
 _UNFOLD = 60  # entries up to which a printed page shows all statements
-# Nothing may be fetched or run, even if the escaping of a text failed.
-_POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
-)
 
 
 def write_report(
@@ -39,15 +33,7 @@ def write_report(
     it is complete, so that no partial page is ever at `path`.
     """
     facts = gather(ledger, tip=tip, signer=signer)
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ValueError(f"path is in the folder {target.parent}, which does not exist")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_text(render(facts), encoding="utf-8")
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    write_document(render(facts), path)
     if charts is not None:
         write_charts(facts, charts)
     return facts
@@ -87,30 +73,25 @@ def render(facts: LedgerFacts) -> str:
     links = "".join(
         f'<li><a href="#{name}">{name}</a></li>' for name, part in parts.items() if part
     )
-    title = f"Ledger of {safe(facts.dataset)}"
-    style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
-    # "<" must not end the script element, so it is written as an escape.
-    data = json.dumps(facts.to_json(), allow_nan=False).replace("<", "\\u003c")
-    css = "unfold" if len(facts.entries) <= _UNFOLD else ""
     unread = ""
     if facts.unread_notes:
         unread = (
             '<p class="quiet small">Notes left out, because they are not in the form'
             f" of an audit or a utility: {facts.unread_notes}.</p>"
         )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<title>{title}</title><link rel="icon" href="data:,">'
-        f"<style>\n{style}</style></head>\n"
-        f'<body class="{css}">\n<header>{sections.top(facts)}'
+    body = (
+        f"<header>{sections.top(facts)}"
         f'<nav aria-label="sections"><ul>{links}</ul></nav></header>\n<main>\n'
         + "\n".join(part for part in parts.values() if part)
         + f"\n{unread}</main>\n<footer class='small quiet'>This page is one file. Its"
-        " numbers are inside it as JSON, in the element"
-        " <code>ledger</code>.</footer>\n"
-        f'<script type="application/json" id="ledger">{data}</script>\n</body></html>\n'
+        " numbers are inside it as JSON, in the element <code>ledger</code>.</footer>"
+    )
+    return document(
+        f"Ledger of {facts.dataset}",
+        body,
+        data_name="ledger",
+        data=facts.to_json(),
+        css_class="unfold" if len(facts.entries) <= _UNFOLD else "",
     )
 
 

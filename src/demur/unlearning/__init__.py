@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
     from demur.unlearning.errors import DuplicateStaysLive as DuplicateStaysLive
     from demur.unlearning.errors import IllegalTransition as IllegalTransition
+    from demur.unlearning.errors import NoiseGrows as NoiseGrows
     from demur.unlearning.errors import RecordExists as RecordExists
     from demur.unlearning.errors import RecordMismatch as RecordMismatch
     from demur.unlearning.errors import RecordNeeded as RecordNeeded
@@ -20,10 +21,20 @@ if TYPE_CHECKING:
     from demur.unlearning.errors import ServiceMismatch as ServiceMismatch
     from demur.unlearning.errors import SnapshotRefused as SnapshotRefused
     from demur.unlearning.errors import UnknownRecord as UnknownRecord
+    from demur.unlearning.estimators.linear import (
+        UnlearnableClassifier as UnlearnableClassifier,
+    )
+    from demur.unlearning.estimators.linear import (
+        UnlearnableRegressor as UnlearnableRegressor,
+    )
+    from demur.unlearning.estimators.pipelines import unlearn_one as unlearn_one
+    from demur.unlearning.estimators.range_scaler import RangeScaler as RangeScaler
     from demur.unlearning.models import make_mode as make_mode
     from demur.unlearning.pricing.calibrator import Calibrator as Calibrator
     from demur.unlearning.pricing.calibrator import CalibStats as CalibStats
+    from demur.unlearning.pricing.publications import Publications as Publications
     from demur.unlearning.records.certificate import Certificate as Certificate
+    from demur.unlearning.records.commitments import Opening as Opening
     from demur.unlearning.records.memory_key import Passphrase as Passphrase
     from demur.unlearning.records.queue import QueuedRequest as QueuedRequest
     from demur.unlearning.retrain.comparison import (
@@ -33,18 +44,17 @@ if TYPE_CHECKING:
     from demur.unlearning.service.certificate_verification import (
         verify_certificate as verify_certificate,
     )
+    from demur.unlearning.service.certificate_verification import (
+        verify_evidence as verify_evidence,
+    )
+    from demur.unlearning.service.forecast import NoiseForecast as NoiseForecast
+    from demur.unlearning.service.limits import ServiceLimits as ServiceLimits
     from demur.unlearning.service.service import UnlearningService as UnlearningService
     from demur.unlearning.service.status import ServiceStatus as ServiceStatus
     from demur.unlearning.service.verification import (
         ServiceVerification as ServiceVerification,
     )
     from demur.unlearning.stream.drift import DriftDetector as DriftDetector
-    from demur.unlearning.stream.estimators import (
-        UnlearnableClassifier as UnlearnableClassifier,
-    )
-    from demur.unlearning.stream.estimators import (
-        UnlearnableRegressor as UnlearnableRegressor,
-    )
     from demur.unlearning.stream.hooks import Hooks as Hooks
     from demur.unlearning.stream.hooks import StreamEvent as StreamEvent
     from demur.unlearning.stream.memory_pair import MemoryPair as MemoryPair

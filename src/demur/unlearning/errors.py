@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from demur.core.errors import DemurError
 
-Reason: TypeAlias = Literal["privacy", "regret", "numeric"]
+Reason: TypeAlias = Literal["privacy", "regret", "numeric", "rate"]
 
 
 class UnknownRecord(DemurError):
@@ -68,6 +68,10 @@ class DuplicateStaysLive(UserWarning):
     def __init__(self, message: str, record_ids: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.record_ids = record_ids
+
+
+class NoiseGrows(UserWarning):
+    """The noise of deletions flips a growing share of answers: time to retrain."""
 
 
 class IllegalTransition(DemurError, RuntimeError):

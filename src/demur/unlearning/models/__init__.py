@@ -1,9 +1,10 @@
-"""Models that can forget, each a `Mode`: ogd, ridge, logistic, seed.
+"""Models that can forget, each a `Mode`: ogd, ridge, logistic, seed and others.
 
 | mode | forgets by | keeps | guarantee |
 |---|---|---|---|
 | `ogd` | noise in the state | no data | Gaussian, shift G / (lambda (t + t0)) |
 | `ridge` | subtracting integers | sums of products | exact: epsilon 0 |
+| `standardised_ridge` | the same, scaling its features | the same | exact: epsilon 0 |
 | `logistic` | a certified Newton step, noise on the published copy | sums | Gaussian |
 | `seed` | the seed's own formula | the last feature vectors | none |
 """
@@ -26,6 +27,7 @@ from demur.unlearning.models.logistic import Logistic
 from demur.unlearning.models.ogd import OGD
 from demur.unlearning.models.ridge import Ridge
 from demur.unlearning.models.seed import Seed
+from demur.unlearning.models.standardised_ridge import StandardisedRidge
 
 __all__ = [
     "MODES",
@@ -38,18 +40,19 @@ __all__ = [
     "Ridge",
     "Scope",
     "Seed",
+    "StandardisedRidge",
     "State",
     "Theorem",
     "make_mode",
 ]
 
 MODES: dict[str, type[Mode]] = {
-    mode.name: mode for mode in (OGD, Ridge, Logistic, Seed)
+    mode.name: mode for mode in (OGD, Ridge, StandardisedRidge, Logistic, Seed)
 }
 
 
 def make_mode(name: str, dimension: int, **config: Any) -> Mode:
-    """An empty mode by name: "ogd", "ridge", "logistic" or "seed".
+    """An empty mode by name, as in `MODES`.
 
     >>> make_mode("ogd", 3, lam=0.5).shift_bound() < 1.0
     True

@@ -32,7 +32,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
@@ -44,12 +44,13 @@ State: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Scope: TypeAlias = Literal["subject", "joint"]
 Accounting: TypeAlias = Literal["basic", "rdp", "zcdp", "gdp"]
 Composition: TypeAlias = Literal["nothing", "deletions", "publications"]
+RowFunctions: TypeAlias = tuple[Callable[[], float], Callable[[float], float]]
 LossName: TypeAlias = Literal["squared", "huber", "logistic"]
 
 # True of every mode; each theorem begins with these.
 NEVER_COVERED = (
     "predictions and states published before the deletion are not covered",
-    "deletion requests must not depend on published outputs",
+    "deletion requests and later inserts must not depend on published outputs",
     "that something was deleted, and when, is not hidden",
 )
 
@@ -99,6 +100,11 @@ class Mode(abc.ABC):
     classes: int | None = None  # None: one score, or the probability of class 1
 
     @property
+    def secret(self) -> bool:
+        """Whether the state must not be seen: only published copies may."""
+        return self.publishes == "output"
+
+    @property
     def size(self) -> int:
         """How many parameters are published, and how long noise has to be."""
         return self.dimension * (1 if self.classes is None else self.classes)
@@ -127,6 +133,14 @@ class Mode(abc.ABC):
     @abc.abstractmethod
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """Learn rows in order: `insert` in a loop, bit for bit, all rows or none."""
+
+    def on_row(self, row: Array) -> RowFunctions:
+        """`predict()` and `insert(y)` of the record that is in `row` at that time.
+
+        For callers who write many records into one array. NaN means that nothing has
+        changed and that the record is to go through `predict` or `insert`.
+        """
+        return lambda: self.predict(row), lambda y: self.insert(row, y)
 
     def skip(self) -> None:  # noqa: B027 - most modes have no clock
         """The step of the replay in the tick of a record that it never saw."""

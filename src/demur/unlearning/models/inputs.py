@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numba import typeof
 from numpy.typing import ArrayLike
 
 from demur.core import recording, validate
@@ -166,3 +169,15 @@ def sum_with(
         )
     on_grid: Array = index * grid + drawn
     return on_grid
+
+
+def without_dispatch(kernel: Any, *arguments: object) -> Callable[..., float]:
+    """The compiled kernel for arguments of these types, which it no longer checks.
+
+    numba's look at the types takes as long as the work of a short row.
+    """
+    compiled = getattr(kernel, "compile", None)  # missing where numba is switched off
+    if compiled is None:
+        return kernel
+    entry = compiled(tuple(typeof(argument) for argument in arguments))
+    return entry if callable(entry) else kernel

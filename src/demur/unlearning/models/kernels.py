@@ -177,7 +177,7 @@ def _is_class(y: float, classes: float) -> bool:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def ogd_step(state: Floats, x: Floats, y: float, constants: Floats) -> float:
+def ogd_step(state: Floats, x: Floats, constants: Floats, y: float) -> float:
     """One step; the prediction from before. state = (w, ticks).
 
     constants = (lambda, kappa, norm bound, radius in steps, t0, kind). Over classes the
@@ -266,7 +266,7 @@ def ogd_run(
 ) -> None:
     """Every row in turn."""
     for i in range(X.shape[0]):
-        out[i] = ogd_step(state, X[i], Y[i], constants)
+        out[i] = ogd_step(state, X[i], constants, Y[i])
 
 
 # -- ridge regression on integer sums --------------------------------------------------

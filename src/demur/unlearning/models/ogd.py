@@ -82,6 +82,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -90,7 +91,14 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.rounding import up
 from demur.unlearning.models import kernels
-from demur.unlearning.models.base import NEVER_COVERED, Array, Mode, State, Theorem
+from demur.unlearning.models.base import (
+    NEVER_COVERED,
+    Array,
+    Mode,
+    RowFunctions,
+    State,
+    Theorem,
+)
 from demur.unlearning.models.classes import (
     SOFTMAX_SLOPE,
     SOFTMAX_SMOOTH,
@@ -109,6 +117,7 @@ from demur.unlearning.models.inputs import (
     rows,
     vector,
     with_noise,
+    without_dispatch,
 )
 
 _U = 2.0**-53
@@ -255,12 +264,21 @@ class OGD(Mode):
             and x.shape == (self.dimension,)
             and isinstance(y, float)
         ):
-            predicted: float = kernels.ogd_step(self._state, x, y, self._constants)
+            predicted: float = kernels.ogd_step(self._state, x, self._constants, y)
             if predicted == predicted:
                 return predicted
         row, target = self.check(x, y)
         self._room(1)
-        return float(kernels.ogd_step(self._state, row, target, self._constants))
+        return float(kernels.ogd_step(self._state, row, self._constants, target))
+
+    def on_row(self, row: Array) -> RowFunctions:
+        """The compiled steps alone; the array of the state is never another one."""
+        predict = without_dispatch(
+            kernels.predict, self._state, row, self.norm_bound, self._kind
+        )
+        bound = (self._state, row, self._constants)
+        insert = partial(without_dispatch(kernels.ogd_step, *bound, 0.0), *bound)
+        return partial(predict, self._state, row, self.norm_bound, self._kind), insert
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""

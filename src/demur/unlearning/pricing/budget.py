@@ -86,6 +86,13 @@ class DeletionBudget:
         meter = capacity.meter_for(self.accounting, self.epsilon, self.ideal_delta)
         return Filter((meter,), 0.0)
 
+    @property
+    def mu_squared(self) -> Fraction:
+        """The whole budget as the largest sum of 1 / z^2; not for "basic"."""
+        return capacity.mu_squared_limit(
+            self.epsilon, self.ideal_delta, self.accounting
+        )
+
     def multiplier(self, part: Fraction) -> float:
         """The least noise, in units of the shift, that costs at most `part`."""
 
@@ -159,10 +166,9 @@ class DeletionBudget:
         """The epsilon that a used part of the budget comes to, composed."""
         if self.accounting == "basic":
             return min(float_up(Fraction(self.epsilon) * part), self.epsilon)
-        limit = capacity.mu_squared_limit(
-            self.epsilon, self.ideal_delta, self.accounting
+        spent = capacity.epsilon_of(
+            self.mu_squared * part, self.ideal_delta, self.accounting
         )
-        spent = capacity.epsilon_of(limit * part, self.ideal_delta, self.accounting)
         # The whole stays within the budget, by the filter; its reading is rounded up.
         return min(spent, self.epsilon) if part <= 1 else spent
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from demur.core import validate
-from demur.core.adjacency import Erasure
+from demur.core.adjacency import Erasure, Unit
 from demur.core.declaration import fingerprint_of
 from demur.core.entropy import NoiseKey
 from demur.core.rounding import sum_up, up
 from demur.mechanisms.gaussian import Gaussian
 from demur.unlearning.models.base import Array
+
+_ERASURE = Erasure()
 
 
 class NoiseNeed(NamedTuple):
@@ -38,7 +40,13 @@ class DrawnNoise:
     sigma: float
 
 
-def mechanism_for(needs: Sequence[NoiseNeed], dimension: int) -> Gaussian:
+def mechanism_for(
+    needs: Sequence[NoiseNeed],
+    dimension: int,
+    *,
+    unit: Unit = _ERASURE,
+    name: str = "the noise of a deletion",
+) -> Gaussian:
     """The least Gaussian noise that meets every need, the cost of its grid included.
 
     One noise serves several persons, each of whom might be served by less.
@@ -50,9 +58,9 @@ def mechanism_for(needs: Sequence[NoiseNeed], dimension: int) -> Gaussian:
     while True:  # The grid depends on sigma by a power of two alone: few rounds.
         mechanism = Gaussian(
             sigma,
-            {Erasure(): largest},
+            {unit: largest},
             dimension=dimension,
-            name="the noise of a deletion",
+            name=name,
         )
         least = max(
             up(need.multiplier * moved_by(mechanism, need.shift), 4) for need in needs

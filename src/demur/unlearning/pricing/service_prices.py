@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from demur.core.accounting.events import Event, GaussianEvent, Pure
-from demur.core.adjacency import Erasure
+from demur.core.adjacency import Erasure, Unit
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
-from demur.ledger import Budget, Filter
+from demur.ledger import Budget, Filter, GaussianMeter
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
 from demur.unlearning.models.base import Composition
 from demur.unlearning.pricing.budget import (
@@ -30,9 +30,11 @@ from demur.unlearning.pricing.budget import (
     DeletionPrice,
 )
 from demur.unlearning.pricing.noise import NoiseNeed, mechanism_for
+from demur.unlearning.pricing.publications import PublicationPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 
-_EXACT = Budget(epsilon=1e-9)  # a ledger of exact deletions has nothing to spend
+# A ledger of exact deletions has nothing to spend; a Gaussian filter wants a delta.
+_EXACT, _EXACT_GAUSSIAN = Budget(epsilon=1e-9), Budget(epsilon=1e-9, delta=1e-9)
 
 
 class DeletionPrices:
@@ -43,8 +45,14 @@ class DeletionPrices:
         model = terms.model()
         self.exact, self._size = model.exact, model.size
         self.composition: Composition = model.theorem.composition(terms.scope)
+        self.publications: PublicationPrices | None = None
+        if terms.answers is not None:
+            self.publications = PublicationPrices(terms.answers)
         if self.exact:
             self.budget, self.filter = _EXACT, Filter.pure()
+            if self.publications is not None:
+                self.budget = _EXACT_GAUSSIAN
+                self.filter = Filter((GaussianMeter(),), 0.0)
             return
         self.budget = Budget(terms.epsilon, terms.delta)
         self.shares = terms.deletion_budget()
@@ -89,6 +97,23 @@ class DeletionPrices:
             return 0.0
         return self.shares.epsilon_of(self.shares.part_of_requests(number))
 
+    def epsilon_in_all(self) -> float | None:
+        """Of all publications and all requests of one person; None for live answers."""
+        if self.publications is None:
+            return None
+        return self.publications.epsilon_with(
+            Fraction(0) if self.exact else self.shares.mu_squared
+        )
+
+    @property
+    def budgets(self) -> dict[Unit, Budget]:
+        """What a ledger of this service's own enforces."""
+        budgets: dict[Unit, Budget] = {Erasure(): self.budget}
+        if self.publications is not None:
+            publications = self.publications.publications
+            budgets[publications.unit] = publications.budget
+        return budgets
+
     # -- what the ledger is told -------------------------------------------------
 
     def budget_per_person(self) -> Declaration:
@@ -96,9 +121,19 @@ class DeletionPrices:
         return _declared(
             "deletion budget per person",
             Pure(0.0) if self.exact else GaussianEvent(self.shares.multiplier(WHOLE)),
-            "each person is known under one subject id, and no request depends on what"
-            " the model published" + self._proved(),
+            "each person is known under one subject id, and "
+            + self._looked_at()
+            + self._proved(),
         )
+
+    def _looked_at(self) -> str:
+        """What requests and inserts may have looked at."""
+        if self.publications is not None:
+            return (
+                "requests and inserts may depend on published copies, whose cost is"
+                " in entries of their own"
+            )
+        return "no request and no later insert depends on what the model published"
 
     def _proved(self) -> str:
         """Where Gaussians compose less well than the event says."""
@@ -128,7 +163,9 @@ class DeletionPrices:
         return _declared(
             "a model that never saw the records it lacks",
             Pure(0.0),
-            "which records it lacks does not depend on what the model published",
+            "which records it lacks does not depend on what the model published"
+            if self.publications is None
+            else self._looked_at(),
         )
 
     def blocked_operation(self) -> Declaration:
@@ -146,9 +183,7 @@ class DeletionPrices:
             name=f"one of the {self.composition} of a service",
             cost=declared.cost,
             sampler_distance=declared.sampler_distance,
-            assumptions=(
-                "no request depends on what the model published" + self._proved(),
-            ),
+            assumptions=(self._looked_at() + self._proved(),),
             fingerprint=declared.fingerprint,
         )
 

@@ -10,15 +10,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from demur.core import validate
 from demur.durable.chain import canonical
-from demur.unlearning.errors import ServiceMismatch
+from demur.unlearning.errors import CapacityExhausted, ServiceMismatch
 from demur.unlearning.models import make_mode
 from demur.unlearning.models.base import Accounting, Composition, Mode, Scope
+from demur.unlearning.models.published import PublishedAnswers
 from demur.unlearning.pricing.budget import DeletionBudget
+from demur.unlearning.pricing.publications import PublicationPrices, Publications
 
 RecordStore: TypeAlias = Literal["none", "encrypted"]
+Answers: TypeAlias = Literal["live", "published"] | Publications
 Value = TypeVar("Value")
+_LEAST_DELTA = 1e-200
 
 
 class RequestedTerms(TypedDict, total=False):
@@ -33,6 +40,7 @@ class RequestedTerms(TypedDict, total=False):
     capacity: int | None
     requests_per_subject: int | None
     record_store: RecordStore | None
+    answers: Answers | None
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,11 @@ class ServiceTerms:
       record takes 1 of it; `pricing.budget` has the others.
     - `requests_per_subject`: how the requests of one person share (epsilon, delta); see
       `pricing.budget`.
+    - `answers`: None serves the live model; otherwise published copies alone, and how
+      often they may be published.
     - `remembers`: ids of deleted records stay known, under a key that its owner keeps.
+    - `signer`: the public key of whoever signs the certificates.
+    - `labels`: texts for the classes of a mode with `classes`, in their order.
     - `testing`: noise comes from a seeded source; certificates and `repr` are stamped.
     """
 
@@ -61,6 +73,15 @@ class ServiceTerms:
     config: dict[str, Any] = field(default_factory=dict)
     remembers: bool = False
     testing: bool = False
+    signer: str | None = None
+    labels: tuple[str, ...] | None = None
+    answers: Publications | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.answers, dict):  # from its text
+            object.__setattr__(self, "answers", Publications(**self.answers))
+        if self.labels is not None:  # a list in its text
+            object.__setattr__(self, "labels", tuple(self.labels))
 
     @classmethod
     def make(
@@ -69,6 +90,7 @@ class ServiceTerms:
         *,
         remembers: bool = False,
         testing: bool = False,
+        signer: str | None = None,
         **requested: Unpack[RequestedTerms],
     ) -> ServiceTerms:
         """Terms that a theorem stands behind, or a ValueError that says why not.
@@ -87,7 +109,17 @@ class ServiceTerms:
                 " epsilon= and delta= for a mode that forgets by noise. Nothing was"
                 " created."
             )
+        labels, config = split_labels(config)
         model = make_mode(mode, dimension, **config)
+        answers = _answers(requested)
+        if answers is not None:
+            model = PublishedAnswers(model)
+            if scope != "subject":
+                raise ValueError(
+                    "scope must be 'subject' where answers are published: under"
+                    " 'joint' a publication would have to hide all records that will"
+                    f" ever be deleted; got {scope!r}"
+                )
         composition = model.theorem.composition(scope)
         if record_store not in get_args(RecordStore):
             raise ValueError(
@@ -120,7 +152,17 @@ class ServiceTerms:
             config=model.config(),
             remembers=remembers,
             testing=testing,
+            signer=signer,
+            labels=labels,
+            answers=answers,
         )
+        if answers is not None and terms.accounting != "gdp":
+            raise ValueError(
+                "accounting must be 'gdp' where answers are published: publications"
+                f" and deletions are composed as Gaussians; got {terms.accounting!r}"
+            )
+        if answers is not None:
+            _check_publications(answers, model)
         if not model.exact:
             budget = terms.deletion_budget()
             budget.multiplier(budget.first_part(composition, capacity))
@@ -134,7 +176,66 @@ class ServiceTerms:
 
     def model(self) -> Mode:
         """The mode, with nothing learned."""
-        return make_mode(self.mode, self.dimension, **self.config)
+        mode = make_mode(self.mode, self.dimension, **self.config)
+        return mode if self.answers is None else PublishedAnswers(mode)
+
+    @property
+    def delta_in_all(self) -> float | None:
+        """The delta of `DeletionPrices.epsilon_in_all`; None for live answers."""
+        return None if self.answers is None else self.answers.delta
+
+    def not_covered(self, mode: Mode) -> tuple[str, ...]:
+        """What the theorem of the mode leaves open, and what this service does."""
+        lines = list(mode.theorem.not_covered)
+        if not self.remembers and not mode.exact:
+            lines.append(
+                "requests of a person whose records had all been deleted before are not"
+                " counted: the service does not remember ids"
+            )
+        if mode.secret and not self.remembers:
+            lines.append(
+                "the files of the service hold the state that the published copies hide"
+            )
+        elif mode.secret:
+            lines.append(
+                "whoever holds the files of the service can test guesses at records"
+                " that are live"
+            )
+        return tuple(lines)
+
+    def check_per_subject(self, live: Mapping[str, int]) -> None:
+        """Refuse more live records of a person than publications are priced for."""
+        most = None if self.answers is None else self.answers.records_per_subject
+        if most is not None and live and max(live.values()) > most:
+            raise CapacityExhausted(
+                f"a person may have {most} live record(s) here: published answers are"
+                " priced for so many (records_per_subject). Delete one first, or open"
+                " a service for more. Nothing has changed.",
+                "privacy",
+                retrain_required=False,
+            )
+
+    def number_of(self, y: Any) -> Any:
+        """The number of a class, where its label is given; any other y as it is."""
+        if self.labels is None:
+            return y
+        try:
+            return float(self.labels.index(label_text(y)))
+        except ValueError:
+            raise ValueError(
+                f"y must be one of the {len(self.labels)} labels that the service was"
+                " opened with (classes=); got another. Nothing has changed."
+            ) from None
+
+    def numbers_of(self, Y: ArrayLike) -> ArrayLike:
+        """The numbers of many classes."""
+        if self.labels is None:
+            return Y
+        return [self.number_of(y) for y in np.asarray(Y).tolist()]
+
+    def label_of(self, number: float) -> Any:
+        """The label of a predicted class, where there are labels."""
+        return number if self.labels is None else self.labels[int(number)]
 
     def to_text(self) -> str:
         """The terms as canonical text: the genesis of the journal."""
@@ -148,6 +249,21 @@ class ServiceTerms:
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the terms of a service: {error}") from error
 
+    def _wanted_answers(self, requested: RequestedTerms) -> dict[str, Any]:
+        """What was asked for of the answers, as it would be stored."""
+        answers = requested.get("answers")
+        stored = None if self.answers is None else asdict(self.answers)
+        if answers is None or (answers == "published" and stored is not None):
+            return {"answers": None}  # as it is
+        if answers == "live":
+            if stored is None:
+                return {"answers": None}
+            return {"answers": "live"}
+        if isinstance(answers, Publications) and self.answers is not None:
+            named = answers.completed(self.answers.epsilon, self.answers.delta)
+            return {"answers": asdict(named)}
+        return {"answers": answers}
+
     def must_equal(
         self, requested_terms: RequestedTerms, config: Mapping[str, Any]
     ) -> None:
@@ -156,6 +272,14 @@ class ServiceTerms:
         wanted: dict[str, Any] = dict(requested_terms)
         if self.model().exact:  # it has no budget, whatever was asked for
             wanted |= {"epsilon": None, "delta": None}
+            if self.answers is not None:  # but its publications have
+                stored |= {"epsilon": self.answers.epsilon, "delta": self.answers.delta}
+                wanted["epsilon"] = requested_terms.get("epsilon")
+                wanted["delta"] = requested_terms.get("delta")
+        wanted |= self._wanted_answers(requested_terms)
+        labels, config = split_labels(config)
+        if labels is not None:
+            wanted["labels"] = labels
         # A configuration is compared whole, with the defaults that it leaves open.
         if config:
             wanted["config"] = self.model().config() | dict(config)
@@ -166,6 +290,63 @@ class ServiceTerms:
                     f" now: {value!r}. The terms of a service never change: ask for"
                     " these, or open another. Nothing was changed."
                 )
+
+
+def _check_publications(answers: Publications, model: Mode) -> None:
+    """Refuse terms under which no copy could ever be published."""
+    assert isinstance(model, PublishedAnswers)
+    if answers.budget.delta < _LEAST_DELTA:
+        raise ValueError(
+            f"delta must be at least {_LEAST_DELTA:g}, or the noise cannot be drawn"
+            f" exactly enough; got {answers.delta!r}"
+        )
+    trial = model.fresh()
+    trial.insert([0.0] * model.dimension, 0.0)
+    try:
+        PublicationPrices(answers).mechanism(trial)
+    except (CapacityExhausted, ArithmeticError, ValueError) as error:
+        raise ValueError(
+            f"nothing could be published under these terms: {error}"
+        ) from error
+
+
+def _answers(requested: RequestedTerms) -> Publications | None:
+    """The publications that are asked for, with an epsilon and a delta."""
+    answers = requested.get("answers")
+    if answers is None or answers == "live":
+        return None
+    if answers == "published":
+        answers = Publications()
+    if not isinstance(answers, Publications):
+        raise ValueError(
+            "answers must be 'live', 'published' or Publications(...); got"
+            f" {validate.shorten(answers)}"
+        )
+    return answers.completed(requested.get("epsilon"), requested.get("delta"))
+
+
+def label_text(label: object) -> str:
+    """A label as text; a whole number is its own text, as 7 and "7" are one label."""
+    return label if isinstance(label, str) else str(label)
+
+
+def split_labels(
+    config: Mapping[str, Any],
+) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
+    """The labels among a mode's options, if `classes` names them, and the others."""
+    options = dict(config)
+    classes = options.get("classes")
+    if not isinstance(classes, list | tuple):
+        return None, options
+    labels = tuple(label_text(each) for each in classes)
+    validate.name(**{f"classes[{at}]": label for at, label in enumerate(labels)})
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise ValueError(
+            "classes must be at least two labels, all different (or the number of"
+            " classes)"
+        )
+    options["classes"] = len(labels)
+    return labels, options
 
 
 def _or(value: Value | None, default: Value) -> Value:

@@ -1,22 +1,33 @@
 """`Certificate` of one deletion: what was done, under which theorem, at what cost.
 
 Its content is a row of the journal, word for word, so that the journal's hash chain
-fixes it: `tip` is the number and the hash of that row.
+fixes it: `tip` is the number and the hash of that row. A service with a signing key
+signs both, with the same function as the ledger its rows.
+
+A certificate comes with an `opening`, for whoever asked for the deletion alone: it ties
+the pseudonyms in the certificate to ids (`commitments`). `to_json` leaves it out, and
+`for_holder` has it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from demur.core import validate
-from demur.core.rounding import printed_up
-from demur.durable.chain import Tip
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-VERSION = 2
+from demur.core import validate
+from demur.core.digest import digest_of_text
+from demur.core.rounding import printed_up
+from demur.durable import chain
+from demur.durable.chain import Tip, canonical
+from demur.unlearning.records.commitments import Opening
+
+VERSION = 3
+_OUTSIDE = ("tip", "signature", "opening")  # of the journal's row
 _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
 
@@ -32,10 +43,16 @@ class Certificate:
       noise of deviation `sigma` was added.
     - `epsilon`, `epsilon_so_far`: of this deletion, and of all that compose with it
       under `scope` (this person's requests, or all deletions), both at `delta`.
+    - `epsilon_in_all`, at `delta_in_all`: of all that ever leaves a service which
+      answers from published copies: every publication and every request of this person.
+      None where the model itself answers, and the promise is for requests and inserts
+      that did not look.
     - `state_digest`: the digest of the state after the deletion, where noise is in it.
       (A digest of an exact state would let its holder test guesses at a record that is
       in it, also when that one is deleted in its turn.)
     - `ledger`, `entry`: where the cost is recorded.
+    - `signature`: of all this, by the signer that the service's terms name.
+    - `opening`: ties `record` and `subject` to ids; for the holder alone.
     """
 
     version: int
@@ -58,6 +75,8 @@ class Certificate:
     epsilon: float
     delta: float
     epsilon_so_far: float
+    epsilon_in_all: float | None
+    delta_in_all: float | None
     state_digest: str | None
     operation: str
     ledger: str
@@ -65,45 +84,114 @@ class Certificate:
     library: str
     time: str
     tip: Tip | None = None
+    signature: str | None = None
+    opening: Opening | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "not_covered", tuple(self.not_covered))
 
     def content(self) -> dict[str, Any]:
-        """Everything but the tip: the text of the journal's row."""
+        """The text of the journal's row: everything but tip, signature and opening."""
         content = asdict(self) | {"not_covered": list(self.not_covered)}
-        del content["tip"]
-        return content
+        return {name: v for name, v in content.items() if name not in _OUTSIDE}
+
+    def facts(self) -> dict[str, Any]:
+        """All that the certificate says to anybody, as plain data."""
+        tip = None if self.tip is None else str(self.tip)
+        return self.content() | {"tip": tip, "signature": self.signature}
 
     def to_json(self) -> str:
-        """The certificate as text, to keep or hand over."""
-        tip = None if self.tip is None else str(self.tip)
-        return json.dumps(self.content() | {"tip": tip}, indent=2, allow_nan=False)
+        """The certificate as text, to file or to publish; without its opening."""
+        return json.dumps(self.facts(), indent=2, allow_nan=False)
+
+    def for_holder(self) -> str:
+        """The certificate as text for whoever asked for it, with the opening."""
+        if self.opening is None:
+            raise ValueError(
+                "this certificate has no opening: it came from a file without one, or"
+                " from a service that does not remember ids (memory_key=), which hands"
+                " it out once, with the deletion"
+            )
+        told = self.facts() | {"opening": str(self.opening)}
+        return json.dumps(told, indent=2, allow_nan=False)
+
+    @property
+    def signed_digest(self) -> str:
+        """The digest that a signer signs: of the content, and where it is recorded."""
+        text = canonical(self.content() | {"tip": str(self.tip)})
+        return digest_of_text(f"demur certificate of deletion\n{text}")
+
+    def signed(self, key: Ed25519PrivateKey) -> Certificate:
+        """The same, with the signature of its service."""
+        return replace(self, signature=chain.sign(key, self.signed_digest))
+
+    def is_signed_by(self, public: str) -> bool:
+        """Whether the signature is that of a public key (in hexadecimal)."""
+        return chain.signed_by(public, self.signed_digest, self.signature)
+
+    def is_of(
+        self,
+        record_id: str | int | None = None,
+        *,
+        subject_id: str | int | None = None,
+    ) -> bool:
+        """Whether it is about the record of this id, or of this person, or of both."""
+        if record_id is None and subject_id is None:
+            raise ValueError("give record_id, subject_id or both")
+        opening = self.opening
+        if opening is None:
+            raise ValueError(
+                "this certificate has no opening, and without it nobody can tell whose"
+                " it is: take the file that came with the deletion"
+            )
+        return (
+            record_id is None or opening.fits("record", record_id, self.record)
+        ) and (subject_id is None or opening.fits("subject", subject_id, self.subject))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
-        """The certificate that `to_json` wrote; anything else is a ValueError."""
+        """What `to_json` or `for_holder` wrote; anything else is a ValueError."""
         try:
             data = json.loads(text)
         except RecursionError as error:
             raise ValueError("not a certificate: nested too deeply") from error
-        names = {field.name: field.type for field in fields(cls)}
-        if not isinstance(data, dict) or set(data) != set(names):
+        names = {each.name: each.type for each in fields(cls)}
+        if not isinstance(data, dict):
             raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
-        if data["version"] != VERSION:
+        if isinstance(data.get("version"), int) and data["version"] != VERSION:
             raise ValueError(
                 f"this certificate has version {validate.shorten(data['version'])};"
-                f" this demur reads version {VERSION}"
+                f" this demur reads version {VERSION}. Verify it with the version that"
+                " made it"
             )
-        for name, kind in names.items():
-            _check_type(name, str(kind), data[name])
-        tip = Tip.parse(data["tip"])
-        return cls(**data | {"tip": tip, "not_covered": tuple(data["not_covered"])})
+        if set(data) | {"opening"} != set(names):
+            raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
+        held = data.pop("opening", None)
+        for name, value in data.items():
+            _check_type(name, str(names[name]), value)
+        if not isinstance(held, str | None):
+            raise ValueError("not a certificate of deletion: its opening is no text")
+        return cls(
+            **data
+            | {
+                "tip": Tip.parse(data["tip"]),
+                "not_covered": tuple(data["not_covered"]),
+                "opening": None if held is None else Opening.parse(held),
+            }
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
         """The certificate in a file."""
         return cls.from_json(Path(path).read_text())
+
+    def _in_all(self) -> list[str]:
+        if self.epsilon_in_all is None or self.delta_in_all is None:
+            return []
+        return [
+            f"epsilon {printed_up(self.epsilon_in_all)} for all that ever leaves the"
+            f" service, at delta {self.delta_in_all:g}"
+        ]
 
     def __str__(self) -> str:
         lines = [
@@ -114,6 +202,7 @@ class Certificate:
             f"epsilon {printed_up(self.epsilon)} for this deletion,"
             f" {printed_up(self.epsilon_so_far)} so far, at delta {self.delta:g}",
             f"shift bound {self.shift_bound:.6g}, noise {self.sigma:.6g}",
+            *self._in_all(),
             *(f"Not covered: {line}." for line in self.not_covered),
         ]
         return "\n".join(lines)
@@ -131,6 +220,12 @@ def _check_type(name: str, kind: str, value: object) -> None:
         "float": isinstance(value, float | int)
         and not isinstance(value, bool)
         and math.isfinite(value),
+        "float | None": value is None
+        or (
+            isinstance(value, float | int)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        ),
         "str | None": value is None or isinstance(value, str),
         "Tip | None": isinstance(value, str),
         "tuple[str, ...]": isinstance(value, list)

@@ -21,11 +21,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip, canonical
 from demur.unlearning.errors import ServiceDamaged
@@ -45,8 +47,10 @@ OPERATIONS = (
     "renew",
 )
 
+PUBLICATION = "publication"  # the kind of an intent to publish a copy
 # The outcomes of operations that were paid for (`operation`).
 PAID = ("delete", "publish", "retrain", "restore")
+_MOST_OLDER = 1000
 _FORGETFUL = ("delete", "drop", "retrain", "restore")
 
 _INSERT = tables.journal.insert()
@@ -105,6 +109,15 @@ def tip(connection: Connection) -> Tip:
     return Tip(int(row.sequence), str(row.hash))
 
 
+def contains(connection: Connection, wanted: Tip, terms: str) -> bool:
+    """Whether the journal has the row of a tip that was kept elsewhere."""
+    if wanted.sequence == 0:
+        return wanted.hash == digest_of_text(terms)
+    table = tables.journal
+    statement = sa.select(table.c.hash).where(table.c.sequence == wanted.sequence)
+    return connection.execute(statement).scalar_one_or_none() == wanted.hash
+
+
 def walk(connection: Connection, after: int = 0) -> Iterator[tuple[Row, Body]]:
     """The rows after a sequence, in order, parsed."""
     table = tables.journal
@@ -156,6 +169,52 @@ def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
             epoch = body["before"] if row.op == "retrain" else body["epoch"]
             entries[outcome["entry"]] = (outcome["ledger"], epoch)
     return entries
+
+
+def intents_since(connection: Connection, since: datetime) -> Iterator[Body]:
+    """The intents from the newest back to a time, but for those that were given up.
+
+    A clock that was set back for a while does not end the walk: a thousand older rows
+    do.
+    """
+    table, older, abandoned = tables.journal, 0, set()
+    statement = (
+        sa.select(table)
+        .where(table.c.op.in_(("intent", "abandon")))
+        .order_by(table.c.sequence.desc())
+        .execution_options(yield_per=200)
+    )
+    with connection.execute(statement) as result:
+        for stored in result:
+            row, body = _parsed(stored)
+            if row.op == "abandon":
+                abandoned.add(body["operation"])
+            elif datetime.fromisoformat(body["time"]) < since:
+                older += 1
+                if older > _MOST_OLDER:
+                    return
+            elif body["operation"] not in abandoned:
+                yield body
+
+
+def publications(connection: Connection) -> int:
+    """How many published copies were paid for, those that came to nothing included."""
+    table = tables.journal
+    statement = (
+        sa.select(table)
+        .where(table.c.op.in_(("intent", "publish", "abandon")))
+        .order_by(table.c.sequence)
+        .execution_options(yield_per=2000)
+    )
+    count, publishing = 0, False
+    with connection.execute(statement) as result:
+        for stored in result:
+            row, body = _parsed(stored)
+            if row.op == "intent":
+                publishing = body.get("kind") == PUBLICATION
+            elif row.op == "publish" or (publishing and body["entry"] is not None):
+                count += 1
+    return count
 
 
 def open_intent(connection: Connection) -> Body | None:

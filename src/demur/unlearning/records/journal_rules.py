@@ -5,19 +5,19 @@ Nothing here trusts the process that wrote: each row is checked against those be
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.unlearning.errors import ServiceDamaged
-from demur.unlearning.records import journal, tables
-from demur.unlearning.records.journal import OPERATIONS, Body, Row
+from demur.unlearning.records import journal
+from demur.unlearning.records.journal import OPERATIONS, PUBLICATION, Body, Row
 from demur.unlearning.records.read_errors import UNREADABLE
 
 _MOST_PROBLEMS = 50
@@ -29,6 +29,7 @@ class History:
 
     service: str
     tip: Tip
+    signer: str | None = None  # of certificates
     problems: list[str] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)  # negative: deleted
     subjects: dict[str, str] = field(default_factory=dict)  # whose record it is
@@ -36,6 +37,10 @@ class History:
     certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
     paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, ledger
     abandoned: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # same
+    # Of copies that were published, or paid for and given up.
+    publications: dict[str, tuple[str, str]] = field(default_factory=dict)
+    live: Counter[str] = field(default_factory=Counter)  # records of each person
+    most_live: int = 0  # of one person, at any time
     used: int = 0  # of this epoch's capacity
     ticks: list[int] = field(default_factory=lambda: [0])  # after each row
     epoch: int = 1
@@ -44,16 +49,27 @@ class History:
     seal: int = 1  # the number of its key
     digest: str | None = None  # of that state, where it may be published
 
+    def count_live(self, *subjects: str) -> None:
+        """Note the most live records of one person; not in the middle of a retrain.
+
+        There, new records stand before those that the new model lacks.
+        """
+        if not self.drops[1]:
+            self.most_live = max(self.most_live, *(self.live[s] for s in subjects))
+
     def wrong(self, row: Row, what: str) -> None:
         """Note a problem."""
         self.problems.append(f"row {row.sequence}: {what}")
 
 
-def follow(connection: Connection) -> History:
-    """Walk the journal from its genesis and check every row."""
-    service = connection.execute(sa.select(tables.service)).one()
-    previous = Tip(0, digest_of_text(service.terms))
-    history = History(service.service_id, previous)
+def follow(connection: Connection, header: Any) -> History:
+    """Walk the journal from its genesis and check every row.
+
+    `header` is the row of the service, or of an evidence file, with its terms.
+    """
+    previous = Tip(0, digest_of_text(header.terms))
+    signer = json.loads(header.terms).get("signer")
+    history = History(header.service_id, previous, signer)
     intent: Body | None = None
     carried = 0
     try:
@@ -75,6 +91,11 @@ def follow(connection: Connection) -> History:
     except ServiceDamaged as error:
         history.problems.append(str(error))
     history.tip = previous
+    if (header.sequence, header.hash) != (previous.sequence, previous.hash):
+        history.problems.append(
+            f"the service says it ends at row {header.sequence}; the journal ends at"
+            f" row {previous.sequence}"
+        )
     if history.drops[1] > 0:
         history.problems.append(
             f"records that a {history.drops[0]} dropped are missing"
@@ -104,6 +125,8 @@ def _apply(
                 history.wrong(row, "a record was learned that could not be")
             known[pseudonym] = generation
             history.subjects[pseudonym] = body["subject"]
+            history.live[body["subject"]] += 1
+            history.count_live(body["subject"])
         case "intent":
             for subject, number in body["requests"].items():
                 history.requests[subject] += 1
@@ -116,8 +139,10 @@ def _apply(
                 history.wrong(row, f"a {op} without its intent")
                 return None, 0
             if op == "abandon":
-                abandoned = body["entry"], body["ledger"]
-                history.abandoned[body["operation"]] = abandoned
+                entry, ledger = body["entry"], body["ledger"]
+                history.abandoned[body["operation"]] = entry, ledger
+                if intent.get("kind") == PUBLICATION and entry is not None:
+                    history.publications[body["operation"]] = entry, ledger
                 return None, 0
             if body["run"] != intent["run"]:
                 # The key died with the process of the intent: this noise was redrawn.
@@ -125,6 +150,9 @@ def _apply(
             if op != "delete":
                 history.paid[body["operation"]] = (body["entry"], body["ledger"])
                 history.drops = (op, body.get("drops", 0))
+                if op == "publish":
+                    paid = history.paid[body["operation"]]
+                    history.publications[body["operation"]] = paid
                 if op == "retrain":
                     history.used, history.epoch = 0, history.epoch + 1
                 return None, 0
@@ -147,6 +175,7 @@ def _apply(
                 history.wrong(row, "it drops a record without a new model")
             history.drops = (why, left - 1)
             _forgotten(history, row, body["certificate"])
+            history.count_live(*history.live)
         case "block":
             if body["record"] in known:
                 history.wrong(row, "it blocks a record that is known")
@@ -171,4 +200,6 @@ def _forgotten(history: History, row: Row, certificate: dict[str, Any]) -> None:
     if history.generations.get(pseudonym) != generation:
         history.wrong(row, "it deletes a record that is not live")
     history.generations[pseudonym] = -generation
+    subject = history.subjects.get(pseudonym, "")
+    history.live[subject] -= 1
     history.certified[pseudonym, generation] = (row, certificate)

@@ -4,11 +4,12 @@ The journal and the certificates call a record by a pseudonym. Whoever holds the
 of a service must not be able to tell which id a deleted record had, by trying all ids
 there are. So there are two kinds of service:
 
-- one that remembers ids has a key outside of its folder (`memory_key`): a pseudonym is
-  HMAC-SHA256 of the id under it, and stays;
-- any other draws a pseudonym at random. The name of the id, under a secret in the
-  folder (`<path>.keys/`, owner-only), stands beside it in the table of records and is
-  erased with the record. Nothing then ties the id to what is left.
+- one that remembers ids has a key outside of its folder (`memory_key`): the opening of
+  a pseudonym (`commitments`) is HMAC-SHA256 of the id under it; the pseudonym stays;
+- any other draws the opening at random. It stands with the name of the id, under a
+  secret in the folder (`<path>.keys/`, owner-only), beside the pseudonym in the table
+  of records, and both are erased with the record. Nothing then ties the id to what is
+  left.
 
 Digests of records are keyed with the folder's secret, and erased with them.
 """
@@ -23,11 +24,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from demur.core import validate
 from demur.core.entropy import OsEntropy, Source
 from demur.durable import private_files
 from demur.durable.keys import KeyStore
 from demur.unlearning.errors import ServiceMismatch
+from demur.unlearning.records.commitments import id_bytes
 
 _NAME = "unlearning-pseudonyms"
 _OWNER = "unlearning-service"
@@ -98,12 +99,23 @@ class Pseudonyms:
         return _digest(self._names, b"secret", b"")
 
     def record(self, record_id: str | int) -> str:
-        """The name of a record's id."""
-        return _digest(self._names, b"record", _identifier("record_id", record_id))
+        """The name of a record's id; under the key of a memory, its opening."""
+        return _digest(self._names, b"record", id_bytes("record_id", record_id))
 
     def subject(self, subject_id: str | int) -> str:
-        """The name of a person's id."""
-        return _digest(self._names, b"subject", _identifier("subject_id", subject_id))
+        """The name of a person's id; under the key of a memory, its opening."""
+        return _digest(self._names, b"subject", id_bytes("subject_id", subject_id))
+
+    def masked(self, opening: str, pseudonym: str) -> str:
+        """An opening as it is stored, and a stored one as it was.
+
+        Under the key of a memory it is hidden from whoever holds the folder; without
+        one, names of live ids can be tried there anyway.
+        """
+        if self._memory is None:
+            return opening
+        pad = _digest(self._names, b"opening", pseudonym.encode())
+        return f"{int(opening, 16) ^ int(pad, 16):064x}"
 
     def alone(self, record_pseudonym: str) -> str:
         """The pseudonym of the subject of a record for which none was named."""
@@ -134,6 +146,13 @@ def _name(testing: bool) -> str:
     return f"{_NAME}-for-tests" if testing else _NAME
 
 
+def opening_keys(folder: Path, seal: int) -> list[str]:
+    """The files in a folder of secrets that it takes to open its service."""
+    names = [_name(testing) for testing in (False, True)]
+    own = [f"{name}.key" for name in names if (folder / f"{name}.key").exists()]
+    return [*own, f"{_OWNER}.key", f"seal-{seal}.key"]
+
+
 def claim(folder: Path, service_id: str) -> None:
     """Make a folder of secrets this service's own, or refuse another's.
 
@@ -151,12 +170,3 @@ def owner(folder: Path) -> str | None:
     """The id of the service whose folder this is."""
     stored = KeyStore(folder).take(_OWNER, keep=True)
     return None if stored is None else stored.decode(errors="replace")
-
-
-def _identifier(name: str, value: object) -> bytes:
-    """An id as bytes; a whole number is its own text, as 7 and "7" are one id."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        value = str(int(value))
-    validate.name(**{name: value})
-    assert isinstance(value, str)
-    return value.encode()

@@ -21,7 +21,7 @@ INTERRUPTED = "interrupted"
 class QueuedRequest:
     """A deletion that could not be carried out yet; the record is still in the model.
 
-    `reason` is "privacy", "regret" or "numeric" (see `CapacityExhausted`), or
+    `reason` is "privacy", "regret", "numeric" or "rate" (see `CapacityExhausted`), or
     "interrupted" for one that a crash cut short.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,8 +11,10 @@ from sqlalchemy.engine import Connection
 
 from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.commitments import Opening
 from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.journal import Body
+from demur.unlearning.records.pseudonyms import Pseudonyms
 
 _MOST_VARIABLES = 500  # in one statement
 # SQLAlchemy keeps a column's own name as a bind name for itself: hence at_, new_.
@@ -26,6 +28,13 @@ _RENEW_RECORD = (
         generation=sa.bindparam("new_generation"),
         live=True,
         subject=sa.bindparam("new_subject"),
+        subject_opening=sa.case(  # one that was learned before is the same person's
+            (
+                tables.records.c.subject == sa.bindparam("new_subject"),
+                tables.records.c.subject_opening,
+            ),
+            else_=sa.bindparam("new_subject_opening", type_=sa.String(64)),
+        ),
         content=sa.bindparam("new_content"),
     )
 )
@@ -39,6 +48,11 @@ _END_RECORD = (
     tables.records.update()
     .where(tables.records.c.pseudonym == _AT)
     .values(live=False, content=None, name=None, subject_name=None)
+)
+_ERASE_OPENINGS = (
+    tables.records.update()
+    .where(tables.records.c.pseudonym == _AT)
+    .values(opening=None, subject_opening=None)
 )
 
 
@@ -82,11 +96,26 @@ def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> 
                     "at_pseudonym": r.pseudonym,
                     "new_generation": r.generation,
                     "new_subject": r.subject,
+                    "new_subject_opening": r.named.subject_opening,
                     "new_content": r.content,
                 }
                 for r in again
             ],
         )
+
+
+def live_of(connection: Connection, subjects: Sequence[str]) -> dict[str, int]:
+    """How many records of each person are live."""
+    columns, counts = tables.records.c, {}
+    for at in range(0, len(subjects), 500):
+        statement = (
+            sa.select(columns.subject, sa.func.count())
+            .where(columns.live, columns.subject.in_(subjects[at : at + 500]))
+            .group_by(columns.subject)
+        )
+        for subject, count in connection.execute(statement):
+            counts[str(subject)] = int(count)
+    return counts
 
 
 def insert_blocked(connection: Connection, pseudonym: str) -> None:
@@ -123,14 +152,21 @@ def count_intent(connection: Connection, intent: Body) -> None:
     )
 
 
-def end_records(connection: Connection, issued: Mapping[str, Certificate]) -> None:
-    """Insert certificates, and delete everything else about their records."""
+def end_records(
+    connection: Connection, issued: Mapping[str, Certificate], *, remembers: bool
+) -> None:
+    """Insert certificates, and delete everything else about their records.
+
+    A service that `remembers` keeps the masked openings, to hand them out again.
+    """
     if not issued:
         return
     pseudonyms = [{"at_pseudonym": pseudonym} for pseudonym in issued]
     for table in (tables.encrypted_records, tables.queue):
         connection.execute(table.delete().where(table.c.pseudonym == _AT), pseudonyms)
     connection.execute(_END_RECORD, pseudonyms)
+    if not remembers:
+        connection.execute(_ERASE_OPENINGS, pseudonyms)
     connection.execute(
         tables.certificates.insert(),
         [
@@ -166,6 +202,65 @@ def certificate(connection: Connection, pseudonym: str, generation: int) -> str 
     ).scalar_one_or_none()
 
 
+def records_of(connection: Connection, subject: str) -> list[str]:
+    """The pseudonyms of a person's records, deleted ones included."""
+    columns = tables.records.c
+    pseudonyms = connection.execute(
+        sa.select(columns.pseudonym)
+        .where(columns.subject == subject)
+        .order_by(columns.pseudonym)
+    )
+    return list(pseudonyms.scalars())
+
+
+def certificates(connection: Connection) -> list[Certificate]:
+    """Every certificate, in the order of the journal."""
+    bodies = connection.execute(sa.select(tables.certificates.c.body)).scalars()
+    issued = [Certificate.from_json(body) for body in bodies]
+    return sorted(issued, key=lambda c: 0 if c.tip is None else c.tip.sequence)
+
+
+def with_openings(
+    connection: Connection,
+    pseudonyms: Pseudonyms,
+    certificates: Mapping[str, Certificate],
+) -> dict[str, Certificate]:
+    """Certificates by pseudonym, with their openings where these are still there."""
+    subjects = {pseudonym: c.subject for pseudonym, c in certificates.items()}
+    stored = openings(connection, pseudonyms, subjects, subjects)
+    return {
+        pseudonym: replace(certificate, opening=stored.get(pseudonym))
+        for pseudonym, certificate in certificates.items()
+    }
+
+
+def openings(
+    connection: Connection,
+    pseudonyms: Pseudonyms,
+    records: Iterable[str],
+    subjects: Mapping[str, str] | None = None,
+) -> dict[str, Opening]:
+    """The openings that are there, by pseudonym.
+
+    Those of persons where these are the `subjects`: a record that is learned again may
+    be another person's by then.
+    """
+    found, wanted, columns = {}, list(records), tables.records.c
+    for at in range(0, len(wanted), _MOST_VARIABLES):
+        statement = sa.select(
+            columns.pseudonym, columns.subject, columns.opening, columns.subject_opening
+        ).where(columns.pseudonym.in_(wanted[at : at + _MOST_VARIABLES]))
+        for pseudonym, subject, opening, of_subject in connection.execute(statement):
+            if opening is None:
+                continue
+            owner = None
+            if of_subject and (subjects or {}).get(pseudonym, subject) == subject:
+                owner = pseudonyms.masked(of_subject, subject)
+            own = pseudonyms.masked(opening, pseudonym)
+            found[pseudonym] = Opening(own, owner)
+    return found
+
+
 def live(connection: Connection) -> list[NewRecord]:
     """The live records, as they are named."""
     columns = tables.records.c
@@ -175,6 +270,8 @@ def live(connection: Connection) -> list[NewRecord]:
         columns.subject,
         columns.name,
         columns.subject_name,
+        columns.opening,
+        columns.subject_opening,
     ).where(columns.live)
     return [NewRecord(*row) for row in connection.execute(statement)]
 

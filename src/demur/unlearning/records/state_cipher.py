@@ -1,7 +1,7 @@
 """The state of a model as it is stored: plain, or encrypted under the owner's key.
 
 A mode that publishes its state may be found in the folder as it is. A mode that
-publishes noisy copies of a secret point keeps that point: whoever holds the folder
+publishes noisy copies of a secret state keeps that state: whoever holds the folder
 would see what no copy shows. With the key of the service's memory, which lies
 elsewhere, such a state is encrypted (ChaCha20-Poly1305, a fresh nonce each time).
 """
@@ -35,7 +35,7 @@ class StateCipher:
     def encode(self, mode: Mode) -> bytes:
         """The state of a model as it is stored."""
         plain = snapshot.encode(mode.state())
-        if self._cipher is None or mode.publishes != "output":
+        if self._cipher is None or not mode.secret:
             return plain
         nonce = OsEntropy().new_key()[:_NONCE_BYTES]
         return _MARK + nonce + self._cipher.encrypt(nonce, plain, None)

@@ -38,8 +38,8 @@ from demur.ledger import Timeouts
 from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 
 # Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
-# 4: seals that die, ids that are forgotten.
-SCHEMA_VERSION = 4
+# 4: seals that die, ids that are forgotten. 5: pseudonyms that can be opened, signers.
+SCHEMA_VERSION = 5
 _ADVISORY_LOCK = 6845231978
 
 metadata = sa.MetaData()
@@ -76,6 +76,10 @@ records = sa.Table(
     sa.Column("content", sa.String(64), index=True),
     sa.Column("name", sa.String(64)),
     sa.Column("subject_name", sa.String(64)),
+    # Openings of the two pseudonyms; under the key of a memory they are masked, and
+    # stay. Without one they are erased, too.
+    sa.Column("opening", sa.String(64)),
+    sa.Column("subject_opening", sa.String(64)),
 )
 subjects = sa.Table(
     "demur_unlearning_subjects",

@@ -17,6 +17,7 @@ import glob
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
@@ -35,6 +36,7 @@ from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.service.state import ServiceState
 
 _OS = OsEntropy()
+Kind: TypeAlias = Literal["deletion", "publication"]
 PER_PERSON = "budget per person"  # the name of that entry, beside the operations
 
 
@@ -78,6 +80,19 @@ def check_shared(given: object, terms: ServiceTerms, prices: DeletionPrices) -> 
             "this ledger has no budget at Erasure(), which is what deletions cost."
             " Nothing was spent."
         )
+    if prices.publications is not None:
+        unit = prices.publications.publications.unit
+        if not any(unit.covers(budgeted) for budgeted, _ in ledger.terms.budgets):
+            raise LedgerMismatch(
+                f"this ledger has no budget at {unit}, which is what published copies"
+                " cost. Nothing was spent."
+            )
+        for budgeted, _ in ledger.terms.budgets:
+            if not isinstance(budgeted, Erasure) and not unit.covers(budgeted):
+                raise LedgerMismatch(
+                    f"this ledger has a budget at {budgeted}, where a published copy"
+                    " has no price: it would decline them all. Nothing was spent."
+                )
     gaussian = any(isinstance(m, GaussianMeter) for m in ledger.terms.filter.meters)
     if gaussian and terms.accounting != "gdp" and not prices.exact:
         raise LedgerMismatch(
@@ -87,6 +102,20 @@ def check_shared(given: object, terms: ServiceTerms, prices: DeletionPrices) -> 
             " was spent."
         )
     return ledger
+
+
+def _of_service(service_id: str) -> str:
+    return f" of service {service_id}"
+
+
+def publication_entries(ledger: Ledger, service_id: str) -> list[Entry]:
+    """The entries of a service's published copies."""
+    return [
+        entry
+        for entry in ledger.entries()
+        if entry.label.startswith("publication ")
+        and entry.label.endswith(_of_service(service_id))
+    ]
 
 
 class DeletionCharges:
@@ -131,33 +160,36 @@ class DeletionCharges:
         ledger = Ledger.open(
             url if path is None else ledger_path(path, state.epoch, composes),
             dataset=f"deletion service {state.id}",
-            budgets={Erasure(): prices.budget},
+            budgets=prices.budgets,
             filter=prices.filter,
             keys=keys / "ledger" if path is None else None,
             testing=state.terms.testing,
+            signing_key=state.signer,
         )
         return cls(ledger, prices, state.id, own=True, source=state.source)
 
     def _name(self, operation: str) -> str:
         return entry_name(self._service, operation)
 
-    def _label(self, operation: str) -> str:
-        return f"deletion {operation[:8]}{self._suffix}"
+    def _label(self, operation: str, kind: Kind) -> str:
+        return f"{kind} {operation[:8]}{self._suffix}"
 
     @property
     def _suffix(self) -> str:
-        return f" of service {self._service}"
+        return _of_service(self._service)
 
     def recorded(self) -> set[str]:
         """The entries of this service's operations, the budget per person aside."""
         return {
             entry.id
             for entry in self.ledger.entries()
-            if entry.label.startswith("deletion ")
+            if entry.label.startswith(get_args(Kind))
             and entry.label.endswith(self._suffix)
         }
 
-    def paid(self, declaration: Declaration, operation: str) -> Payment:
+    def paid(
+        self, declaration: Declaration, operation: str, kind: Kind = "deletion"
+    ) -> Payment:
         """Charge an operation, durably, before its noise exists.
 
         The key of its noise exists in this process alone, and is handed out once.
@@ -165,7 +197,7 @@ class DeletionCharges:
         try:
             return self.ledger.paid(
                 declaration,
-                label=self._label(operation),
+                label=self._label(operation, kind),
                 idempotency_key=self._name(operation),
                 source=self._source,
             )
@@ -187,7 +219,9 @@ class DeletionCharges:
             if self.own and path is not None and composes and epoch != state.epoch:
                 file = ledger_path(path, epoch, composes)
                 if file.exists():
-                    charged = earlier.enter_context(Ledger.open(file))
+                    charged = earlier.enter_context(
+                        Ledger.open(file, signing_key=state.signer)
+                    )
             yield charged
 
     def block_charge(self, operation: str) -> None:

@@ -44,16 +44,27 @@ from demur.core.rounding import quotient_down
 from demur.durable.clock import now
 from demur.ledger import Payment
 from demur.mechanisms.gaussian import Gaussian as GaussianMechanism
-from demur.unlearning.errors import CapacityExhausted, DuplicateStaysLive
+from demur.unlearning.errors import (
+    CapacityExhausted,
+    DuplicateStaysLive,
+    NoiseGrows,
+)
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.noise import NoiseNeed, moved_by
 from demur.unlearning.pricing.service_prices import DeletionPrices
-from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.journal import Body
 from demur.unlearning.service import intents
 from demur.unlearning.service.charges import DeletionCharges
+from demur.unlearning.service.forecast import forecast
+from demur.unlearning.service.limits import (
+    ServiceLimits,
+    check_noise,
+    check_persons,
+)
 from demur.unlearning.service.state import ServiceState
+
+_NOTICEABLE = 0.02  # of all answers
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ class DeletionPlan:
     records: dict[str, int]  # how many, of each person
     requests: dict[str, int]  # the number of each person's request
     used: int  # of the capacity
+    used_by: dict[str, int]  # what each person's part would take by itself
     mechanism: GaussianMechanism | None
     shifts: dict[str, float]
 
@@ -87,9 +99,15 @@ class Deletions:
     """Prices deletions and carries them out."""
 
     def __init__(
-        self, state: ServiceState, charges: DeletionCharges, prices: DeletionPrices
+        self,
+        state: ServiceState,
+        charges: DeletionCharges,
+        prices: DeletionPrices,
+        limits: ServiceLimits | None = None,
     ) -> None:
         self._state, self._charges, self._prices = state, charges, prices
+        self._limits = ServiceLimits() if limits is None else limits
+        self._warn_from = _NOTICEABLE
 
     def plan(self, records: Sequence[RecordToDelete]) -> DeletionPlan:
         """The noise and the cost, or `CapacityExhausted`; nothing is written."""
@@ -104,6 +122,15 @@ class Deletions:
             priced = dict.fromkeys(counts or ("",), prices.price(records=together))
             shifts = dict.fromkeys(counts or ("",), mode.shift_bound(together))
         used = max(price.used for price in priced.values())  # one noise serves all
+        used_by = {
+            s: price.used if prices.per_person else counts[s]
+            for s, price in priced.items()
+            if s in counts
+        }
+        if not prices.exact:
+            check_persons(
+                self._limits, state, numbers, used_by, shared=not prices.per_person
+            )
         limit = state.terms.capacity
         if limit is not None and state.used + used > limit:
             raise CapacityExhausted(
@@ -113,8 +140,9 @@ class Deletions:
                 "regret" if prices.per_person else "privacy",
                 retrain_required=True,
             )
+        check_noise(self._limits, state, prices, used)
         if prices.exact:
-            return DeletionPlan(counts, numbers, used, None, shifts)
+            return DeletionPlan(counts, numbers, used, used_by, None, shifts)
         needs = [NoiseNeed(priced[s].multiplier, shifts[s]) for s in priced]
         try:
             mechanism = prices.mechanism(needs)
@@ -124,7 +152,27 @@ class Deletions:
                 "numeric",
                 retrain_required=True,
             ) from error
-        return DeletionPlan(counts, numbers, used, mechanism, shifts)
+        return DeletionPlan(counts, numbers, used, used_by, mechanism, shifts)
+
+    def grouped(
+        self, records: Sequence[RecordToDelete]
+    ) -> list[Sequence[RecordToDelete]]:
+        """Records of one person that waited, as the requests that take least noise.
+
+        Together, k records of request j take (j k)^2; one by one, the sum of
+        (j + i)^2.
+        """
+        if self._prices.exact or not self._prices.per_person or len(records) < 2:
+            return [records]
+        (made,) = self._state.request_counts([records[0].subject]).values()
+        together = self._prices.price(made + 1, len(records)).used
+        try:
+            singly = sum(
+                self._prices.price(made + 1 + at).used for at in range(len(records))
+            )
+        except CapacityExhausted:  # so many requests are not allowed
+            return [records]
+        return [records] if together <= singly else [[record] for record in records]
 
     def carry_out(
         self, records: Sequence[RecordToDelete], deadline: str
@@ -145,9 +193,27 @@ class Deletions:
         if issued:
             self._state.clean_up()
         payment.commit(self._state.tip.hash)
-        if copies:
+        # A warning would say something about live records.
+        if copies and not self._state.mode.secret:
             _warn_of(copies)
+        self._warn_of_noise()
         return issued
+
+    def _warn_of_noise(self) -> None:
+        """Offer a retrain in time: once when noise is noticed, and as it doubles."""
+        if self._prices.exact:
+            return
+        expected = forecast(self._state.mode, self._prices, self._state.used)
+        if expected.flipped >= self._warn_from:
+            self._warn_from = 2.0 * expected.flipped
+            with suppress(Warning):
+                warnings.warn(
+                    NoiseGrows(
+                        f"{expected}. Retraining on the records that stay takes the"
+                        " noise out: retrain()."
+                    ),
+                    stacklevel=6,
+                )
 
     def rehearsed(self, records: Sequence[RecordToDelete], plan: DeletionPlan) -> Mode:
         """A copy of the model after the deletion, without noise, or the refusal.
@@ -203,6 +269,7 @@ class Deletions:
             records=[(record.pseudonym, record.generation) for record in records],
             requests=plan.requests,
             used=plan.used,
+            used_by=plan.used_by,
             deadline=deadline,
         )
 
@@ -289,7 +356,7 @@ class Deletions:
                 so_far = prices.epsilon_of(state.used)
             elif number > 1:
                 so_far = prices.epsilon_of_requests(number)
-        noisy = not after.exact and after.publishes == "state"
+        noisy = not after.exact and not after.secret
         return Certificate(
             version=VERSION,
             service=state.id,
@@ -305,12 +372,14 @@ class Deletions:
             statement=stamped(after.theorem.statement, terms.testing),
             scope=terms.scope,
             accounting="none" if after.exact else terms.accounting,
-            not_covered=_not_covered(after, terms),
+            not_covered=terms.not_covered(after),
             shift_bound=shift,
             sigma=sigma,
             epsilon=epsilon,
             delta=terms.delta,
             epsilon_so_far=so_far,
+            epsilon_in_all=prices.epsilon_in_all(),
+            delta_in_all=terms.delta_in_all,
             state_digest=after.digest() if noisy else None,
             operation=operation,
             ledger=self._charges.ledger.id,
@@ -331,18 +400,3 @@ def _warn_of(copies: int) -> None:
             ),
             stacklevel=6,
         )
-
-
-def _not_covered(mode: Mode, terms: ServiceTerms) -> tuple[str, ...]:
-    """What the theorem leaves open, and what this service does."""
-    lines = list(mode.theorem.not_covered)
-    if not terms.remembers and not mode.exact:
-        lines.append(
-            "requests of a person whose records had all been deleted before are not"
-            " counted: the service does not remember ids"
-        )
-    if not terms.remembers and mode.publishes == "output":
-        lines.append(
-            "the files of the service hold the point that the published copies hide"
-        )
-    return tuple(lines)

@@ -34,17 +34,26 @@ def intent(
     records: Sequence[tuple[str, int]] = (),
     requests: Mapping[str, int] | None = None,
     used: int = 0,
+    used_by: Mapping[str, int] | None = None,
     deadline: str = "",
+    kind: str | None = None,
 ) -> Body:
-    """The row of what is about to be done, and what it will cost."""
+    """The row of what is about to be done, and what it will cost.
+
+    `used` is what it takes of the capacity, `used_by` what each person's part would
+    take by itself.
+    """
+    named = {} if kind is None else {"kind": kind}
     return state.row(
         "intent",
         operation=name,
         records=[list(record) for record in records],
         requests=dict(requests or {}),
         used=used,
+        used_by=dict(used_by or {}),
         deadline=deadline,
         time=now(),
+        **named,
     )
 
 
@@ -64,6 +73,13 @@ def abandon(state: ServiceState, charges: DeletionCharges, name: str) -> None:
     """Close an intent that came to nothing; what it cost stays spent."""
     if state.broken:
         return  # Reopening will find the intent, or the outcome.
+    with state.database.read() as connection:
+        intent, tip = journal.open_intent(connection), journal.tip(connection)
+    if tip != state.tip:  # Another writer has closed it: this one has lost its lock.
+        state.broken = True
+        state.require_usable()
+    if intent is None or intent["operation"] != name:
+        return  # It was interrupted after its outcome had become durable.
     with state.step():  # Nothing may follow an intent that was left open.
         state.flush(then=abandoned(state, charges, name))
 

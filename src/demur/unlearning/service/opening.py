@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from demur.core.entropy import Source
 from demur.core.errors import KeysExposed, LedgerMissing, NotPrivate
+from demur.durable import chain
 from demur.durable.store import shown_address
-from demur.ledger import Ledger
+from demur.ledger import Ledger, Tip
 from demur.unlearning.errors import ServiceMismatch
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import RequestedTerms, ServiceTerms
 from demur.unlearning.records import tables
 from demur.unlearning.records.memory_key import MemoryKey
-from demur.unlearning.service import recovery
+from demur.unlearning.service import publication, recovery
 from demur.unlearning.service.charges import (
     DeletionCharges,
     check_shared,
@@ -70,6 +73,8 @@ def open_service(
     memory_key: MemoryKey | None,
     source: Source,
     resources: ExitStack,
+    signer: Ed25519PrivateKey | None = None,
+    tip: Tip | None = None,
 ) -> OpenService:
     """Create or load a service, and recover it; `resources` will close it."""
     database = tables.ServiceStore(url)
@@ -90,11 +95,13 @@ def open_service(
             terms.must_equal(requested_terms, config)
             _check_source(terms, source)
             _check_memory(terms, memory_key)
+            _check_signer(terms, signer)
         else:
             terms = ServiceTerms.make(
                 config,
                 remembers=memory_key is not None,
                 testing=not source.private,
+                signer=None if signer is None else chain.public_hex(signer),
                 **requested_terms,
             )
             recovery.check_empty(database, folder, shared=shared)
@@ -113,7 +120,9 @@ def open_service(
             DeletionCharges(ledger, prices, service_id, own=False, source=source)
         recovery.create(database, terms, folder, source, service_id, memory_key)
     state = recovery.load(database, terms, folder, source, memory_key)
+    state.signer = signer
     resources.callback(state.close)
+    recovery.check_tip(state, tip)
     charges = (
         DeletionCharges.own_ledger(url, state, prices, folder)
         if ledger is None
@@ -190,6 +199,23 @@ def _check_memory(terms: ServiceTerms, memory_key: MemoryKey | None) -> None:
         )
 
 
+def _check_signer(terms: ServiceTerms, signer: Ed25519PrivateKey | None) -> None:
+    """A signed service takes its key to write, and no service takes another's."""
+    public = None if signer is None else chain.public_hex(signer)
+    if terms.signer == public:
+        return
+    if public is None:
+        raise ServiceMismatch(
+            "the certificates of this service are signed: open it with its signing_key"
+            " to write. Nothing was changed."
+        )
+    raise ServiceMismatch(
+        f"the certificates of this service are signed by {terms.signer or 'nobody'};"
+        f" signing_key belongs to {public}, and terms never change. Nothing was"
+        " changed."
+    )
+
+
 def check_next_epoch(opened: OpenService) -> None:
     """Refuse a new epoch that would have no ledger."""
     if _new_ledger(opened) and opened.state.database.path is None:
@@ -227,6 +253,13 @@ def current_ledger(opened: OpenService | ServiceToRead) -> Ledger:
         if place not in opened.own:
             opened.own[place] = Ledger.open(place, read_only=True)
         return opened.own[place]
+
+
+def publications_left(opened: OpenService | ServiceToRead) -> int:
+    """How many copies a service with published answers may still publish."""
+    prices = opened.prices.publications
+    assert prices is not None
+    return publication.left(opened.state, prices, current_ledger(opened))
 
 
 @contextmanager

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from demur.ledger import Ledger
+from demur.ledger import Ledger, Tip
 from demur.unlearning.errors import UnknownRecord
 from demur.unlearning.models.base import Array
-from demur.unlearning.records import queue
+from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records import queue, rows, tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.commitments import Opening
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service import opening
+from demur.unlearning.service.backup import backup_service, write_evidence
+from demur.unlearning.service.forecast import NoiseForecast, forecast
 from demur.unlearning.service.opening import OpenService, ServiceToRead
 from demur.unlearning.service.requests import BLOCKED
 from demur.unlearning.service.state import ServiceState
@@ -28,11 +35,22 @@ class ServiceReader:
     _state: ServiceState
     _resources: ExitStack
 
-    def predict(self, x: ArrayLike) -> float:
-        """A prediction from what may be published."""
+    @property
+    def terms(self) -> ServiceTerms:
+        """The terms that the first opening fixed."""
+        return self._state.terms
+
+    def predict(self, x: ArrayLike) -> Any:
+        """A prediction from what may be published; a label, where there are labels."""
         with self._state.lock:
             self._state.require_usable()
-            return self._state.mode.predict(x)
+            return self._state.terms.label_of(self._state.mode.predict(x))
+
+    def probabilities(self, x: ArrayLike) -> Array:
+        """The probability of each class, in the order of `classes`."""
+        with self._state.lock:
+            self._state.require_usable()
+            return self._state.mode.probabilities(x)
 
     def published(self) -> Array:
         """The parameters that may be published."""
@@ -79,10 +97,112 @@ class ServiceReader:
                     state.database, state.terms, ledgers, state.seals, state.cipher
                 )
 
+    def openings(
+        self,
+        record_ids: Iterable[str | int] = (),
+        *,
+        subject_id: str | int | None = None,
+    ) -> dict[str, Opening]:
+        """What ties pseudonyms to these ids, by pseudonym; of live records.
+
+        Whoever gave a record can be given its opening when it is learned: the journal
+        has the pseudonym from then on. A service with a `memory_key` knows those of
+        deleted records, too.
+        """
+        state = self._state
+        with state.lock:
+            state.require_usable()
+            state.flush()
+            pseudonyms = [state.directory.find(each) for each in record_ids]
+            with state.database.read() as connection:
+                if subject_id is not None:
+                    subject = state.directory.find_subject(subject_id)
+                    pseudonyms += rows.records_of(connection, subject)
+                return rows.openings(connection, state.pseudonyms, pseudonyms)
+
+    def find_live(
+        self, record_ids: Sequence[str | int], X: ArrayLike, Y: ArrayLike
+    ) -> tuple[list[int], list[int]]:
+        """Which rows are live under their ids: as they are here, and with other values.
+
+        For whoever repeats an insert of many rows that was interrupted.
+        """
+        state, columns = self._state, tables.records.c
+        points, targets = np.asarray(X), np.asarray(state.terms.numbers_of(Y))
+        equal: list[int] = []
+        other: list[int] = []
+        with state.lock:
+            state.require_usable()
+            state.flush()
+            found = [state.directory.find(each) for each in record_ids]
+            with state.database.read() as connection:
+                contents = rows.column(
+                    connection,
+                    columns.pseudonym,
+                    columns.content,
+                    [p for p in found if state.index.get(p, BLOCKED) > 0],
+                )
+            for at, pseudonym in enumerate(found):
+                if pseudonym in contents:
+                    here = state.pseudonyms.content(points[at], targets[at])
+                    same = contents[pseudonym] == here
+                    (equal if same else other).append(at)
+        return equal, other
+
+    def evidence(self, path: str | os.PathLike[str]) -> Tip:
+        """Write a file with journal, certificates and own ledgers; the journal's tip.
+
+        It holds no state, no key and no name of an id (`records.evidence`), and `demur
+        unlearn verify` checks certificates against it.
+        """
+        with self._state.lock:
+            self._state.require_usable()
+            self._state.flush()
+            return write_evidence(self._state.database, path)
+
+    def backup(self, folder: str | os.PathLike[str], *, keys: bool = False) -> Tip:
+        """Copy the service, while it runs, into a new folder; the tip of the copy.
+
+        With `keys` the copy can be opened by itself. It holds every record that is live
+        now, also those that are deleted later: destroy it with them.
+        """
+        with self._state.lock:
+            self._state.require_usable()
+            self._state.flush()
+            secrets = self._state.folder if keys else None
+            return backup_service(self._state.database, folder, keys=secrets)
+
+    def certificates(self) -> list[Certificate]:
+        """Every certificate that was issued, in the order of the journal."""
+        with self._state.lock:
+            self._state.require_usable()
+            return self._state.certificates()
+
     def status(self) -> ServiceStatus:
         """Counts of records and requests, and what is left of the capacity."""
         with self._state.lock:
-            return status_of(self._state, self.queue())
+            prices = self._opened.prices
+            left = None
+            if prices.publications is not None:
+                left = opening.publications_left(self._opened)
+            return status_of(self._state, self.queue(), prices, left)
+
+    def forecast(
+        self, deletions: int = 100, *, rows: ArrayLike | None = None
+    ) -> NoiseForecast:
+        """What the noise of deletions does to answers: now, and after further ones.
+
+        With `rows`, for these; otherwise for rows in all directions alike.
+        """
+        with self._state.lock:
+            self._state.require_usable()
+            return forecast(
+                self._state.mode,
+                self._opened.prices,
+                self._state.used,
+                deletions=deletions,
+                rows=rows,
+            )
 
     @property
     def ledger(self) -> Ledger:

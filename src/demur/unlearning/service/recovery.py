@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from demur.core.digest import digest_of_text
 from demur.core.entropy import OsEntropy, Source
 from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
+from demur.ledger import Tip
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import journal, queue, snapshot, tables
@@ -216,6 +217,20 @@ def recover(state: ServiceState, charges: DeletionCharges) -> None:
         _commit_in_ledger(state, charges, *paid)
     state.remove_leftovers()
     state.scrub()
+
+
+def check_tip(state: ServiceState, tip: Tip | None) -> None:
+    """Refuse a journal that does not contain a row which it once had."""
+    if tip is None:
+        return
+    with readable(), state.database.read() as connection:
+        here = journal.contains(connection, tip, state.terms.to_text())
+    if not here:
+        raise ServiceDamaged(
+            f"the journal does not contain row {tip.sequence} of this tip: the service"
+            " was put back from an older copy, or is another one, and what was deleted"
+            " since is still deleted. Do not serve this copy."
+        )
 
 
 def close_intent(state: ServiceState, charges: DeletionCharges, intent: Body) -> None:

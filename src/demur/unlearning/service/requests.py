@@ -6,7 +6,9 @@ a record that is needed and not there) is refused before anything is written or 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +22,8 @@ from demur.unlearning.errors import (
     ServiceDamaged,
     UnknownRecord,
 )
-from demur.unlearning.records import queue, tables
+from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records import queue, rows, tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.queue import QueuedRequest
@@ -65,10 +68,25 @@ class DeletionRequests:
         found = [(each, state.directory.find(each)) for each in record_ids]
         known = [pseudonym for _, pseudonym in found if pseudonym in state.index]
         owners = state.subjects(known) if known else {}
-        return [
+        new = [
             self._new_record(*each, subject_id, owners)
             for each, subject_id in zip(found, subject_ids, strict=True)
         ]
+        if state.terms.answers is not None:
+            self._check_per_subject(new, state.terms)
+        return new
+
+    def _check_per_subject(self, new: Sequence[NewRecord], terms: ServiceTerms) -> None:
+        """Refuse more live records of one person than publications are priced for."""
+        counts = Counter(record.subject for record in new)
+        state = self._state
+        with state.database.read() as connection:
+            stored = rows.live_of(connection, list(counts))
+        counts.update(stored)
+        counts.update(
+            body["subject"] for body in state.pending if body["subject"] in counts
+        )
+        terms.check_per_subject(counts)
 
     def _new_record(
         self,
@@ -80,7 +98,7 @@ class DeletionRequests:
         state = self._state
         generation = state.index.get(pseudonym)
         if generation is None:
-            return state.directory.new(record_id, subject_id)
+            return state.directory.new(record_id, subject_id, pseudonym)
         if generation > 0:
             raise RecordExists(
                 "a record of this id is live: delete it first, or use another id."
@@ -92,10 +110,9 @@ class DeletionRequests:
                 " refused since. Nothing has changed."
             )
         # It belongs to the same person, whose requests go on counting.
-        subject = owners[pseudonym]
-        if subject_id is not None:
-            subject = state.directory.find_subject(subject_id)
-        return NewRecord(pseudonym, 1 - generation, subject)
+        return state.directory.again(
+            record_id, 1 - generation, owners[pseudonym], subject_id
+        )
 
     def delete(
         self, requests: Sequence[tuple[str, Any, Any]], deadline: str
@@ -134,6 +151,7 @@ class DeletionRequests:
         state = self._state
         if (x is None) != (y is None):
             raise ValueError("x and y go together. Nothing was spent.")
+        y = None if y is None else state.terms.number_of(y)
         with state.database.read() as connection:
             row = connection.execute(
                 sa.select(tables.records).where(tables.records.c.pseudonym == pseudonym)
@@ -179,14 +197,8 @@ class DeletionRequests:
     def records_of(self, subject: str) -> list[str]:
         """The pseudonyms of a person's records, deleted ones included."""
         self._state.flush()
-        columns = tables.records.c
         with self._state.database.read() as connection:
-            pseudonyms = connection.execute(
-                sa.select(columns.pseudonym)
-                .where(columns.subject == subject)
-                .order_by(columns.pseudonym)
-            )
-            return list(pseudonyms.scalars())
+            return rows.records_of(connection, subject)
 
     def waiting(self) -> list[QueuedRequest]:
         """Requests that wait, the most urgent first."""
@@ -196,18 +208,23 @@ class DeletionRequests:
     def process(self, waiting: Iterable[QueuedRequest]) -> list[Certificate]:
         """Try waiting requests again; the certificates of those that were done."""
         issued: list[Certificate] = []
+        by_person: dict[str, list[RecordToDelete]] = {}
+        deadlines: dict[str, str] = {}
         for queued in waiting:
             if self._state.index.get(queued.record) != queued.generation:
                 continue
-            try:
+            with suppress(*_NOT_NOW):
                 record = self.record(queued.record, queued.generation, None, None)
-                done = self.deletions.carry_out([record], queued.deadline)
-            except _NOT_NOW:
-                continue
-            issued.extend(done.values())
+                by_person.setdefault(record.subject, []).append(record)
+                deadlines.setdefault(record.subject, queued.deadline)
+        for subject, records in by_person.items():
+            with suppress(*_NOT_NOW):
+                for request in self.deletions.grouped(records):
+                    done = self.deletions.carry_out(request, deadlines[subject])
+                    issued.extend(done.values())
         return issued
 
-    def take_up_interrupted(self) -> None:
+    def take_up_interrupted(self) -> list[Certificate]:
         """Carry out what a crash cut short, where that does not need the record.
 
         Together if possible, as they were one request: as several requests of one
@@ -221,7 +238,9 @@ class DeletionRequests:
         ]
         try:
             records = [self.record(q.record, q.generation, None, None) for q in waiting]
-            if records:
-                self.deletions.carry_out(records, waiting[0].deadline)
+            if not records:
+                return []
+            done = self.deletions.carry_out(records, waiting[0].deadline)
         except _NOT_NOW:
-            self.process(waiting)
+            return self.process(waiting)
+        return list(done.values())

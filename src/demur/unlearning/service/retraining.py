@@ -7,6 +7,7 @@ the state, and its certificate says so (theorem "retrain", epsilon 0).
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +27,13 @@ from demur.unlearning.errors import (
     SnapshotRefused,
 )
 from demur.unlearning.models.base import Array, Mode
+from demur.unlearning.models.published import PublishedAnswers
 from demur.unlearning.records import journal, tables
 from demur.unlearning.records.certificate import VERSION, Certificate, stamped
 from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.journal import Body
 from demur.unlearning.records.rows import LearnedRecord
-from demur.unlearning.records.snapshot import Snapshot, decode, encode
+from demur.unlearning.records.snapshot import Snapshot
 from demur.unlearning.service import intents
 from demur.unlearning.service.charges import DeletionCharges
 from demur.unlearning.service.state import ServiceState
@@ -87,6 +89,7 @@ def training_records(
         pseudonym = state.directory.find(record_id)
         if pseudonym in without:
             continue
+        y = state.terms.number_of(y)
         state.mode.check(x, y)
         if pseudonym in checked:
             raise RecordExists("an id occurs twice among the records to retrain on")
@@ -118,7 +121,10 @@ def begin(
 
     The caller opens the ledger of the new epoch, and cleans up.
     """
+    state.terms.check_per_subject(Counter(s.record.subject for s in staying))
     mode = state.terms.model()
+    if isinstance(mode, PublishedAnswers) and isinstance(state.mode, PublishedAnswers):
+        mode.shows_as(state.mode)  # until the new model is published
     if staying:
         X, Y = np.array([s.x for s in staying]), np.array([s.y for s in staying])
         # A mode that can take a batch gets closer to its minimum than event by event.
@@ -192,7 +198,7 @@ def snapshot(state: ServiceState) -> Path:
         sequence=state.tip.sequence,
         tick=state.tick,
         sealed="",
-        state=encode(state.mode.state()),
+        state=state.cipher.encode(state.mode),
     )
     return state.snapshots.put(replace(taken, sealed=_seal(state, taken)))
 
@@ -235,7 +241,7 @@ def restore(
             " another copy. Nothing has changed."
         )
     mode = state.terms.model()
-    mode.restore(decode(taken.state))
+    mode.restore(state.cipher.decode(taken.state))
     certificates = _certificates(state, charges, lost, mode, "restore", state.epoch)
     with intents.replacing(state, charges) as paid:
         bodies = [
@@ -287,12 +293,14 @@ def _certificates(
             statement=stamped(WITHOUT_NOISE[theorem], state.terms.testing),
             scope=state.terms.scope,
             accounting="none",
-            not_covered=after.theorem.not_covered,
+            not_covered=state.terms.not_covered(after),
             shift_bound=0.0,
             sigma=0.0,
             epsilon=0.0,
             delta=state.terms.delta,
             epsilon_so_far=so_far[requests[subjects[pseudonym]]],
+            epsilon_in_all=charges.prices.epsilon_in_all(),
+            delta_in_all=state.terms.delta_in_all,
             state_digest=None,
             operation="",
             ledger="",

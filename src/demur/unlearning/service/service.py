@@ -24,21 +24,23 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.bounds import real_array
 from demur.core.entropy import OsEntropy, Source
-from demur.ledger import Ledger, Tip
+from demur.ledger import Ledger, Tip, load_signing_key
 from demur.unlearning.errors import RecordExists, UnknownRecord
 from demur.unlearning.models.base import Accounting, Array, Scope
-from demur.unlearning.pricing.service_terms import RecordStore, RequestedTerms
+from demur.unlearning.pricing.service_terms import Answers, RecordStore, RequestedTerms
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.memory_key import MemoryKey
 from demur.unlearning.records.rows import LearnedRecord
-from demur.unlearning.service import opening, retraining
+from demur.unlearning.service import opening, publication, retraining
 from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.limits import ServiceLimits
 from demur.unlearning.service.opening import OpenService, ServiceToRead
 from demur.unlearning.service.reader import ServiceReader
 from demur.unlearning.service.requests import Answer, DeletionRequests, OnExhausted
@@ -60,15 +62,17 @@ class UnlearningService(ServiceReader):
         on_exhausted: OnExhausted = "raise",
         records: Callable[[], Iterable[Record]] | None = None,
         batch: int = 1,
+        limits: ServiceLimits | None = None,
     ) -> None:
         """Use `open`."""
-        self._opened, self._state = opened, opened.state
+        self._opened, self._state, self._limits = opened, opened.state, limits
         self._records, self._batch = records, batch
+        self._recovered: tuple[Certificate, ...] = ()
         self._resources = ExitStack()
         if isinstance(opened, OpenService):
             self._requests = DeletionRequests(
                 self._state,
-                self._deletions(self._state, opened.charges, opened.prices),
+                self._deletions(self._state, opened.charges, opened.prices, limits),
                 on_exhausted,
                 lambda without: self._retrain(None, without),
             )
@@ -94,13 +98,17 @@ class UnlearningService(ServiceReader):
         capacity: int | None = None,
         requests_per_subject: int | None = None,
         record_store: RecordStore | None = None,
+        answers: Answers | None = None,
         ledger: Ledger | None = None,
         on_exhausted: OnExhausted = "raise",
+        limits: ServiceLimits | None = None,
         records: Callable[[], Iterable[Record]] | None = None,
         durability: Durability = "each",
         batch_size: int = 1000,
         keys: str | os.PathLike[str] | None = None,
         memory_key: MemoryKey | None = None,
+        signing_key: Ed25519PrivateKey | Path | str | None = None,
+        tip: Tip | str | None = None,
         source: Source | None = None,
         read_only: bool = False,
         **config: Any,
@@ -108,17 +116,23 @@ class UnlearningService(ServiceReader):
         """Open or create a service: a file, `sqlite:///...` or `postgresql://...`.
 
         The first opening fixes the terms: mode, dimension, epsilon, delta, scope,
-        accounting, capacity, requests_per_subject, record_store and the mode's own
-        options (`config`). Later ones may leave them out, and are refused if they name
-        others. `records` gives the live records for on_exhausted="retrain" (default:
+        accounting, capacity, requests_per_subject, record_store, answers and the mode's
+        own options (`config`). Later ones may leave them out, and are refused if they
+        name others. `answers="published"` (or `Publications(...)`) keeps the model
+        secret and answers from published copies alone. `limits` are the owner's and may
+        change. `records` gives the live records for on_exhausted="retrain" (default:
         the encrypted store). `keys` is the owner-only folder for secrets (default:
         beside a file). `memory_key` is a key outside of that folder (a file, a
         `Passphrase`, or a function that asks a keyring), fixed at the first opening:
         with it the service remembers the ids of deleted records, so that it refuses a
         second deletion and goes on counting a person's requests. Without it an id is
-        forgotten with its record. A service with a seeded `source` is for tests, from
-        its first opening to its last: its certificates are stamped NOT PRIVATE, and
-        `demur unlearn verify` refuses them.
+        forgotten with its record. `signing_key` (an Ed25519 key or its PEM file, as of
+        a ledger) signs the certificates and the service's own ledger; it is fixed at
+        the first opening, too. With a `tip` that was kept, an older copy of the service
+        is refused. `classes` may be a list of labels, for modes that take `classes`:
+        y and predictions are then labels. A service with a seeded `source` is for
+        tests, from its first opening to its last: its certificates are stamped NOT
+        PRIVATE, and `demur unlearn verify` refuses them.
 
         With `read_only` nothing is written, no right to write is needed, and a running
         service is not in the way: each call answers from what is on disk by then. What
@@ -138,6 +152,7 @@ class UnlearningService(ServiceReader):
             "capacity": capacity,
             "requests_per_subject": requests_per_subject,
             "record_store": record_store,
+            "answers": answers,
         }
         with ExitStack() as refused:  # A refusal leaves no lock and no file open.
             if read_only:
@@ -163,10 +178,12 @@ class UnlearningService(ServiceReader):
                 memory_key=memory_key,
                 source=OsEntropy() if source is None else source,
                 resources=refused,
+                signer=None if signing_key is None else load_signing_key(signing_key),
+                tip=Tip.parse(tip) if isinstance(tip, str) else tip,
             )
             batch = 1 if durability == "each" else int(batch_size)
-            self = cls(opened, on_exhausted, records, batch)
-            self._requests.take_up_interrupted()
+            self = cls(opened, on_exhausted, records, batch, limits)
+            self._recovered = tuple(self._requests.take_up_interrupted())
             self._resources = refused.pop_all()
         return self
 
@@ -175,22 +192,25 @@ class UnlearningService(ServiceReader):
     def insert(
         self,
         x: ArrayLike,
-        y: float,
+        y: float | str,
         *,
         record_id: str | int,
         subject_id: str | int | None = None,
     ) -> float:
         """Learn a record; the prediction for it from before."""
         state = self._state
+        target: float = state.terms.number_of(y)
         with state.lock:
             state.require_writable()
-            new = self._requests.new_record(record_id, subject_id)
+            new, before = self._requests.new_record(record_id, subject_id), state.tick
             with state.step(ValueError, TypeError):  # the model's refusals
-                prediction = state.mode.insert(x, y)
-                record = LearnedRecord(new, state.pseudonyms.content(x, y))
-                state.learned(record, np.asarray(x, dtype=np.float64), float(y))
+                prediction = state.mode.insert(x, target)
+                record = LearnedRecord(new, state.pseudonyms.content(x, target))
+                point = np.asarray(x, dtype=np.float64)
+                state.learned(record, point, float(target))
             if len(state.pending) >= self._batch:
                 state.flush()
+            self._publish_if_due(before)
             return prediction
 
     def insert_many(
@@ -202,7 +222,8 @@ class UnlearningService(ServiceReader):
         subject_ids: Sequence[str | int | None] | None = None,
     ) -> Array:
         """Learn rows in order, all or none, and make them durable together."""
-        rows, targets = real_array("X", X, "a matrix"), real_array("Y", Y)
+        rows = real_array("X", X, "a matrix")
+        targets = real_array("Y", self._state.terms.numbers_of(Y))
         subjects = [None] * len(record_ids) if subject_ids is None else subject_ids
         if rows.ndim != 2 or targets.ndim != 1:
             raise ValueError(
@@ -217,7 +238,7 @@ class UnlearningService(ServiceReader):
         state = self._state
         with state.lock:
             state.require_writable()
-            new = self._requests.new_records(record_ids, subjects)
+            new, before = self._requests.new_records(record_ids, subjects), state.tick
             if len({record.name or record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"
@@ -228,6 +249,7 @@ class UnlearningService(ServiceReader):
                     content = state.pseudonyms.content(x, y)
                     state.learned(LearnedRecord(record, content), x, y)
             state.flush()
+            self._publish_if_due(before)
             return predictions
 
     def flush(self) -> Tip:
@@ -244,7 +266,7 @@ class UnlearningService(ServiceReader):
         self,
         record_id: str | int,
         x: ArrayLike | None = None,
-        y: float | None = None,
+        y: float | str | None = None,
         *,
         deadline: Deadline = None,
         block: bool = False,
@@ -312,12 +334,35 @@ class UnlearningService(ServiceReader):
             )
 
     def publish(self) -> None:
-        """Renew the published copy (modes that publish an output); paid for."""
+        """Publish a copy, which is paid for; `predict` answers from it.
+
+        For services with `answers="published"`, and for modes that publish an output;
+        the model itself answers in all others, and there is nothing to do.
+        """
         state = self._state
         with state.lock:
-            state.require_writable()
-            if state.mode.publishes == "output":
+            opened = self._writing
+            if opened.prices.publications is not None:
+                publication.publish(state, opened.charges, opened.prices.publications)
+            elif state.mode.publishes == "output":
                 self._requests.deletions.carry_out([], queue.deadline_text(None))
+
+    def _publish_if_due(self, before: int) -> None:
+        opened = self._writing
+        if opened.prices.publications is not None:
+            publication.publish_if_due(
+                self._state, opened.charges, opened.prices.publications, before
+            )
+
+    @property
+    def recovered(self) -> tuple[Certificate, ...]:
+        """Certificates of requests that a crash cut short and this opening carried out.
+
+        Whoever asked was never answered, and a service that does not remember ids has
+        these openings in memory alone: hand them over (`Certificate.is_of` tells whose
+        they are).
+        """
+        return self._recovered
 
     def process_queue(self) -> list[Certificate]:
         """Try every waiting request again; the certificates of those that were done."""
@@ -357,7 +402,7 @@ class UnlearningService(ServiceReader):
         with self._state.step():  # No deletion of an epoch without its ledger.
             if opening.next_epoch(opened):
                 self._requests.deletions = self._deletions(
-                    self._state, opened.charges, opened.prices
+                    self._state, opened.charges, opened.prices, self._limits
                 )
         self._state.clean_up()
         return issued

@@ -17,10 +17,12 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
 from demur.core.entropy import Source
@@ -57,7 +59,8 @@ class ServiceState:
     ) -> None:
         self.database, self.terms = database, terms
         self._pseudonyms, self.source = pseudonyms, source
-        self.seals = Seals(folder, 0)
+        self.signer: Ed25519PrivateKey | None = None  # of certificates
+        self.folder, self.seals = folder, Seals(folder, 0)
         self.cipher = StateCipher(None if pseudonyms is None else pseudonyms.memory)
         encrypted = terms.record_store == "encrypted" and not database.read_only
         self.encrypted = EncryptedRecords(folder, source) if encrypted else None
@@ -350,16 +353,20 @@ class ServiceState:
             for body, row in zip(bodies, linked, strict=True)
             if "certificate" in body
         }
-        issued = {
-            pseudonym: Certificate(**certificate.content(), tip=tips[pseudonym])
+        recorded = {
+            pseudonym: replace(certificate, tip=tips[pseudonym])
             for pseudonym, certificate in certificates.items()
         }
+        if self.signer is not None:
+            recorded = {p: c.signed(self.signer) for p, c in recorded.items()}
+        issued = self._with_openings(recorded)
         at = linked[-1].sequence
         with self.step():
             self._write_keys()
             with self.writing() as connection:
                 self._append(connection, linked, learned)
-                rows.end_records(connection, issued)
+                remembers = self.directory.remembers
+                rows.end_records(connection, issued, remembers=remembers)
                 stored = self.cipher.encode(mode)
                 rows.update_state(connection, stored, self.epoch, tick, at)
                 if new_epoch:
@@ -413,7 +420,21 @@ class ServiceState:
         """The certificate of a deletion that was made."""
         with self.database.read() as connection:
             text = rows.certificate(connection, pseudonym, generation)
-        return None if text is None else Certificate.from_json(text)
+        if text is None:
+            return None
+        stored = Certificate.from_json(text)
+        return self._with_openings({pseudonym: stored})[pseudonym]
+
+    def certificates(self) -> list[Certificate]:
+        """Every certificate, in the order of the journal, with no opening."""
+        with self.database.read() as connection:
+            return rows.certificates(connection)
+
+    def _with_openings(
+        self, certificates: Mapping[str, Certificate]
+    ) -> dict[str, Certificate]:
+        with self.database.read() as connection:
+            return rows.with_openings(connection, self.pseudonyms, certificates)
 
     def close(self) -> None:
         """Close files and connections; pending inserts are not written."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demur.ledger import Tip
+from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.records.queue import QueuedRequest
+from demur.unlearning.service.forecast import NoiseForecast, forecast
 from demur.unlearning.service.state import ServiceState
 
 
@@ -19,6 +21,8 @@ class ServiceStatus:
     `remembers` says whether ids of deleted records stay known: without a `memory_key`
     no second deletion is refused, and a person who comes back is a new one; `unclean`
     says that old pages could not be erased after a deletion: call `scrub()`.
+    `publications_left` is for a service that answers from published copies; `noise` is
+    what the noise of deletions does to its answers, now and after a hundred more.
     """
 
     mode: str
@@ -35,9 +39,16 @@ class ServiceStatus:
     remembers: bool
     tip: Tip
     unclean: bool
+    publications_left: int | None
+    noise: NoiseForecast
 
 
-def status_of(state: ServiceState, waiting: Sequence[QueuedRequest]) -> ServiceStatus:
+def status_of(
+    state: ServiceState,
+    waiting: Sequence[QueuedRequest],
+    prices: DeletionPrices,
+    publications_left: int | None,
+) -> ServiceStatus:
     """The status of a service."""
     generations = state.index.values()
     return ServiceStatus(
@@ -55,4 +66,6 @@ def status_of(state: ServiceState, waiting: Sequence[QueuedRequest]) -> ServiceS
         remembers=state.terms.remembers,
         tip=state.tip,
         unclean=state.unclean,
+        publications_left=publications_left,
+        noise=forecast(state.mode, prices, state.used),
     )

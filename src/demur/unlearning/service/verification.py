@@ -18,6 +18,7 @@ from demur.core.errors import DemurError
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
+from demur.unlearning.pricing.publications import PublicationPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
@@ -26,6 +27,7 @@ from demur.unlearning.records.read_errors import UNREADABLE, readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service.charges import entry_name
+from demur.unlearning.service.publication import publication_problems
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,8 @@ class ServiceVerification:
 
 def read_history(connection: Connection) -> History:
     """Walk the journal from its genesis, check every row, and the tables against it."""
-    history = follow(connection)
-    row, last = connection.execute(sa.select(tables.service)).one(), history.tip
-    if (row.sequence, row.hash) != (last.sequence, last.hash):
-        history.problems.append(
-            f"the service says it ends at row {row.sequence}; the journal ends at row"
-            f" {last.sequence}"
-        )
+    row = connection.execute(sa.select(tables.service)).one()
+    history = follow(connection, row)
     try:
         with readable():
             _check_tables(connection, row, history)
@@ -89,7 +86,18 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
         problems.append("the requests of some person are not those of the journal")
     if service.used != history.used:
         problems.append("what this epoch has used is not what the journal says")
-    stored = set()
+    problems += stored_problems(connection, history)
+    deleted = {p for p, generation in history.generations.items() if generation <= 0}
+    stored_records = connection.execute(
+        sa.select(tables.encrypted_records.c.pseudonym)
+    ).scalars()
+    if deleted & set(stored_records):
+        problems.append("a deleted record is still in the encrypted store")
+
+
+def stored_problems(connection: Connection, history: History) -> list[str]:
+    """Whether the stored certificates are those of the journal's deletions."""
+    problems, stored = [], set()
     for row in connection.execute(sa.select(tables.certificates)):
         stored.add((row.pseudonym, row.generation))
         try:
@@ -100,12 +108,7 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
         problems += certificate_problems(certificate, history)
     if stored != set(history.certified):
         problems.append("the certificates are not those of the journal's deletions")
-    deleted = {p for p, generation in history.generations.items() if generation <= 0}
-    stored_records = connection.execute(
-        sa.select(tables.encrypted_records.c.pseudonym)
-    ).scalars()
-    if deleted & set(stored_records):
-        problems.append("a deleted record is still in the encrypted store")
+    return problems
 
 
 def certificate_problems(certificate: Certificate, history: History) -> list[str]:
@@ -131,6 +134,10 @@ def certificate_problems(certificate: Certificate, history: History) -> list[str
             "the certificate does not say what the journal says: "
             + ", ".join(changed or ["a field is missing"])
         ]
+    if history.signer is None and certificate.signature is not None:
+        return ["the certificate has a signature, and the service has no signer"]
+    if history.signer is not None and not certificate.is_signed_by(history.signer):
+        return ["the certificate is not signed by the signer of the service"]
     return []
 
 
@@ -226,6 +233,13 @@ def verify_service(
         history = read_history(connection)
         problems, unknown = state_problems(connection, terms, history, seals, cipher)
     wrong, elsewhere = ledger_problems(history, ledgers)
+    if terms.answers is not None:
+        prices, by_id = (
+            PublicationPrices(terms.answers),
+            {each.id: each for each in ledgers},
+        )
+        more, not_known = publication_problems(prices, history, by_id)
+        wrong, elsewhere = wrong + more, elsewhere + not_known
     unknown = [*elsewhere, *unknown]
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"

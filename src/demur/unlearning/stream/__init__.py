@@ -1,1 +1,1 @@
-"""Learning and forgetting on a stream: MemoryPair, its odometer and estimators."""
+"""Learning and forgetting on a stream: MemoryPair and its odometer."""

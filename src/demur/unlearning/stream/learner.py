@@ -122,7 +122,7 @@ class Learner(StateMachine):
         subject_id: str | None = None,
     ) -> Prediction:
         """Learn a record; the prediction for it from before."""
-        if self._lean and record_id is None and subject_id is None:
+        if self.lean and record_id is None and subject_id is None:
             with self._lock:
                 prediction = self._learn(x, y)
                 self.inserts_seen += 1

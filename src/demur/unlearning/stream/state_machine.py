@@ -37,7 +37,7 @@ class StateMachine:
         self._hooks = hooks
         self._watched = watched
         # Nothing to do beside learning: insert takes the short path.
-        self._lean = False
+        self.lean = False
         # One call at a time; a hook may call again, in the thread that called it.
         self._lock = threading.RLock()
 
@@ -56,7 +56,7 @@ class StateMachine:
         if self._hooks is None:
             self._hooks = Hooks()
         self._hooks.on(kind, hook)
-        self._lean = False
+        self.lean = False
 
     def _advance(self) -> None:
         if self.phase is not Phase.LEARNING:
@@ -68,7 +68,7 @@ class StateMachine:
 
     def _move_to(self, after: Phase) -> None:
         before, self.phase = self.phase, after
-        self._lean = after is Phase.INTERLEAVING and not (
+        self.lean = after is Phase.INTERLEAVING and not (
             self._watched or self._hooks is not None
         )
         self._fire("phase", before=before)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +16,10 @@ from demur.core.bounds import real_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.ledger import Ledger, LedgerLeftBehind, checked_ledger, left_behind
+from demur.unlearning.estimators.arrays import matrix, vector_of
+from demur.unlearning.estimators.dict_events import Features, SlowWay, dict_events
+from demur.unlearning.estimators.river_habits import RiverHabits
+from demur.unlearning.estimators.standardisation import mode_that_standardises
 from demur.unlearning.models.base import Accounting, Array, Scope
 from demur.unlearning.models.inputs import check_size
 from demur.unlearning.stream.memory_pair import MemoryPair
@@ -25,12 +27,30 @@ from demur.unlearning.stream.odometer import PrivacyOdometer
 
 # Enforced constants need no calibration: predictions count from the first record on.
 _AT_ONCE = 1.0
+# What the first record fixes.
+_LEARNED = (
+    "model_",
+    "features_",
+    "n_features_in_",
+    "feature_names_in_",
+    "_predict_dict",
+    "_learn_dict",
+    "_predict_score",
+    "_named_classes",
+    "_label_numbers",
+    "_label_list",
+)
+# Checks of scikit-learn's check_estimator that cannot hold, each with its reason. The
+# table in docs/unlearning.md says the same in full sentences.
+SKLEARN_EXCEPTIONS: Mapping[str, str] = {
+    "check_estimators_pickle": "a learned model is not copied: a second budget",
+    "check_dtype_object": "a cell that is no number is a ValueError",
+}
 
 
-class Unlearnable(BaseEstimator):
+class Unlearnable(RiverHabits, BaseEstimator):
     """An estimator over one `MemoryPair`, for dicts and arrays."""
 
-    _river_kind: ClassVar[str]
     mode: str
     mode_config: Mapping[str, Any] | None
     epsilon: float
@@ -45,21 +65,15 @@ class Unlearnable(BaseEstimator):
     features: Sequence[Hashable] | None
     ledger: Ledger | LedgerLeftBehind | None
     source: Source | None
+    standardise: bool
     model_: MemoryPair
-    _pick: Callable[[Mapping[Hashable, float]], tuple[float, ...]]
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Where river is loaded, register: it tests isinstance(model, Regressor)."""
-        river = sys.modules.get("river.base")
-        if river is not None:
-            getattr(river, cls._river_kind).register(cls)
-        return super().__new__(cls)
+    # Set with the model: events over dicts, without ids.
+    _predict_dict: Callable[[Features], float] | None = None
+    _learn_dict: Callable[[Features, Any], None] | None = None
+    # The same where the model has one score, or the probability of a second class.
+    _predict_score: Callable[[Features], float] | None = None
 
     # -- one record at a time, over dicts ---------------------------------------
-
-    @property
-    def _supervised(self) -> bool:  # asked by river
-        return True
 
     def learn_one(
         self,
@@ -69,13 +83,26 @@ class Unlearnable(BaseEstimator):
         subject_id: str | None = None,
     ) -> None:
         """Learn one record."""
-        if hasattr(self, "model_"):
-            row, target = self._row(x), self._target(y)
-            self.model_.insert(row, target, record_id, subject_id)
-            return
+        learn = self._learn_dict
+        if learn is not None and record_id is None and subject_id is None:
+            learn(x, y)
+        else:
+            self._learn(x, y, record_id, subject_id)
+
+    def _learn(
+        self,
+        x: Mapping[Hashable, float],
+        y: Any,
+        record_id: str | None = None,
+        subject_id: str | None = None,
+    ) -> None:
+        """The general way, from the first record on."""
         with self._beginning():
             row, target = self._row(x, begin=True), self._target(y)
             self._model(len(row)).insert(row, target, record_id, subject_id)
+
+    def _predict(self, x: Mapping[Hashable, float]) -> float:
+        return self._predicted(self._row(x))
 
     def unlearn_one(
         self,
@@ -92,6 +119,7 @@ class Unlearnable(BaseEstimator):
         model.delete(row, target, record_id=record_id, subject_id=subject_id)
 
     def _row(self, x: Mapping[Hashable, float], *, begin: bool = False) -> Array:
+        """A new row from a dict, or an error that says what is wrong with it."""
         if type(x) is not dict and not isinstance(x, Mapping):
             raise TypeError(f"x must be a dict of features; got {type(x).__name__}")
         if not hasattr(self, "features_"):
@@ -99,33 +127,42 @@ class Unlearnable(BaseEstimator):
             if not begin:
                 raise NotFittedError("nothing was learned yet")
             self._fix(names)
+        names = self.features_
         try:
-            values = self._pick(x)
+            values = [x[name] for name in names]
         except KeyError:
-            values = ()
-        if not values or len(x) != self.n_features_in_:
-            unknown = [n for n in x if n not in self.features_]
-            missing = [n for n in self.features_ if n not in x]
+            values = []
+        if not len(values) == len(names) == len(x):
+            known = set(names)
+            unknown = [n for n in x if n not in known]
+            missing = [n for n in names if n not in x]
             raise ValueError(
                 "the features of x must be those of the first record:"
                 f" unknown {validate.shorten(unknown)}, missing"
                 f" {validate.shorten(missing)}. Nothing has changed."
             )
-        if self.fit_intercept:
-            values = (*values, 1.0)
+        values += [1.0] * self._constant
+        if any(isinstance(value, (str, bytes)) for value in values):
+            raise ValueError("the features of x must be numbers")
         try:
-            return np.array(values, dtype=np.float64)
+            return np.array([float(value) for value in values])
         except (TypeError, ValueError, OverflowError):
-            # numpy's message quotes the value that it cannot read; ours must not.
+            # Python's message quotes the value that it cannot read; ours must not.
             raise ValueError("the features of x must be numbers") from None
+
+    @property
+    def _constant(self) -> bool:
+        """Whether rows get a constant; a mode that standardises has its own."""
+        return self.fit_intercept and self._mode_name() != "standardised_ridge"
+
+    def _mode_name(self) -> str:
+        return mode_that_standardises(self.mode) if self.standardise else self.mode
 
     def _fix(self, names: list[Hashable]) -> None:
         if not names:
             raise ValueError("x must have a feature; nothing was learned")
         self.features_ = names
         self.n_features_in_ = len(names)
-        only = names[0]
-        self._pick = itemgetter(*names) if len(names) > 1 else lambda x: (x[only],)
 
     # -- arrays ------------------------------------------------------------------
 
@@ -133,6 +170,11 @@ class Unlearnable(BaseEstimator):
         self, X: ArrayLike, y: ArrayLike, record_ids: Sequence[str] | None
     ) -> Self:
         with self._beginning():
+            if y is None:
+                raise ValueError(
+                    f"{type(self).__name__} requires y to be passed, but the target y"
+                    " is None. Nothing was learned."
+                )
             rows, targets = self._rows(X, begin=True), self._targets(y)
             if targets.shape != (len(rows),):
                 raise ValueError(
@@ -150,15 +192,21 @@ class Unlearnable(BaseEstimator):
             yield
         except BaseException:
             if first:
-                for name in (
-                    "model_",
-                    "features_",
-                    "n_features_in_",
-                    "_pick",
-                    "_named_classes",
-                    "_label_numbers",
-                ):
+                for name in _LEARNED:
                     self.__dict__.pop(name, None)
+            raise
+
+    @contextmanager
+    def _from_nothing(self) -> Iterator[None]:
+        """Around `fit`: what was learned is dropped, and back if the rows are refused.
+
+        The reservation of dropped deletions stays spent in the ledger.
+        """
+        before = {n: self.__dict__.pop(n) for n in _LEARNED if n in self.__dict__}
+        try:
+            yield
+        except BaseException:
+            self.__dict__.update(before)
             raise
 
     def unfit(
@@ -187,35 +235,41 @@ class Unlearnable(BaseEstimator):
         shape: tuple[int, ...] = getattr(X, "shape", ())
         if begin and len(shape) == 2:  # refused before anything is read or copied
             check_size(shape[1], shape[1])
-        rows = real_array("X", X, "a matrix")
-        if rows.ndim != 2 or 0 in rows.shape:
-            raise ValueError(
-                "X must have two dimensions, a row and a column at least; got shape"
-                f" {rows.shape}"
-            )
+        rows = matrix("X", X)
         if not hasattr(self, "features_"):
             if not begin:
                 raise NotFittedError("nothing was learned yet")
             given = range(rows.shape[1]) if names is None else names
             self._fix(list(given if self.features is None else self.features))
+            if names is not None and all(isinstance(n, str) for n in names):
+                self.feature_names_in_ = np.array(list(names), dtype=object)
         if rows.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"X has {rows.shape[1]} features, but {self.n_features_in_} were"
-                " learned. Nothing has changed."
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is"
+                f" expecting {self.n_features_in_} features as input, those of the"
+                " first record. Nothing has changed."
             )
         if names is not None and list(names) != list(self.features_):
             raise ValueError("the columns of X are not the features that were learned")
-        if not self.fit_intercept:
+        if not self._constant:
             return rows
         return np.hstack([rows, np.ones((len(rows), 1))])
 
     # -- the model behind ----------------------------------------------------------
 
     def _target(self, y: Any) -> float:
-        return float(y)
+        try:
+            return float(y)
+        except (TypeError, ValueError, OverflowError):
+            # Python's message quotes the value that it cannot read; ours must not.
+            raise ValueError("y must be a finite number") from None
+
+    def _number(self) -> Callable[[Any], float]:
+        """A quick `_target`, which may fail in other words."""
+        return float
 
     def _targets(self, y: ArrayLike) -> Array:
-        return real_array("y", y)
+        return real_array("y", vector_of("y", y))
 
     def _extra(self) -> dict[str, Any]:
         return {}
@@ -235,9 +289,17 @@ class Unlearnable(BaseEstimator):
                 source=self.source,
             )
             options = self._extra() | dict(self.mode_config or {})
-            model = MemoryPair(dimension, odometer, mode=self.mode, **options)
+            model = MemoryPair(dimension, odometer, mode=self._mode_name(), **options)
             model.finalize_calibration(_AT_ONCE)
             self.model_ = model
+            self._predict_dict, self._learn_dict = dict_events(
+                model,
+                self.features_,
+                SlowWay(self._predict, self._learn, self._number()),
+                constant=self._constant,
+            )
+            if model.mode.classes is None:
+                self._predict_score = self._predict_dict
         return self.model_
 
     def _predicted(self, row: Array) -> float:
@@ -271,6 +333,8 @@ class Unlearnable(BaseEstimator):
         return type(self)(**self.get_params(deep=False))
 
     def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "model_"):
+            self.model_.__reduce__()  # refuses
         # A worker's copy (a parallel cross-validation) must not fit without its ledger.
         state = dict(super().__getstate__())
         return state | {"ledger": left_behind(self.ledger), "source": None}

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+
+from demur.unlearning.estimators.arrays import vector_of
 
 _PLAIN = (np.str_, np.number, np.bool_)
 
@@ -43,10 +46,25 @@ def as_labels(y: Any) -> list[Any]:
     """A vector of labels as a list; or a clear error."""
     if isinstance(y, (list, tuple)):
         return list(y)
-    labels = np.asarray(y)
+    labels = np.asarray(vector_of("y", y))
     if labels.ndim != 1 or np.ma.is_masked(y):
         raise ValueError(
             f"y must be a vector of labels, none masked; got shape {labels.shape}."
             " Nothing was learned."
         )
     return list(labels)
+
+
+def classes_in(y: Any) -> list[Any]:
+    """The different labels of a vector, sorted where they can be."""
+    check_classification_targets(y)
+    labels = list(dict.fromkeys(as_labels(y)))
+    if len(labels) < 2:
+        raise ValueError(
+            "y holds one class, and a classifier needs two: declare all that will ever"
+            " come with classes=. Nothing was learned."
+        )
+    try:
+        return sorted(labels)
+    except TypeError:
+        return labels

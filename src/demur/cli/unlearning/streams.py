@@ -1,4 +1,4 @@
-"""`demur unlearn`: run streams of inserts and deletes, and verify certificates."""
+"""`demur unlearn run` and `simulate`: streams of inserts and deletes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demur.cli.ledger.options import (
     PasswordFile,
     SigningKey,
 )
-from demur.cli.shell import App, AsJson, Code, console, print_json
+from demur.cli.shell import App, AsJson, Code, console
 from demur.cli.stream_run import (
     StreamOptions,
     print_result,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from demur.core.entry import Entry
 
 unlearn_app = App(
-    help="Run a stream of inserts and deletes; verify certificates of deletion.",
+    help="A model that deletes: a service with certificates, or a stream to try out.",
     no_args_is_help=True,
 )
 
@@ -238,52 +238,6 @@ def simulate(
     result, weights = run_stream(events, options, None)
     files = write_files(result, plot, None, weights, events.features)
     print_result(result, options, files, as_json)
-
-
-@unlearn_app.command("verify")
-def verify(
-    certificate: Annotated[
-        Path, typer.Argument(help="A certificate of deletion (JSON).")
-    ],
-    journal: Annotated[
-        str,
-        typer.Argument(help="The service: a file, sqlite:///... or postgresql://..."),
-    ],
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            help="The ledger that was charged, if it is not the service's own."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check a certificate against journal and ledger; exits with 1 if it does not hold.
-
-    The journal's chain, the deletion's row word for word, the entry in the ledger, and
-    the epsilon that the noise comes to.
-    """
-    from demur.unlearning.records.certificate import Certificate
-    from demur.unlearning.service.certificate_verification import verify_certificate
-
-    stored = Certificate.load(certificate)
-    verification = verify_certificate(stored, journal, ledger=ledger)
-    if as_json:
-        print_json(
-            {
-                "ok": verification.ok,
-                "rows": verification.rows,
-                "tip": str(verification.tip),
-                "problems": verification.problems,
-                "unknown": verification.unknown,
-            }
-        )
-    else:
-        console.print(str(stored), highlight=False, soft_wrap=True, markup=False)
-        verdict = "The certificate holds." if verification.ok else "It does NOT hold."
-        text = f"{verification}\n{verdict}"
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-    if not verification.ok:
-        raise typer.Exit(int(Code.ERROR))
 
 
 def _check_writable(path: Path | None, *endings: str) -> None:

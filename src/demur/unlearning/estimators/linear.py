@@ -1,9 +1,9 @@
-"""Estimators that forget, in the conventions of river and of scikit-learn.
+"""Linear estimators that forget: a regressor and a classifier.
 
 One record at a time, over dicts: `learn_one`, `predict_one`, `unlearn_one`; over
-arrays: `partial_fit`, `predict`, `unfit`. Both use one `MemoryPair` that is made with
-the first record; the odometer is sized with the first deletion, when the warm-up is
-over and the shift is small.
+arrays: `fit`, `partial_fit`, `predict`, `unfit`. Both use one `MemoryPair` that is made
+with the first record; the odometer is sized with the first deletion, when the warm-up
+is over and the shift is small.
 
 Names of features are fixed at first use; after that an unknown or a missing one is an
 error. A dict and an array may be mixed if the columns of the array come in the order of
@@ -12,7 +12,7 @@ the names.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,17 +22,24 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from demur.core import validate
 from demur.core.entropy import Source
 from demur.ledger import Ledger
+from demur.unlearning.estimators.base import Unlearnable
+from demur.unlearning.estimators.labels import (
+    as_labels,
+    classes_in,
+    label_array,
+    numbered,
+)
 from demur.unlearning.models import MODES
 from demur.unlearning.models.base import Accounting, Array, Scope
-from demur.unlearning.stream.estimator_base import Unlearnable
-from demur.unlearning.stream.labels import as_labels, label_array, numbered
 
 
 class UnlearnableRegressor(RegressorMixin, Unlearnable):
     """Regression that forgets: `mode` is "ogd" (Huber loss) or "ridge" (exact).
 
     Rows are clipped to the mode's norm_bound (`mode_config`), the constant of
-    `fit_intercept` included: scale the features to it.
+    `fit_intercept` included: scale the features to it by public numbers
+    (`RangeScaler`). With `standardise=True`, "ridge" does it by the means and
+    deviations of its live records, and forgets those too.
 
     >>> model = UnlearnableRegressor(mode="ridge", fit_intercept=False)
     >>> for t in range(20):
@@ -59,6 +66,7 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
         requests_per_subject: int | None = None,
         fit_intercept: bool = True,
         features: Sequence[Hashable] | None = None,
+        standardise: bool = False,
         ledger: Ledger | None = None,
         source: Source | None = None,
     ) -> None:
@@ -74,14 +82,21 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
         self.requests_per_subject = requests_per_subject
         self.fit_intercept = fit_intercept
         self.features = features
+        self.standardise = standardise
         self.ledger = ledger
         self.source = source
 
     def predict_one(self, x: Mapping[Hashable, float]) -> float:
         """The prediction for one record; 0 before anything was learned."""
-        if not hasattr(self, "model_"):
-            return 0.0
-        return self._predicted(self._row(x))
+        predict = self._predict_dict
+        return 0.0 if predict is None else predict(x)
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, record_ids: Sequence[str] | None = None
+    ) -> Self:
+        """Learn rows in order, from nothing: what was learned before is dropped."""
+        with self._from_nothing():
+            return self._fit_rows(X, y, record_ids)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, *, record_ids: Sequence[str] | None = None
@@ -94,12 +109,19 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
         self._learned()
         return np.array([self._predicted(row) for row in self._rows(X)])
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # The bounds of "ogd" want public scales: raw targets are beyond its loss.
+        tags.regressor_tags.poor_score = self.mode == "ogd"
+        return tags
+
 
 class UnlearnableClassifier(ClassifierMixin, Unlearnable):
     """Classification that forgets: `mode` is "ogd", "logistic" or "ridge" (exact).
 
-    `classes` are all labels that will ever come, two or more, of any hashable kind;
-    partial_fit's first call may name them instead. Any other label is refused. More
+    `classes` are all labels that will ever come, two or more, of any hashable kind (0
+    and 1 if not given); partial_fit's first call may name them instead, and `fit` takes
+    those of its y. Any other label is refused. More
     than two classes have a row of weights each, and a softmax loss; the probabilities
     of "ridge" are the distribution that is nearest to its scores.
 
@@ -117,6 +139,8 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
     """
 
     _river_kind: ClassVar[str] = "Classifier"
+    _label_numbers: dict[Any, float]
+    _label_list: list[Any]
 
     def __init__(
         self,
@@ -133,7 +157,8 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         requests_per_subject: int | None = None,
         fit_intercept: bool = True,
         features: Sequence[Hashable] | None = None,
-        classes: Sequence[Any] = (0, 1),
+        standardise: bool = False,
+        classes: Sequence[Any] | None = None,
         ledger: Ledger | None = None,
         source: Source | None = None,
     ) -> None:
@@ -149,13 +174,18 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         self.requests_per_subject = requests_per_subject
         self.fit_intercept = fit_intercept
         self.features = features
+        self.standardise = standardise
         self.classes = classes
         self.ledger = ledger
         self.source = source
 
     @property
     def _multiclass(self) -> bool:  # asked by river
-        return len(getattr(self, "_named_classes", self.classes)) > 2
+        return len(self._declared()) > 2
+
+    def _declared(self) -> Sequence[Any]:
+        classes = (0, 1) if self.classes is None else self.classes
+        return getattr(self, "_named_classes", classes)
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -170,7 +200,7 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         if hasattr(self, "model_"):
             fixed: dict[Any, float] = self._label_numbers
             return fixed
-        return numbered(getattr(self, "_named_classes", self.classes))
+        return numbered(self._declared())
 
     def _extra(self) -> dict[str, Any]:
         if "classes" in (self.mode_config or {}):
@@ -179,7 +209,8 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
                 " was learned"
             )
         self._label_numbers = self._numbers()
-        mode = MODES.get(self.mode)
+        self._label_list = list(self._label_numbers)
+        mode = MODES.get(self._mode_name())
         if mode is None:
             return {}
         chooses = "logistic" in mode.losses[1:]
@@ -196,7 +227,8 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         return options
 
     def _target(self, y: Any) -> float:
-        numbers = self._numbers()
+        fixed = hasattr(self, "model_")
+        numbers = self._label_numbers if fixed else self._numbers()
         try:
             return numbers[y]
         except (KeyError, TypeError):
@@ -204,6 +236,9 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
                 f"y must be one of the classes {validate.shorten(list(numbers))}."
                 " Nothing has changed."
             ) from None
+
+    def _number(self) -> Callable[[Any], float]:
+        return self._label_numbers.__getitem__
 
     def _targets(self, y: ArrayLike) -> Array:
         labels = as_labels(y)
@@ -217,19 +252,37 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
 
     def predict_proba_one(self, x: Mapping[Hashable, float]) -> dict[Any, float]:
         """The probability of each class; equal ones before anything was learned."""
-        labels = self._labels()
         if not hasattr(self, "model_"):
+            labels = self._labels()
             return dict.fromkeys(labels, 1.0 / len(labels))
-        row = self._row(x)
-        if self.model_.mode.classes is None:  # without an array, for speed
-            p = self._predicted(row)
+        labels, predict = self._label_list, self._predict_score
+        if predict is not None:  # without an array, for speed
+            p = predict(x)
             return {labels[0]: 1.0 - p, labels[1]: p}
-        return dict(zip(labels, self._probabilities(row).tolist(), strict=True))
+        p_of = self._probabilities(self._row(x)).tolist()
+        return dict(zip(labels, p_of, strict=True))
 
     def predict_one(self, x: Mapping[Hashable, float]) -> Any:
-        """The most probable class."""
+        """The most probable class; of equal ones the first."""
+        predict = self._predict_score
+        if predict is not None:
+            p = predict(x)
+            return self._label_list[p > 1.0 - p]
         probabilities = self.predict_proba_one(x)
         return max(probabilities, key=lambda label: probabilities[label])
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, record_ids: Sequence[str] | None = None
+    ) -> Self:
+        """Learn rows in order, from nothing: what was learned before is dropped.
+
+        Without `classes` they are the labels in y, sorted. That list is then public: it
+        stays when the only record of a class is deleted.
+        """
+        with self._from_nothing():
+            if self.classes is None and y is not None:
+                self._named_classes = classes_in(y)
+            return self._fit_rows(X, y, record_ids)
 
     def partial_fit(
         self,

@@ -1,0 +1,1 @@
+"""`demur unlearn`: a deletion service, its certificates, and streams to try out."""

@@ -1,0 +1,49 @@
+"""HTML documents of one file, which fetch nothing and run nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from demur.report.text import attribute, safe
+
+# Nothing may be fetched or run, even if the escaping of a text failed.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
+)
+
+
+def document(
+    title: str, body: str, *, data_name: str, data: Any, css_class: str = ""
+) -> str:
+    """A page with its style, and with its data as JSON in the element `data_name`."""
+    style = files("demur.report").joinpath("page.css").read_text(encoding="utf-8")
+    # "<" must not end the script element, so it is written as an escape.
+    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<title>{safe(title)}</title><link rel="icon" href="data:,">'
+        f"<style>\n{style}</style></head>\n"
+        f'<body class="{attribute(css_class)}">\n{body}\n'
+        f'<script type="application/json" id="{attribute(data_name)}">{text}</script>\n'
+        "</body></html>\n"
+    )
+
+
+def write_document(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page. It is moved into place when it is complete."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ValueError(f"path is in the folder {target.parent}, which does not exist")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Estimators that forget, in the conventions of river and of scikit-learn."""

@@ -1,0 +1,147 @@
+"""Backups and evidence of a service in a file, made while it runs.
+
+A backup is a folder with the database, the service's own ledgers and, if asked for, the
+keys that opening takes, all of one moment. A service that is opened from it compares
+journal, ledger and seal as always: parts of two moments would be refused.
+
+*One moment.* A ledger is charged, and a seal's key changed, between an intent and its
+outcome alone (`intents`). So if no intent is open when the copying begins, and no new
+one is in the journal when it ends, no charge and no change of keys came in between, and
+what was copied belongs together, whichever inserts went on meanwhile. Otherwise it is
+copied again.
+
+Keys of encrypted records are never copied: erasing a key is what deletes its record.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import sqlalchemy as sa
+
+from demur.durable import atomic_files, private_files, sqlite
+from demur.ledger import Ledger, Tip, backup_ledger
+from demur.unlearning.errors import ServiceBusy, ServiceMismatch
+from demur.unlearning.records import evidence, journal, tables
+from demur.unlearning.records.pseudonyms import opening_keys
+from demur.unlearning.service.charges import ledgers_beside
+
+_TRIES, _WAIT = 100, 0.05  # seconds between them
+
+
+def backup_service(
+    database: tables.ServiceStore,
+    place: str | os.PathLike[str],
+    *,
+    keys: Path | None = None,
+) -> Tip:
+    """Copy a service into a new folder, whole or not at all; the tip of the copy.
+
+    With `keys`, its folder of secrets, the backup can be opened by itself.
+    """
+    path, folder = database.path, Path(place).expanduser()
+    if path is None:
+        raise ValueError(
+            "only a service in a file can be backed up like this; this one is on a"
+            " server: back it up with pg_dump, and its folder of keys beside it."
+            " Nothing was written."
+        )
+    if not folder.parent.is_dir():
+        raise ValueError(f"there is no folder {folder.parent}. Nothing was written.")
+    if os.path.lexists(folder):
+        message = "something is there already, and a backup never replaces it"
+        raise FileExistsError(errno.EEXIST, message, str(folder))
+    aside = atomic_files.temporary_name(folder)
+    try:
+        for _ in range(_TRIES):
+            before = _last_intent(database)
+            if before is not None:
+                tip = _copy_all(path, aside, keys)
+                if tip is not None and _last_intent(database) == before:
+                    break
+            shutil.rmtree(aside, ignore_errors=True)
+            time.sleep(_WAIT)
+        else:
+            raise ServiceBusy(
+                "deletions followed each other so closely that no moment between two"
+                " could be copied: call backup() in the process that writes, or try"
+                " again later. Nothing was written."
+            )
+        for left in (*aside.iterdir(), aside):
+            if left.is_dir():
+                atomic_files.sync_folder(left)
+        os.rename(aside, folder)
+        atomic_files.sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return tip
+
+
+def _last_intent(database: tables.ServiceStore) -> int | None:
+    """The number of the last intent's row (0: none yet); None while one is open."""
+    with database.read() as connection:
+        if journal.open_intent(connection) is not None:
+            return None
+        last = journal.last_of(connection, ("intent",))
+    return 0 if last is None else last[0].sequence
+
+
+def _copy_all(path: Path, aside: Path, keys: Path | None) -> Tip | None:
+    """Everything, copied now; the tip, or None if a key was just replaced."""
+    aside.mkdir(0o700)
+    copy = aside / path.name
+    copy.touch(0o600)
+    sqlite.copy_database(path, copy)
+    for ledger in ledgers_beside(path):
+        with Ledger.open(ledger, read_only=True) as opened:
+            backup_ledger(opened, aside / ledger.name)
+    store = tables.ServiceStore(str(copy), read_only=True)
+    try:
+        with store.read() as connection:
+            at = connection.execute(sa.select(tables.state.c.sequence)).scalar_one()
+            row = journal.row_at(connection, int(at))[1] if at else {"seal": 1}
+            tip = journal.tip(connection)
+    finally:
+        store.close()
+    if keys is None:
+        return tip
+    try:
+        for name in opening_keys(keys, int(row["seal"])):
+            content = private_files.read_file(keys / name)
+            private_files.write_new(aside / f"{path.name}.keys" / name, content)
+    except FileNotFoundError as error:
+        if not keys.is_dir():
+            raise ServiceMismatch(
+                f"there is no folder of keys {keys}: name it (keys=). Nothing was"
+                " written."
+            ) from error
+        return None
+    return tip
+
+
+def write_evidence(database: tables.ServiceStore, place: str | os.PathLike[str]) -> Tip:
+    """Write an evidence file of a service; the tip of its journal.
+
+    It has copies of the service's own ledgers. They are made after the journal was
+    read, and a service charges first: they have all that the journal has.
+    """
+    return evidence.write(database, lambda: _ledger_copies(database.path), place)
+
+
+def _ledger_copies(path: Path | None) -> dict[str, bytes]:
+    copies: dict[str, bytes] = {}
+    for ledger in [] if path is None else ledgers_beside(path):
+        with (
+            TemporaryDirectory() as folder,
+            Ledger.open(ledger, read_only=True) as opened,
+        ):
+            backup_ledger(opened, Path(folder) / "ledger.db")
+            copies[ledger.name.rpartition(".")[2]] = (
+                Path(folder) / "ledger.db"
+            ).read_bytes()
+    return copies
