@@ -130,6 +130,7 @@ PEER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event", PEER, ids=lambda e: f"{type(e).__name__}-{e.neighbours}"
 )

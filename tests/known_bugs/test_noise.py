@@ -191,6 +191,7 @@ ALLOWED = {
     "mechanisms/bpm/two_stage.py": "the two-stage sampler of tests",
     "mechanisms/gaussian.py": "plain float noise for tests, under a seed alone",
     "training/clipping/clipped_grad.py": "splits the loss's own key over examples",
+    "training/clipping/sealed_arrays.py": "a key's dtype for sums, draws nothing",
     "training/config_file.py": "first weights of a model",
     "training/accounting/loss_samples.py": "Monte Carlo check of a plan, no data",
     "training/run/separability.py": "probes a loss with synthetic inputs",

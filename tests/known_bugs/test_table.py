@@ -34,7 +34,7 @@ def rows(text):
 
 def check(text):
     table = rows(text)
-    assert set(table) == {str(i) for i in range(1, 28)} | set("abcdefg")
+    assert set(table) == {str(i) for i in range(1, 29)} | set("abcdefg")
     for name, cells in table.items():
         assert len(cells) == 4, name
         caught = NAMED.findall(cells[3])

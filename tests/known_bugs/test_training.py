@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
@@ -18,7 +19,7 @@ from demur.core.entropy import NoiseKey
 from demur.training import ClippedSum, clipped_grad, gaussian_privatizer, step_keys
 from tests.known_bugs.kit import sound_and_twin
 from tests.training.clipping.kit import AS_FLAGS
-from tests.training.kit import make_plan
+from tests.training.kit import make_params, make_plan, train
 
 
 def slope(w, x):
@@ -196,6 +197,24 @@ def test_row_21_a_person_with_many_rows_counts_many_times():
         return (rows / np.maximum(1.0, norms)).sum(axis=0)
 
     sound_and_twin(moves_by_one_contribution, ours, each_row_by_itself)
+
+
+@pytest.mark.slow
+def test_row_28_a_run_that_moves_nothing():
+    """Steps too small for bfloat16: an epsilon, and the weights it began with."""
+    first = jax.tree.map(lambda x: (x + 1).astype(jnp.bfloat16), make_params())
+
+    def says_so(report):
+        assert set(report) == {"['w']", "['b']"}
+
+    with pytest.warns(UserWarning, match="did not move any parameter"):
+        trained = train(make_plan(), params=first, optimizer=optax.sgd(1e-6))
+    assert trained.entry.epsilon(demur.AddOrRemoveOne(), 1e-5) > 0
+    np.testing.assert_array_equal(trained.value["w"], first["w"])
+    # The twin looks at gradients: with noise on them, none is ever zero.
+    noisy = noise_on(make_params(), seed=1)
+    by_gradient = [name for name, leaf in noisy.items() if not np.any(leaf)]
+    sound_and_twin(says_so, trained.unmoved, by_gradient)
 
 
 SHARDS = """

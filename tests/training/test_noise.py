@@ -34,7 +34,7 @@ from demur.training import (
 from demur.training.noise import recursions
 from demur.training.noise.lattice import Lattice
 from demur.training.noise.privatizer import HARDENED, NOT_HARDENED
-from demur.training.noise.threefry import normals, standard_normal, threefry
+from demur.training.noise.threefry import keys_at, normals, standard_normal, threefry
 from tests.programs import python
 from tests.training.clipping.kit import AS_FLAGS
 
@@ -71,8 +71,8 @@ def run(transform, keys, params=PARAMS, jit=False):
 def normals_of(keys, params=PARAMS):
     leaves = jax.tree.leaves(params)
     rows = []
-    for key in keys:
-        drawn = normals(jnp.asarray(key), leaves)
+    for step, key in enumerate(keys):
+        drawn = normals(keys_at(jnp.asarray(key), step), leaves)
         rows.append(np.concatenate([np.asarray(z).reshape(-1) for z in drawn]))
     return np.array(rows)
 

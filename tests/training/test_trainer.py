@@ -27,7 +27,7 @@ from demur.training import (
     dp_sgd,
     step_keys,
 )
-from demur.training.noise.threefry import normals
+from demur.training.noise.threefry import keys_at, normals
 from demur.training.run import programs
 from demur.training.run.prefetcher import Minibatch, Prefetcher, StepInput
 from demur.training.run.progress import ProgressBar
@@ -64,7 +64,8 @@ def by_hand(bands, seed):
     rows = {name: column[:, None] for name, column in data.items()}
     for step, indices in enumerate(chosen):
         keys = step_keys(key.stream("step noise", step), len(leaves))
-        drawn.append([np.asarray(z) for z in normals(jnp.asarray(keys), leaves)])
+        keys = keys_at(jnp.asarray(keys), step)
+        drawn.append([np.asarray(z) for z in normals(keys, leaves)])
         found = jax.tree.leaves(every_gradient(params, rows))
         each = [np.asarray(g, np.float64) for g in found]
         norms = np.sqrt(sum((g.reshape(len(g), -1) ** 2).sum(1) for g in each))

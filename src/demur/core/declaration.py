@@ -18,6 +18,9 @@ from demur.core.bounds import Bound
 from demur.core.cost import Cost
 from demur.core.digest import bytes_of_array
 
+# An assumption that says what a record is: statements then speak of a person.
+PER_PERSON = "a record is one person, with all of their examples"
+
 
 @dataclass(frozen=True)
 class Declaration:

@@ -13,7 +13,7 @@ from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.accounting.stored_profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
 from demur.core.bounds import BoundSource
-from demur.core.declaration import Declaration
+from demur.core.declaration import PER_PERSON, Declaration
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import printed_down, printed_up
@@ -172,6 +172,9 @@ def _protection(entry: Entry, promise: Promise) -> str:
             f"This entry states no cost at unit {unit}: it was declared for {declared}"
             " only."
         )
+    protected = unit.describe()
+    if PER_PERSON in entry.declaration.assumptions:
+        protected = protected.replace("one record", "one person")
     at = f"at delta {printed_up(promise.delta)}"
     if epsilon > MEANINGLESS:
         shown = (
@@ -179,13 +182,13 @@ def _protection(entry: Entry, promise: Promise) -> str:
             if epsilon < math.inf
             else f"no epsilon is proven {at}"
         )
-        return f"NO MEANINGFUL PROTECTION ({unit.describe()}): {shown}."
+        return f"NO MEANINGFUL PROTECTION ({protected}): {shown}."
     cost = f"epsilon {printed_up(epsilon)} {at}"
     if promise.epsilon < NO_LIMIT:
         cost += f" (budget {printed_down(promise.epsilon)})"
     if isinstance(unit, Erasure):
         return f"After the deletion nobody can tell {unit.describe()}, up to {cost}."
-    return f"It protects {unit.describe()}, with {cost}."
+    return f"It protects {protected}, with {cost}."
 
 
 def _conditions(declaration: Declaration) -> list[str]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     )
     from demur.training.batches.selection import PartitionType as PartitionType
     from demur.training.batches.selection import (
+        RandomAllocationSampling as RandomAllocationSampling,
+    )
+    from demur.training.batches.selection import (
         UserSelectionStrategy as UserSelectionStrategy,
     )
     from demur.training.canaries import gradient_run as gradient_run

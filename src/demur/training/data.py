@@ -7,7 +7,7 @@ to NumPy it would be the last example.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,7 @@ def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
         data = {name: _column(name, data[name]) for name in names}
     elif columns is not None and isinstance(data, dict):
         data = {name: data[name] for name in columns}
+    _check_rows(data)
     arrays = jax.tree.map(_array, data)
     leaves = jax.tree.leaves(arrays)
     sizes = {len(leaf) for leaf in leaves}
@@ -163,6 +164,24 @@ def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
             f" {len(leaves)} arrays of {shorten(sorted(sizes))} rows"
         )
     return Data(arrays, sizes.pop())
+
+
+def _check_rows(data: Any) -> None:
+    """Refuse what has no rows to draw from, in words that say what to make of it."""
+    if isinstance(data, list | tuple) and data and isinstance(data[0], dict):
+        if all(np.ndim(value) == 0 for value in data[0].values()) or len(data) > 8:
+            raise TypeError(
+                "data must be arrays with one row for each example; got a list of"
+                " dicts, one for each. Stack them: {name: np.stack([row[name] for row"
+                " in data]) for name in data[0]}"
+            )
+    if not isinstance(data, Mapping) and isinstance(data, Iterator):
+        raise TypeError(
+            f"data must be arrays or a file, of which any row can be read; got a"
+            f" {type(data).__name__}, which is read once, in its own order: a plan"
+            " draws its batches itself. Collect it: np.stack(list(...)), or write it"
+            " to a .parquet or .npy file"
+        )
 
 
 def _array(value: Any) -> NDArray[Any]:

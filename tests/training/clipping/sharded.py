@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_privacy import clipping as peer
 
 from demur.core.entropy import Seeded
-from demur.training import clipped_grad
+from demur.training import ClippedSum, clipped_grad
 from tests.training.clipping.kit import EVERY_NETWORK, Draw, distance
 from tests.training.kit import make_plan, train
 
@@ -31,6 +31,8 @@ def sharded(grad, mesh, sharded_values):
 
     def share(params, *batch):
         total, aux = grad(params, *batch)
+        if isinstance(total, ClippedSum):
+            return total.psum("data"), aux.grad_norms
         return jax.lax.psum(total, "data"), aux.grad_norms
 
     # Added up by psum: the same everywhere.

@@ -258,7 +258,7 @@ def clipping(mesh, folder):
     axis, spec = mesh.axis_names[0], PartitionSpec(mesh.axis_names)
 
     def ours(params, batch):
-        return jax.lax.psum(grad(params, batch), axis).value
+        return grad(params, batch).psum(axis).value
 
     def twin(params, batch):
         """Per-example gradients of parameters that do not vary, then the clip."""

@@ -129,6 +129,38 @@ class TruncatedPoissonGaussian:
 
 
 @dataclass(frozen=True)
+class AllocatedGaussian:
+    """Gaussian noise on `steps` sums; a record is in one of them, uniformly.
+
+    `multiplier` = sigma / the largest norm of one record's contribution. A record that
+    is replaced has no known dominating pair, so that relation is refused.
+    """
+
+    steps: int
+    multiplier: float
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        validate.count(steps=self.steps)
+        object.__setattr__(self, "steps", int(self.steps))
+        validate.positive(multiplier=self.multiplier)
+        object.__setattr__(self, "multiplier", float(self.multiplier))
+        relation = validate.choice(Neighbours, neighbours=self.neighbours)
+        object.__setattr__(self, "neighbours", relation)
+        if self.neighbours is Neighbours.REPLACE_ONE:
+            raise ValueError(
+                "neighbours must be add_or_remove_one or zero_out for a random"
+                " allocation: for a replaced record no dominating pair is known; got"
+                " replace_one"
+            )
+
+    @property
+    def probability(self) -> float:
+        """The chance to be in a given one of the sums."""
+        return 1.0 / self.steps
+
+
+@dataclass(frozen=True)
 class Repeated:
     """The same event `count` times, each chosen without looking at the others."""
 
@@ -161,7 +193,7 @@ def _check_event(event: object) -> None:
         raise TypeError(f"not an event: {validate.shorten(event)}")
 
 
-Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian
+Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian | AllocatedGaussian
 Atom: TypeAlias = GaussianEvent | Pure | ApproxDP | Sampled
 Event: TypeAlias = Atom | Repeated | Composed
 
@@ -171,6 +203,7 @@ _TYPES: dict[str, type[Any]] = {
     "approx_dp": ApproxDP,
     "poisson_gaussian": PoissonGaussian,
     "truncated_poisson_gaussian": TruncatedPoissonGaussian,
+    "allocated_gaussian": AllocatedGaussian,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 

@@ -12,6 +12,7 @@ difference of two tails:
 - one that is replaced, (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1): the tails
   beyond x = s^2 (epsilon / 2 + asinh((1-q) sinh(epsilon / 2) e^(1 / 2s^2) / q)).
 
+A record in one of several sums is priced in `random_allocation`.
 A truncated sample is a mixture, its component visible: the sticks mix (`events` and
 dp_accounting's analysis, Ganesh 2025).
 
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     Neighbours,
     PoissonGaussian,
     Sampled,
@@ -49,6 +51,10 @@ def hockey_stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
 
 
 def _stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
+    if isinstance(event, AllocatedGaussian):
+        from demur.core.accounting import random_allocation  # loads numba
+
+        return random_allocation.hockey_stick(event, epsilons, vanishes)
     q, s = event.probability, event.multiplier
     if isinstance(event, TruncatedPoissonGaussian):
         inner = PoissonGaussian(q, s, event.neighbours)
@@ -64,6 +70,10 @@ def _stick(event: Sampled, epsilons: Curve, vanishes: bool) -> Curve:
 
 def loss_range(event: Sampled, reach: float, vanishes: bool) -> tuple[float, float]:
     """The range of the privacy loss, but for noise beyond `reach` deviations."""
+    if isinstance(event, AllocatedGaussian):
+        from demur.core.accounting import random_allocation
+
+        return random_allocation.loss_range(event, vanishes)
     q, s = event.probability, event.multiplier
     both = event.neighbours is Neighbours.REPLACE_ONE
     if isinstance(event, TruncatedPoissonGaussian):

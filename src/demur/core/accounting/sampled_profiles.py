@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demur.core.accounting import events, sampled_gaussian
-from demur.core.accounting.events import Event, PoissonGaussian, Sampled
+from demur.core.accounting.events import Event, Sampled
 from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import Total, total_of
-from demur.core.accounting.upper_bounds import renyi_epsilon, too_wide
+from demur.core.accounting.upper_bounds import poisson_twin, renyi_epsilon, too_wide
 
 GRID_EXPONENT = 13  # Privacy losses on a grid of 2^-13, about 1e-4.
 # The FFT of a composition leaves about 6e-17 in delta for each step, to either side.
@@ -74,8 +74,8 @@ def _composed(event: Sampled, count: int, step: float, vanishes: bool) -> Any:
 
 def grid_exponent(event: Sampled, count: int) -> int:
     """A step of about 1e-4; finer for a small whole epsilon, coarser for a large."""
-    twin = PoissonGaussian(event.probability, event.multiplier)
-    rough = renyi_epsilon(Total(0.0, {}, {}, {twin: count}), 1e-6)
+    twin, times = poisson_twin(event, count)
+    rough = renyi_epsilon(Total(0.0, {}, {}, {twin: times}), 1e-6)
     if rough < 0.5:
         return GRID_EXPONENT + math.ceil(math.log2(0.5 / max(rough, 1e-3)))
     return GRID_EXPONENT - max(0, math.ceil(math.log2(rough / 8)))

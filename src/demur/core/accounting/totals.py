@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from demur.core.accounting import events
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     ApproxDP,
     Event,
     GaussianEvent,
@@ -76,7 +77,9 @@ def total_of(event: Event) -> Total:
                 pass
             case PoissonGaussian(probability=1.0):
                 mu_squared += inverse_square_up(atom.whole_multiplier) * count
-            case PoissonGaussian() | TruncatedPoissonGaussian():
+            case AllocatedGaussian(steps=1):
+                mu_squared += inverse_square_up(atom.multiplier) * count
+            case PoissonGaussian() | TruncatedPoissonGaussian() | AllocatedGaussian():
                 sampled[atom] = sampled.get(atom, 0) + count
     return Total(float_up(mu_squared), pure, approx, sampled)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from demur.core.accounting import gaussian, renyi
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     Atom,
     Neighbours,
     PoissonGaussian,
@@ -24,6 +25,9 @@ PLD_LARGEST_EPSILON = 100.0  # Above, a grid takes minutes and nobody is protect
 _MOST_BLOCKS = 2**18  # Equal pure events that are still composed on a grid.
 _MOST_STEPS = 2**26  # Equal sampled steps, likewise.
 _SMALLEST_SAMPLE = 1e-12  # Rarer samples are priced without a grid.
+# Allocations beyond these are priced as if the record's step were known.
+_LEAST_ALLOCATED_MULTIPLIER = 0.25
+_LARGEST_BLOCK = 2**20
 
 
 def too_wide(total: Total, delta: float) -> bool:
@@ -37,15 +41,31 @@ def too_wide(total: Total, delta: float) -> bool:
     if max(blocks, default=0) > _MOST_BLOCKS or any(
         not (_SMALLEST_SAMPLE <= event.probability and 1e-3 <= event.multiplier <= 1e6)
         or count > _MOST_STEPS
+        or (
+            isinstance(event, AllocatedGaussian)
+            and (
+                event.multiplier < _LEAST_ALLOCATED_MULTIPLIER
+                or event.steps > _LARGEST_BLOCK
+            )
+        )
         for event, count in total.sampled.items()
     ):
         return True
     twins: dict[Sampled, int] = {}
     for event, count in total.sampled.items():
-        twin = PoissonGaussian(event.probability, event.multiplier)
-        twins[twin] = twins.get(twin, 0) + count
+        twin, times = poisson_twin(event, count)
+        twins[twin] = twins.get(twin, 0) + times
     rough = renyi_epsilon(replace(total, sampled=twins), delta)
     return rough > PLD_LARGEST_EPSILON
+
+
+def poisson_twin(event: Sampled, count: int) -> tuple[PoissonGaussian, int]:
+    """Plain Poisson steps that cost about as much, with Renyi divergences.
+
+    An allocation to one of m steps is like m Poisson steps of probability 1 / m.
+    """
+    steps = event.steps if isinstance(event, AllocatedGaussian) else 1
+    return PoissonGaussian(event.probability, event.multiplier), count * steps
 
 
 def closed_form(total: Total, delta: float) -> float:
@@ -80,12 +100,12 @@ def _unamplified(total: Total) -> float:
     Given which other records are drawn, a sampled step is a mixture of Gaussian pairs
     whose shift is at most the sensitivity of the whole sum: C for a record that
     appears or vanishes, 2C for one that is replaced, and 2C where a full batch lets
-    the record push another one out.
+    the record push another one out. An allocated record takes part in one sum.
     """
     mu_squared = Fraction(0)
     for event, count in total.sampled.items():
         whole = (
-            isinstance(event, PoissonGaussian)
+            isinstance(event, PoissonGaussian | AllocatedGaussian)
             and event.neighbours is not Neighbours.REPLACE_ONE
         )
         z = event.multiplier if whole else down(event.multiplier / 2)

@@ -2,7 +2,7 @@
 
 A plan adds noise stddev C^-1 Z to the sums G of a run, which is post-processing of
 C G + stddev Z. How far one record moves C G depends on the steps it takes part in.
-There are three accounts; the event is always derived from the strategy object.
+There are four accounts; the event is always derived from the strategy object.
 
 **Poisson** (`PoissonAccount`, Choquette-Choo et al. 2023, Theorems 4 and 5). C has at
 most `cycle_length` bands, and a record takes part in steps of one residue class only.
@@ -21,6 +21,12 @@ strategy allows, times the clip norm (twice that for a replaced record): one Gau
 It does not need batches to be secret. Records must be independent of each other, so
 truncated strategies are refused.
 
+**Allocation** (`AllocationAccount`). A record takes part in exactly k of T steps, and
+noise is independent. The run is dominated by one allocated Gaussian for each of k
+blocks of steps (`core.accounting.random_allocation` has the proof), in both directions,
+for a record that is added, removed or blanked. Blocks lie interleaved in time, so the
+whole run is one draw.
+
 **Fixed batches** (`FixedBatchAccount`). Uniform batches without replacement have a
 Renyi bound for a replaced record and independent noise; nothing is known for the rest.
 """
@@ -32,13 +38,16 @@ from typing import Any, Protocol, TypeAlias
 
 from demur.core import accounting
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     ApproxDP,
     Event,
     GaussianEvent,
     Neighbours,
     PoissonGaussian,
+    Pure,
     Repeated,
     TruncatedPoissonGaussian,
+    compose,
 )
 from demur.core.errors import NotPriced
 from demur.core.rounding import down
@@ -51,6 +60,7 @@ from demur.training.batches.selection import (
     CyclicPoissonSampling,
     FixedBatchSampling,
     PartitionType,
+    RandomAllocationSampling,
 )
 
 Selection: TypeAlias = BatchSelectionStrategy
@@ -60,7 +70,9 @@ _KNOWN = (
     BallsInBinsSampling,
     BMinSepSampling,
     FixedBatchSampling,
+    RandomAllocationSampling,
 )
+_LONG_BLOCK = 100  # Steps of a block from which one step more or less is no matter.
 _CONTRIBUTIONS = {
     Neighbours.ADD_OR_REMOVE_ONE: 1,
     Neighbours.ZERO_OUT: 1,
@@ -127,6 +139,8 @@ def participation_of(strategy: Selection) -> Participation:
                 "a batch drawn with replacement may hold a record many times: its"
                 " contribution has no bound but the batch size. Use replace=False."
             )
+        case RandomAllocationSampling():
+            return Participation(1, max(1, strategy.total_participations))
     most = -(-strategy.iterations // apart)
     return Participation(apart, max(1, most))
 
@@ -275,6 +289,78 @@ class ParticipationAccount:
                 " split depends on the number of records"
             )
         return GaussianEvent(down(multiplier / _CONTRIBUTIONS[neighbours]))
+
+
+@dataclass(frozen=True)
+class AllocationAccount:
+    """Amplified by random allocation: one allocated Gaussian for each block of steps.
+
+    Where blocks have 100 steps or more, the longer ones are priced as the shorter:
+    an allocation to fewer steps dominates one to more (the mean of more terms is
+    smaller in convex order), and one price serves the whole run.
+    """
+
+    selection: RandomAllocationSampling
+
+    def __post_init__(self) -> None:
+        check_known(self.selection)
+        if self.selection.iterations < 1:
+            raise ValueError("iterations must be at least 1 for a plan")
+
+    @property
+    def draws(self) -> int:
+        """One, for the whole run: its blocks are interleaved."""
+        return 1
+
+    @property
+    def steps_per_draw(self) -> int:
+        """All steps of the run."""
+        return self.selection.iterations
+
+    @property
+    def selection_distance(self) -> float:
+        """0: uniform numbers are drawn exactly."""
+        return 0.0
+
+    def scale(self, strategy: Strategy) -> float:
+        """1: only independent noise is covered."""
+        if strategy.bands != 1:
+            raise NotPriced(
+                "random allocation is amplified for independent noise alone; the"
+                f" strategy has {strategy.bands} bands. Use account='participation',"
+                " or one band."
+            )
+        return strategy.sensitivity(ONE_COLUMN).value
+
+    def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
+        """The blocks of the run."""
+        if neighbours is Neighbours.REPLACE_ONE:
+            raise NotPriced(
+                "random allocation has no amplified price under REPLACE_ONE: the pair"
+                " is known for a record that is added, removed or blanked. Use one of"
+                " these relations, or account='participation'."
+            )
+        times, steps = self.selection.total_participations, self.selection.iterations
+        if times == 0:
+            return Pure(0.0)
+        sizes = block_sizes(times, steps)
+        if min(sizes) >= _LONG_BLOCK:
+            sizes = {min(sizes): times}
+        return compose(
+            Repeated(AllocatedGaussian(size, multiplier, neighbours), count)
+            for size, count in sizes.items()
+        )
+
+
+def block_sizes(participations: int, steps: int) -> dict[int, int]:
+    """How many blocks of each size the steps are divided into, as equal as can be.
+
+    >>> block_sizes(3, 10)
+    {3: 2, 4: 1}
+    """
+    size, longer = divmod(steps, participations)
+    counts = {size: participations - longer, size + 1: longer}
+    return {size: count for size, count in counts.items() if count}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any
 from demur.core import accounting, validate
 from demur.core.accounting import calibration, events
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     Event,
     PoissonGaussian,
     Sampled,
@@ -210,5 +211,6 @@ def _first_guess(atom: Sampled, count: int, epsilon: float, delta: float) -> flo
     if isinstance(atom, PoissonGaussian | TruncatedPoissonGaussian):
         twice = atom.neighbours is events.Neighbours.REPLACE_ONE
         moved = math.sqrt(2.0) if twice else 1.0
-    ratio = mu / (atom.probability * moved * math.sqrt(count))
+    steps = count * (atom.steps if isinstance(atom, AllocatedGaussian) else 1)
+    ratio = mu / (atom.probability * moved * math.sqrt(steps))
     return 1.0 / math.sqrt(math.log1p(min(ratio * ratio, 1e300)))

@@ -39,6 +39,7 @@ from demur.training.batches.selection import (
     BallsInBinsSampling,
     BatchSelectionStrategy,
     BMinSepSampling,
+    RandomAllocationSampling,
 )
 
 Losses: TypeAlias = NDArray[np.float64]
@@ -79,6 +80,10 @@ def loss_sampler(
     match selection:
         case BallsInBinsSampling():
             return _balls_in_bins(selection, matrix, deviation)
+        case RandomAllocationSampling(total_participations=1, iterations=steps):
+            # One bin for each step.
+            bins = BallsInBinsSampling(iterations=steps, cycle_length=steps)
+            return _balls_in_bins(bins, matrix, deviation)
         case BMinSepSampling():
             if strategy.bands > selection.min_sep:
                 raise NotPriced(
@@ -87,8 +92,8 @@ def loss_sampler(
                 )
             return _separated(selection, matrix, strategy.bands, deviation)
     raise NotPriced(
-        f"{type(selection).__name__} has no verification by sampling: balls-in-bins"
-        " and min-separated batches do"
+        f"{type(selection).__name__} has no verification by sampling: balls-in-bins,"
+        " min-separated batches and random allocation to one step do"
     )
 
 

@@ -37,6 +37,7 @@ from demur.training.batches.selection import (
     STEP_DISTANCE,
     BallsInBinsSampling,
     BatchSelectionStrategy,
+    RandomAllocationSampling,
 )
 
 _AT_ONCE = 2**22  # numbers in memory at once
@@ -136,8 +137,10 @@ class MonteCarloAccount:
 
     @property
     def selection_distance(self) -> float:
-        """0 for bins, which are drawn exactly; one table a step for separation."""
-        exact = isinstance(self.selection, BallsInBinsSampling)
+        """0 for bins and allocations, drawn exactly; else one table a step."""
+        exact = isinstance(
+            self.selection, BallsInBinsSampling | RandomAllocationSampling
+        )
         return 0.0 if exact else STEP_DISTANCE * self.selection.iterations
 
     @property

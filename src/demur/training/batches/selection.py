@@ -1,4 +1,4 @@
-"""Batch selection strategies: Poisson, cyclic, balls-in-bins, separated, fixed, users.
+"""Batch selection: Poisson, cyclic, balls-in-bins, allocated, separated, fixed, users.
 
 A strategy is a frozen value that holds public facts alone. The number of examples and
 the randomness are given to `batch_iterator`, because they may be secret. What it yields
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,7 +56,11 @@ class Batches(Iterator[Indices]):
 
 
 class BatchSelectionStrategy(abc.ABC):
-    """A way to form batches; a subclass states its guarantees in its docstring."""
+    """A way to form batches; a subclass states its guarantees in its docstring.
+
+    A strategy of your own overrides `batch_iterator(num_examples, rng)`, for batches of
+    users or a loop of your own. A plan refuses it: the law of its batches is not known.
+    """
 
     iterations: int
 
@@ -63,6 +68,16 @@ class BatchSelectionStrategy(abc.ABC):
     def independent(self) -> bool:
         """Whether no record's selection depends on who else is there, or how many."""
         return False
+
+    @abc.abstractmethod
+    def batch_iterator(
+        self, num_examples: int, rng: Any = None, *, start: int = 0
+    ) -> Iterator[Indices]:
+        """One array of indices below `num_examples` for each step from `start` on."""
+
+
+class KeyedSelection(BatchSelectionStrategy):
+    """A strategy of demur's own: its batches follow from a key and the step."""
 
     @abc.abstractmethod
     def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
@@ -88,7 +103,7 @@ class BatchSelectionStrategy(abc.ABC):
 
 
 @dataclass(frozen=True)
-class CyclicPoissonSampling(BatchSelectionStrategy):
+class CyclicPoissonSampling(KeyedSelection):
     """Poisson sampling from the groups of a cycle, one group each step.
 
     - An example belongs to one group j at most and appears in no step but those with
@@ -142,7 +157,7 @@ class CyclicPoissonSampling(BatchSelectionStrategy):
 
 
 @dataclass(frozen=True)
-class BallsInBinsSampling(BatchSelectionStrategy):
+class BallsInBinsSampling(KeyedSelection):
     """Each example falls into one of `cycle_length` bins, and stays there.
 
     An example of bin j appears in every step with step % cycle_length == j and in no
@@ -168,7 +183,54 @@ class BallsInBinsSampling(BatchSelectionStrategy):
 
 
 @dataclass(frozen=True)
-class FixedBatchSampling(BatchSelectionStrategy):
+class RandomAllocationSampling(KeyedSelection):
+    """Each example takes part in exactly `total_participations` of the steps.
+
+    Every set of so many steps is equally likely, and examples are independent of each
+    other. A step costs as much as the data is large, and so does each step that a
+    resumed run has behind it.
+
+    >>> twice = RandomAllocationSampling(total_participations=2, iterations=5)
+    >>> drawn = np.concatenate(list(twice.batch_iterator(4)))
+    >>> np.bincount(drawn).tolist()
+    [2, 2, 2, 2]
+    """
+
+    total_participations: int
+    iterations: int
+
+    def __post_init__(self) -> None:
+        check_whole(
+            0,
+            total_participations=self.total_participations,
+            iterations=self.iterations,
+        )
+        if self.total_participations > self.iterations:
+            raise ValueError(
+                "total_participations must be at most iterations; got"
+                f" {self.total_participations} of {self.iterations} steps"
+            )
+
+    @property
+    def independent(self) -> bool:
+        """True: each example has a set of steps of its own."""
+        return True
+
+    def _steps(self, n: int, key: NoiseKey, start: int) -> Iterator[Indices]:
+        # With r participations still to come in the s steps that are left, this step
+        # is one of them with probability r / s.
+        to_come = np.full(n, self.total_participations, dtype=np.int32)
+        for step in range(self.iterations):
+            left = self.iterations - step
+            drawn = subsets.uniform_below(left, n, key.stream("batch", step))
+            batch = np.flatnonzero(drawn < to_come)
+            to_come[batch] -= 1
+            if step >= start:
+                yield batch
+
+
+@dataclass(frozen=True)
+class FixedBatchSampling(KeyedSelection):
     """`batch_size` examples each step, uniform, independently of other steps.
 
     Without `replace` they are distinct within a step.
@@ -205,7 +267,7 @@ class FixedBatchSampling(BatchSelectionStrategy):
 
 
 @dataclass(frozen=True)
-class BMinSepSampling(BatchSelectionStrategy):
+class BMinSepSampling(KeyedSelection):
     """Poisson sampling of examples that were not in the last min_sep - 1 batches.
 
     - Between two appearances of an example lie at least min_sep - 1 steps.
@@ -266,6 +328,15 @@ class BMinSepSampling(BatchSelectionStrategy):
         return [out[when == step] for step in range(before)]
 
 
+def base_of(
+    strategy: BatchSelectionStrategy | UserSelectionStrategy,
+) -> BatchSelectionStrategy:
+    """The strategy that draws units: for batches of users, the one that draws users."""
+    if isinstance(strategy, UserSelectionStrategy):
+        return strategy.base_strategy
+    return strategy
+
+
 @dataclass(frozen=True)
 class UserSelectionStrategy:
     """A strategy over users; each selected user brings some of their own examples.
@@ -303,7 +374,7 @@ class UserSelectionStrategy:
         self, user_ids: ArrayLike, rng: Randomness = None, *, start: int = 0
     ) -> Batches:
         """2-D batches; `user_ids[i]` is the owner of example i."""
-        owners = np.asarray(user_ids)
+        owners = _whole(np.asarray(user_ids))
         if owners.ndim != 1:
             raise ValueError(f"user_ids must be 1-D; got shape {owners.shape}")
         if len(owners) and owners.dtype.kind not in "iuSU":
@@ -322,13 +393,22 @@ class UserSelectionStrategy:
         order = order[np.argsort(who[order], kind="stable")]
         owned = np.bincount(who, minlength=len(users))  # examples of each user
         # Made here, in the caller's thread; drawn where the batches are asked for.
-        chosen = self.base_strategy.batch_iterator(len(owned), key)
+        chosen = self._selected(len(owned), key)
         steps = self._rows(order, owned, chosen, int(start))
         dtype = np.min_scalar_type(-len(owners))
         return Batches(key, (batch.astype(dtype, copy=False) for batch in steps))
 
+    def _selected(self, users: int, key: NoiseKey) -> Iterator[Indices]:
+        """Batches of users, by the base strategy."""
+        base = self.base_strategy
+        if isinstance(base, KeyedSelection):
+            return base.batch_iterator(users, key)
+        # A strategy of somebody's own draws from a numpy generator.
+        seed = int.from_bytes(key.stream("user batches").read(32), "little")
+        return iter(base.batch_iterator(users, np.random.default_rng(seed)))
+
     def _rows(
-        self, order: Indices, owned: Indices, chosen: Batches, start: int
+        self, order: Indices, owned: Indices, chosen: Iterator[Indices], start: int
     ) -> Iterator[Indices]:
         first = np.cumsum(owned) - owned
         cursor = np.zeros(len(owned), dtype=np.int64)
@@ -339,6 +419,16 @@ class UserSelectionStrategy:
             cursor[users] = (cursor[users] + len(offsets)) % owned[users]
             if step >= start:
                 yield batch
+
+
+def _whole(owners: NDArray[Any]) -> NDArray[Any]:
+    """Owners that are whole numbers in floating point, as whole numbers."""
+    if owners.dtype.kind != "f" or not owners.size:
+        return owners
+    # NaN is no owner, and stays what it is.
+    same = np.isfinite(owners) & (np.abs(owners) <= 2.0**53)
+    exact = same.all() and (np.floor(owners) == owners).all()
+    return owners.astype(np.int64) if exact else owners
 
 
 def _partition(

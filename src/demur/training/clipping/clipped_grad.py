@@ -33,7 +33,7 @@ from demur.training.clipping.ghost.gradients import ghost_gradients
 from demur.training.clipping.per_example import Loss, vmap_gradients
 from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import Aux, ClippedGrad, ClippedSum, PyTree
-from demur.training.devices.varying_axes import as_varying
+from demur.training.devices.varying_axes import as_varying, may_vary_over
 
 Method = Literal["auto", "vmap"]
 
@@ -91,7 +91,7 @@ def clipped_grad(
     differentiated, batched = _positions(argnums), _positions(batch_argnums)
     _check(arguments, differentiated, batched)
     clip = Clip(
-        _norm_tree(l2_clip_norm, rescale_to_unit_norm),
+        norm_tree(l2_clip_norm, rescale_to_unit_norm),
         bool(rescale_to_unit_norm),
         float(normalize_by),
         None if dtype is None else jnp.dtype(dtype),
@@ -126,6 +126,12 @@ def clipped_grad(
                 call[prng_argnum] = key
             result = fun(*call.values(), **more)
             value, aux = result if has_aux else (result, None)
+            if isinstance(value, tuple | list | dict):
+                raise TypeError(
+                    f"the loss must be a scalar; got a {type(value).__name__}. If it"
+                    " returns (loss, aux), make the gradient by clipped_grad(loss,"
+                    " has_aux=True, ...)"
+                )
             if jnp.shape(value) != ():
                 raise TypeError(
                     f"the loss must be a scalar; got shape {jnp.shape(value)}"
@@ -171,7 +177,9 @@ def clipped_grad(
             microbatches.real_examples(rows, is_padding_example, num_real),
             microbatch_size,
         )
-        total = ClippedSum(result.sums, clip.l2_norm_bound)
+        total = ClippedSum(
+            result.sums, clip.l2_norm_bound, sharded_over=may_vary_over(rows)
+        )
         return (total, result.rows) if keeps_aux else total
 
     def account(*args: Any, **named: Any) -> Explanation:
@@ -242,9 +250,11 @@ def _check_call(args: Sequence[Any], named: Sequence[int], key: int | None) -> N
         raise TypeError(f"expected at least {needed} arguments; got {len(args)}")
 
 
-def _norm_tree(norms: PyTree, rescale: bool) -> PyTree:
+def norm_tree(norms: PyTree, rescale: bool) -> PyTree:
+    """The clip norms as floats; anything but positive numbers is refused."""
+
     def checked(norm: Any) -> float:
-        if isinstance(norm, str | bool) or jnp.shape(norm) != ():
+        if isinstance(norm, str | bool | complex) or jnp.shape(norm) != ():
             raise TypeError("l2_clip_norm must be a number or a tree of numbers")
         value = float(norm)
         if not value > 0 or (rescale and math.isinf(value)):

@@ -8,9 +8,11 @@ differentiated, and the result is this device's share, for the caller's `psum`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def _axes(value: Any) -> frozenset[Any]:
@@ -24,6 +26,29 @@ def _axes(value: Any) -> frozenset[Any]:
 def varying_axes(tree: Any) -> frozenset[Any]:
     """The mesh axes over which some leaf of `tree` varies."""
     return frozenset().union(*(_axes(leaf) for leaf in jax.tree.leaves(tree)))
+
+
+def manual_axes() -> tuple[Any, ...]:
+    """The mesh axes whose shards this code runs on one by one (`shard_map`, `pmap`)."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def are_tracked(axes: Iterable[Any]) -> bool:
+    """Whether JAX says which values vary over these manual axes.
+
+    It does not inside `pmap` and `shard_map(check_vma=False)`.
+    """
+    axes = frozenset(axes)
+    probe = jax.lax.pcast(jnp.zeros(()), tuple(sorted(axes, key=str)), to="varying")
+    return _axes(probe) >= axes
+
+
+def may_vary_over(tree: Any) -> frozenset[Any]:
+    """The mesh axes over which `tree` varies, or all where JAX does not say."""
+    manual = manual_axes()
+    if manual and not are_tracked(manual):
+        return frozenset(manual)
+    return varying_axes(tree)
 
 
 def as_varying(tree: Any, *, like: Any) -> Any:

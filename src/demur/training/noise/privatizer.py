@@ -47,12 +47,13 @@ from demur.mechanisms.correlated import (
     Strategy,
 )
 from demur.training.clipping.types import ClippedSum, PyTree
-from demur.training.devices.varying_axes import varying_axes
+from demur.training.noise.admission import check_place, check_step, check_sum
 from demur.training.noise.lattice import Lattice
 from demur.training.noise.layouts import ShardedLayout, WholeLayout
+from demur.training.noise.members import one_release
 from demur.training.noise.recorded_steps import recorded
 from demur.training.noise.recursions import recursion_of
-from demur.training.noise.threefry import STEP_NOISE, own_keys, step_keys
+from demur.training.noise.threefry import STEP_NOISE, keys_at, own_keys, step_keys
 
 KINDS = ("threefry", "lattice")
 NOT_HARDENED = "float32 threefry, not hardened"
@@ -67,7 +68,8 @@ class NoiseState(NamedTuple):
 
 
 Init = Callable[[PyTree], NoiseState]
-Add = Callable[[ClippedSum, NoiseState, Any], tuple[PyTree, NoiseState]]
+# The sum's tree and its bound, the state and a key -> the noisy tree, the next state.
+Add = Callable[[PyTree, float, NoiseState, Any], tuple[PyTree, NoiseState]]
 
 
 @dataclass(frozen=True)
@@ -263,40 +265,15 @@ def _transformation(
         **_: Any,
     ) -> tuple[PyTree, NoiseState]:
         del params
-        _check(updates, spec)
-        _check_step(state.step, spec.strategy.iterations)
-        return add(updates, state, key)
+        check_sum(updates, spec.l2_norm_bound)
+        given = key is not None and not isinstance(key, NoiseKey)
+        keys = jnp.asarray(key) if given else None
+        value, state, keys = one_release((updates.value, state, keys))
+        check_place((value, state, keys), has_keys=given)
+        check_step(state.step, spec.strategy.iterations)
+        return add(value, updates.l2_norm_bound, state, keys if given else key)
 
     return Privatizer(init, update, spec, over_mesh)
-
-
-def _check(updates: object, spec: NoiseSpec) -> None:
-    if not isinstance(updates, ClippedSum):
-        raise TypeError(
-            "a privatizer takes a ClippedSum, whose sensitivity is known; got"
-            f" {type(updates).__name__}. Nothing was drawn."
-        )
-    allowed = spec.l2_norm_bound
-    # Bounds are static numbers; a factor of rounding is not a different clip norm.
-    if allowed is not None and updates.l2_norm_bound > allowed * (1 + 1e-9):
-        raise ValueError(
-            f"the noise was made for a bound of {allowed:g} and the sum is clipped to"
-            f" {updates.l2_norm_bound:g}. Nothing was drawn."
-        )
-    # Inside shard_map every device would add the same noise to its own shard.
-    if varying_axes(updates.value):
-        raise TypeError(
-            "noise is added outside shard_map: inside it, shards that differ would"
-            " get equal noise. Return the (summed) ClippedSum first."
-        )
-
-
-def _check_step(step: Any, iterations: int) -> None:
-    if not isinstance(step, jax.core.Tracer) and int(step) >= iterations:
-        raise IndexError(
-            f"the noise was made for {iterations} steps and all are used."
-            " Nothing was drawn."
-        )
 
 
 # -- threefry --------------------------------------------------------------------------
@@ -311,9 +288,9 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
         return NoiseState(step, memory)
 
     def add(
-        updates: ClippedSum, state: NoiseState, key: Any
+        value: PyTree, bound: float, state: NoiseState, key: Any
     ) -> tuple[PyTree, NoiseState]:
-        leaves, treedef = jax.tree.flatten(updates.value)
+        leaves, treedef = jax.tree.flatten(value)
         tape = recording.active()
         if tape is not None and key is None:
             raise NotPrivate(
@@ -330,7 +307,9 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
             )
         shares = [layout.flat(leaf) for leaf in leaves]
         drawn_for = [layout.drawn_for(leaf) for leaf in leaves]
-        noise, memory = recursion.advance(state.step, state.memory, keys, drawn_for)
+        noise, memory = recursion.advance(
+            state.step, state.memory, keys_at(keys, state.step), drawn_for
+        )
         # A step beyond the last has no row: NaN, not the last row again.
         scale = jnp.where(state.step < strategy.iterations, spec.stddev, math.nan)
         noisy = [
@@ -340,9 +319,7 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
             for share, drawn, leaf in zip(shares, noise, leaves, strict=True)
         ]
         if tape is not None:
-            noisy = recorded(
-                tape, spec, updates.l2_norm_bound, state.step, leaves, noisy
-            )
+            noisy = recorded(tape, spec, bound, state.step, leaves, noisy)
         return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)
 
     return init, add
@@ -383,9 +360,9 @@ def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
         return NoiseState(jnp.zeros((), jnp.int32), empty)
 
     def add(
-        updates: ClippedSum, state: NoiseState, key: Any
+        value: PyTree, bound: float, state: NoiseState, key: Any
     ) -> tuple[PyTree, NoiseState]:
-        leaves, treedef = jax.tree.flatten(updates.value)
+        leaves, treedef = jax.tree.flatten(value)
         flat = jnp.concatenate(
             [leaf.astype(jnp.float32).reshape(-1) for leaf in leaves]
         )

@@ -51,6 +51,16 @@ def own_keys(leaves: int) -> Any:
     return io_callback(draw, jax.ShapeDtypeStruct((leaves, 2), jnp.uint32))
 
 
+def keys_at(keys: Any, step: Any) -> Any:
+    """The keys of one step, from keys that may be those of other steps too.
+
+    A loop that hands the same array to every step would else add the same noise to all
+    of them, and the difference of two noisy sums would be exact.
+    """
+    here = jnp.broadcast_to(jnp.asarray(step, jnp.uint32), keys.shape[:1])
+    return jnp.stack(threefry(keys[:, 0], keys[:, 1], here, here), axis=1)
+
+
 def normals(keys: Any, leaves: list[Any]) -> list[Any]:
     """Standard normals for each leaf, from its own key."""
     return [_normal(keys[i], leaf).astype(wide(leaf)) for i, leaf in enumerate(leaves)]

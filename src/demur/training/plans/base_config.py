@@ -17,9 +17,13 @@ from demur.mechanisms.correlated import Strategy
 from demur.training.accounting.accounts import Account, run_event
 from demur.training.accounting.calibration import Calibration, calibrate_noise
 from demur.training.accounting.monte_carlo import MonteCarloAccount
-from demur.training.batches.selection import BatchSelectionStrategy
+from demur.training.batches.selection import (
+    BatchSelectionStrategy,
+    UserSelectionStrategy,
+)
 from demur.training.clipping.clipped_grad import clipped_grad as make_clipped_grad
-from demur.training.clipping.types import ClippedGrad
+from demur.training.clipping.clipped_grad import norm_tree
+from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.plans.plan import DPExecutionPlan, assemble
 from demur.training.plans.relations import neighbours_of, unit_of
 
@@ -31,6 +35,10 @@ class BasePlanConfig:
     Exactly one of (epsilon, delta) and noise_multiplier is set when a plan is made;
     `calibrate` sets the first. The relation has no default: it is either named, or
     that of the accountant or of the ledger that the plan is calibrated for.
+
+    `l2_clip_norm` is a number, or a tree of numbers that is a prefix of the parameters:
+    each part is then clipped by itself, and the noise follows the root of the sum of
+    squares (`clipped_grad`).
     """
 
     epsilon: float | None = None
@@ -39,7 +47,7 @@ class BasePlanConfig:
     neighboring_relation: Any = None
     accountant: Any = None
     num_examples: int | None = None
-    l2_clip_norm: float | None = None
+    l2_clip_norm: PyTree | None = None
     normalize_by: float = 1.0
     rescale_to_unit_norm: bool = False
     noise: str = "threefry"
@@ -58,7 +66,7 @@ class BasePlanConfig:
         if self.noise_multiplier is not None:
             validate.positive(noise_multiplier=self.noise_multiplier)
         if self.l2_clip_norm is not None:
-            validate.positive(l2_clip_norm=self.l2_clip_norm)
+            norm_tree(self.l2_clip_norm, self.rescale_to_unit_norm)
         if self.num_examples is not None:
             validate.count(num_examples=self.num_examples)
         self._relation(required=False)
@@ -94,7 +102,7 @@ class BasePlanConfig:
         raise NotImplementedError
 
     @property
-    def _selection(self) -> BatchSelectionStrategy:
+    def _selection(self) -> BatchSelectionStrategy | UserSelectionStrategy:
         raise NotImplementedError
 
     @property

@@ -24,6 +24,7 @@ from demur.mechanisms.correlated import (
 )
 from demur.training.accounting.accounts import (
     Account,
+    AllocationAccount,
     FixedBatchAccount,
     ParticipationAccount,
     PoissonAccount,
@@ -34,6 +35,9 @@ from demur.training.batches.selection import (
     CyclicPoissonSampling,
     FixedBatchSampling,
     PartitionType,
+    RandomAllocationSampling,
+    UserSelectionStrategy,
+    base_of,
 )
 from demur.training.plans.base_config import BasePlanConfig
 
@@ -152,12 +156,16 @@ class ExecutionPlanConfig(BasePlanConfig):
     """Any batch strategy that has an account, with any noise strategy.
 
     `account` is "participation" (no amplification; holds against those who see the
-    batches), "amplified" (Poisson batches with enough of a cycle, or fixed
-    ones under REPLACE_ONE), or a `MonteCarlo` verification for balls-in-bins and
-    min-separated batches. Without `strategy` the noise is independent.
+    batches), "amplified" (Poisson batches with enough of a cycle, random allocation
+    with independent noise, or fixed batches under REPLACE_ONE), or a `MonteCarlo`
+    verification for balls-in-bins and min-separated batches. Without `strategy` the
+    noise is independent.
+
+    With a `UserSelectionStrategy` the account is that of its base strategy, and the
+    plan protects a person with all of their examples; `fit` takes it with `UserData`.
     """
 
-    batch_selection_strategy: BatchSelectionStrategy
+    batch_selection_strategy: BatchSelectionStrategy | UserSelectionStrategy
     strategy: Strategy | None = None
     account: str | MonteCarlo = "participation"
 
@@ -171,7 +179,7 @@ class ExecutionPlanConfig(BasePlanConfig):
             self._account.scale(self._strategy)
 
     @property
-    def _selection(self) -> BatchSelectionStrategy:
+    def _selection(self) -> BatchSelectionStrategy | UserSelectionStrategy:
         return self.batch_selection_strategy
 
     @cached_property
@@ -182,7 +190,7 @@ class ExecutionPlanConfig(BasePlanConfig):
 
     @cached_property
     def _account(self) -> Account:
-        selection = self.batch_selection_strategy
+        selection = base_of(self.batch_selection_strategy)
         if isinstance(self.account, MonteCarlo):
             if self.noise_multiplier is None:
                 raise TypeError("a Monte Carlo account needs a noise_multiplier")
@@ -198,6 +206,8 @@ class ExecutionPlanConfig(BasePlanConfig):
             )
         if isinstance(selection, CyclicPoissonSampling):
             return PoissonAccount(selection, self._strategy.bands, self.num_examples)
+        if isinstance(selection, RandomAllocationSampling):
+            return AllocationAccount(selection)
         if isinstance(selection, FixedBatchSampling):
             if self.num_examples is None or self.delta is None:
                 raise TypeError(

@@ -16,7 +16,13 @@ from functools import cached_property
 from typing import Any
 
 from demur.core import accounting, validate
-from demur.core.accounting.events import ApproxDP, Event, Neighbours, atoms
+from demur.core.accounting.events import (
+    AllocatedGaussian,
+    ApproxDP,
+    Event,
+    Neighbours,
+    atoms,
+)
 from demur.core.accounting.gaussian import ideal_delta
 from demur.core.adjacency import (
     AddOrRemoveOne,
@@ -28,7 +34,7 @@ from demur.core.adjacency import (
 )
 from demur.core.bounds import Bound, BoundSource
 from demur.core.cost import Cost, Fixed
-from demur.core.declaration import Declaration
+from demur.core.declaration import PER_PERSON, Declaration
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
@@ -41,7 +47,11 @@ from demur.training.accounting.accounts import (
     participation_of,
     run_event,
 )
-from demur.training.batches.selection import BatchSelectionStrategy
+from demur.training.batches.selection import (
+    BatchSelectionStrategy,
+    UserSelectionStrategy,
+    base_of,
+)
 from demur.training.clipping.types import ClippedGrad
 from demur.training.noise.privatizer import PlanTerms, Privatizer, privatizer
 from demur.training.plans.relations import neighbours_of, unit_of
@@ -75,7 +85,7 @@ class DPExecutionPlan:
     """
 
     clipped_grad: ClippedGrad | Callable[..., ClippedGrad]
-    batch_selection_strategy: BatchSelectionStrategy
+    batch_selection_strategy: BatchSelectionStrategy | UserSelectionStrategy
     noise_addition_transform: Privatizer
     neighbours: Neighbours
     account: Account
@@ -98,6 +108,11 @@ class DPExecutionPlan:
     def iterations(self) -> int:
         """T: the number of steps."""
         return self.batch_selection_strategy.iterations
+
+    @property
+    def per_person(self) -> bool:
+        """Whether its batches are of persons, so that it protects one person."""
+        return isinstance(self.batch_selection_strategy, UserSelectionStrategy)
 
     @property
     def unit(self) -> Unit:
@@ -123,14 +138,15 @@ class DPExecutionPlan:
     def dp_event(self) -> Any:
         """The whole run as a `dp_accounting.DpEvent`.
 
-        A run that was verified by Monte Carlo is "unsupported" there. The
-        Gaussian of a run without amplification is stated per sensitivity: under
-        REPLACE_ONE dp_accounting's PLD halves it once more, and overstates the cost.
+        A run that was verified by Monte Carlo, or has random allocation, is
+        "unsupported" there. The Gaussian of a run without amplification is stated per
+        sensitivity: under REPLACE_ONE dp_accounting's PLD halves it once more, and
+        overstates the cost.
         """
         if isinstance(self.account, FixedBatchAccount):
             return self.account.dp_event(self.noise_multiplier)
         event = self.event()
-        if any(isinstance(atom, ApproxDP) for atom in atoms(event)):
+        if any(isinstance(atom, ApproxDP | AllocatedGaussian) for atom in atoms(event)):
             return accounting.unsupported_dp_event()
         return accounting.to_dp_event(event)
 
@@ -174,13 +190,21 @@ class DPExecutionPlan:
         return gradient
 
     def declaration(
-        self, units: Iterable[Unit] | None = None, *, dimension: int | None = None
+        self,
+        units: Iterable[Unit] | None = None,
+        *,
+        dimension: int | None = None,
+        per_person: bool = False,
     ) -> Declaration:
         """One draw as the ledger stores it: its cost at each of `units`.
 
         `dimension` is the number of parameters; hardened noise needs it to state how
-        far its sampler is from the ideal law.
+        far its sampler is from the ideal law. `per_person` says that batches are of
+        persons (`UserData`): the guarantee is then about all of a person's examples.
+        Where some of them stay, it is another: the person's contribution changes, which
+        moves a sum twice as far as one that comes or goes.
         """
+        per_person = per_person or self.per_person
         spec = self.noise_addition_transform.spec
         sampler = 0.0
         if spec.hardened:
@@ -194,6 +218,14 @@ class DPExecutionPlan:
             for unit, neighbours in relations.items()
         ]
         known_n = any(not isinstance(unit, AddOrRemoveOne) for unit in wanted)
+        unprotected = []
+        if known_n:
+            unprotected.append(
+                f"the number of {'persons' if per_person else 'records'}"
+            )
+        replaced = {Neighbours.REPLACE_ONE}
+        if per_person and set(relations.values()) != replaced:
+            unprotected.append("a change to some of a person's examples, others kept")
         noise = f"{spec.noise} noise" if spec.hardened else spec.statement
         correlated = spec.strategy.bands > 1
         method = (
@@ -210,8 +242,9 @@ class DPExecutionPlan:
                     "norm of one contribution to a step",
                 ),
             ),
-            unprotected=("the number of records",) if known_n else (),
+            unprotected=tuple(unprotected),
             assumptions=(
+                *((PER_PERSON,) if per_person else ()),
                 _SECRET,
                 f"the noise is as good as Gaussian: {noise}",
                 *self.assumptions,
@@ -245,6 +278,7 @@ class DPExecutionPlan:
         idempotency_key: str | None = None,
         source: Source | None = None,
         block_delta: float | None = None,
+        per_person: bool = False,
     ) -> Payment:
         """Pay for the whole run at once; `draws` draws, each good for some steps.
 
@@ -252,7 +286,8 @@ class DPExecutionPlan:
         In a ledger of blocks alone the plan is priced at its own delta, so that it fits
         a budget it was calibrated for; elsewhere at `block_delta` or the filter's
         default. `plan.key(payment)` is the key of batches and noise. Without a ledger
-        (None) it is one in memory, at the delta of the plan's target.
+        (None) it is one in memory, at the delta of the plan's target. `per_person` says
+        that a record is a person (`declaration`).
         """
         ledger, _ = ledger_and_delta(self, ledger, None)
         units = [unit for unit, _ in ledger.terms.budgets]
@@ -264,7 +299,7 @@ class DPExecutionPlan:
         ):
             block_delta = ideal_delta(self.delta)
         return ledger.paid(
-            self.declaration(units, dimension=dimension),
+            self.declaration(units, dimension=dimension, per_person=per_person),
             count=self.draws,
             label=label,
             digest=digest,
@@ -340,7 +375,7 @@ def _stated_at(unit: Unit) -> Unit:
 
 
 def plan_terms(
-    selection: BatchSelectionStrategy,
+    selection: BatchSelectionStrategy | UserSelectionStrategy,
     account: Account,
     noise_multiplier: float,
     num_examples: int | None,
@@ -354,7 +389,7 @@ def assemble(
     *,
     clipped_grad: ClippedGrad | Callable[..., ClippedGrad],
     l2_norm_bound: float,
-    selection: BatchSelectionStrategy,
+    selection: BatchSelectionStrategy | UserSelectionStrategy,
     strategy: Strategy,
     account: Account,
     neighbours: Neighbours,
@@ -381,7 +416,7 @@ def assemble(
             stddev=stddev,
             noise=noise,
             l2_norm_bound=l2_norm_bound,
-            participation=participation_of(selection),
+            participation=participation_of(base_of(selection)),
             plan=plan_terms(selection, account, noise_multiplier, num_examples),
         ),
         neighbours=neighbours,

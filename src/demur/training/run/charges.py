@@ -25,7 +25,8 @@ _LARGEST_BLOCK = 64  # draws taken at once: what the store costs is then a 64th
 class PaymentTerms:
     """How a run is to be paid; `ledger` and `delta` are None outside process 0.
 
-    `digest` is that of the run's input, for a run with a checkpoint.
+    `digest` is that of the run's input, for a run with a checkpoint. `per_person` says
+    that the batches are of persons.
     """
 
     ledger: Ledger | None
@@ -33,6 +34,7 @@ class PaymentTerms:
     label: str
     digest: str | None = None
     source: Source | None = None
+    per_person: bool = False
 
 
 def pay_for_run(
@@ -53,6 +55,7 @@ def pay_for_run(
             idempotency_key=run,
             source=terms.source,
             block_delta=block,
+            per_person=terms.per_person,
         )
     except IdempotencyConflict as error:
         raise CheckpointRefused(

@@ -51,7 +51,7 @@ class TrainingLoop:
         return 1.0 - self._real / max(self._computed, 1)
 
     def step(self, state: TrainState, step_input: StepInput) -> tuple[TrainState, Any]:
-        """The next state, and the summed loss if it was asked for."""
+        """The next state, and sums of loss and aux if they were asked for."""
         state, token, value = self._steps.run(state, step_input, self._key)
         self._in_flight.append(token)
         if len(self._in_flight) > _IN_FLIGHT:
@@ -73,7 +73,11 @@ class TrainingLoop:
         exact = None
         if value is not None:
             real = sum(part.real for part in step_input.minibatches)
-            exact = Exact({"loss": float(value) / max(real, 1), "batch_size": real})
+            loss, aux = jax.device_get(value)
+            metrics = {"loss": float(loss) / max(real, 1), "batch_size": real}
+            if aux is not None:
+                metrics["aux"] = jax.tree.map(lambda leaf: leaf / max(real, 1), aux)
+            exact = Exact(metrics)
         params = state.params
         report = StepReport(
             step=step_input.step + 1,

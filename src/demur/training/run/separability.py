@@ -6,6 +6,15 @@ experts with a capacity) is then silently another loss. So the loss of two examp
 compared with the losses of each alone, on made-up inputs: value and gradient must be
 the mean, or the sum, of the two. It is compared at the given parameters and near them:
 at zero weights most terms vanish, those between examples among them.
+
+**What counts as equal.** Two orders of summation round differently, by an amount that
+follows from the precision in which the loss computes, not from the loss being
+separable. Parameters and inputs narrower than float32 are therefore widened, and the
+comparison made in float32, where interactions stand far above rounding. A loss that
+computes in a narrow precision by itself (it casts) keeps it. Then the tolerance is
+measured: every weight is moved by one rounding of the narrowest precision in the
+program, and how far the gradients of the single examples move, which a term between
+examples does not enter, says what one rounding is worth in this network.
 """
 
 from __future__ import annotations
@@ -17,13 +26,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
+from demur.training.clipping.ghost import inlining
+from demur.training.clipping.rounding import unit_roundoff, wide
 from demur.training.clipping.types import PyTree
 from demur.training.errors import LossNotSeparable
 
 _TRIES = 3
-# Float32 noise between two orders of summation is far below; interactions far above.
+# float32 products may round to TensorFloat-32, at 5e-4. Interactions are far above.
 _TOLERANCE = 2e-3
+_ROUNDINGS = 4.0  # as many roundings as weigh together, in narrower precision
 
 
 def check_separable(
@@ -32,12 +45,12 @@ def check_separable(
     structs: tuple[Any, ...],
     *,
     has_aux: bool = False,
-) -> None:
+) -> list[bool]:
     """Refuse a loss whose value for two examples is neither mean nor sum of theirs.
 
     `structs` are the batch arguments for a batch of two, as shapes and dtypes. Inputs
     are made up: no example is looked at. A loss that is not finite on them is not
-    judged.
+    judged. Returns, for each leaf of `params`, whether it had a gradient on them.
     """
 
     def scalar(params: PyTree, batch: tuple[Any, ...]) -> Any:
@@ -45,37 +58,117 @@ def check_separable(
         value = value[0] if has_aux else value
         return jnp.asarray(value, jnp.float32).sum()
 
-    # Run a handful of times: quick to compile counts for more than quick to run.
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def compare(params: PyTree, pair: tuple[Any, ...]) -> tuple[Any, Any]:
-        both = jax.value_and_grad(scalar)(params, pair)
+    def of_each(params: PyTree, pair: tuple[Any, ...]) -> Any:
         singles = jax.tree.map(lambda leaf: leaf[:, None], pair)
-        each = jax.vmap(jax.value_and_grad(scalar), in_axes=(None, 0))(params, singles)
-        total = jax.tree.map(lambda leaf: leaf.sum(axis=0), each)
-        # Distance to sum and to mean, relative to the larger of the two sides.
-        return _distance(both, total, 1.0), _distance(both, total, 0.5)
+        return jax.vmap(jax.value_and_grad(scalar), in_axes=(None, 0))(params, singles)
 
-    for attempt in range(_TRIES):
-        pair = jax.tree.map(partial(_made_up, attempt=attempt), structs)
+    def compare(params: PyTree, pair: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
+        both, each = jax.value_and_grad(scalar)(params, pair), of_each(params, pair)
+        depends = [jnp.any(leaf != 0) for leaf in jax.tree.leaves(each[1])]
+        return _distance(both, each, 1.0), _distance(both, each, 0.5), depends
+
+    params, structs = _widened(scalar, params, structs)
+    pairs = [
+        jax.tree.map(partial(_made_up, attempt=attempt), structs)
+        for attempt in range(_TRIES)
+    ]
+    run = _quick(compare)
+    roundoff = _coarsest(run.trace(params, pairs[0]).jaxpr)
+    # Only where it is needed: it is another program to compile.
+    rounding = _quick(of_each) if _ROUNDINGS * roundoff > _TOLERANCE else None
+    depends = np.zeros(len(jax.tree.leaves(params)), bool)
+    for attempt, pair in enumerate(pairs):
         here = params if not attempt else jax.tree.map(_moved, params)
-        off = min(float(distance) for distance in compare(here, pair))
-        if np.isfinite(off) and off > _TOLERANCE:
+        total, mean, felt = run(here, pair)
+        depends |= np.asarray(felt, bool)
+        off, tolerance = min(float(total), float(mean)), _TOLERANCE
+        if rounding is not None and off > tolerance:
+            near = jax.tree.map(partial(_rounded, roundoff=roundoff), here)
+            one = float(_apart(rounding(here, pair), rounding(near, pair)))
+            tolerance = _ROUNDINGS * max(one, roundoff)
+        if np.isfinite(off) and off > tolerance:
             raise LossNotSeparable(
                 "the loss of a batch of two is neither the mean nor the sum of the"
                 f" losses of its examples (off by {off:.2g}), as with batch"
                 " normalisation. Clipping takes examples one by one, so terms between"
                 " examples would silently vanish: remove them. Nothing was spent."
             )
+    return depends.tolist()
 
 
-def _distance(both: Any, total: Any, scale: float) -> Any:
-    off = jnp.zeros(())
-    size = jnp.zeros(())
-    for a, b in zip(jax.tree.leaves(both), jax.tree.leaves(total), strict=True):
-        a, b = a.astype(jnp.float32), scale * b.astype(jnp.float32)
-        off += jnp.sum((a - b) ** 2)
-        size += jnp.sum(a**2) + jnp.sum(b**2)
+def _quick(function: Callable[..., Any]) -> Any:
+    """Run a handful of times: quick to compile counts for more than quick to run."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def _distance(both: Any, each: Any, scale: float) -> Any:
+    """The distance to the sum of both examples, or with 0.5 to their mean.
+
+    Relative to the sizes of all three, so that two gradients that cancel, and whose
+    roundings do not, are no reason to refuse.
+    """
+    off = size = jnp.zeros(())
+    for whole, parts in zip(jax.tree.leaves(both), jax.tree.leaves(each), strict=True):
+        whole, parts = whole.astype(jnp.float32), scale * parts.astype(jnp.float32)
+        off += jnp.sum((whole - parts.sum(axis=0)) ** 2)
+        size += jnp.sum(whole**2) + 2 * jnp.sum(parts**2)
     return jnp.sqrt(off / jnp.maximum(size, 1e-30))
+
+
+def _apart(first: Any, second: Any) -> float:
+    """The relative distance of two trees."""
+    off = size = 0.0
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        off += float(np.sum((a - b) ** 2))
+        size += float(np.sum(a**2) + np.sum(b**2))
+    return float(np.sqrt(off / max(size, 1e-30)))
+
+
+def _widened(
+    scalar: Callable[..., Any], params: PyTree, structs: tuple[Any, ...]
+) -> tuple[PyTree, tuple[Any, ...]]:
+    """Parameters and inputs in float32 or wider, if the loss takes them so."""
+
+    def widen(leaf: Any) -> Any:
+        dtype = jax.dtypes.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating) or wide(dtype) == dtype:
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(leaf.shape, wide(dtype))
+        return jnp.asarray(leaf, wide(dtype))
+
+    given = (params, structs)
+    widened = jax.tree.map(widen, given)
+    before, after = jax.tree.leaves(given), jax.tree.leaves(widened)
+    if all(a is b for a, b in zip(before, after, strict=True)):
+        return given
+    try:
+        jax.eval_shape(scalar, *widened)
+    except Exception:  # a loss that insists on its precision is checked in it
+        return given
+    return widened
+
+
+def _coarsest(closed: core.ClosedJaxpr) -> float:
+    """The largest unit roundoff of a floating dtype in the program."""
+    return max(
+        [
+            unit_roundoff(kind.dtype)
+            for kind in inlining.every_kind(closed)
+            if jnp.issubdtype(getattr(kind, "dtype", jnp.bool_), jnp.floating)
+        ]
+    )
+
+
+def _rounded(leaf: Any, roundoff: float) -> Any:
+    """Every weight off by one rounding, up or down."""
+    array = np.asarray(leaf)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return leaf
+    signs = np.random.default_rng(array.size).choice([-1.0, 1.0], size=array.shape)
+    moved = array.astype(np.float64) * (1.0 + 2.0 * roundoff * signs)
+    return jnp.asarray(moved, array.dtype)
 
 
 def _moved(leaf: Any) -> Any:

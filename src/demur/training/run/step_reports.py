@@ -62,7 +62,8 @@ class Reporting:
       True, the run ends there (what was reserved stays spent).
     - `progress` shows a bar on stderr; None shows it on a terminal alone.
     - `exact_metrics` adds loss and batch size of each step to the reports, as `Exact`:
-      they are not private.
+      they are not private. So is "aux", the mean over the batch of what a loss with
+      `has_aux` returns beside its value; without `exact_metrics` it goes nowhere.
     """
 
     callback: Callable[[StepReport], Any] | None = None

@@ -92,7 +92,7 @@ class Steps:
     # -- what is compiled --------------------------------------------------------------
 
     def first_sum(self, params: PyTree, batch: Any, real: Any, loss_key: Any) -> Any:
-        """The clipped sum of a minibatch, and its summed loss if asked for."""
+        """The clipped sum of a minibatch, and sums of loss and aux if asked for."""
         micro = self._clipped.arguments["microbatch_size"]
         if self._placement.mesh is None or micro is None or self._random:
             return self._sum(self._clipped, params, batch, real, loss_key)
@@ -104,7 +104,10 @@ class Steps:
         arguments = call_arguments(clipped, params, batch, loss_key)
         result = clipped(*arguments, num_real=real)
         total, aux = result if clipped.has_aux else (result, None)
-        return total, None if aux is None or not self._exact else aux.values.sum()
+        if aux is None or not self._exact:
+            return total, None
+        # Sums over the examples, of the loss and of what else the loss returned.
+        return total, (aux.values.sum(), jax.tree.map(_sum_of_rows, aux.aux))
 
     def _sum_by_device(
         self, mesh: Mesh, micro: int, params: PyTree, batch: Any, real: Any
@@ -121,7 +124,8 @@ class Steps:
 
         def share(params: PyTree, batch: Any, real: Any) -> Any:
             own = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
-            return jax.lax.psum(self._sum(local, params, batch, own, None), axes)
+            total, value = self._sum(local, params, batch, own, None)
+            return total.psum(axes), jax.lax.psum(value, axes)
 
         by_device = jax.shard_map(
             share,
@@ -274,7 +278,7 @@ class Steps:
     def run(
         self, state: TrainState, step_input: StepInput, key: NoiseKey
     ) -> tuple[TrainState, Any, Any]:
-        """The next state, something to wait for, and the summed loss if asked for."""
+        """The next state, something to wait for, and what `first_sum` adds up."""
         step, parts = step_input.step, step_input.minibatches
         keys: Any = [None] * len(parts)
         if self._random:
@@ -292,7 +296,7 @@ class Steps:
             total, added = self._program("add_sum", part.size)(
                 state.params, total, part.batch, np.int32(part.real), own
             )
-            value = None if value is None else value + added
+            value = jax.tree.map(jnp.add, value, added)
         if self._hardened:
             noisy, noise = self._on_host(total, state.noise, key)
             return *self._program("apply")(state, noisy, noise), value
@@ -303,12 +307,18 @@ class Steps:
         """Lattice noise. Every process draws the whole of it, from the same key."""
         if self._placement.mesh is None:
             return self._privatizer.update(total, noise, key=key)
-        noisy = self._privatizer.update(*jax.device_get((total, noise)), key=key)
+        value, noise = jax.device_get((total.value, noise))
+        total = ClippedSum(value, total.l2_norm_bound)
+        noisy = self._privatizer.update(total, noise, key=key)
         return self._placement.replicate(noisy)
 
     def close(self) -> None:
         """Drop programs that are not compiled yet."""
         self._open.close()
+
+
+def _sum_of_rows(leaf: Any) -> Any:
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)).sum(axis=0)
 
 
 def call_arguments(

@@ -14,6 +14,7 @@ and parameters. Exact metrics exist on request, wrapped so that nothing prints t
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,13 +30,14 @@ from demur.core.digest import digest_of_parts
 from demur.core.entropy import NoiseKey, Source
 from demur.core.release import Release
 from demur.ledger import Ledger
-from demur.training.batches.selection import UserSelectionStrategy
+from demur.training.batches.selection import UserSelectionStrategy, base_of
 from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.data import Data, UserData, as_data
 from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
-from demur.training.run import charges
+from demur.training.run import charges, dead_parameters
+from demur.training.run.arguments import check_count, check_optimizer, check_params
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.loop import TrainingLoop
@@ -59,11 +61,17 @@ class Trained(Release[PyTree]):
     `average` is their moving average, if one was asked for (post-processing: it costs
     nothing). `waste` is the share of computed rows that were padding; it follows from
     the sampled batches, so it is exact, not private.
+
+    `without_gradient` names parameters that the loss does not depend on, `unmoved`
+    those that ended as they began (`dead_parameters`); a warning has named them too.
+    Both are free of charge.
     """
 
     average: PyTree | None
     steps: int
     waste: Exact[float]
+    without_gradient: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +103,9 @@ class _Examples:
     ) -> Iterator[NDArray[Any]]:
         """The plan's batches from step `start` on."""
         selection = plan.batch_selection_strategy
+        if isinstance(selection, UserSelectionStrategy):
+            assert self.ids is not None
+            return selection.batch_iterator(self.ids, key, start=start)
         if self.ids is None:
             return selection.batch_iterator(len(self.rows), key, start=start)
         users = UserSelectionStrategy(selection, self.per_user)
@@ -138,9 +149,11 @@ def fit(
         stack.enter_context(group.interruptible())
         with group.stage():
             examples = _Examples.of(data)
+            check_params(params)
+            check_optimizer(optimizer, params)
             clipped = _gradient(plan, loss_fn, resources, reporting)
-            _check(plan, params, examples, average)
-            selection = plan.batch_selection_strategy
+            _check(plan, examples, average)
+            selection = base_of(plan.batch_selection_strategy)
             micro = clipped.arguments["microbatch_size"]
             shapes = shapes_for(
                 selection,
@@ -167,7 +180,9 @@ def fit(
             steps.prepare(state, shapes, batch, several=several)
             if resources.check_loss:
                 steps.compile()  # in the background of the check, which takes a while
-                _check_loss(clipped, params, examples)
+            dead = _check_loss(clipped, params, examples, resources.check_loss)
+            if dead and group.first:
+                warnings.warn(dead_parameters.no_gradient_text(dead), stacklevel=2)
             stored = as_checkpoint(checkpoint)
             if stored is not None:
                 _check_storable(state)
@@ -187,7 +202,9 @@ def fit(
         every = None if stored is None else stored.every
         group.check_same(inputs | {"checkpoint": every})
         digest = None if stored is None else digest_of_parts(*inputs.values())
-        terms = PaymentTerms(paying_ledger, read_at, label, digest, source)
+        terms = PaymentTerms(
+            paying_ledger, read_at, label, digest, source, examples.ids is not None
+        )
         run = stack.enter_context(PaidRun(group, plan, terms, state, stored))
         steps.compile()
         state, start = run.resumed(state, placement)
@@ -225,12 +242,18 @@ def fit(
                 with group.stage():
                     step_input = next(step_inputs, None)
         run.commit(state)
+    unmoved = dead_parameters.unmoved(params, state.params)
+    if unmoved and group.first:
+        every = len(unmoved) == len(jax.tree.leaves(params))
+        warnings.warn(dead_parameters.unmoved_text(unmoved, every), stacklevel=2)
     return Trained(
         value=state.params,
         entry=run.entry,
         average=state.average,
         steps=int(state.steps),
         waste=Exact(loop.waste),
+        without_gradient=dead,
+        unmoved=unmoved,
     )
 
 
@@ -257,21 +280,20 @@ def _gradient(
     return clipped
 
 
-def _check(
-    plan: DPExecutionPlan, params: PyTree, examples: _Examples, average: float | None
-) -> None:
-    for leaf in jax.tree.leaves(params):
-        if not np.isfinite(np.asarray(leaf)).all():
-            raise ValueError("params must be finite. Nothing was spent.")
+def _check(plan: DPExecutionPlan, examples: _Examples, average: float | None) -> None:
     if average is not None and not 0.0 < average < 1.0:
         raise ValueError(
             f"average must be between 0 and 1; got {average!r}. Nothing was spent."
         )
-    if plan.num_examples is not None and plan.num_examples != examples.count:
-        raise ValueError(
-            f"the plan was made for num_examples={plan.num_examples}; the data has"
-            f" {examples.count}. Its price rests on that number. Nothing was spent."
-        )
+    users = plan.batch_selection_strategy
+    if isinstance(users, UserSelectionStrategy):
+        wanted = users.examples_per_user_per_batch
+        if examples.ids is None or examples.per_user != wanted:
+            raise TypeError(
+                "the plan forms batches of users: pass data as UserData(data, ids,"
+                f" examples={wanted}). Nothing was spent."
+            )
+    check_count(plan, examples.count, persons=examples.ids is not None)
 
 
 def _check_storable(state: TrainState) -> None:
@@ -293,14 +315,22 @@ def _takes_batches(clipped: ClippedGrad) -> bool:
     return options["keep_batch_dim"] and options["prng_argnum"] is None
 
 
-def _check_loss(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> None:
-    if not _takes_batches(clipped):
-        return
-    arguments = call_arguments(clipped, params, examples.structs(2), None)[1:]
-    options = clipped.arguments
-    check_separable(
-        options["fun"], params, tuple(arguments), has_aux=options["has_aux"]
-    )
+def _check_loss(
+    clipped: ClippedGrad, params: PyTree, examples: _Examples, separable: bool
+) -> tuple[str, ...]:
+    """Check that the loss is separable; the parameters it does not depend on."""
+    options, structs = clipped.arguments, examples.structs(2)
+    if separable and _takes_batches(clipped):
+        arguments = call_arguments(clipped, params, structs, None)[1:]
+        depends = check_separable(
+            options["fun"], params, tuple(arguments), has_aux=options["has_aux"]
+        )
+        dead = [not one for one in depends]
+    else:
+        key = np.zeros(2, np.uint32)
+        arguments = call_arguments(clipped, params, structs, key)
+        dead = dead_parameters.unused(clipped, arguments)
+    return dead_parameters.without_gradient(params, dead)
 
 
 def _flops(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> float | None:

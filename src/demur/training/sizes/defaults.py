@@ -16,6 +16,7 @@ from demur.training.batches.selection import (
     CyclicPoissonSampling,
     FixedBatchSampling,
     PartitionType,
+    RandomAllocationSampling,
 )
 from demur.training.sizes.resources import Resources
 from demur.training.sizes.shapes import ShapePlan, plan_shapes
@@ -126,6 +127,8 @@ def _like_poisson(selection: BatchSelectionStrategy) -> CyclicPoissonSampling:
             return CyclicPoissonSampling(
                 1.0, steps, cycle_length=bins, partition_type=PartitionType.INDEPENDENT
             )
+        case RandomAllocationSampling(total_participations=k, iterations=steps):
+            return CyclicPoissonSampling(k / max(1, steps), steps)
         case BMinSepSampling():
             p = selection.sampling_prob
             rate = p / (1.0 + (selection.min_sep - 1) * p) if p else 0.0

@@ -20,6 +20,7 @@ from demur.training.batches.selection import (
     CyclicPoissonSampling,
     FixedBatchSampling,
     PartitionType,
+    RandomAllocationSampling,
 )
 
 _TAIL = 1e-15  # Batches rarer than that do not count among the costs.
@@ -133,6 +134,8 @@ def size_law(strategy: BatchSelectionStrategy, num_examples: int) -> SizeLaw:
             rate = strategy.sampling_prob / strategy.cycle_length
         case BallsInBinsSampling():
             rate = 1.0 / strategy.cycle_length
+        case RandomAllocationSampling():
+            rate = strategy.total_participations / max(1, strategy.iterations)
         case BMinSepSampling(warm_start=True):
             p = strategy.sampling_prob
             rate = p / (1.0 + (strategy.min_sep - 1) * p)

@@ -33,6 +33,8 @@ class BandMFExecutionPlanConfig(training.BandMFExecutionPlanConfig):
     def __post_init__(self) -> None:
         if self.neighboring_relation is None and self.accountant is None:
             object.__setattr__(self, "neighboring_relation", "REPLACE_SPECIAL")
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError("give epsilon and delta, or noise_multiplier")
         if self.noise_seed is not None:
             _LOG.warning("noise_seed is ignored: every run draws fresh noise")
         super().__post_init__()

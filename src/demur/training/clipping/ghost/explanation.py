@@ -54,10 +54,12 @@ class Explanation:
         )
 
 
-def _named(params: Any) -> list[tuple[str, tuple[int, ...]]]:
+def named_leaves(params: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every leaf."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     return [
-        (jax.tree_util.keystr(path) or "params", leaf.shape) for path, leaf in leaves
+        (jax.tree_util.keystr(path) or "params", jnp.shape(leaf))
+        for path, leaf in leaves
     ]
 
 
@@ -105,22 +107,28 @@ def _leaf(name: str, shape: tuple[int, ...], route: Route) -> LeafExplanation:
 
 def explain(loss: Loss, params: Any, rows: Any) -> Explanation:
     """How `method="auto"` computes each parameter's norms."""
-    routes = Traced(loss, params, rows).routes.of
+    traced = Traced(loss, params, rows)
+    if traced.uses_references:
+        return _all_per_example(params, "the loss reads or writes a jax.Ref")
+    routes = traced.routes.of
     return Explanation(
         tuple(
             _leaf(name, shape, route)
-            for (name, shape), route in zip(_named(params), routes, strict=True)
+            for (name, shape), route in zip(named_leaves(params), routes, strict=True)
         )
     )
 
 
 def explain_vmap(loss: Loss, params: Any, rows: Any) -> Explanation:
     """The same for `method="vmap"`, or for a transform of each gradient."""
-    reason = 'method="vmap", or a pre_clipping_transform'
+    return _all_per_example(params, 'method="vmap", or a pre_clipping_transform')
+
+
+def _all_per_example(params: Any, reason: str) -> Explanation:
     return Explanation(
         tuple(
             LeafExplanation(name, shape, "per example", reason)
-            for name, shape in _named(params)
+            for name, shape in named_leaves(params)
         )
     )
 

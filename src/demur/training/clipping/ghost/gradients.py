@@ -22,13 +22,22 @@ from demur.training.clipping.ghost.lookups import measure_lookup
 from demur.training.clipping.ghost.rearrangements import pull_back
 from demur.training.clipping.ghost.routes import Route, Routes, find_routes
 from demur.training.clipping.norms import MeasuredLeaf, measure, measure_instantiated
-from demur.training.clipping.per_example import Loss, MeasuredGradients, norms_of
+from demur.training.clipping.per_example import (
+    Loss,
+    MeasuredGradients,
+    norms_of,
+    vmap_gradients,
+)
 from demur.training.clipping.rounding import sum_of_squares, wide
 from demur.training.devices.varying_axes import as_varying, struct_of
 
 
 class Traced:
-    """The program of `loss(params, row) -> (value, aux)` and the routes in it."""
+    """The program of `loss(params, row) -> (value, aux)` and the routes in it.
+
+    There are no routes through references (`jax.new_ref`): a loss with
+    `uses_references` is differentiated example by example.
+    """
 
     def __init__(self, loss: Loss, params: Any, rows: Any) -> None:
         self.params, self.tree = jax.tree.flatten(params)
@@ -46,7 +55,11 @@ class Traced:
 
         structs = [struct_of(leaf) for leaf in self.params]
         structs += [struct_of(leaf, row=True) for leaf in self.rows]
-        self.program = inlining.inlined(flat, *structs)
+        closed = jax.make_jaxpr(flat)(*structs)
+        self.uses_references = inlining.uses_references(closed)
+        if self.uses_references:
+            return
+        self.program = inlining.inlined(closed, *structs)
         self.routes: Routes = find_routes(self.program, len(self.params))
 
 
@@ -106,6 +119,8 @@ def ghost_gradients(
 ) -> MeasuredGradients:
     """Each parameter's norms; the values and auxiliary outputs of all examples."""
     traced = Traced(loss, params, rows)
+    if traced.uses_references:
+        return vmap_gradients(loss, params, rows, None, spmd_axis_name)
     passed = tapped_pass(
         traced.program, traced.routes, traced.params, traced.rows, spmd_axis_name
     )

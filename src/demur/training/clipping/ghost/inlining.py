@@ -6,12 +6,14 @@ body of a function that is called twice, and a rule about where a parameter is u
 must not confuse the two calls.
 
 What has derivative rules of its own (`custom_jvp`, `custom_vjp`) and what chooses at
-run time (`cond`, `while`) stays one equation.
+run time (`cond`, `while`) stays one equation. A program with references (`jax.new_ref`)
+is not opened: a value that is written to one and read again passes no equation that
+leads from the first to the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -149,7 +151,34 @@ def _open(eqn: core.JaxprEqn, operands: list[Any]) -> list[Any]:
     return bind(eqn, operands)
 
 
-def inlined(fun: Callable[..., Sequence[Any]], *structs: Any) -> core.ClosedJaxpr:
-    """The opened program of `fun` on arguments of these shapes."""
-    closed = jax.make_jaxpr(fun)(*structs)
+def inlined(closed: core.ClosedJaxpr, *structs: Any) -> core.ClosedJaxpr:
+    """The opened program, for arguments of these shapes."""
     return jax.make_jaxpr(lambda *flat: evaluate(closed, flat, _open))(*structs)
+
+
+def every_equation(closed: core.ClosedJaxpr) -> Iterator[core.JaxprEqn]:
+    """The equations of the program and of those inside it."""
+
+    def inside(value: Any) -> Iterator[core.JaxprEqn]:
+        if isinstance(value, core.ClosedJaxpr):
+            value = value.jaxpr
+        if isinstance(value, core.Jaxpr):
+            for eqn in value.eqns:
+                yield eqn
+                yield from inside(tuple(eqn.params.values()))
+        elif isinstance(value, tuple | list):
+            for part in value:
+                yield from inside(part)
+
+    return inside(closed)
+
+
+def every_kind(closed: core.ClosedJaxpr) -> Iterator[Any]:
+    """Shape and dtype of every value that an equation takes or gives."""
+    for eqn in every_equation(closed):
+        yield from (kind_of(atom) for atom in (*eqn.invars, *eqn.outvars))
+
+
+def uses_references(closed: core.ClosedJaxpr) -> bool:
+    """Whether the program, or one inside it, reads or writes a `jax.Ref`."""
+    return any(isinstance(kind, jax.ref.AbstractRef) for kind in every_kind(closed))

@@ -8,7 +8,7 @@ transpose here is the identity: sums stay in float32 or wider.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,11 +25,19 @@ def _operand(eqn: core.JaxprEqn) -> Any:
 
 
 def _reshape(eqn: core.JaxprEqn, cotangent: Any) -> Any:
-    return cotangent.reshape(_operand(eqn).shape)
+    shape, order = _operand(eqn).shape, eqn.params.get("dimensions")
+    if order is None:
+        return cotangent.reshape(shape)
+    # `lax.reshape` can reorder the axes first.
+    return _reordered(cotangent.reshape([shape[axis] for axis in order]), order)
 
 
 def _transpose(eqn: core.JaxprEqn, cotangent: Any) -> Any:
-    order = eqn.params["permutation"]
+    return _reordered(cotangent, eqn.params["permutation"])
+
+
+def _reordered(cotangent: Any, order: Sequence[int]) -> Any:
+    """The cotangent before its axes were put in this order."""
     return jnp.transpose(cotangent, sorted(range(len(order)), key=order.__getitem__))
 
 
@@ -55,11 +63,15 @@ def _same(eqn: core.JaxprEqn, cotangent: Any) -> Any:
     return cotangent
 
 
+def _same_order(eqn: core.JaxprEqn, cotangent: Any) -> Any:
+    return cotangent.reshape(_operand(eqn).shape)
+
+
 _TRANSPOSES: dict[str, Transpose] = {
     "reshape": _reshape,
-    "squeeze": _reshape,
-    "expand_dims": _reshape,
-    "broadcast_in_dim": _reshape,
+    "squeeze": _same_order,
+    "expand_dims": _same_order,
+    "broadcast_in_dim": _same_order,
     "transpose": _transpose,
     "slice": _slice,
     "rev": _reverse,

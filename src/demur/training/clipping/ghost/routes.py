@@ -95,10 +95,12 @@ class _Program:
             for variable, flag in zip(jaxpr.invars, from_data, strict=True)
             if flag
         }
+        needed = _needed(jaxpr, results)
         for eqn in jaxpr.eqns:
             if any(self.is_data(atom) for atom in eqn.invars):
                 self.from_data.update(eqn.outvars)
-            if any(_differentiable(variable) for variable in eqn.outvars):
+            leads_on = not needed.isdisjoint(eqn.outvars)
+            if leads_on and any(_differentiable(var) for var in eqn.outvars):
                 for position, atom in enumerate(eqn.invars):
                     self._note(atom, _Use(eqn, position))
         for position, atom in enumerate(jaxpr.outvars[:results]):
@@ -120,6 +122,15 @@ class _Program:
             first, carried = scan_layout(eqn)
             flags[first : first + carried] = [True] * carried
         return _Program(inner, flags, len(inner.outvars))
+
+
+def _needed(jaxpr: core.Jaxpr, results: int) -> set[core.Var]:
+    """The variables that the first `results` results are computed from."""
+    needed = {atom for atom in jaxpr.outvars[:results] if isinstance(atom, core.Var)}
+    for eqn in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
+    return needed
 
 
 def _differentiable(variable: core.Var) -> bool:

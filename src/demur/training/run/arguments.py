@@ -1,0 +1,100 @@
+"""Arguments of a run, checked before anything is paid."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from demur.training.batches.selection import FixedBatchSampling, base_of
+from demur.training.clipping.types import PyTree
+from demur.training.plans.plan import DPExecutionPlan
+
+_TREES = {
+    "equinox": "split it by eqx.partition(model, eqx.is_inexact_array), train the first"
+    " part, and put both together by eqx.combine inside the loss",
+    "flax.nnx": "take nnx.split(model, nnx.Param, ...), train the state of Params, and"
+    " put it together by nnx.merge inside the loss",
+    "flax.linen": "pass model.init(key, example)['params'], and call model.apply inside"
+    " the loss",
+    "torch": "demur trains JAX models: pass a dict of arrays and a loss written in JAX",
+}
+
+
+def check_params(params: PyTree) -> None:
+    """Refuse anything but a tree of finite arrays of real numbers."""
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise TypeError("params must hold at least one array. Nothing was spent.")
+    for leaf in leaves:
+        dtype: Any = float if isinstance(leaf, float) else getattr(leaf, "dtype", None)
+        is_array = isinstance(leaf, float | np.ndarray | np.generic | jax.Array)
+        if not is_array or not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(_no_parameter(params, leaf))
+        if not np.isfinite(np.asarray(leaf)).all():
+            raise ValueError("params must be finite. Nothing was spent.")
+
+
+def _no_parameter(params: PyTree, leaf: Any) -> str:
+    found = getattr(leaf, "dtype", type(leaf).__name__)
+    for kind in (type(params), type(leaf)):
+        for parent in kind.__mro__:
+            for library, remedy in _TREES.items():
+                if parent.__module__.startswith(library):
+                    return (
+                        f"params must be a tree of real arrays; got a {kind.__name__}"
+                        f" of {library}, which holds other things too: {remedy}."
+                        " Nothing was spent."
+                    )
+    return (
+        f"params must be a tree of real arrays; it holds {found}. Keep what is not"
+        " trained out of it: close over it in the loss. Nothing was spent."
+    )
+
+
+def check_optimizer(optimizer: Any, params: PyTree) -> None:
+    """Refuse an optimiser that needs more than noisy gradients, by its name."""
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise TypeError(
+            "optimizer must be one of optax's (optax.sgd(0.1), ...); got"
+            f" {type(optimizer).__name__}. Nothing was spent."
+        )
+
+    def update(params: PyTree) -> int:
+        optimizer.update(params, optimizer.init(params), params)
+        return 0
+
+    try:
+        jax.eval_shape(update, params)
+    except TypeError as error:
+        missing = re.search(r"missing .*?keyword-only arguments?: (.*)$", str(error))
+        if missing is None:
+            raise
+        name = str(error).partition(".<locals>")[0].rpartition(".")[2]
+        raise TypeError(
+            f"optimizer uses {name}, which needs {missing[1]} in every step: the loss"
+            " of a batch is exact, and steps chosen by it would not be private. Take"
+            " one that needs gradients alone (sgd, adam, ...), with a schedule that"
+            " follows the step. Nothing was spent."
+        ) from error
+
+
+def check_count(plan: DPExecutionPlan, count: int, *, persons: bool) -> None:
+    """Refuse a plan that was made for another number of records, or needs more."""
+    what = "persons" if persons else "records"
+    if plan.num_examples is not None and plan.num_examples != count:
+        raise ValueError(
+            f"num_examples={plan.num_examples} of the plan must be the number of"
+            f" {what} in the data, {count}: the price rests on it. Make the plan anew"
+            " with that number. Nothing was spent."
+        )
+    selection = base_of(plan.batch_selection_strategy)
+    if isinstance(selection, FixedBatchSampling) and not selection.replace:
+        if selection.batch_size > count:
+            raise ValueError(
+                f"batch_size={selection.batch_size} of the plan is more than the data"
+                f" has {what}. Make the plan with smaller batches. Nothing was spent."
+            )
