@@ -23,6 +23,7 @@ def main() -> None:
     for name, options in (
         ("ogd", {}),
         ("ridge", {}),
+        ("standardised_ridge", {}),
         ("logistic", {"Lambda": 5.0, "tolerance": 0.5}),
         ("logistic", {"Lambda": 5.0, "tolerance": 0.5, "classes": 2}),
     ):

@@ -25,6 +25,7 @@ WORDS = {
     "unlearning": "deletions",
     "training": "DP-SGD, BandMF",
     "audit": "lower bounds",
+    "preprocessing": "row maps that keep a promise",
     "mechanisms": "noise with a declared cost: Gaussian, BPM, correlated",
     "ledger": "budgets, filters, entries; the one door: paid",
     "durable": "transactions, hash chain, keys, whole files",
@@ -60,10 +61,10 @@ def draw(folder: Path) -> list[Path]:
 
 def packages() -> Figure:
     """Layers from top to bottom: each imports only what lies below it."""
-    figure, axes = _canvas(9.0, 6.5, 100.0, 73.0)
+    figure, axes = _canvas(9.0, 7.2, 100.0, 81.0)
     height, gap = 6.0, 2.0
     for row, layer in enumerate(house.layers()):
-        top = 72.0 - row * (height + gap)
+        top = 80.0 - row * (height + gap)
         width = (92.0 - 2.0 * (len(layer) - 1)) / len(layer)
         for column, name in enumerate(layer):
             left = 2.0 + column * (width + 2.0)
@@ -94,10 +95,10 @@ def packages() -> Figure:
                     color=SOFT,
                     fontsize=7.5,
                 )
-    _arrow(axes, (97.5, 69.0), (97.5, 1.0))
+    _arrow(axes, (97.5, 77.0), (97.5, 1.0))
     axes.text(
         96.2,
-        35.0,
+        39.0,
         "imports go down only",
         rotation=90,
         ha="center",

@@ -478,7 +478,9 @@ def test_a_softmax_head_with_half_its_sensitivity(monkeypatch, unit, half):
         monkeypatch.setattr(
             head_release,
             "erm_sensitivity",
-            lambda form, unit, fit: right(form, unit, replace(fit, n=2 * fit.n)),
+            lambda form, unit, fit, **space: right(
+                form, unit, replace(fit, n=2 * fit.n), **space
+            ),
         )
     make = heads(lam=100.0, bias_scale=0.0)["softmax"]
     result = audit(fitted(make), hard_pair(unit), unit)

@@ -38,7 +38,9 @@ FLOATS = [
      ("reports inspect", "--L"), ("reports sweep", "--epsilons")]  # fmt: skip
 # Arguments that name no file to read: it is made, or it is a number.
 NEW = {("reports make", "output"), ("ledger create", "address"),
-       ("ledger backup", "file"), ("ledger entry", "number")}  # fmt: skip
+       ("ledger backup", "file"), ("ledger entry", "number"),
+       ("unlearn open", "address"), ("unlearn delete", "ids"),
+       ("unlearn backup", "folder")}  # fmt: skip
 FILES = [
     (name, k)
     for name, params in TOLD.items()
@@ -169,7 +171,7 @@ def test_the_check_of_what_is_loaded_sees_an_engine(args) -> None:
         if name in ("train", "reports sweep", "unlearn run")
         else name
         for name in COMMANDS
-        if name not in HEAVY | {"unlearn verify"}
+        if name not in HEAVY
     ],
 )
 def test_json_is_all_of_stdout(name, args) -> None:

@@ -14,6 +14,7 @@ import pyarrow.parquet
 from demur import AddOrRemoveOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
+from demur.unlearning import Certificate, UnlearningService
 from demur.unlearning.stream.workload import simulated
 from tests.commands import run, tree
 
@@ -80,6 +81,20 @@ def right(home: Path) -> dict[str, list[str]]:
                         "20", "--gamma-priv", "50", "-o", f"{out}/w.npz"],
         "unlearn simulate": ["--inserts", "60", "--calibration", "20",
                              "--dimension", "2", "--gamma-priv", "50"],
+        "unlearn open": [f"{out}/model.db", "--dimension", "2", "--epsilon", "1",
+                         "--delta", "1e-6"],
+        "unlearn insert": [f"{home}/service.db", f"{home}/people.csv", "--id", "id",
+                           "--label", "y", "--skip-live"],
+        "unlearn delete": [f"{home}/service.db", "p1", "-o", f"{out}/certificates"],
+        "unlearn queue": [f"{home}/service.db"],
+        "unlearn retrain": [f"{home}/service.db", f"{home}/people.csv", "--id", "id",
+                            "--label", "y", "-o", f"{out}/certificates"],
+        "unlearn status": [f"{home}/service.db"],
+        "unlearn publish": [f"{home}/service.db"],
+        "unlearn certificates": [f"{home}/service.db"],
+        "unlearn certificate": [f"{home}/certificate.json"],
+        "unlearn evidence": [f"{home}/service.db", "-o", f"{out}/evidence.db"],
+        "unlearn backup": [f"{home}/service.db", f"{out}/backup"],
         "unlearn verify": [f"{home}/certificate.json", f"{home}/service.db"],
         "train": [f"{home}/config.toml", "--create", "--budget",
                   "add_or_remove_one:4:1e-4"],
@@ -119,6 +134,18 @@ def make_files(home: Path) -> None:
         for j in range(2):
             stream[f"x{j}"].append(None if delete else float(workload.X[row, j]))
     pa.parquet.write_table(pa.table(stream), home / "stream.parquet")
+    with UnlearningService.open(
+        home / "service.db", mode="ridge", dimension=2, record_store="encrypted"
+    ) as service:
+        names = [f"p{number}" for number in range(4)]
+        service.insert_many(x[:4], x[:4, 0], record_ids=names)
+        held = service.delete("p0")
+        assert isinstance(held, Certificate)
+        (home / "certificate.json").write_text(held.for_holder())
+    lines = [
+        f"p{n},{float(x[n, 0])},{float(x[n, 1])},{float(x[n, 0])}" for n in range(2, 9)
+    ]
+    (home / "people.csv").write_text("\n".join(["id,a,b,y", *lines]))
     unit = AddOrRemoveOne()
     with Ledger.open(
         home / "ledger.db", dataset="visits", budgets={unit: Budget(1.0, 1e-6)}

@@ -27,8 +27,8 @@ FUNCTIONS = [
         "within_class_nn_distances",
         "Z, y, *, num_classes, per_class=400, seed=0",
     ),
-    ("radius", "radii_from_percentiles", "nn, percentiles"),
-    ("radius", "coverage_curve", "nn, radii"),
+    ("radius", "radii_from_percentiles", "nn_dists, percentiles"),
+    ("radius", "coverage_curve", "nn_dists, radii"),
     (
         "radius",
         "dp_quantile_exponential_mechanism",
@@ -149,12 +149,12 @@ FUNCTIONS = [
     (
         "attacks.audit",
         "gaussian_expected_llr_attack_acc_from_distance",
-        "dist, sigma",
+        "d, sigma",
     ),
     (
         "attacks.audit",
-        "gaussian_dp_slack_closed_form_from_distance",
-        "dist, sigma, eps",
+        "gaussian_dp_slack_from_distance_closed_form",
+        "d, sigma, eps",
     ),
     (
         "attacks.audit",
@@ -162,7 +162,7 @@ FUNCTIONS = [
         "*, f, make_neighbor, D, sigma, eps, n_trials=2000, seed=0",
     ),
     ("attacks.audit", "aggregate_closed_form_gaussian_audit", "dists, *, sigma, eps"),
-    ("utils.seeding", "set_global_seed", "seed"),
+    ("utils.seeding", "set_global_seed", "seed, *, deterministic_torch=False"),
     ("utils.io", "ensure_dir", "path"),
     ("utils.io", "write_json", "path, obj, *, indent=2"),
     ("utils.io", "read_json", "path"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from typing import Any
 
 import equinox as eqx
@@ -227,6 +228,43 @@ def test_a_radius_from_training_data_is_marked_and_a_public_one_is_not(monkeypat
     out = params(r=float(public.r_values[50.0]))
     assert not any("radius" in mark for mark in out["conditional"])
     assert "estimated" not in params(r=policy.r_std)["statement"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda r: round(r, 4),
+        lambda r: 2 * r,
+        lambda r: float(2 * r),
+        lambda r: float(round(r / 3, 3)),
+        lambda r: np.float32(r),
+        lambda r: float(np.float32(r)),
+        lambda r: float(f"{r:.4f}"),
+        lambda r: 1.0 - r,
+        lambda r: pickle.loads(pickle.dumps(r)),
+    ],
+)
+def test_what_is_computed_from_an_estimated_radius_is_estimated(changed, monkeypatch):
+    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
+    X, y = kit.rows(), kit.labels("softmax")
+    policy = api.compute_radius_policy(X, y, B_public=1.0)
+    r = policy.r_values[50.0]
+    assert releases.was_estimated(changed(r))
+    assert releases.was_estimated(changed(policy.nn_dists_summary["nn_med"]))
+    # A radius that has nothing to do with it is not.
+    assert not releases.was_estimated(float(r) * 1.2345 + 0.01)
+    assert not releases.was_estimated(policy.r_std)
+
+
+def test_quantiles_of_a_summary_are_estimated(monkeypatch):
+    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
+    X, y = kit.rows(), kit.labels("softmax")
+    policy = api.compute_radius_policy(X, y, B_public=1.0)
+    summary = policy.nn_dists_summary
+    assert all(releases.was_estimated(summary[k]) for k in ("nn_min", "nn_p95"))
+    assert not releases.was_estimated(summary["n_nn"])
+    read = api.compute_radius_policy(X, y, B_mode="max")
+    assert releases.was_estimated(read.r_std) and releases.was_estimated(read.B)
 
 
 def test_from_flat_params():

@@ -72,7 +72,7 @@ def test_sensitivity():
 
 def test_calibration_meets_its_delta():
     sigma = calibrate_analytic_gaussian(epsilon=2.0, delta=1e-6, GS=3.0)
-    delta = audit.gaussian_dp_slack_closed_form_from_distance(3.0, sigma, 2.0)[0]
+    delta = audit.gaussian_dp_slack_from_distance_closed_form(3.0, sigma, 2.0)[0]
     assert delta == pytest.approx(1e-6, rel=1e-6)
 
 
@@ -126,9 +126,17 @@ def test_bad_trials():
 
 def test_aggregate():
     found = audit.aggregate_closed_form_gaussian_audit([0.0, 1.0], sigma=1.0, eps=1.0)
-    assert found["attack_acc_max"] == pytest.approx(norm.cdf(0.5))
-    assert found["delta_mean"] == pytest.approx(found["delta_max"] / 2)
-    assert found["n_pairs"] == 2
+    assert set(found) == {
+        "attack_acc_mean",
+        "delta_dir_max",
+        "delta_rev_max",
+        "d_summary",
+    }
+    assert found["attack_acc_mean"] == pytest.approx((0.5 + norm.cdf(0.5)) / 2)
+    delta = audit.gaussian_dp_slack_from_distance_closed_form(1.0, 1.0, 1.0)
+    assert (found["delta_dir_max"], found["delta_rev_max"]) == delta
+    summary = {"min": 0.0, "med": 0.5, "p95": 0.95, "max": 1.0, "n": 2}
+    assert found["d_summary"] == pytest.approx(summary)
     with pytest.raises(ValueError, match="at least one"):
         audit.aggregate_closed_form_gaussian_audit([], sigma=1.0, eps=1.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,28 @@ def test_files(tmp_path: Path):
         tmp_path / "d" / "x.csv", [{"a": 1, "b": 2}], fieldnames=["a", "b"]
     )
     assert (tmp_path / "d" / "x.csv").read_text().split() == ["a,b", "1,2"]
+    rows = [{"a": 1, "more": 2}]
+    io.write_csv_rows(tmp_path / "d" / "x.csv", rows, fieldnames=["a", "b"])
+    assert (tmp_path / "d" / "x.csv").read_text().split() == ["a,b", "1,"]
+
+
+def test_packages_export_what_the_original_does():
+    for package, names in (
+        ("attacks", "gaussian_llr llr_attack_predict run_llr_audit_trials"),
+        (
+            "heads",
+            "fit_ridge_prototypes predict_nearest_prototype prototypes_sensitivity_l2"
+            " train_softmax_logreg_torch predict_softmax_logreg_torch",
+        ),
+        (
+            "utils",
+            "set_global_seed ensure_dir write_json read_json write_csv_rows"
+            " save_errorbar_plot save_line_plot",
+        ),
+    ):
+        module = importlib.import_module(f"demur.compat.ball_dp.{package}")
+        assert set(module.__all__) == set(names.split())
+        assert all(callable(getattr(module, name)) for name in names.split())
 
 
 @pytest.mark.slow

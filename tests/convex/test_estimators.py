@@ -23,7 +23,7 @@ from demur.convex import (
     save_head,
 )
 from demur.convex.rows.class_sums import exact_sums
-from demur.core.adjacency import Ball, ReplaceOne, Unit
+from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit
 from demur.core.bounds import clip_rows
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded, NotPrivate
@@ -57,6 +57,11 @@ NOISY = {
     "check_classifier_data_not_an_array",
     "check_classifiers_train",
     "check_classifiers_classes",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weight_equivalence_on_sparse_data",
+    "check_class_weight_classifiers",
+    # All weights 0: refusing them would be a function of private weights.
+    "check_all_zero_sample_weights_error",
 }
 # All checks on a head of each kind of fit, and a third of them on the others.
 WHOLE = {"prototypes", "softmax"}
@@ -195,11 +200,18 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         {"clip": False, "norm_bound": 0.1},
         "longer",
     ),
-    "a class missing": (
+    "radius and unit": (X_GOOD, Y_GOOD, {"unit": UNIT}, "both given"),
+    "a unit without public n": (
         X_GOOD,
         Y_GOOD,
-        {"classes": [0, 1, 2]},
-        "no record|Only binary",
+        {"unit": AddOrRemoveOne(), "radius": None},
+        "number of records is public",
+    ),
+    "replacement without classes": (
+        X_GOOD,
+        Y_GOOD,
+        {"unit": ReplaceOne(), "radius": None},
+        "classes must be given",
     ),
     "labels outside classes": (X_GOOD, Y_GOOD, {"classes": [1, 5]}, "outside classes"),
     "one record": (X_GOOD[:1], Y_GOOD[:1], {}, "minimum of 2"),
@@ -300,7 +312,9 @@ def test_fitted_attributes_are_the_released_ones_only():
     for name in HEADS:
         head = head_of(name).fit(X, y)
         fitted = {key for key in vars(head) if key.endswith("_")}
-        released = {"prototypes_"} if name == "prototypes" else {"coef_", "intercept_"}
+        released = {"coef_", "intercept_"}
+        if name == "prototypes":
+            released = {"prototypes_"}
         assert fitted == released | {"classes_", "n_features_in_", "privacy_"}
         assert set(vars(head)) - fitted == set(head.get_params())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from demur.convex import Fit, HeadForm, lam_from
 from demur.convex.sensitivity import gradient_bounds, lz
@@ -53,6 +54,37 @@ def test_an_adversary_never_exceeds_the_bound_and_comes_close(
     # The sabotaged twin, half the bound, is exceeded with it. (Where lam is large, the
     # theta that would attain the bound are not minimisers, and it is a little looser.)
     assert found >= bound / (1.5 if lam < 0.1 else 1.75)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 10])
+def test_softmax_is_as_tight_as_the_others_where_lam_is_large(classes):
+    """Coefficients near the uniform ones: sqrt(1 - 1/K) in place of sqrt 2."""
+    form = HeadForm("softmax", norm_bound=1.0, lam=10.0, num_classes=classes)
+    bound = gradient_bounds.grad_diff_bound(form, 0.5)
+    R = gradient_bounds.minimiser_radius(form)
+    found = largest_difference("softmax", classes, 0.5, R, restarts=3, d=2)
+    assert 0.95 * bound <= found <= bound
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 77])
+@pytest.mark.parametrize("rho", [0.01, 0.5, 2.0, 8.0])
+def test_softmax_coefficients_and_jacobians_over_a_ball_of_scores(classes, rho):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2000, classes))
+    z[:classes] = np.eye(classes) - 1.0 / classes
+    z[classes] = np.eye(classes)[1 % classes] - np.eye(classes)[0]
+    z[classes + 1] = 1.0 / classes - np.eye(classes)[0]
+    z *= rho / np.linalg.norm(z, axis=1, keepdims=True)
+    p = softmax(z, axis=1)
+    slope = np.linalg.norm(p - np.eye(classes)[0], axis=1).max()
+    bound = gradient_bounds._softmax_slope(classes, rho)
+    assert slope <= bound <= math.sqrt(2.0)
+    norms = [np.linalg.norm(np.diag(q) - np.outer(q, q), 2) for q in p[: classes + 40]]
+    jacobian = gradient_bounds._softmax_jacobian(classes, rho)
+    assert max(norms) <= jacobian <= 0.5
+    # Twin: nothing of either may be taken off where scores are small.
+    if rho < 0.1:
+        assert slope > 0.98 * bound and max(norms) > 0.9 * jacobian
 
 
 @pytest.mark.slow

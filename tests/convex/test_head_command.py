@@ -1,13 +1,22 @@
 """`demur head`: tables in, one safe file out."""
 
+import inspect
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from demur.convex import load_head
+import demur.cli.head as head_command
+from demur.convex import (
+    BallPrototypeClassifier,
+    BallSoftmaxClassifier,
+    BallSVC,
+    load_head,
+)
 from demur.convex.rows.parquet import ParquetSource
+from demur.convex.rows.tables import features_of
 from tests.commands import run
 from tests.convex.kit import blobs
 
@@ -28,7 +37,9 @@ def tables(tmp_path):
 
 
 def fit(folder, data, *more):
-    common = ["--label", "kind", "--epsilon", "8", "--radius", "0.2"]
+    common = ["--label", "kind", "--epsilon", "8"]
+    if "--unit" not in more:
+        common += ["--radius", "0.2"]
     out = ["-o", str(folder / "head.npz")]
     return run("head", "fit", str(folder / data), *common, *out, *more)
 
@@ -118,3 +129,152 @@ def test_other_files_are_refused(tables):
     holes = pa.table({"a": [1.0, None], "kind": ["x", "y"]})
     pyarrow.parquet.write_table(holes, tables / "holes.parquet")
     assert "missing values" in fit(tables, "holes.parquet").output
+
+
+# -- what is protected, and every option of the estimator ------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["prototypes", "softmax"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_head_at_a_replacement(tables, head, stream):
+    given = ["--unit", "replace-one", "--classes", "red,green,blue", "--head", head]
+    data, how = ("t.parquet", ["--stream"]) if stream else ("t.csv", [])
+    made = fit(tables, data, *given, *how)
+    assert made.exit_code == 0, made.output
+    assert "any change to the content of one record" in " ".join(made.output.split())
+    report = load_head(tables / "head.npz").privacy_
+    assert report.full_replacement_epsilon is not None
+    assert report.full_replacement_epsilon <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--unit", "replace-one"], "classes must be given"),
+        (["--unit", "add-or-remove-one"], "number of records is public"),
+        (["--unit", "ball,radius=0.2,space=records", "--radius", "1"], "both given"),
+        (["--unit", "sphere"], "a unit is one of"),
+        (["--steps", "5"], "--steps is not an option of --head prototypes"),
+        (["--head", "softmax", "--prior", "uniform"], "--prior is not an option"),
+        (["--exclude", "size"], "'size', which is not a column"),
+        (["--columns", "a,b", "--exclude", "b"], "is in --columns and is excluded"),
+        (["--lam", "-1"], "lam must be"),
+        (["--weight-column", "a"], "--weight-column is not an option"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_ledger_is_made(tables, more, words):
+    ledger = ["--ledger", str(tables / "ledger.db"), *NEW]
+    found = fit(tables, "t.csv", *more, *ledger)
+    assert found.exit_code == 1 and words in " ".join(found.output.split())
+    assert not (tables / "head.npz").exists()
+    if "classes" not in words and "olumn" not in words:
+        assert not (tables / "ledger.db").exists()
+
+
+def test_every_option_of_the_estimators_has_a_switch():
+    command = inspect.signature(head_command.fit).parameters
+    other = {"kind": "", "output": "", "classes": "", "ledger": "", "label": ""}
+    never = {"source", "progress", "label", "copy_X"}  # a program's own
+    for estimator in (BallPrototypeClassifier, BallSoftmaxClassifier, BallSVC):
+        for name in set(estimator().get_params()) - never:
+            assert name in command or name in other, name
+
+
+@pytest.mark.slow
+def test_options_reach_the_estimator(tables):
+    two = pyarrow.csv.read_csv(tables / "t.csv").to_pydict()
+    keep = [i for i, kind in enumerate(two["kind"]) if kind != "blue"]
+    table = pa.table({k: [v[i] for i in keep] for k, v in two.items()})
+    pyarrow.csv.write_csv(table, tables / "two.csv")
+    given = "--head svm --loss squared_hinge --mechanism noisy_gd --steps 7 --momentum"
+    given += " 0.5 --learning-rate 0.3 --theta-radius 4 --bias-scale 0.5 --lam 0.02"
+    made = fit(tables, "two.csv", *given.split(), "--no-clip", "--norm-bound", "3")
+    assert made.exit_code == 0, made.output
+    head = load_head(tables / "head.npz")
+    asked = {
+        "loss": "squared_hinge",
+        "mechanism": "noisy_gd",
+        "steps": 7,
+        "momentum": 0.5,
+        "learning_rate": 0.3,
+        "theta_radius": 4.0,
+        "bias_scale": 0.5,
+        "lam": 0.02,
+        "clip": False,
+        "norm_bound": 3.0,
+    }
+    assert {name: head.get_params()[name] for name in asked} == asked
+    made = fit(tables, "t.csv", "--prior", "1,2,1")
+    assert made.exit_code == 0, made.output
+    assert load_head(tables / "head.npz").class_prior_.tolist() == [0.25, 0.5, 0.25]
+
+
+@pytest.mark.slow
+def test_weights_of_classes_and_of_records(tables):
+    given = ["--head", "softmax", "--class-weight", "red=1,green=4,blue=0.5"]
+    table = pyarrow.csv.read_csv(tables / "t.csv")
+    weights = pa.array(np.linspace(0.1, 3.0, table.num_rows))
+    pyarrow.csv.write_csv(table.append_column("w", weights), tables / "w.csv")
+    made = fit(tables, "w.csv", *given, "--weight-column", "w", "--weight-bound", "2")
+    assert made.exit_code == 0, made.output
+    assert "Features (3 columns): a, b, c." in made.output
+    head = load_head(tables / "head.npz")
+    assert head.class_weight == {"red": 1.0, "green": 4.0, "blue": 0.5}
+    assert head.weight_bound == 2.0
+    assert head.privacy_.sensitivity.lam == pytest.approx(0.01 / 8.0)
+    refused = fit(tables, "t.parquet", *given[:2], "--weight-column", "a", "--stream")
+    assert refused.exit_code == 1 and "read at once" in refused.output
+
+
+# -- columns that are no features -----------------------------------------------------
+
+
+@pytest.fixture
+def with_ids(tables):
+    table = pyarrow.csv.read_csv(tables / "t.csv")
+    ids = np.arange(10**6, 10**6 + table.num_rows)
+    pyarrow.csv.write_csv(table.append_column("user_id", [ids]), tables / "ids.csv")
+    pyarrow.parquet.write_table(
+        table.append_column("user_id", [ids]), tables / "ids.parquet"
+    )
+    return tables
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["ids.csv", "ids.parquet"])
+def test_an_identifier_is_refused_until_it_is_left_out(with_ids, data):
+    how = ["--stream"] if data.endswith("parquet") else []
+    found = fit(with_ids, data, *how)
+    assert found.exit_code == 1
+    assert "'user_id' is an identifier by its name" in " ".join(found.output.split())
+    truth = np.load(with_ids / "t.npz")["kind"]
+
+    def right(*more):
+        made = fit(with_ids, data, *how, *more)
+        assert made.exit_code == 0, made.output
+        text = run("head", "predict", str(with_ids / "head.npz"), str(with_ids / data))
+        return made.output, np.mean(np.array(text.output.split()[1:]) == truth)
+
+    for leave in (
+        ["--exclude", "user_id"],
+        ["--id-column", "user_id"],
+        ["--columns", "a,b,c"],
+    ):
+        output, share = right(*leave)
+        assert "Features (3 columns): a, b, c." in output and share > 0.9
+    # Twin: trained on, as it was without a word, it drowns everything else.
+    output, share = right("--columns", "a,b,c,user_id")
+    assert "Features (4 columns): a, b, c, user_id." in output and share < 0.6
+
+
+def test_names_of_identifiers():
+    for given in ("id", "user_id", "UserId", "index", "a.uuid", "Unnamed: 0"):
+        with pytest.raises(ValueError, match="identifier by its name"):
+            features_of(["a", given, "y"], label="y")
+    assert features_of(["paid", "grid", "humid", "key", "y"], label="y") == [
+        "paid",
+        "grid",
+        "humid",
+        "key",
+    ]

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 
 from demur import Promise
-from demur.convex import BallSoftmaxClassifier, DataChanged, HeadForm, objective
-from demur.convex.heads.noisy_gd import descend, plan_descent
+from demur.convex import (
+    BallLogisticRegression,
+    BallSoftmaxClassifier,
+    DataChanged,
+    HeadForm,
+    objective,
+)
+from demur.convex.heads.noisy_gd import Schedule, descend, plan_descent
 from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.gaussian import gaussian_mu
 from demur.core.adjacency import Ball
 from demur.core.entropy import Seeded
 from demur.core.errors import BudgetExceeded
 from demur.ledger import Budget, Ledger
-from tests.convex.kit import blobs, into_ball
+from tests.convex.kit import blobs, into_ball, largest_difference
 
 UNIT = Ball(0.3, space="records")
 
@@ -25,7 +31,7 @@ FREE = HeadForm("softmax", lam=0.0, num_classes=3)
 def plan_for(n=120, steps=10, lam=0.0):
     form = HeadForm("softmax", lam=lam, norm_bound=1.5, num_classes=3)
     promise = Promise(UNIT, epsilon=1.0, delta=1e-6)
-    return plan_descent(form, promise, n=n, dimension=15, steps=steps)
+    return plan_descent(form, promise, Schedule(steps), n=n, dimension=15)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.05])
@@ -119,3 +125,53 @@ def test_rows_that_change_while_it_descends_release_nothing():
 
     with pytest.raises(DataChanged, match="stays spent"):
         descend(plan_for(steps=3), stated, progress=change)
+
+
+# -- a public bound on theta ----------------------------------------------------------
+
+
+def bounded_plan(theta_radius, radius=0.2):
+    form = HeadForm("logistic", lam=0.0, norm_bound=1.0)
+    promise = Promise(Ball(radius, space="records"), epsilon=1.0, delta=1e-6)
+    return plan_descent(
+        form, promise, Schedule(5, theta_radius=theta_radius), n=1000, dimension=4
+    )
+
+
+def test_a_bound_on_theta_makes_a_small_radius_worth_something():
+    """Without lam and without a bound, a move by 0.2 costs what any move costs."""
+    free, whole = bounded_plan(None).step.sigma, bounded_plan(None, 2.0).step.sigma
+    assert 0.7 * whole < free <= whole
+    assert bounded_plan(2.0).step.sigma < 0.25 * whole
+    assert bounded_plan(1e9).step.sigma == free
+
+
+@pytest.mark.parametrize("theta_radius", [0.5, 2.0])
+def test_no_theta_inside_the_bound_moves_a_gradient_further(theta_radius):
+    limit = bounded_plan(theta_radius).step.sensitivity.at(Ball(0.2, space="records"))
+    reached = largest_difference("logistic", 2, 0.2, theta_radius, restarts=4) / 1000
+    assert 0.7 * limit < reached <= limit
+    # Twin: with a theta outside, as a step without the projection would reach.
+    outside = largest_difference("logistic", 2, 0.2, 4 * theta_radius, restarts=4)
+    assert outside / 1000 > 1.2 * limit
+
+
+def test_every_iterate_stays_inside_the_bound():
+    X, y = blobs(300, 4, 2)
+    for theta_radius in (0.3, 3.0):
+        head = BallLogisticRegression(
+            epsilon=0.2,
+            radius=0.3,
+            lam=0.0,
+            mechanism="noisy_gd",
+            learning_rate=20.0,
+            steps=20,
+            theta_radius=theta_radius,
+        )
+        head.fit(X, y)
+        norm = math.hypot(np.linalg.norm(head.coef_), head.intercept_[0])
+        assert norm <= theta_radius * (1 + 1e-12)
+    with pytest.raises(ValueError, match="theta_radius is for mechanism='noisy_gd'"):
+        head.set_params(mechanism="output", lam=0.1).fit(X, y)
+    with pytest.raises(ValueError, match="theta_radius must be positive"):
+        head.set_params(mechanism="noisy_gd", theta_radius=-1.0).fit(X, y)

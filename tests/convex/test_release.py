@@ -8,7 +8,7 @@ import pytest
 
 from demur import Promise
 from demur.convex import DeclaredForm, Fit, HeadForm, NotAtMinimiser, release_head
-from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.errors import BudgetExceeded, NotCovered
 from demur.ledger import Budget, Ledger
@@ -79,9 +79,9 @@ def test_classes_read_off_the_labels_leave_replacement_out():
         release.entry.epsilon(ReplaceOne(), 1e-6)
 
 
-def test_a_promise_is_made_at_a_ball():
-    for promise in (Promise(ReplaceOne(), 1.0, 1e-6), (1.0, 1e-6)):
-        with pytest.raises(TypeError, match="promise must be a Promise at a ball"):
+def test_a_promise_is_made_where_n_is_public():
+    for promise in (Promise(AddOrRemoveOne(), 1.0, 1e-6), (1.0, 1e-6)):
+        with pytest.raises(TypeError, match="promise must be a Promise at a Ball"):
             release_head(THETA, FORM, promise, CERTIFIED)
 
 

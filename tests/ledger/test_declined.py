@@ -64,6 +64,7 @@ def test_a_flood_of_declined_requests_is_bounded(monkeypatch):
         assert ledger.verify().ok
 
 
+@pytest.mark.slow
 def test_without_the_bound_all_of_a_flood_is_kept(monkeypatch):
     """The sabotaged twin."""
     monkeypatch.setattr(charging, "_MOST_DECLINED", 10**9)

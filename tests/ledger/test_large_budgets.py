@@ -77,7 +77,12 @@ def shrinking(fits, rule, delta):
     return found
 
 
-CASES = list(itertools.product(RULES, (1e-5, 1e-10, 1e-2)))
+CASES = [
+    pytest.param(
+        name, delta, marks=() if name == "gaussian and blocks" else pytest.mark.slow
+    )
+    for name, delta in itertools.product(RULES, (1e-5, 1e-10, 1e-2))
+]
 
 
 @pytest.mark.parametrize(("name", "delta"), thinned(CASES, 3))
@@ -204,6 +209,7 @@ def head(epsilon, ledger=None):
     return model.fit(X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [50.0, 100.0, 200.0, 1e4])
 def test_a_head_fits_its_budget_and_every_larger_one(epsilon):
     for larger in (epsilon, 2 * epsilon, 1e5):

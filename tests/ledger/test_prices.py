@@ -98,6 +98,7 @@ def test_a_budget_that_was_exceeded_is_found(monkeypatch):
         assert "overdraw" in problem
 
 
+@pytest.mark.slow
 def test_many_different_plans_are_priced_when_asked(monkeypatch, patched):
     monkeypatch.setattr(verification, "_PLANS_AT_ONCE", 2)
     with Ledger(TERMS["budgets"], filter=Filter.rdp(32)) as ledger:

@@ -23,6 +23,7 @@ def waits(simulate, services):
     return simulate(services, LOAD / SERVICE, 30_000, 1, 200.0)
 
 
+@pytest.mark.slow
 def test_services_that_never_vary(simulate):
     """Pollaczek and Khinchine: M/D/1."""
     times = waits(simulate, np.full(2, SERVICE))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from demur.convex import HeadForm
-from demur.convex.heads.noisy_gd import plan_descent
+from demur.convex.heads.noisy_gd import Schedule, plan_descent
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import NoiseKey, OsEntropy, Seeded
 from demur.core.errors import DemurError, NoiseReuse, NotPaidFor
@@ -47,7 +47,7 @@ def descent(steps):
         HeadForm("logistic", lam=0.01, norm_bound=1.0),
         Promise(BALL, 1.0, 1e-6),
     )
-    return plan_descent(form, promise, n=1000, dimension=3, steps=steps)
+    return plan_descent(form, promise, Schedule(steps), n=1000, dimension=3)
 
 
 def gaussian(sigma=16.0, **more):

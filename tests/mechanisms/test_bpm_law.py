@@ -24,6 +24,7 @@ from demur.mechanisms.bpm.sampler import draw, grid_of
 from demur.mechanisms.bpm.table import BITS, Table, beyond, make_table
 from demur.mechanisms.sampling.row_streams import RowStreams
 from tests.keys import os_key
+from tests.mechanisms import drawing
 
 ALPHA = 1e-7  # of a single test; there are some hundreds
 # (epsilon, L, d): all uniform, mixed, nearly Laplace, Laplace; with and without rare.
@@ -504,27 +505,13 @@ def test_rows_are_independent() -> None:
         assert abs(r) * math.sqrt(len(reports)) < stats.norm.isf(ALPHA / 2)
 
 
-def _worker(queue: Any) -> None:
-    points = np.linspace(0, 1, 128).reshape(64, 2)
-    queue.put(BPM(4.0, 2.2335, 2).apply(points, seeded_key(9)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_another_process_draws_the_same_for_the_same_key(method: str) -> None:
     context: Any = multiprocessing.get_context(method)
-    queue = context.Queue()
-    number = 2 if method == "fork" else 1  # seconds each, to import everything
-    workers = [context.Process(target=_worker, args=(queue,)) for _ in range(number)]
-    for worker in workers:
-        worker.start()
-    draws = [queue.get(timeout=120) for _ in workers]
-    for worker in workers:
-        worker.join()
-    points = np.linspace(0, 1, 128).reshape(64, 2)
-    draws.append(BPM(4.0, 2.2335, 2).apply(points, seeded_key(9)))
-    assert len({each.tobytes() for each in draws}) == 1
+    number = 2 if method == "fork" else 1  # a second each, to import everything
+    assert len(drawing.here_and_there(context, number, drawing.bpm_reports)) == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -31,6 +31,7 @@ from demur.core.errors import (
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
 from tests.keys import os_key
+from tests.mechanisms import drawing
 
 UNIT = AddOrRemoveOne()
 EPSILON, DELTA = 1.0, 1e-6
@@ -423,27 +424,14 @@ def test_equal_inputs_do_not_look_equal_in_the_ledger(tmp_path) -> None:
     assert len(set(kept)) == 2
 
 
-def _worker(queue: multiprocessing.Queue) -> None:
-    mechanism = Gaussian(1.0, {UNIT: 1.0}, 64)
-    queue.put(mechanism.apply(np.zeros(64), os_key(mechanism)))
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_never_repeat_a_draw(method: str) -> None:
     context = multiprocessing.get_context(method)
-    queue = context.Queue()
-    number = 3 if method == "fork" else 1  # seconds each, to import everything
-    workers = [context.Process(target=_worker, args=(queue,)) for _ in range(number)]
-    for worker in workers:
-        worker.start()
-    draws = [queue.get(timeout=120) for _ in workers]
-    for worker in workers:
-        worker.join()
-    mechanism = Gaussian(1.0, {UNIT: 1.0}, 64)
-    draws.append(mechanism.apply(np.zeros(64), os_key(mechanism)))
-    assert len({draw.tobytes() for draw in draws}) == len(draws)
+    number = 3 if method == "fork" else 1  # a second each, to import everything
+    draws = drawing.here_and_there(context, number, drawing.gaussian_noise)
+    assert len(draws) == number + 1
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

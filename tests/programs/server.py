@@ -6,6 +6,7 @@ It has one thread and has started no backend of JAX, so that a fork is a fresh p
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -55,51 +56,71 @@ def main(address: str) -> Callable[[], None]:
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
     gc.collect()
     gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with who offered it
     offered = os.pidfd_open(int(Path(address).name))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address + ".new")
     listener.listen(64)
     os.rename(address + ".new", address)  # a client that finds it can connect
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for minders
-    waiting: list[Any] = [listener, offered]
+    clients: dict[int, socket.socket] = {}  # by what tells that their program ended
+    processes: dict[int, int] = {}
     while True:
-        if offered in select.select(waiting, [], [])[0]:
+        waiting: list[Any] = [listener, offered, *clients, *clients.values()]
+        ready, _, _ = select.select(waiting, [], [])
+        if offered in ready:
             shutil.rmtree(Path(address).parent)
             sys.exit()
-        link, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            return minded(link)
-        link.close()
+        for ended, link in list(clients.items()):
+            if ended in ready:
+                told_the_end(link, processes.pop(ended))
+                os.close(ended)
+                clients.pop(ended).close()
+            elif link in ready and not passed_on(link, processes[ended]):
+                # The client was killed, and its program with it: nobody is told.
+                os.waitpid(processes.pop(ended), 0)
+                os.close(ended)
+                clients.pop(ended).close()
+        if listener in ready:
+            link, _ = listener.accept()
+            asked, files = request(link)
+            if asked is None:
+                link.close()
+                continue
+            child = os.fork()
+            if child == 0:
+                for number in [listener, offered, link, *clients, *clients.values()]:
+                    os.close(number if isinstance(number, int) else number.detach())
+                return prepared(asked, files)
+            for file in files:
+                os.close(file)
+            ended = os.pidfd_open(child)
+            clients[ended], processes[ended] = link, child
 
 
-def minded(link: socket.socket) -> Callable[[], None]:
-    """Fork once more: the child returns its program, the parent minds it."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def request(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A client's arguments, folder and environment, if it lives, and its open files."""
     size, files, _, _ = socket.recv_fds(link, 8, 3)
     left, text = int.from_bytes(size, "big"), b""
-    while len(text) < left:
-        text += link.recv(left - len(text))
-    asked = json.loads(text)
-    child = os.fork()
-    if child == 0:
-        link.close()
-        return prepared(asked, files)
+    while len(text) < left and (more := link.recv(left - len(text))):
+        text += more
+    if text and len(text) == left:
+        return json.loads(text), files
     for file in files:
         os.close(file)
-    ended = os.pidfd_open(child)
-    while True:
-        waiting: list[Any] = [link, ended]
-        ready, _, _ = select.select(waiting, [], [])
-        if ended in ready:
-            break
-        got = link.recv(1)
-        os.kill(child, got[0] if got else signal.SIGKILL)
-        if not got:  # the client was killed
-            os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    link.sendall(status.to_bytes(4, "big", signed=True))
-    os._exit(0)
+    return None, []
+
+
+def passed_on(link: socket.socket, process: int) -> bool:
+    """Pass a signal on; without a client the process is killed."""
+    got = link.recv(1)
+    os.kill(process, got[0] if got else signal.SIGKILL)
+    return bool(got)
+
+
+def told_the_end(link: socket.socket, process: int) -> None:
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with contextlib.suppress(BrokenPipeError):  # the client was killed just now
+        link.sendall(status.to_bytes(4, "big", signed=True))
 
 
 def prepared(asked: dict[str, Any], files: list[int]) -> Callable[[], None]:
@@ -125,6 +146,10 @@ def prepared(asked: dict[str, Any], files: list[int]) -> Callable[[], None]:
         warnings.resetwarnings()
         warnings.filters.extend(kept)
         warnings.simplefilter("error", append=True)
+    if words[:1] == ["-u"]:
+        words = words[1:]
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     assert words and words[0] not in ("-", "-i"), words
     if words[0] == "-m":
         sys.argv = words[1:]

@@ -31,6 +31,7 @@ from demur.audit.measurement import (
 )
 from demur.audit.step_distances import measure_steps
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     Event,
     GaussianEvent,
     Neighbours,
@@ -81,6 +82,8 @@ def charged_loss(event: Event) -> MeasuredLoss | None:
                 total += MeasuredLoss(squared_mu=count / z**2)
             case Pure(epsilon=epsilon):
                 total += MeasuredLoss(epsilon=count * epsilon)
+            case AllocatedGaussian(multiplier=z):
+                total += MeasuredLoss(squared_mu=count / z**2)
             case PoissonGaussian() | TruncatedPoissonGaussian():
                 # The multiplier is per contribution; a replacement moves two.
                 moves = 2 if atom.neighbours is Neighbours.REPLACE_ONE else 1

@@ -30,7 +30,7 @@ from demur.cli.shell import (
     written,
 )
 from demur.cli.train import train
-from demur.cli.unlearn import unlearn_app
+from demur.cli.unlearning.certificates import unlearn_app
 
 START, ENGINES, LEDGER, TRUST = "Start here", "Engines", "The ledger", "Trust"
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from demur.convex.heads.prototype_classifier import (
         BallPrototypeClassifier as BallPrototypeClassifier,
     )
+    from demur.convex.heads.recommendation import Recommendation as Recommendation
+    from demur.convex.heads.recommendation import recommend as recommend
     from demur.convex.privacy_report import PrivacyReport as PrivacyReport
     from demur.convex.release import release_head as release_head
     from demur.convex.rows.parquet import ParquetRows as ParquetRows

@@ -20,7 +20,7 @@ from demur.convex.heads.linear import (
 from demur.convex.heads.prototype_classifier import BallPrototypeClassifier
 from demur.convex.privacy_report import PrivacyReport
 from demur.convex.sensitivity.curves import Breakdown
-from demur.core.adjacency import Ball
+from demur.core.adjacency import Unit, unit_from_json
 from demur.core.entry import Entry
 from demur.core.promise import Promise
 from demur.ledger import LedgerLeftBehind
@@ -28,7 +28,7 @@ from demur.ledger import LedgerLeftBehind
 Head = (
     BallPrototypeClassifier | BallLogisticRegression | BallSoftmaxClassifier | BallSVC
 )
-_FORMAT = "demur head 1"
+_FORMAT = "demur head 2"
 _KINDS: dict[str, type[Head]] = {
     cls.__name__: cls
     for cls in (
@@ -39,7 +39,7 @@ _KINDS: dict[str, type[Head]] = {
     )
 }
 _RELEASED = ("prototypes_", "coef_", "intercept_")
-_REPORTED = ("epsilon", "delta", "radius", "space", "norm_bound", "mechanism")
+_REPORTED = ("epsilon", "delta", "space", "norm_bound", "mechanism")
 # Never written: a ledger, a noise source, and what was passed for one run alone.
 _LEFT_OUT = {"ledger", "source", "progress", "classes"}
 
@@ -55,7 +55,11 @@ def save_head(
         raise TypeError(
             f"head must be a fitted head of demur.convex; got {type(head).__name__}"
         )
-    parameters = {k: v for k, v in head.get_params().items() if k not in _LEFT_OUT}
+    parameters = {
+        name: value.to_json() if isinstance(value, Unit) else value
+        for name, value in head.get_params().items()
+        if name not in _LEFT_OUT
+    }
     names = getattr(head, "feature_names_in_", None)
     meta = {
         "format": _FORMAT,
@@ -86,7 +90,7 @@ def load_head(path: str | os.PathLike[str]) -> Head:
     try:
         with np.load(Path(path), allow_pickle=False) as data:
             meta = _meta(data)
-            head = _KINDS[meta["kind"]](**meta["parameters"])
+            head = _KINDS[meta["kind"]](**_read(meta["parameters"]))
             for name in _RELEASED:
                 if name in data:
                     setattr(head, name, _numbers(data[name]))
@@ -118,6 +122,11 @@ def head_columns(path: str | os.PathLike[str]) -> list[str] | None:
     return None if columns is None else [str(name) for name in columns]
 
 
+def _read(parameters: dict[str, Any]) -> dict[str, Any]:
+    unit = parameters.get("unit")
+    return parameters | {"unit": None if unit is None else unit_from_json(unit)}
+
+
 def _meta(data: Any) -> dict[str, Any]:
     meta: dict[str, Any] = json.loads(bytes(data["meta"]))
     if meta["format"] != _FORMAT:
@@ -136,19 +145,22 @@ def _report_to_json(report: PrivacyReport) -> dict[str, Any]:
     sigma = report.sigma
     parts = report.sensitivity
     return fields | {
+        "unit": report.unit.to_json(),
         "sigma": sigma if isinstance(sigma, float) else list(sigma),
         "sensitivity": None if parts is None else parts.to_json(),
+        "counts": None if report.counts is None else list(report.counts),
     }
 
 
 def _report_from_json(data: dict[str, Any], entry: Entry) -> PrivacyReport:
     sigma, parts = data["sigma"], data["sensitivity"]
-    unit = Ball(data["radius"], space=data["space"])
     return PrivacyReport(
-        Promise(unit, data["epsilon"], data["delta"]),
+        Promise(unit_from_json(data["unit"]), data["epsilon"], data["delta"]),
         norm_bound=data["norm_bound"],
         mechanism=data["mechanism"],
         sigma=tuple(sigma) if isinstance(sigma, list) else sigma,
         sensitivity=None if parts is None else Breakdown(**parts),
         entry=entry,
+        space=data["space"],
+        counts=None if data["counts"] is None else tuple(data["counts"]),
     )

@@ -8,10 +8,11 @@ from statistics import NormalDist
 from typing import Any
 
 from demur.convex.sensitivity.curves import Breakdown
-from demur.convex.sensitivity.form import ball_of
+from demur.convex.sensitivity.form import unit_of
 from demur.core import validate
 from demur.core.accounting.events import Event, GaussianEvent, Pure
 from demur.core.adjacency import Ball, ReplaceOne, Unit
+from demur.core.cost import GaussianOverBalls
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered
 from demur.core.promise import Promise
@@ -24,9 +25,11 @@ _CURVE_POINTS = 25
 class PrivacyReport:
     """The privacy of one release: at its radius, at every other radius and beyond.
 
-    `promise` is what was asked for; `sigma` is the deviation of the noise on each
-    coordinate, one number or (for prototypes) one for each class; `entry` is the ledger
-    entry that paid.
+    `promise` is what was asked for, at a ball or at ReplaceOne(); `sigma` is the
+    deviation of the noise on each coordinate, one number or (for prototypes) one for
+    each class; `entry` is the ledger entry that paid; `space` is the space of the rows;
+    `counts` are the records of each class as a reader knows them (for prototypes):
+    public at a ball, released with noise at ReplaceOne().
     """
 
     promise: Promise
@@ -35,6 +38,8 @@ class PrivacyReport:
     sigma: float | tuple[float, ...]
     sensitivity: Breakdown | None
     entry: Entry
+    space: str = "records"
+    counts: tuple[float, ...] | None = None
 
     @property
     def epsilon(self) -> float:
@@ -47,14 +52,14 @@ class PrivacyReport:
         return self.promise.delta
 
     @property
-    def radius(self) -> float:
-        """The radius that was asked for."""
-        return ball_of(self.promise).radius
+    def unit(self) -> Ball | ReplaceOne:
+        """The unit that the promise was made at."""
+        return unit_of(self.promise)
 
     @property
-    def space(self) -> str:
-        """The space of the radius."""
-        return ball_of(self.promise).space
+    def radius(self) -> float | None:
+        """The radius that was asked for; None where the unit is ReplaceOne()."""
+        return self.unit.radius if isinstance(self.unit, Ball) else None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -68,8 +73,8 @@ class PrivacyReport:
 
     @property
     def mu(self) -> float:
-        """The release is mu-GDP at Ball(radius): N(0, 1) against N(mu, 1)."""
-        return self.mu_at(self.radius)
+        """The release is mu-GDP at its unit: N(0, 1) against N(mu, 1)."""
+        return _mu(self._event(self.unit))
 
     @property
     def recorded(self) -> bool:
@@ -87,16 +92,16 @@ class PrivacyReport:
     def curve(
         self, radii: Sequence[float] | None = None, *, delta: float | None = None
     ) -> tuple[tuple[float, float], ...]:
-        """(radius, epsilon) pairs, by default over (0, 2B], where it saturates."""
+        """(radius, epsilon) pairs, by default up to where the curve saturates."""
         if radii is None:
-            end = 2.0 * self.norm_bound
+            end = self._largest()
             radii = [end * k / _CURVE_POINTS for k in range(1, _CURVE_POINTS + 1)]
         return tuple((float(r), self.epsilon_at(r, delta=delta)) for r in radii)
 
     @property
     def same_label_epsilon(self) -> float:
         """Epsilon for the replacement of a record by any other of its label."""
-        return self.epsilon_at(2.0 * self.norm_bound)
+        return self.epsilon_at(self._largest())
 
     @property
     def full_replacement_epsilon(self) -> float | None:
@@ -129,13 +134,14 @@ class PrivacyReport:
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "unit": self.unit.to_json(),
             "radius": self.radius,
             "space": self.space,
             "norm_bound": self.norm_bound,
             "mechanism": self.mechanism,
             "mu": self.mu,
             "sigma": self.sigma if isinstance(self.sigma, float) else list(self.sigma),
-            "epsilon_at_radius": self.epsilon_at(self.radius),
+            "epsilon_at_unit": self._epsilon(self.unit, None),
             "same_label_epsilon": self.same_label_epsilon,
             "full_replacement_epsilon": self.full_replacement_epsilon,
             "curve": [list(point) for point in self.curve()],
@@ -147,6 +153,16 @@ class PrivacyReport:
             "entry": self.entry.id,
             "statement": self.statement(),
         }
+
+    def _largest(self) -> float:
+        """The radius from which on a record may be any other of its label.
+
+        2B for rows in their own space, more or less in a space before preprocessing.
+        """
+        for term in self.entry.declaration.cost.terms:
+            if isinstance(term, GaussianOverBalls) and term.space == self.space:
+                return term.sensitivity.knots[-1][0]
+        return 2.0 * self.norm_bound
 
     def _event(self, unit: Unit) -> Event:
         return self.entry.declaration.cost.at(unit, self.entry.maps)

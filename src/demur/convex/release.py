@@ -13,7 +13,8 @@ from demur.convex.sensitivity.curves import (
     declared_sensitivity,
     erm_sensitivity,
 )
-from demur.convex.sensitivity.form import DeclaredForm, Fit, HeadForm, ball_of
+from demur.convex.sensitivity.form import DeclaredForm, Fit, HeadForm, unit_of
+from demur.convex.sensitivity.gradient_bounds import minimiser_radius
 from demur.core import validate
 from demur.core.bounds import Bound, BoundSource, real_array
 from demur.core.entropy import Source
@@ -21,6 +22,7 @@ from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.ledger import Budget, Ledger, LedgerLeftBehind, ledger_or_in_memory
 from demur.mechanisms import Gaussian
+from demur.preprocessing.spaces import RowSpace
 
 Array = NDArray[np.float64]
 
@@ -81,18 +83,22 @@ def plan_head(
     fit: Fit,
     *,
     dimension: int,
+    space: RowSpace | None = None,
     bounds: tuple[Bound, ...] = (),
     assumptions: tuple[str, ...] = (),
 ) -> HeadPlan:
-    """The least Gaussian noise with which a head of this form meets the promise."""
-    unit = ball_of(promise)
+    """The least Gaussian noise with which a head of this form meets the promise.
+
+    `space` is the space of the rows, by default the ball's own.
+    """
+    unit = unit_of(promise)
     if isinstance(form, DeclaredForm):
-        sensitivity = declared_sensitivity(form, unit, fit)
+        sensitivity = declared_sensitivity(form, unit, fit, space=space)
         constant = Bound(form.lz, BoundSource.DECLARED, what="Lz of the loss")
         bounds = (*bounds, constant)
         assumptions = (*assumptions, DECLARED_LOSS)
     else:
-        sensitivity = erm_sensitivity(form, unit, fit)
+        sensitivity = erm_sensitivity(form, unit, fit, space=space)
     mechanism = Gaussian.calibrated(
         epsilon=promise.epsilon,
         delta=promise.delta,
@@ -104,6 +110,9 @@ def plan_head(
         unprotected=UNPROTECTED,
         assumptions=assumptions,
     )
+    if isinstance(form, HeadForm):
+        # No minimiser is refused for its size: that would tell something about it.
+        mechanism.check_bound(minimiser_radius(form) + fit.tau / form.lam)
     return HeadPlan(promise, sensitivity, mechanism)
 
 
@@ -124,8 +133,8 @@ def release_head(
 
     - `form` is what was minimised: a `HeadForm`, or a `DeclaredForm` for a convex loss
       of your own. With a bias the last coordinate of theta multiplies `bias_scale`.
-    - `promise` is met at its ball; the entry also has the cost at every other radius
-      and at a full replacement.
+    - `promise` is met at its unit, a ball or ReplaceOne(); the entry also has the cost
+      at every other radius and at a full replacement.
     - `fit` says on how many records, and how near to the minimiser: above `fit.tau` the
       head is refused, and without a measured `fit.gradient_norm` the statement is
       conditional on it.
@@ -148,7 +157,7 @@ def release_head(
     values = real_array("theta", theta)
     if not values.size:
         raise ValueError("theta must not be empty. Nothing was spent.")
-    ball_of(promise)
+    unit_of(promise)
     validate.positive(tau=fit.tau)
     if fit.gradient_norm is not None and fit.gradient_norm > fit.tau:
         raise NotAtMinimiser(

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +69,7 @@ def backup_ledger(ledger: Ledger, path: str | os.PathLike[str]) -> Tip:
         raise _taken(place)
     aside = atomic_files.temporary_name(place)
     try:
-        _copy(source, aside)
+        sqlite.copy_database(source, aside)
         tip = _tip_of(aside)
         if not atomic_files.link_if_free(aside, place):
             raise _taken(place)
@@ -113,18 +111,6 @@ def check_backup(
         else:
             problems.append(problem)
     return BackupCheck(verification, behind_tip, behind_ledger, tuple(problems))
-
-
-def _copy(source: Path, target: Path) -> None:
-    place = sqlite.address(source, "mode=ro")
-    with (
-        closing(
-            sqlite3.connect(place, uri=True, timeout=sqlite.PATIENCE_SECONDS)
-        ) as original,
-        closing(sqlite3.connect(target)) as copy,
-    ):
-        copy.execute("PRAGMA synchronous=FULL")
-        original.backup(copy)  # in one step: one moment, under SQLite's read lock
 
 
 def _tip_of(path: Path) -> Tip:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from functools import cache
 
 from demur.core import accounting
 from demur.core.accounting.events import Pure
@@ -12,7 +14,7 @@ from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.adjacency import Ball, Unit
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.declaration import Declaration
-from demur.core.errors import NotPriced, NotPrivate
+from demur.core.errors import LedgerMismatch, NotPriced, NotPrivate
 from demur.core.promise import NO_LIMIT
 from demur.core.rounding import up
 from demur.ledger.ledger import Ledger
@@ -24,16 +26,48 @@ _SMALLEST = 2.0**-1022  # the smallest budget
 
 
 @dataclass(frozen=True)
+class Whereabouts:
+    """Where a ledger in a file is, for workers of the process that has it open."""
+
+    path: str
+    keys: str | None
+    ledger_id: str
+    process: int
+
+
+@dataclass(frozen=True)
 class LedgerLeftBehind:
-    """Takes the place of a ledger in a pickle, so that no release goes uncharged."""
+    """Takes the place of a ledger in a pickle, so that no release goes uncharged.
+
+    A worker of the process that pickled it (a parallel cross-validation) opens the
+    ledger again, if it is in a file and needs no signing key. Anybody else is refused.
+    """
 
     dataset: str
+    whereabouts: Whereabouts | None = field(default=None, compare=False)
 
 
 def left_behind(ledger: object) -> object:
     """What a pickle holds in place of a ledger; anything else is unchanged."""
-    if isinstance(ledger, Ledger):
+    if not isinstance(ledger, Ledger):
+        return ledger
+    path = ledger.file_path()
+    if path is None or ledger.terms.signer is not None:
         return LedgerLeftBehind(ledger.terms.dataset)
+    keys = None if ledger.keys_path() is None else str(ledger.keys_path())
+    where = Whereabouts(str(path), keys, ledger.id, os.getpid())
+    return LedgerLeftBehind(ledger.terms.dataset, where)
+
+
+@cache
+def _opened_again(where: Whereabouts) -> Ledger:
+    """The ledger of the process that started this one, once in each worker."""
+    ledger = Ledger.open(where.path, keys=where.keys)
+    if ledger.id != where.ledger_id:
+        ledger.close()
+        raise LedgerMismatch(
+            "another ledger is where this worker's ledger was. Nothing was spent."
+        )
     return ledger
 
 
@@ -50,17 +84,20 @@ def ledger_or_in_memory(
     budget is no limit where epsilon is past any meaning, so that the release runs, and
     its statement says that it gives no meaningful protection.
     """
-    if checked_ledger(ledger) is None:
+    known = checked_ledger(ledger)
+    if known is None:
         if budget.epsilon > MEANINGLESS:
             budget = Budget(NO_LIMIT, budget.delta)
         return Ledger(budget, unit=unit, dataset="not named", filter=filter)
-    assert isinstance(ledger, Ledger)
-    return ledger
+    return known
 
 
 def checked_ledger(ledger: object) -> Ledger | None:
     """A ledger or None, as they are; anything else is refused."""
     if isinstance(ledger, LedgerLeftBehind):
+        where = ledger.whereabouts
+        if where is not None and where.process == os.getppid():
+            return _opened_again(where)
         raise NotPrivate(
             "this object was copied to another process or loaded from a file, and its"
             f" ledger {ledger.dataset!r} stayed behind. Set ledger= to the opened"

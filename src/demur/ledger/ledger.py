@@ -296,6 +296,14 @@ class Ledger(LedgerWriter):
                 f" belongs to {signer}. Nothing was spent."
             )
 
+    def file_path(self) -> Path | None:
+        """The file that other processes can charge too; None if there is none."""
+        return None if self._store.read_only else self._store.path
+
+    def keys_path(self) -> Path | None:
+        """The folder of noise keys; None for a ledger in memory."""
+        return self._keys_folder
+
     def close(self) -> None:
         """Close the ledger's connections; one in memory is gone with its entries."""
         self._store.close()

@@ -12,15 +12,16 @@ from sqlalchemy.engine import Connection
 
 from demur.core import validate
 from demur.core.adjacency import Unit
-from demur.core.declaration import Declaration
+from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.entry import Entry
-from demur.core.errors import DemurError
+from demur.core.errors import BudgetExceeded, DemurError
 from demur.core.promise import Promise
 from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
 from demur.ledger.rules import amounts, filters
+from demur.ledger.rules.admission import pay, ways_to_pay
 from demur.ledger.rules.budget import Budget
 from demur.ledger.rules.terms import Terms
 from demur.ledger.storage import rows
@@ -261,6 +262,17 @@ class LedgerReader:
             )
             for (unit, budget), total in zip(self.terms.budgets, totals, strict=True)
         )
+
+    def would_fit(self, mechanism: Mechanism) -> bool:
+        """Whether every budget could pay for `mechanism` now; nothing is written."""
+        ways = ways_to_pay(self.terms, declaration_of(mechanism), 1, None)
+        with self._store.read() as connection:
+            totals = amounts.from_text(Header.read(connection).state.totals)
+        try:
+            pay(self.terms, "asked about", ways, totals)
+        except BudgetExceeded:
+            return False
+        return True
 
     def summary(self) -> str:
         """The ledger in a few lines of plain text."""

@@ -221,8 +221,20 @@ class Gaussian(Rebuilt):
             )
         if not np.isfinite(vector).all():
             raise ValueError("value must be finite; it holds NaN or infinity")
+        self._refuse_large(np.abs(vector.reshape(-1)))
+        return vector
+
+    def check_bound(self, largest: float | Values) -> None:
+        """Refuse where coordinates of size `largest`, a public bound, are too large.
+
+        An engine asks before it charges for values that do not exist yet: no value
+        inside the bound is then refused, so that a refusal tells nothing about them.
+        """
+        self._refuse_large(np.abs(real_array("largest", largest)).reshape(-1))
+
+    def _refuse_large(self, sizes: Values) -> None:
         with np.errstate(over="ignore"):
-            largest = float(np.max(np.abs(vector.reshape(-1)) / self.grid))
+            largest = float(np.max(sizes / self.grid))
         if not largest < _LARGEST_INDEX:
             raise ValueError(
                 "value is too large for its noise: a coordinate exceeds 2^52 grid"
@@ -230,7 +242,6 @@ class Gaussian(Rebuilt):
                 " Centre or rescale it, or bound it where it is computed. Nothing was"
                 " drawn."
             )
-        return vector
 
     def apply(
         self,

@@ -47,6 +47,7 @@ _LOG_TAU_STEP = 0.05
 _REACH = 9.0  # standard deviations of R that are integrated over
 _LARGE_ORDER = 20.0  # from here on the Bessel function by its uniform expansion
 _FAR = 1e7  # from here on by its expansion in 1/z
+_WHOLE_ORDERS = {0.0: special.i0e, 1.0: special.i1e}  # these take a tenth of the time
 _MOST_NODES = 4000
 
 
@@ -158,7 +159,7 @@ def _student_rows(noise: Noise, r: Array, log_widths: Array, nu: float) -> Array
     parts = [
         along(log_widths + shift) + log for shift, log in zip(shifts, logs, strict=True)
     ]
-    return special.logsumexp(np.stack(parts), axis=0)
+    return _log_sum(np.stack(parts), 0)
 
 
 def smoothed_laplace(noise: PureNoise, r: Array, s: float) -> Array:
@@ -178,7 +179,18 @@ def smoothed_laplace(noise: PureNoise, r: Array, s: float) -> Array:
     masses += math.log(logs[1] - logs[0])
     variance = tau + s * s
     masses -= 0.5 * noise.block * np.log(2 * math.pi * variance)
-    return special.logsumexp(masses - 0.5 * (r * r)[:, None] / variance, axis=1)
+    return _log_sum(masses - 0.5 * (r * r)[:, None] / variance, 1)
+
+
+def _log_sum(terms: Array, axis: int) -> Array:
+    """log(sum(exp(terms))), -inf where all of them are; the last digit may differ.
+
+    scipy's takes complex numbers, signs and all kinds of arrays, and thrice the time.
+    """
+    top = np.maximum(terms.max(axis=axis, keepdims=True), -1e300)
+    with np.errstate(divide="ignore"):
+        sums = np.log(np.exp(terms - top).sum(axis=axis))
+    return np.asarray(sums + top.squeeze(axis))
 
 
 def smoothed_exponential(noise: PureNoise, r: Array, s: float) -> Array:
@@ -208,7 +220,7 @@ def log_excess(noise: PureNoise, r: Array, s: float) -> Array:
         if math.isfinite(L):
             with np.errstate(divide="ignore"):  # a node that is rounded to L
                 terms += np.log(-np.expm1(-k * (L - rho)))
-        logs[rows] = special.logsumexp(terms, axis=1)
+        logs[rows] = _log_sum(terms, 1)
     return logs
 
 
@@ -246,6 +258,8 @@ def _log_chi(rho: Array, r: Array, s: float, d: int) -> Array:
 
 def _log_scaled_bessel(order: float, z: Array) -> Array:
     """log(I_v(z) e^-z)."""
+    if order in _WHOLE_ORDERS:
+        return np.log(_WHOLE_ORDERS[order](z))
     if order < _LARGE_ORDER:
         # scipy gives up on arguments from about 1e9 on; long before, the next term of
         # Hankel's expansion is below 1e-9.

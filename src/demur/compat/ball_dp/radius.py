@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.compat.ball_dp.releases import Rng, remember_estimated, source_of
+from demur.compat.ball_dp.releases import EstimatedRadius, Rng, source_of
 from demur.convex.sensitivity import radius
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne, Unit
@@ -69,25 +69,23 @@ def within_class_nn_distances(
 
 
 def radii_from_percentiles(
-    nn: ArrayLike, percentiles: Sequence[float]
+    nn_dists: ArrayLike, percentiles: Sequence[float]
 ) -> dict[float, float]:
     """The percentiles of the distances; remembered as estimated from data."""
-    values = np.asarray(nn, dtype=np.float64).reshape(-1)
+    values = np.asarray(nn_dists, dtype=np.float64).reshape(-1)
     if not values.size or not np.isfinite(values).all():
-        raise ValueError("nn must hold at least one distance, all finite")
-    radii = {float(p): float(np.percentile(values, p)) for p in percentiles}
-    remember_estimated(radii.values())
-    return radii
+        raise ValueError("nn_dists must hold at least one distance, all finite")
+    return {float(p): EstimatedRadius(np.percentile(values, p)) for p in percentiles}
 
 
 def coverage_curve(
-    nn: ArrayLike, radii: ArrayLike
+    nn_dists: ArrayLike, radii: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The radii and, for each, the share of distances that are at most as large."""
     at = np.asarray(radii, dtype=np.float64).reshape(-1)
-    values = np.sort(np.asarray(nn, dtype=np.float64).reshape(-1))
+    values = np.sort(np.asarray(nn_dists, dtype=np.float64).reshape(-1))
     if not values.size:
-        raise ValueError("nn must hold at least one distance")
+        raise ValueError("nn_dists must hold at least one distance")
     return at, np.searchsorted(values, at, side="right") / values.size
 
 
@@ -133,25 +131,30 @@ def compute_radius_policy(
         random_state=seed,
         **norm,
     )
+    radii, distances = policy.radii, policy.distances
+    B, standard = policy.bound.value, policy.same_label_radius
     if not public:
-        remember_estimated(policy.radii.values())
+        radii = {p: EstimatedRadius(r) for p, r in radii.items()}
+        distances = {
+            name: value if name == "n_nn" else EstimatedRadius(value)
+            for name, value in distances.items()
+        }
         if B_mode != "public":
-            remember_estimated([policy.same_label_radius])
-    B = policy.bound.value
+            B, standard = EstimatedRadius(B), EstimatedRadius(standard)
     holds = B_mode == "public" and policy.largest_norm <= B * (1.0 + bound_tol)
     return RadiusPolicy(
-        r_values=policy.radii,
+        r_values=radii,
         percentiles=tuple(float(p) for p in percentiles),
         nn_sample_per_class=nn_sample_per_class,
         B_mode=B_mode,
         B_public=None if B_public is None else float(B_public),
         B_quantile=float(B_quantile),
         B=B,
-        r_std=policy.same_label_radius,
+        r_std=standard,
         max_norm=policy.largest_norm,
         bound_tol=float(bound_tol),
         bound_check_passed=holds,
-        nn_dists_summary=policy.distances,
+        nn_dists_summary=distances,
         estimated=not public,
     )
 

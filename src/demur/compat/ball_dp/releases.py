@@ -8,7 +8,6 @@ given) and draws from the operating system on an integer grid.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -46,14 +45,62 @@ _ON_THE_RADIUS = "the radius is public (conditional: it was estimated from the d
 _ESTIMATED_RADII: set[float] = set()
 
 
-def remember_estimated(radii: Iterable[float]) -> None:
-    """Remember radii that were computed from data."""
-    _ESTIMATED_RADII.update(float(r) for r in radii)
+class EstimatedRadius(float):
+    """A radius that was read off data, and so is every number computed from it.
+
+    The number itself, its float32 version and its texts of three digits and more are
+    remembered: `float(r)`, `np.float32(r)` and `float(f"{r:.4f}")` are estimated too.
+    """
+
+    def __new__(cls, value: Any) -> EstimatedRadius:
+        """The number, remembered as estimated."""
+        made = super().__new__(cls, value)
+        number = float.__float__(made)
+        _ESTIMATED_RADII.update({number, float(np.float32(number))})
+        _ESTIMATED_RADII.update(float(f"{number:.{k}f}") for k in range(3, 8))
+        _ESTIMATED_RADII.update(float(f"{number:.{k}g}") for k in range(3, 8))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (float(self),)
+
+    def __add__(self, other: Any) -> Any:
+        return _derived(float.__add__(self, other))
+
+    def __sub__(self, other: Any) -> Any:
+        return _derived(float.__sub__(self, other))
+
+    def __mul__(self, other: Any) -> Any:
+        return _derived(float.__mul__(self, other))
+
+    def __truediv__(self, other: Any) -> Any:
+        return _derived(float.__truediv__(self, other))
+
+    def __pow__(self, other: Any, mod: None = None) -> Any:
+        return _derived(float.__pow__(self, other))
+
+    def __rsub__(self, other: Any) -> Any:
+        return _derived(float.__rsub__(self, other))
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _derived(float.__rtruediv__(self, other))
+
+    def __round__(self, digits: Any = None) -> Any:
+        return _derived(float.__round__(self, digits))
+
+    def __abs__(self) -> Any:
+        return _derived(float.__abs__(self))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _derived(value: Any) -> Any:
+    return EstimatedRadius(value) if isinstance(value, float) else value
 
 
 def was_estimated(r: float) -> bool:
-    """Whether this very number was computed from data in this process."""
-    return float(r) in _ESTIMATED_RADII
+    """Whether this number was computed from data in this process."""
+    return isinstance(r, EstimatedRadius) or float(r) in _ESTIMATED_RADII
 
 
 def source_of(rng: Rng) -> Source:

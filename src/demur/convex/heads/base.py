@@ -9,7 +9,10 @@ a pickle leaves it behind and refuses to fit without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,23 +22,33 @@ from sklearn.utils.validation import check_is_fitted
 
 from demur.convex.heads import inputs
 from demur.convex.privacy_report import PrivacyReport
-from demur.convex.release import FIXED_IN_ADVANCE
+from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
 from demur.convex.rows.sources import Rows
 from demur.convex.solving.streamed_objective import StreamedRows
 from demur.core import validate
-from demur.core.adjacency import Ball
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.declaration import Mechanism
 from demur.core.entropy import Source
 from demur.core.entry import Entry
-from demur.core.promise import Promise
+from demur.core.errors import BudgetExceeded
+from demur.core.promise import Promise, promise_at
+from demur.core.rounding import printed_down
 from demur.ledger import Ledger, LedgerLeftBehind, left_behind
+from demur.preprocessing.pipelines import Preprocessing, preprocessing_of
 
 Array = NDArray[np.float64]
 Data = inputs.Prepared | StreamedRows
 
 _CLASSES_FROM_LABELS = "the set of classes, which was read off the labels, is public"
-_EVERY_CLASS_PRESENT = (
-    "every class has a record in both neighbouring datasets (a missing one is refused)"
+_RECORDS = (
+    "every record is a row of finite numbers with a label{where} (a fit on any other"
+    " is refused, which tells that there is one)"
 )
+_NO_LONG_ROWS = (
+    "no row is longer than the norm bound (with clip=False a fit on a longer one is"
+    " refused, which tells that there is one)"
+)
+_BISECTIONS = 14  # of a factor of 1000: to a relative 4e-4
 
 
 class PrivateHead(ClassifierMixin, BaseEstimator):
@@ -44,6 +57,7 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
     epsilon: float
     delta: float
     radius: float | None
+    unit: Ball | ReplaceOne | None
     norm_bound: float
     ledger: Ledger | LedgerLeftBehind | None
     space: str
@@ -65,6 +79,10 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
 
     def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
         raise NotImplementedError
+
+    def promise(self) -> Promise:
+        """The promise that a fit will make; wrong parameters are refused."""
+        return self._promise(classes_known=True)
 
     @property
     def entry_(self) -> Entry:
@@ -94,24 +112,58 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
 
-    def _promise(self) -> Promise:
+    def _promise(self, *, classes_known: bool = False) -> Promise:
         """The promise that was asked for; all the shared parameters checked."""
         with inputs.nothing_spent():
-            if self.radius is None:
-                raise ValueError(
-                    "radius must be declared: how far a record may move, in the space"
-                    f" {self.space!r}. It comes from policy or public data, or from"
-                    " private_radius(...), which pays for it."
-                )
-            validate.positive(epsilon=self.epsilon, radius=self.radius)
-            validate.open_probability(delta=self.delta)
             validate.positive(norm_bound=self.norm_bound)
-            validate.name(space=self.space)
-            unit = Ball(float(self.radius), space=self.space)
-            return Promise(unit, float(self.epsilon), float(self.delta))
+            promise = promise_at(
+                self.epsilon,
+                self.delta,
+                unit=self.unit,
+                radius=self.radius,
+                space=self.space,
+            )
+            labels_change = not classes_known and isinstance(promise.unit, ReplaceOne)
+            if self.classes is None and labels_change:
+                raise ValueError(
+                    f"classes must be given for unit={promise.unit}: a replacement may"
+                    " change a label, so the list of classes must be public"
+                )
+            return promise
+
+    def _before(self, promise: Promise) -> Preprocessing:
+        """What was done to the rows before this fit, in a pipeline around it."""
+        return preprocessing_of(self, promise.unit, self.space)
+
+    def _ledger(self, promise: Promise) -> Ledger:
+        return head_ledger(self.ledger, promise)
+
+    @contextmanager
+    def _declining(
+        self, promise: Promise, mechanism_at: Callable[[Promise], Mechanism]
+    ) -> Iterator[None]:
+        """A charge that is declined says which epsilon would have fitted."""
+        try:
+            yield
+        except BudgetExceeded as declined:
+            if not isinstance(self.ledger, Ledger):
+                raise
+            advice = _what_fits(self.ledger, promise, mechanism_at)
+            raise BudgetExceeded(f"{declined} {advice}") from None
+
+    def _assumptions(self, data: Data, before: Preprocessing) -> tuple[str, ...]:
+        """What a statement about a head of these data assumes."""
+        where = " among the public classes" if data.classes_public else ""
+        found = [FIXED_IN_ADVANCE, _RECORDS.format(where=where)]
+        if not data.classes_public:
+            found.append(_CLASSES_FROM_LABELS)
+        if not self.clip:
+            found.append(_NO_LONG_ROWS)
+        return (*found, *before.assumptions)
 
     def _prepare(
         self, X: ArrayLike | Rows, y: ArrayLike | None, *, two_classes: bool
@@ -132,7 +184,24 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
         return inputs.clipped(self, X, self.norm_bound)
 
 
-def assumptions_of(data: Data) -> tuple[str, ...]:
-    """What a statement about a head of these data assumes."""
-    classes = _EVERY_CLASS_PRESENT if data.classes_public else _CLASSES_FROM_LABELS
-    return (FIXED_IN_ADVANCE, classes)
+def reported_space(promise: Promise, before: Preprocessing) -> str:
+    """The space whose radii a report speaks of."""
+    unit = promise.unit
+    return unit.space if isinstance(unit, Ball) else before.space.name
+
+
+def _what_fits(
+    ledger: Ledger, promise: Promise, mechanism_at: Callable[[Promise], Mechanism]
+) -> str:
+    """The largest epsilon at the promise's unit that the ledger could pay for."""
+
+    def fits(epsilon: float) -> bool:
+        return ledger.would_fit(mechanism_at(replace(promise, epsilon=epsilon)))
+
+    low, high = promise.epsilon * 1e-3, promise.epsilon
+    if not fits(low):
+        return f"No epsilon from {low:g} at {promise.unit} would have fitted."
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return f"With epsilon={printed_down(low)} at {promise.unit} it would have fitted."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -25,14 +24,15 @@ from demur.convex.solving.objective import Objective, objective
 from demur.convex.solving.streamed_objective import StreamedRows
 from demur.core import validate
 from demur.core.bounds import Bound, BoundSource, clip_rows
+from demur.preprocessing.checked_rows import (
+    checked_rows,
+    dense_rows,
+    no_records_quoted,
+    refuse_masked,
+    refuse_missing,
+)
 
 Array = NDArray[np.float64]
-
-_QUOTED_ARRAY = re.compile(r"\n?array=.*?\.\n(?=Reshape)", re.DOTALL)
-_QUOTED_REST = re.compile(
-    r"(Complex data not supported|could not convert string to float).*", re.DOTALL
-)
-_NAMED = re.compile(r"\b[Xy]\b")
 
 
 class Prepared(NamedTuple):
@@ -95,23 +95,6 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def no_records_quoted() -> Iterator[None]:
-    """Cut the records that scikit-learn's and numpy's errors quote.
-
-    The error then names its argument.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, OverflowError) as error:
-        message = _QUOTED_ARRAY.sub(" ", str(error))
-        message = _QUOTED_REST.sub(r"\1", message)
-        if not _NAMED.search(message):
-            message = f"X and y: {message}"
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(message) from None
-
-
 def prepare(
     estimator: Any,
     X: ArrayLike | Rows,
@@ -143,12 +126,19 @@ def prepare(
             bound = Bound(float(norm_bound), BoundSource.ENFORCED)
             public = classes is not None
             return StreamedRows(row_source, known, counts, bound, public, clip)
-        _refuse_masked(X=X, y=y)
+        refuse_masked(X=X, y=y)
+        X = dense_rows(X)
         with no_records_quoted():
             rows, labels = validate_data(
-                estimator, X, y, dtype=np.float64, ensure_min_samples=2
+                estimator,
+                X,
+                y,
+                dtype=np.float64,
+                ensure_min_samples=2,
+                ensure_all_finite=False,
             )
             check_classification_targets(labels)
+        refuse_missing(rows)
         known = _classes(labels, classes, two_classes)
         index = _indices(labels, known)
         validate.positive(norm_bound=norm_bound)
@@ -160,22 +150,7 @@ def prepare(
 
 def clipped(estimator: Any, X: ArrayLike, norm_bound: float) -> Array:
     """Rows to predict on, treated as the rows of the fit were."""
-    _refuse_masked(X=X)
-    with no_records_quoted():
-        rows = validate_data(estimator, X, dtype=np.float64, reset=False)
-    return clip_rows(rows, norm_bound).data
-
-
-def _refuse_masked(**given: object) -> None:
-    for name, values in given.items():
-        if np.ma.is_masked(values):
-            raise ValueError(
-                f"{name} holds masked entries, whose hidden values would be used:"
-                " drop or fill them by a rule that does not look at other rows"
-            )
-        kind = getattr(getattr(values, "dtype", None), "kind", None)
-        if name == "X" and kind in ("m", "M"):
-            raise TypeError("X must be numbers; got dates")
+    return clip_rows(checked_rows(estimator, X, reset=False), norm_bound).data
 
 
 def _counted(
@@ -234,12 +209,4 @@ def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
             f"y holds labels outside classes: {outside[:5].tolist()}; classes are"
             f" {known[:10].tolist()}. Add them to classes, or drop those records."
         )
-    index = np.searchsorted(known, labels)
-    counts = np.bincount(index, minlength=len(known))
-    if not counts.all():
-        missing = known[counts == 0][:5].tolist()
-        raise ValueError(
-            f"y holds no record of the classes {missing}: a head cannot learn them."
-            " Leave them out of classes."
-        )
-    return index
+    return np.searchsorted(known, labels)

@@ -6,7 +6,8 @@ Two mechanisms: "output" minimises the objective exactly and adds noise to the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,23 +15,31 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 
 from demur.convex.heads import inputs, noisy_gd
-from demur.convex.heads.base import Array, Data, PrivateHead, assumptions_of
+from demur.convex.heads.base import Array, Data, PrivateHead, reported_space
+from demur.convex.heads.recommendation import auto_lam, is_auto
+from demur.convex.heads.row_weights import PUBLIC_AT_A_BALL, RowWeights, row_weights
 from demur.convex.privacy_report import PrivacyReport
-from demur.convex.release import head_ledger, plan_head
+from demur.convex.release import HeadPlan, plan_head
 from demur.convex.rows.sources import Rows
 from demur.convex.sensitivity.curves import Breakdown
-from demur.convex.sensitivity.form import HUBER_WIDTH, TAU, Fit, HeadForm
+from demur.convex.sensitivity.form import HUBER_WIDTH, TAU, Fit, HeadForm, unit_of
 from demur.convex.solving.objective import Objective
 from demur.convex.solving.solver import Progress, minimise
-from demur.convex.solving.streamed_objective import StreamedObjective
+from demur.convex.solving.streamed_objective import StreamedObjective, StreamedRows
 from demur.convex.solving.streamed_solver import minimise_streamed
 from demur.core import validate
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import Source
 from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.ledger import Ledger
+from demur.preprocessing.pipelines import Preprocessing
 
 STEPS = 100
+_SOLVER_CONVERGES = (
+    "the solver reaches tau on these data and on every neighbouring dataset (where it"
+    " does not, nothing is released)"
+)
 
 
 class _LinearHead(PrivateHead):
@@ -48,10 +57,11 @@ class _LinearHead(PrivateHead):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         radius: float | None = None,
-        lam: float = 1e-2,
+        lam: float | str = 1e-2,
         norm_bound: float = 1.0,
         classes: Sequence[Any] | None = None,
         *,
+        unit: Ball | ReplaceOne | None = None,
         ledger: Ledger | None = None,
         mechanism: str = "output",
         bias_scale: float = 1.0,
@@ -62,6 +72,9 @@ class _LinearHead(PrivateHead):
         steps: int = STEPS,
         learning_rate: float | None = None,
         momentum: float = noisy_gd.MOMENTUM,
+        theta_radius: float | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        weight_bound: float = 1.0,
         label: str | None = None,
         source: Source | None = None,
         progress: Progress | None = None,
@@ -72,6 +85,7 @@ class _LinearHead(PrivateHead):
         self.lam = lam
         self.norm_bound = norm_bound
         self.classes = classes
+        self.unit = unit
         self.ledger = ledger
         self.mechanism = mechanism
         self.bias_scale = bias_scale
@@ -82,6 +96,9 @@ class _LinearHead(PrivateHead):
         self.steps = steps
         self.learning_rate = learning_rate
         self.momentum = momentum
+        self.theta_radius = theta_radius
+        self.class_weight = class_weight
+        self.weight_bound = weight_bound
         self.label = label
         self.source = source
         self.progress = progress
@@ -90,24 +107,51 @@ class _LinearHead(PrivateHead):
         """The name of the loss and the half-width of its Huber corner."""
         raise NotImplementedError
 
-    def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike | Rows,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Train on (X, y) and release once; the charge comes before the noise.
+
+        In place of both, `ParquetRows` names files that need not fit into memory. They
+        are read several times; the certificate is the same. `sample_weight` multiplies
+        the loss of each row; weights are cut at `weight_bound`, a public number.
+        """
+        with inputs.restored_on_error(self):
+            return self._fit(X, y, sample_weight)
+
+    def _fit(
+        self,
+        X: ArrayLike | Rows,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         promise = self._promise()
         loss, huber_width = self._loss()
         with inputs.nothing_spent():
             self._check_linear(loss)
+        before = self._before(promise)
         data = self._prepare(X, y, two_classes=loss != "softmax")
         with inputs.nothing_spent():
-            stated = data.objective(
-                HeadForm(
-                    loss,
-                    lam=self.lam,
-                    num_classes=len(data.classes),
-                    bias_scale=self.bias_scale,
-                    huber_width=huber_width,
-                )
+            weights = self._weights(data, promise, sample_weight)
+            form = HeadForm(
+                loss,
+                lam=self._lam(loss, data, promise, before, weights),
+                num_classes=len(data.classes),
+                bias_scale=self.bias_scale,
+                huber_width=huber_width,
             )
+            stated = data.objective(form)
+            if weights is not None:
+                assert isinstance(stated, Objective)
+                stated = replace(stated, shares=weights.shares)
+                if isinstance(promise.unit, Ball):
+                    said = (*before.assumptions, PUBLIC_AT_A_BALL)
+                    before = replace(before, assumptions=said)
         run = self._output if self.mechanism == "output" else self._noisy_gd
-        release, sigma, parts = run(stated, promise, data)
+        release, sigma, parts = run(stated, promise, data, before)
         theta = np.atleast_2d(release.value.reshape(stated.shape))
         features = data.width
         self.classes_ = data.classes
@@ -124,8 +168,54 @@ class _LinearHead(PrivateHead):
             sigma,
             parts,
             release.entry,
+            reported_space(promise, before),
         )
         return self
+
+    def _lam(
+        self,
+        loss: str,
+        data: Data,
+        promise: Promise,
+        before: Preprocessing,
+        weights: RowWeights | None,
+    ) -> float:
+        """lam over the largest weight; "auto" takes it from public numbers alone."""
+        if is_auto(self.lam):
+            unit = unit_of(promise)
+            if isinstance(unit, Ball):  # as far as the rows themselves can move
+                far = before.space.from_space(unit.space).radius(unit.radius)
+                unit = replace(unit, radius=far)
+            form = HeadForm(
+                loss,
+                lam=1.0,
+                norm_bound=self.norm_bound,
+                num_classes=len(data.classes),
+                bias_scale=self.bias_scale,
+            )
+            n = int(data.counts.sum())
+            return auto_lam(form, unit, n, epsilon=self.epsilon, delta=self.delta)
+        lam = float(self.lam)
+        return lam if weights is None else lam / weights.largest
+
+    def _weights(
+        self, data: Data, promise: Promise, sample_weight: ArrayLike | None
+    ) -> RowWeights | None:
+        if isinstance(data, StreamedRows):
+            if sample_weight is not None or self.class_weight is not None:
+                raise ValueError(
+                    "weights are for rows in memory: sample_weight and class_weight"
+                    " cannot be used with rows that are read in passes"
+                )
+            return None
+        return row_weights(
+            sample_weight,
+            self.class_weight,
+            self.weight_bound,
+            classes=data.classes,
+            y=data.y,
+            unit=promise.unit,
+        )
 
     def _check_linear(self, loss: str) -> None:
         if self.mechanism not in ("output", "noisy_gd"):
@@ -134,23 +224,46 @@ class _LinearHead(PrivateHead):
             )
         if self.mechanism == "output":
             validate.count(max_iterations=self.max_iterations)
-        if self.mechanism == "output" or loss == "squared_hinge":
-            validate.positive(lam=self.lam)
-        validate.non_negative(lam=self.lam, bias_scale=self.bias_scale)
+        validate.non_negative(bias_scale=self.bias_scale)
+        if not is_auto(self.lam):
+            validate.non_negative(lam=self.lam)
+            if self.mechanism == "output" or loss == "squared_hinge":
+                validate.positive(lam=self.lam)
+        elif self.mechanism == "noisy_gd":
+            raise ValueError(
+                "lam must be a number for mechanism='noisy_gd': its noise does not"
+                " depend on lam, and 0 is allowed"
+            )
+        if self.theta_radius is not None:
+            validate.positive(theta_radius=self.theta_radius)
+            if self.mechanism == "output":
+                raise ValueError(
+                    "theta_radius is for mechanism='noisy_gd': output perturbation"
+                    " releases the minimiser, which lam bounds"
+                )
 
     def _output(
-        self, stated: Objective | StreamedObjective, promise: Promise, data: Data
+        self,
+        stated: Objective | StreamedObjective,
+        promise: Promise,
+        data: Data,
+        before: Preprocessing,
     ) -> tuple[Release[Array], float, Breakdown]:
-        # Everything that can refuse stands before the solver, which takes long.
         form = stated.form
         fit = Fit(stated.n, tau=self.tau, classes_public=data.classes_public)
-        plan = plan_head(
-            form,
-            promise,
-            fit,
-            dimension=int(np.prod(stated.shape)),
-            assumptions=assumptions_of(data),
-        )
+
+        def plan_at(promise: Promise) -> HeadPlan:
+            return plan_head(
+                form,
+                promise,
+                fit,
+                dimension=int(np.prod(stated.shape)),
+                space=before.space,
+                assumptions=(*self._assumptions(data, before), _SOLVER_CONVERGES),
+            )
+
+        # Everything that can refuse stands before the solver, which takes long.
+        plan = plan_at(promise)
         limits: dict[str, Any] = {
             "tau": self.tau,
             "max_iter": self.max_iterations,
@@ -161,41 +274,54 @@ class _LinearHead(PrivateHead):
                 exact = minimise(stated, **limits)
             else:
                 exact = minimise_streamed(stated, **limits)
-        release = plan.release(
-            exact.theta.reshape(-1),
-            ledger=self.ledger,
-            label=self.label or f"a {form.loss} head",
-            source=self.source,
-        )
+        with self._declining(promise, lambda less: plan_at(less).mechanism):
+            release = plan.release(
+                exact.theta.reshape(-1),
+                ledger=self.ledger,
+                label=self.label or f"a {form.loss} head",
+                source=self.source,
+            )
         assert isinstance(plan.mechanism.sigma, float)
         return release, plan.mechanism.sigma, plan.sensitivity.parts
 
     def _noisy_gd(
-        self, stated: Objective | StreamedObjective, promise: Promise, data: Data
+        self,
+        stated: Objective | StreamedObjective,
+        promise: Promise,
+        data: Data,
+        before: Preprocessing,
     ) -> tuple[Release[Array], float, Breakdown]:
         form = stated.form
-        plan = noisy_gd.plan_descent(
-            form,
-            promise,
-            n=stated.n,
-            dimension=int(np.prod(stated.shape)),
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
-            rounding=stated.rounding,
-            classes_public=data.classes_public,
-            assumptions=assumptions_of(data),
-        )
         with inputs.nothing_spent():
+            schedule = noisy_gd.Schedule(
+                self.steps, self.learning_rate, self.momentum, self.theta_radius
+            )
+
+        def plan_at(promise: Promise) -> noisy_gd.Descent:
+            return noisy_gd.plan_descent(
+                form,
+                promise,
+                schedule,
+                n=stated.n,
+                dimension=int(np.prod(stated.shape)),
+                rounding=stated.rounding,
+                classes_public=data.classes_public,
+                space=before.space,
+                assumptions=self._assumptions(data, before),
+            )
+
+        with inputs.nothing_spent():
+            plan = plan_at(promise)
             stated.digest()  # the first pass over streamed rows: it may refuse
-        release = noisy_gd.descend(
-            plan,
-            stated,
-            ledger=head_ledger(self.ledger, promise),
-            label=self.label or f"noisy gradient descent, {form.loss}",
-            source=self.source,
-            progress=self.progress,
-        )
+        with self._declining(promise, plan_at):
+            release = noisy_gd.descend(
+                plan,
+                stated,
+                ledger=self._ledger(promise),
+                label=self.label or f"noisy gradient descent, {form.loss}",
+                source=self.source,
+                progress=self.progress,
+            )
         assert isinstance(plan.step.sigma, float)
         return release, plan.step.sigma, plan.parts
 
@@ -260,10 +386,11 @@ class BallSVC(_LinearHead):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         radius: float | None = None,
-        lam: float = 1e-2,
+        lam: float | str = 1e-2,
         norm_bound: float = 1.0,
         classes: Sequence[Any] | None = None,
         *,
+        unit: Ball | ReplaceOne | None = None,
         ledger: Ledger | None = None,
         mechanism: str = "output",
         loss: str = "huber",
@@ -276,6 +403,9 @@ class BallSVC(_LinearHead):
         steps: int = STEPS,
         learning_rate: float | None = None,
         momentum: float = noisy_gd.MOMENTUM,
+        theta_radius: float | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        weight_bound: float = 1.0,
         label: str | None = None,
         source: Source | None = None,
         progress: Progress | None = None,
@@ -287,6 +417,7 @@ class BallSVC(_LinearHead):
             lam,
             norm_bound,
             classes,
+            unit=unit,
             ledger=ledger,
             mechanism=mechanism,
             bias_scale=bias_scale,
@@ -297,6 +428,9 @@ class BallSVC(_LinearHead):
             steps=steps,
             learning_rate=learning_rate,
             momentum=momentum,
+            theta_radius=theta_radius,
+            class_weight=class_weight,
+            weight_bound=weight_bound,
             label=label,
             source=source,
             progress=progress,

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from demur.convex.errors import DataChanged
 from demur.convex.release import UNPROTECTED
-from demur.convex.sensitivity.curves import Breakdown, dominating_curve
-from demur.convex.sensitivity.form import HeadForm, ball_of
+from demur.convex.sensitivity.curves import Breakdown, at_unit, row_space, unit_table
+from demur.convex.sensitivity.form import HeadForm, unit_of
 from demur.convex.sensitivity.gradient_bounds import (
     full_replacement_bound,
     grad_diff_bound,
+    gradient_norm_bound,
     minimiser_radius,
     smoothness,
 )
@@ -39,7 +40,6 @@ from demur.convex.solving.streamed_objective import StreamedObjective
 from demur.core import validate
 from demur.core.accounting.events import GaussianEvent
 from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
-from demur.core.adjacency import ReplaceOne
 from demur.core.cost import Cost, Fixed, GaussianOverBalls, Term
 from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.digest import digest_of_array
@@ -48,15 +48,48 @@ from demur.core.entry import Entry
 from demur.core.promise import Promise
 from demur.core.release import Release
 from demur.core.rounding import down
-from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Ledger, ledger_for
 from demur.mechanisms import Gaussian
+from demur.preprocessing.spaces import RowSpace
 
 Array = NDArray[np.float64]
 
 MOMENTUM = 0.9
 # Far beyond any useful head; keeps the rounding of a score small where lam is 0.
 _LARGEST_THETA = 1e4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of a descent, all public.
+
+    `learning_rate` is by default 1 / the largest curvature. `theta_radius` bounds
+    |theta|: every step is projected onto that ball, and the smaller it is, the less a
+    record can move a gradient.
+    """
+
+    steps: int
+    learning_rate: float | None = None
+    momentum: float = MOMENTUM
+    theta_radius: float | None = None
+
+    def __post_init__(self) -> None:
+        validate.count(steps=self.steps)
+        validate.probability(momentum=self.momentum)
+        if self.momentum >= 1.0:
+            raise ValueError(f"momentum must be below 1; got {self.momentum}")
+        for name in ("learning_rate", "theta_radius"):
+            if getattr(self, name) is not None:
+                validate.positive(**{name: getattr(self, name)})
+
+    def inside(self, form: HeadForm) -> float:
+        """The radius of the ball that theta is kept in."""
+        inside = min(_LARGEST_THETA, self.theta_radius or _LARGEST_THETA)
+        return min(inside, minimiser_radius(form)) if form.lam > 0 else float(inside)
+
+    def rate(self, form: HeadForm) -> float:
+        """The length of a step."""
+        return self.learning_rate or 1.0 / (smoothness(form) + form.lam)
 
 
 @dataclass(frozen=True)
@@ -101,26 +134,25 @@ class Descent:
 def plan_descent(
     form: HeadForm,
     promise: Promise,
+    schedule: Schedule,
     *,
     n: int,
     dimension: int,
-    steps: int,
-    learning_rate: float | None = None,
-    momentum: float = MOMENTUM,
     rounding: Callable[[float], float] = lambda theta_norm: 0.0,
     classes_public: bool = True,
+    space: RowSpace | None = None,
     assumptions: tuple[str, ...] = (),
 ) -> Descent:
-    """The least noise that makes `steps` steps meet the promise.
+    """The least noise that makes the steps of a schedule meet the promise.
 
     `rounding(|theta|)` bounds the rounding error of a computed gradient. Without
     `classes_public` (they were read off the labels) nothing is said at `ReplaceOne`.
+    `space` is the space of the rows, by default the ball's own.
     """
-    validate.count(n=n, steps=steps)
-    unit = ball_of(promise)
-    inside = _LARGEST_THETA
-    if form.lam > 0:
-        inside = min(inside, minimiser_radius(form))
+    validate.count(n=n)
+    steps = schedule.steps
+    unit = unit_of(promise)
+    inside = schedule.inside(form)
     rounded = 2.0 * rounding(inside)
 
     def moved(difference: float) -> float:
@@ -129,15 +161,12 @@ def plan_descent(
     def gradient(r: float) -> float:
         return grad_diff_bound(form, r, theta_radius=inside)
 
-    radius, largest = unit.radius, 2.0 * form.norm_bound
-    curve = dominating_curve(
-        lambda r: moved(gradient(r)), largest=largest, exact_at=radius
-    )
-    table: Table = {unit.space: curve}
     full = None
     if classes_public:
-        full = moved(full_replacement_bound(form, theta_radius=inside))
-        table = {unit.space: curve, ReplaceOne(): full}
+        full = full_replacement_bound(form, theta_radius=inside)
+    table, at = unit_table(
+        unit, moved, gradient, full, norm_bound=form.norm_bound, space=space
+    )
     root = math.sqrt(steps)
     parts = Breakdown(
         loss=form.loss,
@@ -145,37 +174,33 @@ def plan_descent(
         lam=form.lam,
         norm_bound=form.norm_bound,
         minimiser_radius=inside,
-        gradient_difference=gradient(radius),
-        from_record=root * (curve(radius) - rounded),
+        gradient_difference=at_unit(unit, gradient, full, row_space(unit, space)),
+        from_record=root * (at - rounded),
         from_solver=root * rounded,
-        total=root * curve(radius),
-        same_label=root * curve(largest),
-        full_replacement=None if full is None else root * full,
+        total=root * at,
+        same_label=root * moved(gradient(2.0 * form.norm_bound)),
+        full_replacement=None if full is None else root * moved(full),
     )
     mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
-    sigma = curve(radius) * root / mu * (1.0 + 1e-12)
-    rate = learning_rate
-    if rate is None:
-        rate = 1.0 / (smoothness(form) + form.lam)
-    validate.positive(learning_rate=rate)
-    validate.probability(momentum=momentum)
-    if momentum >= 1.0:
-        raise ValueError(f"momentum must be below 1; got {momentum}")
+    sigma = at * root / mu * (1.0 + 1e-12)
+    rate = schedule.rate(form)
     for _ in range(8):
         step = Gaussian(
             sigma,
-            Sensitivity.of(table),
+            table,
             dimension,
             f"noisy gradient descent on a {form.loss} head, {steps} steps",
             (form.bound,),
             UNPROTECTED,
             assumptions,
         )
-        plan = Descent(steps, rate, momentum, inside, step, parts)
+        plan = Descent(steps, rate, schedule.momentum, inside, step, parts)
         event = plan.declaration().cost.at(unit)
         assert isinstance(event, GaussianEvent)
         # A margin far above rounding: the ledger compares exact squares.
         if 1.0 / event.multiplier <= mu * (1.0 - 1e-13):
+            largest = gradient_norm_bound(form, theta_radius=inside)
+            step.check_bound(largest + form.lam * inside)
             return plan
         # The grid of a step costs a little as well.
         sigma *= (1.0 / event.multiplier) / mu * (1.0 + 1e-12)

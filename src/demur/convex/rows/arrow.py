@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from demur.convex.rows.tables import is_list, list_block
+from demur.convex.rows.tables import features_of, is_list, list_block
 from demur.convex.rows.totals import Index
 
 Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ def feature_columns(
     if isinstance(columns, str):
         raise TypeError("columns must be a list of names, not one. Nothing was spent.")
     names = list(schema.names)
-    features = [n for n in names if n != label] if columns is None else list(columns)
+    features = features_of(names, label=label) if columns is None else list(columns)
     missing = [name for name in (label, *features) if name not in names]
     if missing:
         raise ValueError(

@@ -49,7 +49,7 @@ class ParquetRows:
 
     `label` names the column of labels. `columns` names (and orders) the features:
     columns of numbers, or of lists of numbers of one length (an embedding); default:
-    every column but the label.
+    every column but the label, none of which may be an identifier by its name.
 
     The files are read several times and must not change meanwhile: a change is
     noticed, and the fit refused.
@@ -59,6 +59,12 @@ class ParquetRows:
     _: KW_ONLY
     label: str = "y"
     columns: Sequence[str] | None = None
+
+    def column_names(self) -> list[str]:
+        """All columns of the first file, the label among them."""
+        file = _files(self.path)[0]
+        with _no_cell_in_errors(file):
+            return list(pyarrow.parquet.read_schema(file).names)
 
     def row_source(self) -> ParquetSource:
         """The source, its schemas checked; only one row is read."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,11 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+_IDENTIFIER = re.compile(
+    r"(.*[_ .-])?(id|ID|Id|uuid|guid|index|idx|rowid|rownum)$|.*[a-z]I[dD]$"
+    r"|unnamed: ?\d+$|Unnamed: ?\d+$|__index_level_\d+__$"
+)
 
 
 class Labelled(NamedTuple):
@@ -29,12 +36,14 @@ def read_rows(
     *,
     label: str | None,
     columns: list[str] | None = None,
+    exclude: Sequence[str] = (),
 ) -> Labelled:
     """The feature matrix and, where `label` names a column, the labels.
 
     Every column but the label must hold numbers, or lists of numbers of one length (an
     embedding). In an npz, `label` names the array of labels and `columns` the arrays of
-    features (default: the one other array). `columns` picks and orders them.
+    features (default: the one other array). `columns` picks and orders them; `exclude`
+    leaves some out. An identifier (see `features_of`) is refused unless it is picked.
     """
     file = Path(path)
     if file.is_dir():
@@ -58,7 +67,7 @@ def read_rows(
             f"--label {label!r} is not a column of {file.name}; it has"
             f" {list(table)[:12]}. Nothing was spent."
         )
-    features = columns or [name for name in table if name != label]
+    features = columns or features_of(table, label=label, exclude=exclude)
     missing = [name for name in features if name not in table]
     if missing or not features:
         raise ValueError(
@@ -68,6 +77,33 @@ def read_rows(
     if y is not None and y.ndim != 1:
         raise ValueError(f"the label {label!r} must be one value for each row")
     return Labelled(np.hstack([_block(n, table[n]) for n in features]), y, features)
+
+
+def features_of(
+    names: Iterable[str], *, label: str | None, exclude: Sequence[str] = ()
+) -> list[str]:
+    """All columns but the label and the excluded ones, if none is an identifier.
+
+    An index or a person's number holds nothing to learn, and it is long: clipped to the
+    norm bound a row is little else. It is told by the name of the column, which is
+    public, and never by its values.
+    """
+    known = list(names)
+    absent = [name for name in exclude if name not in known]
+    if absent:
+        raise ValueError(
+            f"exclude names {absent[0]!r}, which is not a column; there are"
+            f" {known[:12]}. Nothing was spent."
+        )
+    features = [name for name in known if name != label and name not in exclude]
+    for name in features:
+        if _IDENTIFIER.match(name):
+            raise ValueError(
+                f"column {name!r} is an identifier by its name, which a head would"
+                " learn from. Exclude it (--exclude on the command line), or name the"
+                " feature columns (columns=, --columns). Nothing was spent."
+            )
+    return features
 
 
 def _npz(path: Path) -> dict[str, NDArray[Any]]:

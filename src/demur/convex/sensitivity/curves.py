@@ -23,9 +23,11 @@ from demur.convex.sensitivity.gradient_bounds import (
     minimiser_radius,
 )
 from demur.core import validate
-from demur.core.adjacency import Ball, ReplaceOne
+from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.curve import PiecewiseLinear
-from demur.core.sensitivity import Sensitivity, Table
+from demur.core.errors import NotCovered
+from demur.core.sensitivity import Sensitivity
+from demur.preprocessing.spaces import RowSpace
 
 # Clipping is a projection up to rounding, and so are the other steps on a row: a
 # relative 1e-9 of the record's part is far more than they can add.
@@ -75,10 +77,59 @@ def dominating_curve(
     return PiecewiseLinear.dominating(bound, sorted(radii), saturates=True)
 
 
-def erm_sensitivity(form: HeadForm, unit: Ball, fit: Fit) -> HeadSensitivity:
+def unit_table(
+    unit: Ball | ReplaceOne,
+    moved: Callable[[float], float],
+    gradient: Callable[[float], float],
+    full: float | None,
+    *,
+    norm_bound: float,
+    space: RowSpace | None = None,
+) -> tuple[Sensitivity, float]:
+    """How far a value moves, at every ball and beyond, and how far at `unit`.
+
+    `gradient(r)` and `full` are how far one record's gradient moves, `moved(g)` is how
+    far the value moves when gradients move by g in all: k records of a person move them
+    by k times as much as one, while what is added for the solver is added once. The
+    curve is tight at `unit`. Without `full` nothing is said about ReplaceOne. `space`
+    is that of the rows, by default the ball's own; a bound is stated in every space
+    that leads into it.
+    """
+    largest, records = 2.0 * norm_bound, unit.records_per_person
+    rows = row_space(unit, space)
+    exact_at = largest
+    if isinstance(unit, Ball):
+        exact_at = rows.from_space(unit.space).radius(unit.radius)
+    curve = dominating_curve(
+        lambda r: moved(gradient(r)), largest=largest, exact_at=exact_at
+    )
+    table: dict[Unit | str, float | PiecewiseLinear] = {}
+    table.update(rows.curves(curve))
+    if full is not None:
+        table[ReplaceOne()] = moved(full)
+    elif isinstance(unit, ReplaceOne):
+        raise NotCovered(
+            "a replacement may change a label, and the classes were read off the"
+            " labels: give classes=, the public list of classes. Nothing was spent."
+        )
+    if records > 1:
+        one = at_unit(unit, gradient, full, rows)
+        table[unit] = moved(records * one * (1.0 + 2.0**-50))
+    found = Sensitivity.of(table)
+    return found, found.at(unit)
+
+
+def erm_sensitivity(
+    form: HeadForm,
+    unit: Ball | ReplaceOne,
+    fit: Fit,
+    *,
+    space: RowSpace | None = None,
+) -> HeadSensitivity:
     """How far the minimiser of the stated objective moves, at every ball and beyond.
 
-    The curve is tight at `unit`.
+    The curve is tight at `unit`. `space` is the space of the rows, by default the
+    ball's own.
 
     >>> unit = Ball(0.5, space="records")
     >>> form = HeadForm("logistic", lam=0.01, norm_bound=1.0)
@@ -92,10 +143,17 @@ def erm_sensitivity(form: HeadForm, unit: Ball, fit: Fit) -> HeadSensitivity:
         fit,
         lambda r: grad_diff_bound(form, r),
         full_replacement_bound(form) if fit.classes_public else None,
+        space,
     )
 
 
-def declared_sensitivity(form: DeclaredForm, unit: Ball, fit: Fit) -> HeadSensitivity:
+def declared_sensitivity(
+    form: DeclaredForm,
+    unit: Ball | ReplaceOne,
+    fit: Fit,
+    *,
+    space: RowSpace | None = None,
+) -> HeadSensitivity:
     """The same for a convex loss of the caller's own, from its declared constants."""
     steepest = form.gradient_bound if fit.classes_public else None
     cap = math.inf if steepest is None else 2.0 * steepest
@@ -106,30 +164,28 @@ def declared_sensitivity(form: DeclaredForm, unit: Ball, fit: Fit) -> HeadSensit
         fit,
         lambda r: min(form.lz * min(r, largest) * (1.0 + 2.0**-50), cap),
         None if steepest is None else cap,
+        space,
     )
 
 
 def _assemble(
     form: HeadForm | DeclaredForm,
-    unit: Ball,
+    unit: Ball | ReplaceOne,
     fit: Fit,
     gradient: Callable[[float], float],
     full: float | None,
+    space: RowSpace | None,
 ) -> HeadSensitivity:
     """Delta from how far one record's gradient moves at a radius and at ReplaceOne."""
-    lam, radius = form.lam, unit.radius
+    lam, largest = form.lam, 2.0 * form.norm_bound
     solver = 2.0 * fit.tau / lam * _RESERVE
 
     def moved(difference: float) -> float:
         return difference / (lam * fit.n) * _RESERVE + solver
 
-    largest = 2.0 * form.norm_bound
-    curve = dominating_curve(
-        lambda r: moved(gradient(r)), largest=largest, exact_at=radius
+    table, total = unit_table(
+        unit, moved, gradient, full, norm_bound=form.norm_bound, space=space
     )
-    table: Table = {unit.space: curve}
-    if full is not None:
-        table = {unit.space: curve, ReplaceOne(): moved(full)}
     parts = Breakdown(
         loss=form.loss,
         n=fit.n,
@@ -138,11 +194,31 @@ def _assemble(
         minimiser_radius=(
             minimiser_radius(form) if isinstance(form, HeadForm) else None
         ),
-        gradient_difference=gradient(radius),
-        from_record=moved(gradient(radius)) - solver,
+        gradient_difference=at_unit(unit, gradient, full, row_space(unit, space)),
+        from_record=total - solver,
         from_solver=solver,
-        total=curve(radius),
-        same_label=curve(largest),
+        total=total,
+        same_label=moved(gradient(largest)),
         full_replacement=None if full is None else moved(full),
     )
-    return HeadSensitivity(Sensitivity.of(table), parts)
+    return HeadSensitivity(table, parts)
+
+
+def row_space(unit: Ball | ReplaceOne, space: RowSpace | None) -> RowSpace:
+    """The space of the rows: the one given, the ball's own, or "records"."""
+    if space is not None:
+        return space
+    return RowSpace(unit.space if isinstance(unit, Ball) else "records")
+
+
+def at_unit(
+    unit: Ball | ReplaceOne,
+    gradient: Callable[[float], float],
+    full: float | None,
+    rows: RowSpace,
+) -> float:
+    """How far one record's gradient moves at `unit`."""
+    if isinstance(unit, Ball):
+        return gradient(rows.from_space(unit.space).radius(unit.radius))
+    assert full is not None
+    return full

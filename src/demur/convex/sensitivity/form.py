@@ -15,7 +15,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 
 from demur.core import validate
-from demur.core.adjacency import Ball
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import Bound, BoundSource
 from demur.core.promise import Promise
 
@@ -154,14 +154,16 @@ class Fit:
             validate.non_negative(gradient_norm=self.gradient_norm)
 
 
-def ball_of(promise: Promise) -> Ball:
-    """The ball that a promise for a head is made at; any other unit is refused."""
-    if not isinstance(promise, Promise) or not isinstance(promise.unit, Ball):
+def unit_of(promise: Promise) -> Ball | ReplaceOne:
+    """The unit that a promise for a head is made at: a ball, or any replacement."""
+    unit = promise.unit if isinstance(promise, Promise) else None
+    if not isinstance(unit, Ball | ReplaceOne):
         raise TypeError(
-            "promise must be a Promise at a ball, such as Promise(Ball(0.3,"
-            f" space='records'), 1.0, 1e-6); got {promise!r:.120}. Nothing was spent."
+            "promise must be a Promise at a Ball or at ReplaceOne(), where the number"
+            " of records is public, such as Promise(Ball(0.3, space='records'), 1.0,"
+            f" 1e-6); got {validate.shorten(promise)}. Nothing was spent."
         )
-    return promise.unit
+    return unit
 
 
 def _check_loss(loss: str, num_classes: int) -> None:

@@ -49,17 +49,32 @@ g^2 is a convex function of t with g(0) = A r, so G does not decrease in t, nor 
 (A - t stays non-negative: t <= min(tanh(R r / 4), A), and likewise for the others.)
 With A = t = 1 the bound max(r, Bt) holds for every theta, without lam.
 
-*Softmax.* |a|^2 <= 2 and t = |p - p'| <= min(sqrt 2, R r / 2), since the Jacobian of
-softmax has norm at most 1/2. In (*) raising A and A' together, or X and X' together,
-never lowers the right side until A = 2 and X = Bt^2 are reached; what is left is linear
-in each of A', X', t^2 and rho^2, so its maximum over the box
+*Softmax.* Scores z = theta x~ have |z| <= rho = R Bt. For one class k, by Jensen and
+Cauchy-Schwarz, sum over j != k of e^(z_j - z_k) >= (K - 1) e^(-c rho) with
+c = sqrt(K / (K - 1)), so that
 
-    A' in [(sqrt 2 - t)_+^2, 2],  X' in [(B - r)_+^2 + s^2, Bt^2],  t^2, rho^2 from 0
+    p_k <= m(rho) = 1 / (1 + (K - 1) e^(-c rho)).
+
+The Jacobian of softmax, diag(p) - p p^T, has norm at most J = min(1/2, m(rho)): the
+second since p p^T >= 0. Scores move by at most R r between the two rows, along a
+segment inside the same ball, so t = |p - p'| <= J R r, and t <= sqrt 2. At z = 0 the
+norm of a = p - e_y is sqrt(1 - 1/K); going out to z it grows at most by the integral of
+the Jacobian's norm, so that
+
+    |a| <= A = min(sqrt 2, sqrt(1 - 1/K) + integral of min(1/2, m(s)) over [0, rho]).
+
+In (*) raising |a|^2 and |a'|^2 together, or X and X' together, never lowers the right
+side until A^2 and Bt^2 are reached; what is left is linear in each of |a'|^2, X', t^2
+and rho^2, so its maximum over the box
+
+    |a'|^2 in [(A - t)_+^2, A^2],  X' in [(B - r)_+^2 + s^2, Bt^2],  t^2, rho^2 from 0
 
 is at a corner. The box only grows with r, so the bound is monotone. Never larger than
-the triangle inequality's sqrt 2 r + t Bt, which is taken too. For K = 2 a softmax is a
+the triangle inequality's A r + t Bt, which is taken too. For K = 2 a softmax is a
 logistic loss in w_1 - w_0, whose norm is at most sqrt 2 R, with coefficients sqrt 2
-times larger.
+times larger. A gradient is at most A Bt long, which bounds a minimiser by A Bt / lam;
+as A depends on R, this is done a few times in turn, from one radius that holds to the
+next.
 
 **Caps.** Rows lie in a ball of radius B, so no same-label pair is farther apart than
 2B: G is constant from there. A replacement that changes the label as well moves a
@@ -81,6 +96,7 @@ from demur.core import validate
 _SQRT2 = math.sqrt(2.0)
 # Far above the rounding of the few operations that a bound takes.
 _ROUND_UP = 1.0 + 2.0**-40
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -142,8 +158,12 @@ def minimiser_radius(form: HeadForm) -> float:
         if radius * Bt <= 0.5:
             radius = min(radius, 2.0 * Bt / (lam + 2.0 * Bt * Bt) * _ROUND_UP)
         return radius
-    steepest = _SQRT2 if form.multinomial else 1.0
-    return min(radius, steepest * Bt / lam * _ROUND_UP)
+    if not form.multinomial:
+        return min(radius, Bt / lam * _ROUND_UP)
+    for _ in range(_ROUNDS):
+        steepest = _softmax_slope(form.num_classes, radius * Bt)
+        radius = min(radius, steepest * Bt / lam * _ROUND_UP)
+    return radius
 
 
 def _theta_radius(form: HeadForm, theta_radius: float | None) -> float:
@@ -188,11 +208,31 @@ def grad_diff_bound(
         A = margin.slope(R, Bt)
         t = margin.slope_change(R * r, A, form.huber_width)
         return _margin_bound(r, A, t, B, Bt)
-    bound = _softmax_bound(r, min(_SQRT2, R * r / 2.0), B, s, Bt)
-    if form.num_classes == 2:
-        t = math.tanh(_SQRT2 * R * r / 4.0)
-        bound = min(bound, _SQRT2 * _margin_bound(r, 1.0, t, B, Bt))
+    K = form.num_classes
+    A = _softmax_slope(K, R * Bt)
+    t = min(_SQRT2, 2.0 * A, _softmax_jacobian(K, R * Bt) * R * r)
+    bound = _softmax_bound(r, t, A, B, s, Bt)
+    if K == 2:
+        A = _BINARY["logistic"].slope(_SQRT2 * R, Bt)
+        t = min(A, math.tanh(_SQRT2 * R * r / 4.0))
+        bound = min(bound, _SQRT2 * _margin_bound(r, A, t, B, Bt))
     return bound
+
+
+def _softmax_jacobian(K: int, rho: float) -> float:
+    """The largest norm of the Jacobian over scores of norm at most rho."""
+    c = math.sqrt(K / (K - 1))
+    return min(0.5, 1.0 / (1.0 + (K - 1) * math.exp(-c * rho)) * _ROUND_UP)
+
+
+def _softmax_slope(K: int, rho: float) -> float:
+    """The largest |p - e_y| over scores of norm at most rho."""
+    c = math.sqrt(K / (K - 1))
+    half = math.log(K - 1) / c  # from here on the norm is bounded by 1/2
+    inner = min(rho, half)
+    grown = math.log((math.exp(c * inner) + K - 1) / K) / c
+    grown += 0.5 * max(rho - half, 0.0)
+    return min(_SQRT2, (math.sqrt(1.0 - 1.0 / K) + grown) * _ROUND_UP)
 
 
 def _margin_bound(r: float, A: float, t: float, B: float, Bt: float) -> float:
@@ -201,19 +241,21 @@ def _margin_bound(r: float, A: float, t: float, B: float, Bt: float) -> float:
     return max(A * r, math.sqrt(square)) * _ROUND_UP
 
 
-def _softmax_bound(r: float, t: float, B: float, s: float, Bt: float) -> float:
+def _softmax_bound(
+    r: float, t: float, A: float, B: float, s: float, Bt: float
+) -> float:
     """The largest corner of (*), and never more than the triangle inequality."""
-    # 2 - A' and Bt^2 - X' at the far ends of the box, without cancellation.
-    less_a = t * (2.0 * _SQRT2 - t) if t < _SQRT2 else 2.0
+    # A^2 - |a'|^2 and Bt^2 - X' at the far ends of the box, without cancellation.
+    less_a = t * (2.0 * A - t) if t < A else A * A
     less_x = r * (2.0 * B - r) if r < B else B * B
     largest = max(
-        da * dx + rho2 * (4.0 - da) + t2 * (2.0 * Bt * Bt - dx - rho2)
+        da * dx + rho2 * (2.0 * A * A - da) + t2 * (2.0 * Bt * Bt - dx - rho2)
         for da, dx, t2, rho2 in itertools.product(
             (0.0, less_a), (0.0, less_x), (0.0, t * t), (0.0, r * r)
         )
     )
-    corner = max(math.sqrt(largest / 2.0), _SQRT2 * r)
-    return min(corner, _SQRT2 * r + t * Bt) * _ROUND_UP
+    corner = max(math.sqrt(largest / 2.0), A * r)
+    return min(corner, A * r + t * Bt) * _ROUND_UP
 
 
 def full_replacement_bound(
@@ -222,7 +264,7 @@ def full_replacement_bound(
     """The most that any replacement, label included, can move one record's gradient.
 
     Twice the largest gradient norm: 2 sigma(R Bt) Bt (logistic), 2 Bt (Huber),
-    2 sqrt(2) Bt (softmax), 4 (1 + R Bt) Bt (squared hinge). `theta_radius` as in
+    2 A Bt (softmax, A <= sqrt 2), 4 (1 + R Bt) Bt (squared hinge). `theta_radius` as in
     `grad_diff_bound`.
 
     >>> form = HeadForm("logistic", lam=0.01, norm_bound=1.0)
@@ -236,7 +278,10 @@ def gradient_norm_bound(form: HeadForm, *, theta_radius: float | None = None) ->
     """The largest norm of one record's gradient; theta as in `grad_diff_bound`."""
     Bt = form.augmented_norm
     R = _theta_radius(form, theta_radius)
-    A = _SQRT2 if form.multinomial else _BINARY[form.loss].slope(R, Bt)
+    if form.multinomial:
+        A = _softmax_slope(form.num_classes, R * Bt)
+    else:
+        A = _BINARY[form.loss].slope(R, Bt)
     return A * Bt * _ROUND_UP
 
 

@@ -2,7 +2,8 @@ r"""Derivatives of a head's loss, summed over a chunk of rows, and their roundin
 
 Every function is a pure function of its arguments: the same code serves rows in memory,
 rows of a file and rows on another machine. Labels are class indices for softmax, signs
-otherwise. theta and the rows are those of `sensitivity.form`.
+otherwise. theta and the rows are those of `sensitivity.form`. `shares`, where rows have
+weights, are numbers from 0 to 1 that multiply each row's loss.
 """
 
 from __future__ import annotations
@@ -51,16 +52,18 @@ _MARGIN = {"logistic": _logistic, "squared_hinge": _squared_hinge, "huber": _hub
 
 
 def gradient_sums(
-    form: HeadForm, theta: Array, rows: Array, y: Labels
+    form: HeadForm, theta: Array, rows: Array, y: Labels, shares: Array | None = None
 ) -> tuple[float, Array]:
     """The sum of the rows' losses, and the sum of their gradients."""
     scores = _scores(form, rows, theta)
     if form.multinomial:
-        value, coefficient = _softmax_parts(scores, y)
+        values, coefficient = _softmax_parts(scores, y)
     else:
         slopes = _MARGIN[form.loss](scores * y, form.huber_width)
-        value, coefficient = float(slopes.value.sum()), -slopes.slope * y
-    return value, _outer(form, coefficient, rows)
+        values, coefficient = slopes.value, -slopes.slope * y
+    if shares is not None:
+        values, coefficient = values * shares, (coefficient.T * shares).T
+    return float(values.sum()), _outer(form, coefficient, rows)
 
 
 def row_weights(form: HeadForm, theta: Array, rows: Array, y: Labels) -> Array:
@@ -73,13 +76,19 @@ def row_weights(form: HeadForm, theta: Array, rows: Array, y: Labels) -> Array:
 
 
 def product_sum(
-    form: HeadForm, weights: NDArray[Any], rows: NDArray[Any], direction: NDArray[Any]
+    form: HeadForm,
+    weights: NDArray[Any],
+    rows: NDArray[Any],
+    direction: NDArray[Any],
+    shares: Array | None = None,
 ) -> NDArray[Any]:
     """The rows' (generalised) Hessians times a direction, summed."""
     moved = _scores(form, rows, direction)
     if form.multinomial:
         moved -= np.einsum("ij,ij->i", weights, moved)[:, None]
     moved *= weights
+    if shares is not None:
+        moved = (moved.T * shares.astype(moved.dtype)).T
     return _outer(form, moved, rows)
 
 
@@ -169,14 +178,14 @@ def _gram(wide: NDArray[Any], roots: NDArray[Any]) -> NDArray[Any]:
     return gram
 
 
-def _softmax_parts(scores: Array, y: Labels) -> tuple[float, Array]:
-    """The sum of losses and p - e_y, `scores` used up."""
+def _softmax_parts(scores: Array, y: Labels) -> tuple[Array, Array]:
+    """The losses and p - e_y, `scores` used up."""
     index = np.arange(len(scores)), y
     scores -= scores.max(axis=1, keepdims=True)
     own = scores[index].copy()
     np.exp(scores, out=scores)
     sums = scores.sum(axis=1, keepdims=True)
-    value = float(np.log(sums).sum() - own.sum())
+    values = np.log(sums[:, 0]) - own
     scores /= sums
     scores[index] -= 1.0
-    return value, scores
+    return values, scores

@@ -34,6 +34,7 @@ class Objective:
     form: HeadForm
     X: Array
     y: Labels  # class indices for softmax, signs otherwise
+    shares: Array | None = None  # weights of the rows, from 0 to 1
 
     @property
     def n(self) -> int:
@@ -57,15 +58,17 @@ class Objective:
 
     def digest(self) -> str:
         """A digest of the data, for the entry that pays for them."""
-        y = self.y.astype(np.float64)
-        return digest_of_parts(digest_of_array(self.X), digest_of_array(y))
+        parts = [self.X, self.y.astype(np.float64)]
+        if self.shares is not None:
+            parts.append(self.shares)
+        return digest_of_parts(*(digest_of_array(part) for part in parts))
 
     def value_and_gradient(self, theta: ArrayLike) -> tuple[float, Array]:
         """F(theta) and its gradient, of theta's shape."""
         theta = self._checked(theta)
         total, gradient = 0.0, np.zeros_like(theta)
-        for rows, y in self._chunks():
-            value, part = derivatives.gradient_sums(self.form, theta, rows, y)
+        for rows, y, shares in self._chunks():
+            value, part = derivatives.gradient_sums(self.form, theta, rows, y, shares)
             total += value
             gradient += part
         value = total / self.n + 0.5 * self.lam * float(np.vdot(theta, theta))
@@ -89,24 +92,24 @@ class Objective:
         cached: list[NDArray[Any]] = []
         fits = self.n * classes <= _CACHED_ENTRIES
         weights = np.zeros(classes)
-        for rows, y in self._chunks():
+        for rows, y, shares in self._chunks():
             exact = derivatives.row_weights(form, theta, rows, y)
             if fits:
                 cached.append(exact.astype(dtype, copy=False))
             mean = exact * (1.0 - exact) if form.multinomial else exact
-            weights += mean.sum(axis=0)
+            weights += (mean if shares is None else (mean.T * shares).T).sum(axis=0)
 
         def product(direction: Array) -> Array:
             total = np.zeros_like(theta)
             cast = direction.astype(dtype, copy=False)
-            for index, (rows, y) in enumerate(self._chunks()):
+            for index, (rows, y, shares) in enumerate(self._chunks()):
                 if fits:
                     local = cached[index]
                 else:
                     exact = derivatives.row_weights(form, theta, rows, y)
                     local = exact.astype(dtype, copy=False)
                 same = all_rows[index * CHUNK : index * CHUNK + len(rows)]
-                total += derivatives.product_sum(form, local, same, cast)
+                total += derivatives.product_sum(form, local, same, cast, shares)
             return total / self.n + self.lam * direction
 
         return Curvature(product, weights / self.n)
@@ -145,9 +148,11 @@ class Objective:
             )
         return checked
 
-    def _chunks(self) -> Iterator[tuple[Array, Labels]]:
+    def _chunks(self) -> Iterator[tuple[Array, Labels, Array | None]]:
         for start in range(0, self.n, CHUNK):
-            yield self.X[start : start + CHUNK], self.y[start : start + CHUNK]
+            some = slice(start, start + CHUNK)
+            shares = None if self.shares is None else self.shares[some]
+            yield self.X[some], self.y[some], shares
 
 
 class Curvature(NamedTuple):
@@ -157,12 +162,15 @@ class Curvature(NamedTuple):
     weights: Array
 
 
-def objective(form: HeadForm, X: ArrayLike, y: ArrayLike) -> Objective:
+def objective(
+    form: HeadForm, X: ArrayLike, y: ArrayLike, shares: Array | None = None
+) -> Objective:
     """The objective of a form on rows X and labels y, checked, in float64.
 
     Labels are 0..K-1 for softmax, and 0/1 or -1/+1 for the binary losses. A float64
     matrix is used as it is, not copied; rows are not clipped here. lam = 0 is allowed
-    (noisy gradient descent does without); `minimise` refuses it.
+    (noisy gradient descent does without); `minimise` refuses it. `shares`, from 0 to 1,
+    multiply the loss of each row: every bound for rows without them holds.
 
     >>> F = objective(HeadForm("logistic", lam=0.1), [[1.0], [-1.0]], [1, 0])
     >>> value, gradient = F.value_and_gradient([0.0, 0.0])
@@ -177,8 +185,9 @@ def objective(form: HeadForm, X: ArrayLike, y: ArrayLike) -> Objective:
             f" {labels.shape}. Nothing was spent."
         )
     if form.multinomial:
-        return Objective(form, rows, _class_indices(labels, form.num_classes))
-    return Objective(form, rows, _signs(labels))
+        indices = _class_indices(labels, form.num_classes)
+        return Objective(form, rows, indices, shares)
+    return Objective(form, rows, _signs(labels), shares)
 
 
 def _matrix(X: ArrayLike) -> Array:

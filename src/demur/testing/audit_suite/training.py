@@ -42,6 +42,7 @@ from demur.training import (
     privatizer,
     step_weights,
 )
+from demur.training.batches.selection import KeyedSelection, base_of
 from demur.training.models import MLP, cross_entropy
 
 ENGINE = "training"
@@ -155,7 +156,7 @@ def _leaves(same: bool, size: Size, seed: int) -> AuditResult:
     )
 
 
-class _Shuffled(BatchSelectionStrategy):
+class _Shuffled(KeyedSelection):
     """Every record once in each epoch, in a new random order."""
 
     def __init__(self, batch: int, iterations: int) -> None:
@@ -249,7 +250,7 @@ def _one_leaf_unclipped(plan: DPExecutionPlan) -> DPExecutionPlan:
 
 def cases() -> tuple[Case, ...]:
     """Correct plans, then twins."""
-    poisson = _plan(8, sampling_prob=0.25).batch_selection_strategy
+    poisson = base_of(_plan(8, sampling_prob=0.25).batch_selection_strategy)
     eight = _plan(8, noise_multiplier=1.5)
     correct: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
         ("two steps of DP-SGD", Level.REPLAY, lambda s, i: _replayed(_short, i)),

@@ -30,8 +30,19 @@ def svc(cls: Any) -> list[Subject]:
 
 
 def prototypes(cls: Any) -> list[Subject]:
-    """Class means."""
-    return [_head(cls, "", frozenset())]
+    """Class means at a ball, and sums with counts at a replacement."""
+    counted = cls(unit=ReplaceOne(), classes=[0, 1])
+    return [
+        _head(cls, "", frozenset()),
+        of_estimator(counted, name=_named(cls, "replacement"), unit=ReplaceOne()),
+    ]
+
+
+def private_map(cls: Any) -> list[Subject]:
+    """Moments of rows, at a ball."""
+    X, _ = two_classes()
+    unit = Ball(RADIUS, space="records")
+    return [of_estimator(cls(radius=RADIUS), X, name=cls.__name__, unit=unit)]
 
 
 def _head(cls: Any, which: str, unused: frozenset[str], **parameters: Any) -> Subject:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from demur.convex import HeadForm, objective
-from demur.convex.heads.noisy_gd import descend, plan_descent
+from demur.convex.heads.noisy_gd import Schedule, descend, plan_descent
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.core.bounds import clip_rows
@@ -82,7 +82,7 @@ def descent(cls: Any) -> list[Subject]:
         promise = Promise(Ball(RADIUS, space=_SPACE), epsilon, 1e-6)
         dimension = rows.shape[1] + 1
         return plan_descent(
-            form, promise, n=len(rows), dimension=dimension, steps=steps
+            form, promise, Schedule(steps), n=len(rows), dimension=dimension
         )
 
     def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:

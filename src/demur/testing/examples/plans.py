@@ -34,6 +34,20 @@ def banded(cls: Any) -> list[Subject]:
     ]
 
 
+def banded_by_count(cls: Any) -> list[Subject]:
+    """The config of jax_privacy that counts participations instead of a rate."""
+    config = cls(
+        iterations=_STEPS,
+        expected_participations=1.5,
+        strategy=(1.0,),
+        noise_multiplier=1.5,
+    )
+    same = "its runs are those of demur.training's own config, which is tested"
+    return [
+        of_plan(config, name=f"compat.jax_privacy {cls.__name__}", trusts_data=same)
+    ]
+
+
 def any_plan(cls: Any) -> list[Subject]:
     """Batches without amplification."""
     batches = training.BallsInBinsSampling(iterations=_STEPS, cycle_length=3)
@@ -88,6 +102,11 @@ def cyclic(cls: Any) -> list[SelectionCase]:
 def bins(cls: Any) -> list[SelectionCase]:
     """Balls in bins."""
     return [SelectionCase(cls.__name__, cls(iterations=6, cycle_length=3))]
+
+
+def allocated(cls: Any) -> list[SelectionCase]:
+    """Two of six steps for each example."""
+    return [SelectionCase(cls.__name__, cls(total_participations=2, iterations=6))]
 
 
 def fixed(cls: Any) -> list[SelectionCase]:

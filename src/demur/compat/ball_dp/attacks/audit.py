@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,37 +51,37 @@ def gaussian_expected_llr_attack_acc(
     return gaussian_expected_llr_attack_acc_from_distance(_distance(mu0, mu1), sigma)
 
 
-def gaussian_expected_llr_attack_acc_from_distance(dist: float, sigma: float) -> float:
-    """Phi(dist / (2 sigma)).
+def gaussian_expected_llr_attack_acc_from_distance(d: float, sigma: float) -> float:
+    """Phi(d / (2 sigma)); 1/2 where nothing lies between the two.
 
     >>> round(gaussian_expected_llr_attack_acc_from_distance(2.0, 1.0), 4)
     0.8413
     """
-    validate.non_negative(dist=dist)
+    validate.finite(d=d)
     validate.positive(sigma=sigma)
-    return float(norm.cdf(float(dist) / (2.0 * float(sigma))))
+    return float(norm.cdf(max(float(d), 0.0) / (2.0 * float(sigma))))
 
 
 def gaussian_dp_slack_closed_form(
     mu0: ArrayLike, mu1: ArrayLike, sigma: float, eps: float
 ) -> tuple[float, float]:
     """The pair's exact delta at eps in both directions; a Gaussian's are equal."""
-    return gaussian_dp_slack_closed_form_from_distance(_distance(mu0, mu1), sigma, eps)
+    return gaussian_dp_slack_from_distance_closed_form(_distance(mu0, mu1), sigma, eps)
 
 
-def gaussian_dp_slack_closed_form_from_distance(
-    dist: float, sigma: float, eps: float
+def gaussian_dp_slack_from_distance_closed_form(
+    d: float, sigma: float, eps: float
 ) -> tuple[float, float]:
-    """The exact delta at eps of two Gaussians `dist` apart, in both directions.
+    """The exact delta at eps of two Gaussians `d` apart, in both directions.
 
-    >>> round(gaussian_dp_slack_closed_form_from_distance(1.0, 1.0, 1.0)[0], 6)
+    >>> round(gaussian_dp_slack_from_distance_closed_form(1.0, 1.0, 1.0)[0], 6)
     0.126937
     """
-    validate.non_negative(dist=dist)
+    validate.finite(d=d)
     validate.positive(sigma=sigma, eps=eps)
-    if dist == 0.0:
+    if d <= 0.0:
         return 0.0, 0.0
-    delta = math.exp(gdp.log_delta(float(dist) / float(sigma), float(eps)))
+    delta = math.exp(gdp.log_delta(float(d) / float(sigma), float(eps)))
     return delta, delta
 
 
@@ -160,24 +161,32 @@ def run_llr_audit_trials(
 
 def aggregate_closed_form_gaussian_audit(
     dists: ArrayLike, *, sigma: float, eps: float
-) -> dict[str, float]:
-    """Mean and worst of the closed forms over many pairs at distances `dists`."""
+) -> dict[str, Any]:
+    """The closed forms over many pairs at distances `dists`.
+
+    The mean accuracy of the attack (`attack_acc_mean`), the largest delta in each
+    direction (`delta_dir_max`, `delta_rev_max`), and min, med, p95, max and n of the
+    distances (`d_summary`).
+    """
     values = np.asarray(dists, dtype=np.float64).reshape(-1)
     if not values.size:
         raise ValueError("dists must hold at least one distance")
     pairs = [float(d) for d in values]
     accuracy = [gaussian_expected_llr_attack_acc_from_distance(d, sigma) for d in pairs]
-    slack = [
-        gaussian_dp_slack_closed_form_from_distance(d, sigma, eps)[0] for d in pairs
-    ]
+    slack = np.array(
+        [gaussian_dp_slack_from_distance_closed_form(d, sigma, eps) for d in pairs]
+    )
     return {
-        "n_pairs": float(len(pairs)),
-        "dist_mean": float(np.mean(values)),
-        "dist_max": float(np.max(values)),
         "attack_acc_mean": float(np.mean(accuracy)),
-        "attack_acc_max": float(np.max(accuracy)),
-        "delta_mean": float(np.mean(slack)),
-        "delta_max": float(np.max(slack)),
+        "delta_dir_max": float(slack[:, 0].max()),
+        "delta_rev_max": float(slack[:, 1].max()),
+        "d_summary": {
+            "min": float(values.min()),
+            "med": float(np.median(values)),
+            "p95": float(np.quantile(values, 0.95)),
+            "max": float(values.max()),
+            "n": len(pairs),
+        },
     }
 
 

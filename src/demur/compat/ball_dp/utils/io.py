@@ -35,9 +35,9 @@ def write_csv_rows(
     *,
     fieldnames: Sequence[str],
 ) -> None:
-    """Rows under a header line; folders are made."""
+    """Rows under a header line, keys that are no fields left out; folders are made."""
     ensure_dir(Path(path).parent)
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(fieldnames))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({k: row.get(k, "") for k in fieldnames} for row in rows)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 
 import numpy as np
 
 
-def set_global_seed(seed: int) -> None:
+def set_global_seed(seed: int, *, deterministic_torch: bool = False) -> None:
     """Seed Python's and NumPy's generators, and torch's where it is loaded.
 
     It has no effect on the noise of a release, which comes from the operating system.
+    `deterministic_torch` makes cuDNN repeatable, and slower. The environment variable
+    PYTHONHASHSEED is for processes that are started from here.
     """
-    random.seed(seed)
-    np.random.seed(seed)
+    random.seed(int(seed))
+    np.random.seed(int(seed))
+    os.environ["PYTHONHASHSEED"] = str(int(seed))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)
+        if deterministic_torch:
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.benchmark = False
