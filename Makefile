@@ -16,7 +16,8 @@ PYTEST := $(BIN)/python -m pytest -q -rs
 # Every run leaves what failed, with its output, in out/.
 JUNIT = --junit-xml=$(OUT)/junit-$(1).xml || { status=$$?; \
 	  echo "what failed is in $(OUT)/junit-$(1).xml"; exit $$status; }
-PARALLEL := -n $(JOBS) --dist loadfile
+# A worker that crashes ends the run, with the name of its test: restarted ones may wait for ever.
+PARALLEL := -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 export MPLBACKEND ?= Agg
 # Otherwise every worker rewrites the assertions of every test file, in every run.

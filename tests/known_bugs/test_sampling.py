@@ -102,6 +102,7 @@ MADE = {
     "BallsInBinsSampling": lambda: selection.BallsInBinsSampling(20, 10),
     "FixedBatchSampling": lambda: selection.FixedBatchSampling(20, 20),
     "BMinSepSampling": lambda: selection.BMinSepSampling(0.1, 20, 2),
+    "RandomAllocationSampling": lambda: selection.RandomAllocationSampling(2, 20),
 }
 
 

@@ -76,7 +76,7 @@ def test_a_base_of_somebodys_own_has_no_account():
     class Mine(BatchSelectionStrategy):
         iterations = 3
 
-        def batch_iterator(self, num_examples, rng=None):
+        def batch_iterator(self, num_examples, rng=None):  # type: ignore[override]
             assert isinstance(rng, np.random.Generator)
             yield np.array([1, 0])
 
@@ -87,7 +87,7 @@ def test_a_base_of_somebodys_own_has_no_account():
         with pytest.raises(NotPriced):
             config(users, account=account).make()
     with pytest.raises(TypeError, match="batch_iterator"):
-        BatchSelectionStrategy()
+        BatchSelectionStrategy()  # type: ignore[abstract]
 
 
 def test_owners_may_be_whole_numbers_in_floating_point_and_no_others():

@@ -87,10 +87,11 @@ def test_a_label_that_was_not_declared_changes_nothing(mode):
 
 def test_unlearning_a_string_label_is_exact():
     X, labels = coloured(120)
-    model, rest = (
-        UnlearnableClassifier(mode="ridge", classes=COLOURS) for _ in range(2)
-    )
     dicts = as_dicts(X)
+    model, rest = (
+        UnlearnableClassifier(mode="ridge", classes=COLOURS, features=list(dicts[0]))
+        for _ in range(2)
+    )
     for at, x in enumerate(dicts):
         model.learn_one(x, labels[at], record_id=f"r{at}" if at % 2 else None)
         if at not in (10, 11, 12):

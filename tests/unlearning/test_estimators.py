@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from river import compose, datasets, evaluate, metrics, preprocessing
 from sklearn.base import clone
@@ -126,7 +127,7 @@ def test_features_are_fixed_at_first_use():
             lambda x=x: model.predict_one(x),
             lambda x=x: model.unlearn_one(x, 0.1),
         ):
-            with pytest.raises(ValueError, match="unknown .*missing"):
+            with pytest.raises(ValueError, match="unknown and . missing"):
                 act()
     with pytest.raises(ValueError, match="numbers"):
         words: dict = {"a": "high", "b": 0.2}
@@ -137,6 +138,57 @@ def test_features_are_fixed_at_first_use():
     declared = UnlearnableRegressor(features=["b", "a"])
     declared.learn_one({"a": 0.1, "b": 0.2}, 0.3)
     assert declared.features_ == ["b", "a"]
+
+
+@pytest.mark.parametrize("names", ["ba", (10, 9), (("b", 1), "a")])
+def test_the_order_of_a_deleted_first_record_is_forgotten(names):
+    """Twins whose first records had the names in either order, and one without it."""
+    X, y = rows(20)
+    data = [dict(zip(names, x, strict=False)) for x in X.tolist()]
+    twins = [UnlearnableRegressor(mode="ridge", standardise=True) for _ in range(3)]
+    twins[0].learn_one(data[0], y[0])
+    twins[1].learn_one(dict(reversed(data[0].items())), y[0])
+    for x, target in zip(data[1:], y[1:], strict=True):
+        for twin in twins:
+            twin.learn_one(dict(reversed(x.items())), target)
+    for twin in twins[:2]:
+        twin.unlearn_one(data[0], y[0])
+    assert len({str(twin.features_) for twin in twins}) == 1
+    assert len({twin.model_.mode.digest() for twin in twins}) == 1
+    assert len({twin.predict_one(data[0]) for twin in twins}) == 1
+
+
+def test_columns_without_names_do_not_follow_dicts():
+    """Names were sorted; which column is which, only the caller knows."""
+    X, y = rows(20)
+    model = UnlearnableRegressor(mode="ridge")
+    model.learn_one({"b": X[0, 0], "a": X[0, 1]}, y[0])
+    digest = model.model_.mode.digest()
+    for act in (
+        lambda: model.partial_fit(X[1:, :2], y[1:]),
+        lambda: model.predict(X[:, :2]),
+        lambda: model.unfit(X[:1, :2], y[:1]),
+    ):
+        with pytest.raises(ValueError, match="no names.*features="):
+            act()
+    assert model.model_.mode.digest() == digest
+    model.partial_fit(pd.DataFrame(X[1:, 1::-1], columns=["a", "b"]), y[1:])
+    numbered = UnlearnableRegressor(mode="ridge")
+    numbered.learn_one({1: X[0, 0], 0: X[0, 1]}, y[0])
+    numbered.partial_fit(X[1:, 1::-1], y[1:])
+    assert numbered.model_.mode.digest() == model.model_.mode.digest()
+
+
+def test_names_and_values_that_are_no_numbers_stay_out_of_errors():
+    model = UnlearnableRegressor()
+    model.learn_one({"a": 0.1, "b": 0.2}, 0.3)
+    with pytest.raises(ValueError, match="1 are unknown") as refusal:
+        model.learn_one({"a": 0.1, "diagnosis of Ada": 1.0}, 0.3)
+    assert "Ada" not in str(refusal.value)
+    for value in (np.complex64(1.0), 1 + 0j, b"1.0", "1.0"):
+        for first in (model, UnlearnableRegressor()):
+            with pytest.raises(ValueError, match="numbers"):
+                first.learn_one({"a": value, "b": 0.2}, 0.3, record_id="r")
 
 
 @pytest.mark.parametrize("x", [{"a": math.nan, "b": 0.1}, {"a": "x", "b": 1}, {}])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import UserDict
+import time
+from collections import Counter, UserDict, defaultdict
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from demur.unlearning import (
     UnlearnableClassifier,
     UnlearnableRegressor,
 )
+from demur.unlearning.estimators import base
 from demur.unlearning.estimators.dict_events import SlowWay, dict_events
 from demur.unlearning.estimators.river_habits import RIVER_EXCEPTIONS
 from demur.unlearning.models import OGD
@@ -137,8 +139,8 @@ def named(x):
 @every_estimator
 def test_dicts_learn_what_arrays_learn(name):
     X, y = records()
-    over_dicts, over_arrays = ESTIMATORS[name].clone(), ESTIMATORS[name].clone()
-    over_arrays.set_params(features=[f"f{j}" for j in range(12)])
+    declared = {"features": [f"f{j}" for j in range(12)]}
+    over_dicts, over_arrays = (ESTIMATORS[name].clone(declared) for _ in range(2))
     for x, target in zip(X, y, strict=True):
         over_dicts.learn_one(UserDict(named(x)) if target else named(x), target)
         over_arrays.partial_fit([x], [target])
@@ -167,9 +169,11 @@ def test_a_bad_dict_changes_nothing(name):
         (good | {"f3": 10**400}, "must be numbers"),
         (good | {"f3": float("nan")}, "finite"),
         (good | {"f3": float("inf")}, "finite"),
-        (good | {"extra": 1.0}, "unknown \\['extra'\\]"),
-        ({k: v for k, v in good.items() if k != "f3"}, "missing \\['f3'\\]"),
-        ({("g" if k == "f3" else k): v for k, v in good.items()}, "unknown \\['g'\\]"),
+        (good | {"extra": 1.0}, "1 are unknown and 0 missing. Nothing"),
+        ({k: v for k, v in good.items() if k != "f3"}, "0 are.*1 missing .*position 5"),
+        ({("g" if k == "f3" else k): v for k, v in good.items()}, "1 are.*1 missing"),
+        (Counter({("g" if k == "f3" else k): v for k, v in good.items()}), "1 missing"),
+        (defaultdict(float, {"extra": 1.0} | good), "1 are unknown"),
     ):
         for act in (model.predict_one, lambda x: model.learn_one(x, 1)):
             with pytest.raises(ValueError, match=message):
@@ -177,6 +181,9 @@ def test_a_bad_dict_changes_nothing(name):
     for target in (float("nan"), "?", None):
         with pytest.raises(ValueError, match="y must"):
             model.learn_one(good, target)
+    for act in (model.predict_one, lambda x: model.learn_one(x, 1)):
+        with pytest.raises(TypeError, match="must be a dict"):
+            act([float(v) for v in X[0]])
     assert model.model_.mode.digest() == before
     assert model.model_.inserts_seen == seen
     assert model.predict_one(good | {"f3": True}) is not None
@@ -262,3 +269,64 @@ def test_threads_share_a_model():
         thread.join()
     assert model.model_.mode.digest() == whole.model_.mode.digest()
     assert model.model_.inserts_seen == 400
+
+
+def all_at_once(act, count=6):
+    """Run act(0), act(1), ... in threads; the errors."""
+    errors = []
+
+    def acting(number):
+        try:
+            act(number)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=acting, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def slowly(act, calls):
+    """The same call, in time for the other threads to come to it as well."""
+
+    def acting(*arguments, **options):
+        calls.append(arguments)
+        time.sleep(0.02)
+        return act(*arguments, **options)
+
+    return acting
+
+
+@pytest.mark.parametrize("bad", [None, 0])
+def test_threads_share_the_first_record(monkeypatch, bad):
+    """One model is made; none is lost with those who learned before its refusal."""
+    X, y = records(6)
+    model = UnlearnableRegressor(mode="ridge")
+    made, finite = [], X.copy()
+    if bad is not None:
+        X[bad, 3] = np.nan
+    monkeypatch.setattr(base, "MemoryPair", slowly(MemoryPair, made))
+    monkeypatch.setattr(MemoryPair, "insert", slowly(MemoryPair.insert, []))
+    errors = all_at_once(lambda i: model.learn_one(named(X[i]), y[i]))
+    assert len(errors) == (bad is not None)
+    assert 1 <= len(made) <= 1 + len(errors)
+    rest = model.clone()
+    for i in range(6):
+        if i != bad:
+            rest.learn_one(named(finite[i]), y[i])
+    assert model.model_.mode.digest() == rest.model_.mode.digest()
+
+
+def test_threads_share_the_first_deletion():
+    X, y = records(12)
+    model = UnlearnableRegressor(mode="ridge", features=[f"f{j}" for j in range(12)])
+    model.partial_fit(X, y)
+    odometer, calls = model.model_.odometer, []
+    odometer.finalize_with = slowly(odometer.finalize_with, calls)
+    assert all_at_once(lambda i: model.unlearn_one(named(X[i]), y[i])) == []
+    rest = model.clone().partial_fit(X[6:], y[6:])
+    assert len(calls) == 1
+    assert model.model_.mode.digest() == rest.model_.mode.digest()

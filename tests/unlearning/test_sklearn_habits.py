@@ -10,8 +10,15 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from demur.core.adjacency import Erasure
+from demur.ledger import Budget, Ledger
 from demur.preprocessing import PublicScaler
-from demur.unlearning import UnlearnableClassifier, UnlearnableRegressor
+from demur.unlearning import (
+    CapacityExhausted,
+    UnknownRecord,
+    UnlearnableClassifier,
+    UnlearnableRegressor,
+)
 from demur.unlearning.estimators.base import SKLEARN_EXCEPTIONS
 
 ESTIMATORS = {
@@ -21,6 +28,7 @@ ESTIMATORS = {
     "classifier, ogd": UnlearnableClassifier(),
     "classifier, ridge": UnlearnableClassifier(mode="ridge"),
     "classifier, standardised": UnlearnableClassifier(mode="ridge", standardise=True),
+    "classifier, logistic": UnlearnableClassifier(mode="logistic"),
 }
 
 
@@ -72,6 +80,65 @@ def test_a_refused_fit_keeps_what_was_learned():
         assert model.model_.mode.digest() == digest
         assert list(model.classes_) == classes
     assert model.predict(X[:1]).shape == (1,)
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_unfit_by_content_is_all_or_nothing(standardise):
+    """The second of three rows is nobody's: the first stays, and nothing is spent."""
+    X, y = labelled()
+    config = {} if standardise else {"norm_bound": 2e4}
+    ledger = Ledger(Budget(1.0, 1e-5), unit=Erasure())
+    model = UnlearnableClassifier(
+        mode="ridge", standardise=standardise, mode_config=config, ledger=ledger
+    ).fit(X, y)
+    model.unfit(X[5:7], y[5:7])
+    digest, made = model.model_.mode.digest(), model.model_.odometer.deletions_made
+    strangers = X[:3].copy()
+    strangers[1] += [0.0, 0.0, 9e3]
+    with pytest.raises(ValueError, match="not among the live|cannot be"):
+        model.unfit(strangers, y[:3])
+    assert model.model_.mode.digest() == digest
+    with pytest.raises(UnknownRecord, match="119 records.*118 live"):
+        model.unfit(X[:119], y[:119])
+    assert model.model_.mode.digest() == digest
+    assert model.model_.odometer.deletions_made == made == 2
+
+
+def test_an_exhausted_certificate_stops_unfit_before_it_begins():
+    """Six rows can be certified; of eight none goes."""
+    X = np.random.default_rng(0).normal(size=(40, 3)) / 2
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    config = {"tolerance": 1.0, "Lambda": 5.0}
+    model = UnlearnableClassifier(mode="logistic", gamma=1e6, mode_config=config)
+    model.fit(X, y)
+    digest = model.model_.mode.digest()
+    with pytest.raises(CapacityExhausted) as refusal:
+        model.unfit(X[:8], y[:8])
+    assert refusal.value.reason == "numeric"
+    assert model.model_.mode.digest() == digest and model.model_.deletes_seen == 0
+    model.unfit(X[:6], y[:6])
+    assert model.model_.deletes_seen == 6
+
+
+def test_options_that_contradict_each_other():
+    X, y = labelled()
+    for model in (
+        UnlearnableClassifier(mode="ridge", standardise=True, fit_intercept=False),
+        UnlearnableClassifier(mode="standardised_ridge", fit_intercept=False),
+    ):
+        with pytest.raises(ValueError, match="fit_intercept=False does not go"):
+            model.fit(X, y)
+        assert not hasattr(model, "model_")
+    declared = UnlearnableClassifier(mode="ridge", classes=("no", "yes"))
+    with pytest.raises(ValueError, match="declared already"):
+        declared.partial_fit(X / 2e4, y, classes=["yes", "no"])
+    declared.partial_fit(X / 2e4, y, classes=["no", "yes"])
+    for first in (
+        UnlearnableRegressor(features=["a", "a", "b"]),
+        UnlearnableRegressor(),
+    ):
+        with pytest.raises(ValueError, match="3 have 2 names"):
+            first.fit(pd.DataFrame(X, columns=["a", "a", "b"]), X[:, 0])
 
 
 def test_classes_of_fit():

@@ -6,7 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from demur.cli import app
 from demur.unlearning import (
     MemoryPair,
     PrivacyOdometer,
@@ -19,6 +21,7 @@ from demur.unlearning import (
 from demur.unlearning.models import Ridge, StandardisedRidge
 from demur.unlearning.models import standardised_kernels as kernels
 from demur.unlearning.retrain.worlds import stream
+from demur.unlearning.stream.losses import best_in_hindsight, loss_of
 
 STEP = 2.0**24 / 2.0**48
 
@@ -169,14 +172,83 @@ def test_a_deletion_leaves_the_state_of_the_others(d, config):
         assert (one == two).all()
 
 
-def test_nobody_is_left():
+@pytest.mark.parametrize("refresh", [1, 7])
+def test_nobody_is_left(refresh):
+    """Nor the last one's means, in any array of the model."""
     X, y = raw_rows(5)
-    mode = StandardisedRidge(4)
+    mode = StandardisedRidge(4, refresh=refresh)
     mode.insert_many(X, y)
     for x, target in zip(X, y, strict=True):
         mode.delete(x, target)
-    assert mode.digest() == StandardisedRidge(4).digest()
+    assert mode.digest() == StandardisedRidge(4, refresh=refresh).digest()
     assert not mode.published().any() and mode.records == 0
+    own = {name for name, value in vars(mode).items() if isinstance(value, np.ndarray)}
+    assert {"_system", "_spread", "_integers"} <= own
+    assert not [n for n in own - {"_constants"} if getattr(mode, n).any()]
+
+
+def test_an_interrupted_solve_is_done_again(monkeypatch):
+    X, y = raw_rows(20)
+    mode, whole = StandardisedRidge(4, refresh=7), StandardisedRidge(4, refresh=7)
+    for one in (mode, whole):
+        one.insert_many(X, y)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "solve", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mode.predict(X[0])
+    assert mode.predict(X[0]) == whole.predict(X[0])
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_records_beyond_the_bounds_are_refused(classes):
+    """Seconds since 1970, clipped, would be one constant feature."""
+    X = 1.7e9 + 86_400.0 * np.arange(20.0)[:, None]
+    y = np.arange(20.0) if classes is None else np.arange(20) % 3
+    mode = StandardisedRidge(1, classes=classes)
+    mode.insert([5.0], y[0])
+    digest = mode.digest()
+    for act in (
+        lambda: mode.insert(X[0], y[0]),
+        lambda: mode.insert_many(X, y),
+        lambda: mode.predict(X[0]),
+        lambda: mode.delete(X[0], y[0]),
+        lambda: mode.check(X[0], y[0]),
+    ):
+        with pytest.raises(
+            ValueError, match="beyond feature_bound.*Nothing"
+        ) as refusal:
+            act()
+        assert "1.7e+09" not in str(refusal.value)
+    if classes is None:
+        for act in (lambda: mode.insert([1.0], 2e7), lambda: mode.check([1.0], -2e7)):
+            with pytest.raises(ValueError, match="1 target.*beyond y_bound"):
+                act()
+        with pytest.raises(ValueError, match="2 target.*beyond y_bound"):
+            mode.insert_many([[1.0], [2.0], [3.0]], [1.0, 2e7, -2e7])
+    assert mode.digest() == digest
+    wide = StandardisedRidge(1, feature_bound=2.0**31, classes=classes)
+    wide.insert_many(X, y)
+    if classes is None:
+        assert wide.predict(X[7]) == pytest.approx(7.0, abs=0.5)
+
+
+@pytest.mark.parametrize("d", [2, 40])
+def test_a_tiny_Lambda_is_lost_among_collinear_features(d):
+    """What the docstring says: kept at 1e-9 n, lost below 1e-12 n, answers good."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(60, d))
+    X[:, 1] = X[:, 0]
+    y = 3.0 * X[:, 0]
+    for share, kept in ((1e-9, True), (1e-22, False)):
+        mode = StandardisedRidge(d, Lambda=share * 60)
+        mode.insert_many(X, y)
+        halves = np.abs(mode.published()[:2] - 1.5).max()
+        assert (halves < 1e-3) == kept
+        assert max(abs(mode.predict(x) - t) for x, t in zip(X, y, strict=True)) < 1e-4
 
 
 def test_strangers_are_refused_where_they_can_be_seen():
@@ -303,8 +375,8 @@ def test_options_are_checked():
         with pytest.raises((ValueError, TypeError), match=message):
             StandardisedRidge(3, **options)
     mode = StandardisedRidge(2, feature_bound=10.0, y_bound=1.0)
-    row, target = mode.check([25.0, -3.0], 7.0)
-    assert list(row) == [10.0, -3.0] and target == 1.0
+    row, target = mode.check([10.0, -3.0], -1.0)
+    assert list(row) == [10.0, -3.0] and target == -1.0
     with pytest.raises(ValueError, match="NaN"):
         mode.insert([np.nan, 1.0], 0.0)
     with pytest.raises(ValueError, match="no noise"):
@@ -313,3 +385,126 @@ def test_options_are_checked():
         mode.delete()
     with pytest.raises(ValueError, match="not a state"):
         mode.restore(StandardisedRidge(3).state() | {"w": np.zeros(3)})
+
+
+# -- in a stream -------------------------------------------------------------------
+
+
+def paired(d=4, **options):
+    odometer = PrivacyOdometer(1.0, 1e-5, lam=0.1)
+    return MemoryPair(d, odometer, mode="standardised_ridge", **options)
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_regret_against_a_comparator_with_an_intercept(classes):
+    X, y = raw_rows(30)
+    y = np.arange(30) % 3 if classes else y
+    u = np.random.default_rng(8).normal(size=5 * (classes or 1)) / 1e6
+    options = {} if classes is None else {"classes": classes}
+    with pytest.raises(ValueError, match=f"comparator must be {u.size} finite"):
+        paired(comparator=u[1:], **options)  # before anything is learned
+    pair = paired(comparator=u, **options)
+    for x, target in zip(X[:10], y[:10], strict=True):
+        pair.calibrate_step(x, float(target))
+    pair.finalize_calibration(1.0)
+    for at in range(10, 30):
+        pair.insert(X[at], float(y[at]), record_id=f"r{at}")
+    scores = np.column_stack([X, np.ones(30)]) @ u.reshape(-1, 5).T
+    own = scores[np.arange(30), y] - 1.0 if classes else scores[:, 0] - y
+    found = pair.metrics()
+    expected = found.avg_loss_empirical - (own**2 / 2.0).mean()
+    assert found.avg_regret_empirical == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_best_in_hindsight_has_an_intercept():
+    X, y = raw_rows(200)
+    loss = loss_of(StandardisedRidge(4))
+    u = best_in_hindsight(loss, X, y)
+    rows = np.column_stack([X[:, :3], np.ones(200)])
+    exact = rows @ np.linalg.lstsq(rows, y, rcond=None)[0]
+    found = [loss.of_parameters(u, x, 0.0) for x in X]
+    np.testing.assert_allclose(found, exact, atol=1e-3)
+    assert u[3] == 0.0 and len(u) == StandardisedRidge(4).size
+
+
+def test_calibration_does_not_depend_on_units():
+    """In raw units G would be at its cap and N* a million: no deletion for ever."""
+    X, y = raw_rows(80)
+    units, offsets = np.array([64.0, 0.25, 2.0**-6, 1.0]), [3.0, -20.0, 5.0, 0.0]
+    stats = []
+    for rows, targets in ((X, y), (X * units + offsets, y * 4096.0 - 1e6)):
+        pair = paired()
+        for x, target in zip(rows[:40], targets[:40], strict=True):
+            pair.calibrate_step(x, float(target), record_id=f"c{len(pair.registry)}")
+        stats.append(pair.finalize_calibration(1.0))
+        pair.insert_many(rows[40:], targets[40:])
+        assert pair.ready_to_predict
+        pair.odometer.finalize_with(pair.stats, T_estimate=1000)
+        pair.delete(rows[20], targets[20], record_id="c20")
+        assert pair.calibrator.observations == 20
+    assert stats[0].G == pytest.approx(stats[1].G, rel=1e-3) and stats[0].G < 20.0
+    assert stats[0].D == pytest.approx(stats[1].D, rel=1e-3) and 0.1 < stats[0].D < 2.0
+    assert stats[0].N_star < 80
+
+
+@pytest.mark.parametrize("classes", [None, 2])
+def test_planning_units(classes):
+    """Against differences of the loss by standardised weights."""
+    X, y = raw_rows(50)
+    mode = StandardisedRidge(4, classes=classes)
+    mode.insert_many(X, np.arange(50) % 2 if classes else y)
+    means, deviations = X.mean(axis=0), X.std(axis=0)
+    unit = 1.0 if classes else y.std()
+    own = mode.published()[:5]
+    planned = own[:4] * deviations / unit
+    np.testing.assert_allclose(mode.planned_parameters()[:4], planned, rtol=1e-5)
+    target = 1.0 if classes else y[7]
+
+    def loss(v, level):
+        w = np.divide(v * unit, deviations, out=np.zeros(4), where=deviations > 0)
+        score = w @ (X[7] - means) + level * unit + own[4] + own[:4] @ means
+        return (score - target) ** 2 / 2.0 / unit**2
+
+    raw = (own[:4] @ X[7] + own[4] - target) * np.append(X[7], 1.0)
+    found = mode.planned_gradient(raw)
+    for j in range(5):
+        step = np.eye(5)[j] * 1e-4
+        ahead, behind = (loss(planned + s[:4], s[4]) for s in (step, -step))
+        assert found[j] == pytest.approx((ahead - behind) / 2e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_command_line_has_it(tmp_path):
+    X, y = raw_rows(60)
+    lines = ["op,id,y,a,b,c,e"]
+    for i, (x, target) in enumerate(zip(X, y, strict=True)):
+        lines.append(f"insert,r{i},{target},{','.join(map(str, x))}")
+        lines += [f"delete,r{i - 20},,,,,"] if i >= 50 else []
+    table, weights = tmp_path / "stream.csv", tmp_path / "w.npz"
+    table.write_text("\n".join(lines))
+    mode = ["--mode", "standardised_ridge"]
+    ran = CliRunner().invoke(
+        app,
+        [
+            "unlearn",
+            "run",
+            str(table),
+            *mode,
+            "--calibration",
+            "20",
+            "-o",
+            str(weights),
+        ],
+    )
+    assert ran.exit_code == 0, ran.output
+    with np.load(weights) as file:
+        saved = dict(file)
+    assert list(saved["features"]) == ["a", "b", "c", "e", "intercept"]
+    fresh = StandardisedRidge(4, Lambda=0.1 * 60)
+    kept = [i for i in range(60) if not 30 <= i < 40]
+    fresh.insert_many(X[kept], y[kept])
+    assert (saved["weights"] == fresh.published()).all()
+    opened = CliRunner().invoke(
+        app, ["unlearn", "open", str(tmp_path / "s"), *mode, "--dimension", "4"]
+    )
+    assert opened.exit_code == 0 and "standardised_ridge" in opened.output

@@ -19,7 +19,6 @@ from demur.cli.ledger.options import (
     PasswordFile,
     SigningKey,
 )
-from demur.cli.ledger.terms import parse_unit
 from demur.cli.list_options import names, numbers
 from demur.cli.shell import (
     App,
@@ -197,7 +196,7 @@ def fit(
         epsilon=epsilon,
         delta=delta,
         radius=radius,
-        unit=None if unit is None else parse_unit(unit),
+        unit=_unit(unit),
         norm_bound=norm_bound,
         clip=clip,
         space=space,
@@ -378,6 +377,15 @@ def _class_weight(given: str | None, dtype: Any) -> str | dict[Any, float] | Non
         (label,) = _parse(name, dtype)
         (weights[label],) = numbers("--class-weight", [weight])
     return weights
+
+
+def _unit(given: str | None) -> Any:
+    """The unit that a text names."""
+    if given is None:
+        return None
+    from demur.cli.ledger.terms import parse_unit  # the ledger is slow to load
+
+    return parse_unit(given)
 
 
 def _prior(given: str | None) -> str | list[float] | None:

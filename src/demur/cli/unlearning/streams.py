@@ -39,6 +39,7 @@ class ModeName(StrEnum):
 
     OGD = "ogd"
     RIDGE = "ridge"
+    STANDARDISED_RIDGE = "standardised_ridge"
     LOGISTIC = "logistic"
     SEED = "seed"
 
@@ -177,7 +178,9 @@ def run(
         finally:
             if opened is not None:
                 opened.close()
-        files = write_files(result, plot, output, weights, events.features)
+        # A mode that standardises has an intercept behind the weights of the features.
+        names = [*events.features, "intercept"][: len(weights)]
+        files = write_files(result, plot, output, weights, names)
         finished = True
         if guard.interrupted:
             raise KeyboardInterrupt

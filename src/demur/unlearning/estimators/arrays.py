@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
 from demur.core.bounds import real_array
 from demur.unlearning.models.base import Array
+
+# What float() would read as a number, or cut to one.
+NO_NUMBER = (str, bytes, bytearray, complex, np.complexfloating)
 
 
 def matrix(name: str, values: ArrayLike) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -11,13 +12,17 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from demur.core import validate
 from demur.core.bounds import real_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.ledger import Ledger, LedgerLeftBehind, checked_ledger, left_behind
-from demur.unlearning.estimators.arrays import matrix, vector_of
-from demur.unlearning.estimators.dict_events import Features, SlowWay, dict_events
+from demur.unlearning.estimators.arrays import NO_NUMBER, matrix, vector_of
+from demur.unlearning.estimators.dict_events import (
+    Features,
+    SlowWay,
+    dict_events,
+    in_fixed_order,
+)
 from demur.unlearning.estimators.river_habits import RiverHabits
 from demur.unlearning.estimators.standardisation import mode_that_standardises
 from demur.unlearning.models.base import Accounting, Array, Scope
@@ -33,6 +38,7 @@ _LEARNED = (
     "features_",
     "n_features_in_",
     "feature_names_in_",
+    "_named_by_dicts",
     "_predict_dict",
     "_learn_dict",
     "_predict_score",
@@ -67,6 +73,7 @@ class Unlearnable(RiverHabits, BaseEstimator):
     source: Source | None
     standardise: bool
     model_: MemoryPair
+    _named_by_dicts: bool = False  # and in an order of ours, not declared
     # Set with the model: events over dicts, without ids.
     _predict_dict: Callable[[Features], float] | None = None
     _learn_dict: Callable[[Features, Any], None] | None = None
@@ -99,7 +106,9 @@ class Unlearnable(RiverHabits, BaseEstimator):
         """The general way, from the first record on."""
         with self._beginning():
             row, target = self._row(x, begin=True), self._target(y)
-            self._model(len(row)).insert(row, target, record_id, subject_id)
+            model = self._model(len(row))
+            model.insert(row, target, record_id, subject_id)
+            self._adopt(model)
 
     def _predict(self, x: Mapping[Hashable, float]) -> float:
         return self._predicted(self._row(x))
@@ -123,26 +132,23 @@ class Unlearnable(RiverHabits, BaseEstimator):
         if type(x) is not dict and not isinstance(x, Mapping):
             raise TypeError(f"x must be a dict of features; got {type(x).__name__}")
         if not hasattr(self, "features_"):
-            names = list(x) if self.features is None else list(self.features)
             if not begin:
                 raise NotFittedError("nothing was learned yet")
-            self._fix(names)
+            # The order of a record's names must not outlive it.
+            self._fix(in_fixed_order(x) if self.features is None else self.features)
+            self._named_by_dicts = self.features is None
         names = self.features_
-        try:
-            values = [x[name] for name in names]
-        except KeyError:
-            values = []
-        if not len(values) == len(names) == len(x):
-            known = set(names)
-            unknown = [n for n in x if n not in known]
-            missing = [n for n in names if n not in x]
+        missing = [at for at, name in enumerate(names) if name not in x]
+        unknown = len(x) - len(names) + len(missing)
+        if missing or unknown:  # names may be data, so they are not quoted
+            where = f" (first at position {missing[0]} of features_)" if missing else ""
             raise ValueError(
-                "the features of x must be those of the first record:"
-                f" unknown {validate.shorten(unknown)}, missing"
-                f" {validate.shorten(missing)}. Nothing has changed."
+                "the features of x must be those of the first record, but"
+                f" {unknown} are unknown and {len(missing)} missing{where}. Nothing has"
+                " changed."
             )
-        values += [1.0] * self._constant
-        if any(isinstance(value, (str, bytes)) for value in values):
+        values = [x[name] for name in names] + [1.0] * self._constant
+        if any(isinstance(value, NO_NUMBER) for value in values):
             raise ValueError("the features of x must be numbers")
         try:
             return np.array([float(value) for value in values])
@@ -156,13 +162,26 @@ class Unlearnable(RiverHabits, BaseEstimator):
         return self.fit_intercept and self._mode_name() != "standardised_ridge"
 
     def _mode_name(self) -> str:
-        return mode_that_standardises(self.mode) if self.standardise else self.mode
+        mode = mode_that_standardises(self.mode) if self.standardise else self.mode
+        if mode == "standardised_ridge" and not self.fit_intercept:
+            raise ValueError(
+                "fit_intercept=False does not go with standardised features: their"
+                " means are taken off, which takes an intercept. Leave one of the two"
+                " options out. Nothing was learned."
+            )
+        return mode
 
-    def _fix(self, names: list[Hashable]) -> None:
-        if not names:
+    def _fix(self, names: Iterable[Hashable]) -> None:
+        fixed = list(names)
+        if not fixed:
             raise ValueError("x must have a feature; nothing was learned")
-        self.features_ = names
-        self.n_features_in_ = len(names)
+        if len(set(fixed)) != len(fixed):
+            raise ValueError(
+                f"the names of the features must differ: {len(fixed)} have"
+                f" {len(set(fixed))} names. Nothing was learned."
+            )
+        self.features_ = fixed
+        self.n_features_in_ = len(fixed)
 
     # -- arrays ------------------------------------------------------------------
 
@@ -181,20 +200,31 @@ class Unlearnable(RiverHabits, BaseEstimator):
                     f"y must hold one target for each of {len(rows)} rows; got shape"
                     f" {targets.shape}. Nothing was learned."
                 )
-            self._model(rows.shape[1]).insert_many(rows, targets, record_ids)
+            model = self._model(rows.shape[1])
+            model.insert_many(rows, targets, record_ids)
+            self._adopt(model)
         return self
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:
-        """Around the first record: if it is refused, nothing is fixed."""
-        first = not hasattr(self, "model_")
-        try:
+        """Around the first record: one thread at a time; refused, it fixes nothing."""
+        if hasattr(self, "model_"):
             yield
-        except BaseException:
-            if first:
-                for name in _LEARNED:
-                    self.__dict__.pop(name, None)
-            raise
+            return
+        with self._begin_lock():
+            first = not hasattr(self, "model_")
+            try:
+                yield
+            except BaseException:
+                if first:
+                    for name in _LEARNED:
+                        self.__dict__.pop(name, None)
+                raise
+
+    def _begin_lock(self) -> threading.RLock:
+        # Not made by the constructor, which scikit-learn wants to set parameters alone.
+        lock: threading.RLock = self.__dict__.setdefault("_lock", threading.RLock())
+        return lock
 
     @contextmanager
     def _from_nothing(self) -> Iterator[None]:
@@ -202,12 +232,13 @@ class Unlearnable(RiverHabits, BaseEstimator):
 
         The reservation of dropped deletions stays spent in the ledger.
         """
-        before = {n: self.__dict__.pop(n) for n in _LEARNED if n in self.__dict__}
-        try:
-            yield
-        except BaseException:
-            self.__dict__.update(before)
-            raise
+        with self._begin_lock():
+            before = {n: self.__dict__.pop(n) for n in _LEARNED if n in self.__dict__}
+            try:
+                yield
+            except BaseException:
+                self.__dict__.update(before)
+                raise
 
     def unfit(
         self,
@@ -225,9 +256,7 @@ class Unlearnable(RiverHabits, BaseEstimator):
             return self
         if rows is None or targets is None or len(rows) != len(targets):
             raise ValueError("unfit needs X and y of equal length, or record_ids")
-        model.odometer.require_ready(len(rows))
-        for row, target in zip(rows, targets, strict=True):
-            model.delete(row, target)
+        model.delete_rows(rows, targets)
         return self
 
     def _rows(self, X: ArrayLike, *, begin: bool = False) -> Array:
@@ -240,7 +269,7 @@ class Unlearnable(RiverHabits, BaseEstimator):
             if not begin:
                 raise NotFittedError("nothing was learned yet")
             given = range(rows.shape[1]) if names is None else names
-            self._fix(list(given if self.features is None else self.features))
+            self._fix(given if self.features is None else self.features)
             if names is not None and all(isinstance(n, str) for n in names):
                 self.feature_names_in_ = np.array(list(names), dtype=object)
         if rows.shape[1] != self.n_features_in_:
@@ -249,8 +278,15 @@ class Unlearnable(RiverHabits, BaseEstimator):
                 f" expecting {self.n_features_in_} features as input, those of the"
                 " first record. Nothing has changed."
             )
-        if names is not None and list(names) != list(self.features_):
+        if names is not None and list(names) != self.features_:
             raise ValueError("the columns of X are not the features that were learned")
+        in_order = self.features_ == list(range(rows.shape[1])) or rows.shape[1] == 1
+        if names is None and self._named_by_dicts and not in_order:
+            raise ValueError(
+                "the columns of X have no names, and dicts named the features: say in"
+                " which order the columns come by features=, and learn again. Nothing"
+                " has changed."
+            )
         if not self._constant:
             return rows
         return np.hstack([rows, np.ones((len(rows), 1))])
@@ -275,32 +311,39 @@ class Unlearnable(RiverHabits, BaseEstimator):
         return {}
 
     def _model(self, dimension: int) -> MemoryPair:
-        if not hasattr(self, "model_"):
-            odometer = PrivacyOdometer(
-                self.epsilon,
-                self.delta,
-                self.lam,
-                T=self.events,
-                gamma=self.gamma,
-                accounting=self.accounting,
-                scope=self.scope,
-                requests_per_subject=self.requests_per_subject,
-                ledger=checked_ledger(self.ledger),
-                source=self.source,
-            )
-            options = self._extra() | dict(self.mode_config or {})
-            model = MemoryPair(dimension, odometer, mode=self._mode_name(), **options)
-            model.finalize_calibration(_AT_ONCE)
-            self.model_ = model
-            self._predict_dict, self._learn_dict = dict_events(
-                model,
-                self.features_,
-                SlowWay(self._predict, self._learn, self._number()),
-                constant=self._constant,
-            )
-            if model.mode.classes is None:
-                self._predict_score = self._predict_dict
-        return self.model_
+        """The model, or a new one for the first record."""
+        if hasattr(self, "model_"):
+            return self.model_
+        odometer = PrivacyOdometer(
+            self.epsilon,
+            self.delta,
+            self.lam,
+            T=self.events,
+            gamma=self.gamma,
+            accounting=self.accounting,
+            scope=self.scope,
+            requests_per_subject=self.requests_per_subject,
+            ledger=checked_ledger(self.ledger),
+            source=self.source,
+        )
+        options = self._extra() | dict(self.mode_config or {})
+        model = MemoryPair(dimension, odometer, mode=self._mode_name(), **options)
+        model.finalize_calibration(_AT_ONCE)
+        return model
+
+    def _adopt(self, model: MemoryPair) -> None:
+        """Show other threads a new model once it has learned: it stays from then on."""
+        if hasattr(self, "model_"):
+            return
+        self.model_ = model
+        self._predict_dict, self._learn_dict = dict_events(
+            model,
+            self.features_,
+            SlowWay(self._predict, self._learn, self._number()),
+            constant=self._constant,
+        )
+        if model.mode.classes is None:
+            self._predict_score = self._predict_dict
 
     def _predicted(self, row: Array) -> float:
         """A prediction from the published parameters; N* is 1, so it is never early."""
@@ -320,9 +363,10 @@ class Unlearnable(RiverHabits, BaseEstimator):
 
     def _ready(self) -> MemoryPair:
         model = self._learned()
-        if not model.odometer.finalised:
-            assert model.stats is not None
-            model.odometer.finalize_with(model.stats, T_estimate=self.events)
+        with model._lock:  # of two first deletions at once, one sizes the odometer
+            if not model.odometer.finalised:
+                assert model.stats is not None
+                model.odometer.finalize_with(model.stats, T_estimate=self.events)
         return model
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -337,6 +381,7 @@ class Unlearnable(RiverHabits, BaseEstimator):
             self.model_.__reduce__()  # refuses
         # A worker's copy (a parallel cross-validation) must not fit without its ledger.
         state = dict(super().__getstate__())
+        state.pop("_lock", None)
         return state | {"ledger": left_behind(self.ledger), "source": None}
 
     def __sklearn_tags__(self) -> Any:

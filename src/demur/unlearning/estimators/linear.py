@@ -6,8 +6,9 @@ with the first record; the odometer is sized with the first deletion, when the w
 is over and the shift is small.
 
 Names of features are fixed at first use; after that an unknown or a missing one is an
-error. A dict and an array may be mixed if the columns of the array come in the order of
-the names.
+error. They are kept for ever, so they must be public. Dicts give them in sorted order,
+whatever the order in the first record was. Dicts and arrays may be mixed if `features=`
+declares the names, in the order of the columns.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class UnlearnableRegressor(RegressorMixin, Unlearnable):
     Rows are clipped to the mode's norm_bound (`mode_config`), the constant of
     `fit_intercept` included: scale the features to it by public numbers
     (`RangeScaler`). With `standardise=True`, "ridge" does it by the means and
-    deviations of its live records, and forgets those too.
+    deviations of its live records, and forgets those too; a record with a feature
+    beyond `feature_bound` or a target beyond `y_bound` (1.7e7 each, `mode_config`) is
+    refused then.
 
     >>> model = UnlearnableRegressor(mode="ridge", fit_intercept=False)
     >>> for t in range(20):
@@ -293,11 +296,16 @@ class UnlearnableClassifier(ClassifierMixin, Unlearnable):
         record_ids: Sequence[str] | None = None,
     ) -> Self:
         """Learn rows in order; `classes` must be what they were before."""
-        if classes is not None:
-            if hasattr(self, "model_") and list(classes) != self._labels():
-                raise ValueError("classes cannot change; nothing was learned")
-            self._named_classes = list(classes)
-        return self._fit_rows(X, y, record_ids)
+        with self._beginning():
+            if classes is not None:
+                fixed = hasattr(self, "model_") or self.classes is not None
+                if fixed and list(classes) != self._labels():
+                    raise ValueError(
+                        "classes cannot change: they are declared already, and their"
+                        " order counts. Nothing was learned."
+                    )
+                self._named_classes = list(classes)
+            return self._fit_rows(X, y, record_ids)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probabilities of the classes for each row."""

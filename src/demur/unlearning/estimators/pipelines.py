@@ -15,7 +15,8 @@ from typing import Any
 
 from demur.unlearning.estimators.base import Unlearnable
 
-# Transformers of river whose answer is a function of the row alone.
+# Transformers of river whose answer is a function of the row alone, and which leave the
+# row as it is.
 _FIXED = frozenset(
     {
         "Binarizer",
@@ -25,12 +26,18 @@ _FIXED = frozenset(
         "Normalizer",
         "PolynomialExtender",
         "Prefixer",
-        "Renamer",
         "Select",
         "SelectType",
         "Suffixer",
     }
 )
+_WHY = {
+    "Renamer": (
+        "writes into the record that it is given, so that predicting first and learning"
+        " then learns another one; rename by a FuncTransformer that returns a new dict"
+    )
+}
+_JOINING = frozenset({"TransformerProduct", "TransformerUnion"})
 _SCALERS = "scale by declared numbers (RangeScaler), or let"
 _SCALERS += " mode='ridge' standardise its own features (standardise=True)"
 
@@ -49,6 +56,8 @@ def unlearn_one(
     `UnlearnableRegressor` or `UnlearnableClassifier`; the others must be fixed maps:
     a `RangeScaler`, river's transformers that learn nothing, or a class of your own
     with `fixed_map = True`. Anything else is refused by name, and nothing has changed.
+    The function of a `FuncTransformer` must follow the record alone and leave it as it
+    is; that is for the caller to see to.
 
     >>> from river import compose
     >>> from demur.unlearning import RangeScaler, UnlearnableRegressor
@@ -69,6 +78,7 @@ def unlearn_one(
     for step in steps:
         _require_fixed(step)
     if x is not None:
+        x = dict(x)  # the caller's stays as it is, whatever a step does
         for step in steps:
             x = step.transform_one(x)
     last.unlearn_one(x, y, record_id=record_id, subject_id=subject_id)
@@ -83,10 +93,14 @@ def _steps(pipeline: Any) -> list[Any]:
 
 
 def _parts(step: Any) -> Iterator[Any]:
-    """A transformer, or those that a union or product of river joins."""
-    joined = getattr(step, "transformers", None)
-    if type(step).__module__.startswith("river.compose.") and joined is not None:
-        for part in joined.values():
+    """A transformer, or those that a union or product of river joins.
+
+    No other kind that holds transformers: a `Grouper` makes one for each group that it
+    has seen, and keeps the names of the groups.
+    """
+    kind = type(step)
+    if kind.__module__.startswith("river.compose.") and kind.__name__ in _JOINING:
+        for part in step.transformers.values():
             for inner in _steps(part):
                 yield from _parts(inner)
     else:
@@ -98,6 +112,10 @@ def _require_fixed(step: Any) -> None:
         kind = type(part)
         of_river = kind.__module__.startswith("river.") and kind.__name__ in _FIXED
         if not of_river and getattr(part, "fixed_map", False) is not True:
+            if kind.__module__.startswith("river.") and kind.__name__ in _WHY:
+                raise TypeError(
+                    f"{kind.__name__} {_WHY[kind.__name__]}. Nothing has changed."
+                )
             raise TypeError(
                 f"{kind.__name__} learns from the records, or is not known not to: it"
                 " keeps the one to be forgotten, and later rows depend on it. Instead,"

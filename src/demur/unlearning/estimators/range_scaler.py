@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 from sklearn.base import BaseEstimator
 
 from demur.core import validate
+from demur.unlearning.estimators.arrays import NO_NUMBER
 from demur.unlearning.estimators.river_habits import RiverHabits
+
+Ranges: TypeAlias = Mapping[Hashable, tuple[float, float]]
 
 
 class RangeScaler(RiverHabits, BaseEstimator):
@@ -22,7 +26,7 @@ class RangeScaler(RiverHabits, BaseEstimator):
     the data keeps the records which set it, and no deletion takes them back. The map is
     then the same for a record whenever it is applied, so every mode's theorem holds
     behind it, and the row that is unlearned is the row that was learned. For arrays see
-    `demur.preprocessing.PublicScaler`.
+    `demur.preprocessing.PublicScaler`. The ranges are copied.
 
     >>> scaler = RangeScaler({"age": (0, 120), "income": (0, 200_000)})
     >>> scaler.transform_one({"age": 30, "income": 150_000})
@@ -38,8 +42,25 @@ class RangeScaler(RiverHabits, BaseEstimator):
             import_module("river.base")
         return super().__new__(cls)
 
-    def __init__(self, ranges: Mapping[Hashable, tuple[float, float]]) -> None:
+    def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
+
+    @property
+    def ranges(self) -> dict[Hashable, tuple[float, float]]:
+        """(low, high) of each feature; a copy, as the map is fixed."""
+        return dict(self._ranges)
+
+    @ranges.setter
+    def ranges(self, ranges: Ranges) -> None:
+        """Check and copy them."""
+        self._ranges = {name: _range(name, ends) for name, ends in ranges.items()}
+        self._middles = {
+            name: (low / 2.0 + high / 2.0, high / 2.0 - low / 2.0)
+            for name, (low, high) in self._ranges.items()
+        }
+
+    def __sklearn_clone__(self) -> Self:
+        return type(self)(self._ranges)
 
     @property
     def _supervised(self) -> bool:
@@ -60,30 +81,39 @@ class RangeScaler(RiverHabits, BaseEstimator):
 
     def transform_one(self, x: Mapping[Hashable, float]) -> dict[Hashable, float]:
         """The scaled features; those without a range are refused."""
-        return {name: self._scaled(name, value) for name, value in x.items()}
-
-    def _scaled(self, name: Hashable, value: float) -> float:
-        low, high = self._range(name)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError("the features of x must be numbers") from None
-        if not math.isfinite(number):
-            raise ValueError("the features of x must be finite numbers")
-        middle, half = (low + high) / 2.0, (high - low) / 2.0
-        return min(max((number - middle) / half, -1.0), 1.0)
-
-    def _range(self, name: Hashable) -> tuple[float, float]:
-        if name not in self.ranges:
+        unknown = sum(name not in self._middles for name in x)
+        if unknown:  # names may be data, so they are not quoted
             raise ValueError(
-                f"feature {validate.shorten(name)} has no range: declare (low, high) in"
-                " `ranges`"
+                f"{unknown} of the {len(x)} features of x have no range: declare (low,"
+                " high) for them in `ranges`, or leave them out before the scaler"
             )
-        low, high = self.ranges[name]
-        validate.finite(low=low, high=high)
-        if not low < high:
-            raise ValueError(
-                f"the range of {validate.shorten(name)} must have low < high; got"
-                f" ({low}, {high})"
-            )
-        return float(low), float(high)
+        return {name: _scaled(value, *self._middles[name]) for name, value in x.items()}
+
+
+def _scaled(value: float, middle: float, half: float) -> float:
+    if isinstance(value, NO_NUMBER):
+        raise ValueError("the features of x must be numbers")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("the features of x must be numbers") from None
+    if not math.isfinite(number):
+        raise ValueError("the features of x must be finite numbers")
+    return min(max((number - middle) / half, -1.0), 1.0)
+
+
+def _range(name: Hashable, ends: tuple[float, float]) -> tuple[float, float]:
+    """A declared range, or what is wrong with it."""
+    low, high = ends
+    validate.finite(low=low, high=high)
+    if not low < high:
+        raise ValueError(
+            f"the range of {validate.shorten(name)} must have low < high; got"
+            f" ({low}, {high})"
+        )
+    if not float(high) / 2.0 - float(low) / 2.0 >= sys.float_info.min:
+        raise ValueError(
+            f"the range of {validate.shorten(name)} is too narrow for float64: choose"
+            " a larger unit"
+        )
+    return float(low), float(high)

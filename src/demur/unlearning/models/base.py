@@ -142,6 +142,14 @@ class Mode(abc.ABC):
         """
         return lambda: self.predict(row), lambda y: self.insert(row, y)
 
+    def planned_gradient(self, gradient: Array) -> Array:
+        """A gradient in the units that calibration plans in: here, as it is."""
+        return gradient
+
+    def planned_parameters(self) -> Array:
+        """The published parameters in these units."""
+        return self.published()
+
     def skip(self) -> None:  # noqa: B027 - most modes have no clock
         """The step of the replay in the tick of a record that it never saw."""
 

@@ -2,8 +2,8 @@
 
 "Scale first" keeps the record: after a running scaler every later row depends on it,
 and so does all that is learned from them (see `docs/unlearning_theory.md`). Here no
-scaled row is ever kept. Features and targets are put on a grid, k = round(x / h), each
-clipped to a declared bound for itself, and the state is
+scaled row is ever kept. Features and targets are put on a grid, k = round(x / h); a
+record with one beyond its declared bound is refused. The state is
 
     S = sum over live records of z z',   z = (k_x, k_y, 1),   in integers.
 
@@ -27,7 +27,9 @@ minimise
 the intercept b is free, and a constant feature has weight 0. In raw units w = v / s:
 `published` has w, then the intercept, for each target. Every live record is
 standardised by the statistics of *now*, the old ones too; the answer does not depend on
-units or offsets of the features, up to the grid.
+units or offsets of the features, up to the grid. Where features are collinear, a Lambda
+below about 1e-12 n is lost in rounding: predictions stay, but how the weights are split
+among such features is arbitrary (the same in both worlds, as it follows from S).
 
 With `classes=K` the K targets are one-hot, as in `ridge`, and `predict` is the class
 with the highest score.
@@ -49,7 +51,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from demur.core import validate
-from demur.core.rounding import up
 from demur.unlearning.models import standardised_kernels as kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
@@ -75,9 +76,10 @@ _WIDE = 2.0**24
 class StandardisedRidge(Mode):
     """Exact ridge regression on features that it standardises itself.
 
-    A feature is clipped to `feature_bound` and resolved to 2^-48 of it, a target to
-    `y_bound`. At the defaults that is 1.7e7 and 6e-8: smaller or larger units are for
-    the caller to choose, or the bounds.
+    A record with a feature beyond `feature_bound` or a target beyond `y_bound` is
+    refused, not clipped: seconds since 1970 would all become the same number. Both are
+    resolved to 2^-48 of their bound. At the defaults that is 1.7e7 and 6e-8: smaller or
+    larger units are for the caller to choose, or the bounds.
 
     >>> a, b = StandardisedRidge(1), StandardisedRidge(1)
     >>> for mode in (a, b):
@@ -95,6 +97,7 @@ class StandardisedRidge(Mode):
     losses = ("squared",)
     loss = "squared"
     regulariser = "Lambda"
+    clips = False
     multiclass = True
     theorem = Theorem(
         id="standardised-exact",
@@ -132,8 +135,9 @@ class StandardisedRidge(Mode):
         self.dimension = int(dimension)
         self.classes = None if classes is None else int(classes)
         self.feature_bound, self.Lambda = float(feature_bound), float(Lambda)
-        self.norm_bound = up(self.feature_bound * math.sqrt(dimension), 2)  # follows
-        self.y_bound = 1.0 if classes is not None else float(y_bound or _WIDE)
+        self.y_bound = (
+            1.0 if classes is not None else float(_WIDE if y_bound is None else y_bound)
+        )
         for name, bound in (
             ("feature_bound", self.feature_bound),
             ("y_bound", self.y_bound),
@@ -194,18 +198,65 @@ class StandardisedRidge(Mode):
         step = self._constants[7]
         return spread[d : 2 * d] * step, spread[:d] * step
 
+    def planned_gradient(self, gradient: Array) -> Array:
+        """By the weights of standardised features and targets: without units."""
+        means, deviations = self.standardisation()
+        inverse = np.divide(
+            1.0, deviations, out=np.zeros_like(means), where=deviations > 0
+        )
+        d, unit = self.dimension, self._target_deviation()
+        blocks = gradient.reshape(-1, d + 1)
+        own = (blocks[:, :d] - means * blocks[:, d:]) * inverse
+        planned: Array = np.hstack([own, blocks[:, d:]]).ravel()
+        return planned / unit if unit else np.zeros_like(planned)
+
+    def planned_parameters(self) -> Array:
+        """The weights of standardised features and targets; their intercept is 0."""
+        _, deviations = self.standardisation()
+        unit = self._target_deviation()
+        weights = self.published().reshape(-1, self.dimension + 1)[:, :-1] * deviations
+        planned: Array = weights.ravel()
+        return planned / unit if unit else np.zeros_like(planned)
+
+    def _target_deviation(self) -> float:
+        """The standard deviation of the live records' targets; 1 for classes."""
+        if self.classes is not None:
+            return 1.0
+        parts = self._sums[
+            :, [-1, self.dimension, -1], [-1, self.dimension, self.dimension]
+        ]
+        n, square, first = (
+            int(low) + (int(middle) << 32) + (int(high) << 64)
+            for low, middle, high in parts.T
+        )
+        spread = math.sqrt(max(n * square - first * first, 0))  # exact, but the root
+        return spread / n * float(self._constants[8]) if n else 0.0
+
     def check(self, x: ArrayLike, y: float) -> tuple[Array, float]:
-        """The record as it will be learned, bounds enforced."""
+        """The record as it will be learned; one beyond a bound is refused."""
         row = self._row(x)
         if self.classes is not None:
             return row, class_number(y, self.classes)
-        return row, min(max(number(y), -self.y_bound), self.y_bound)
+        target = number(y)
+        self._refuse_beyond(0, int(abs(target) > self.y_bound))
+        return row, target
 
     def _row(self, x: ArrayLike) -> Array:
-        row: Array = np.clip(
-            vector(x, self.dimension), -self.feature_bound, self.feature_bound
-        )
+        row = vector(x, self.dimension)
+        self._refuse_beyond(int((np.abs(row) > self.feature_bound).sum()), 0)
         return row
+
+    def _refuse_beyond(self, features: int, targets: int) -> None:
+        for count, what, name in (
+            (features, "feature", "feature_bound"),
+            (targets, "target", "y_bound"),
+        ):
+            if count:
+                raise ValueError(
+                    f"{count} {what}(s) are beyond {name} = {getattr(self, name):g}:"
+                    f" use a larger unit, take off an offset, or declare a larger"
+                    f" {name}. Nothing has changed."
+                )
 
     def _scores(self, x: ArrayLike) -> Array:
         row = self._row(x)
@@ -265,9 +316,10 @@ class StandardisedRidge(Mode):
 
     def _rows(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         matrix, targets = rows(X, Y, self.dimension)
-        matrix = np.clip(matrix, -self.feature_bound, self.feature_bound)
+        self._refuse_beyond(int((np.abs(matrix) > self.feature_bound).sum()), 0)
         if self.classes is None:
-            return matrix, np.clip(targets, -self.y_bound, self.y_bound)
+            self._refuse_beyond(0, int((np.abs(targets) > self.y_bound).sum()))
+            return matrix, targets
         return matrix, np.array([class_number(y, self.classes) for y in targets])
 
     def _room(self, records: int) -> None:
@@ -280,15 +332,15 @@ class StandardisedRidge(Mode):
     def _solve(self) -> None:
         if not self._stale:
             return
-        self._stale = False
-        if not self.records:
-            self._w[:] = 0.0
+        if not self.records:  # nobody's means stay in the work space
+            self._w[:], self._system[:], self._spread[:] = 0.0, 0.0, 0.0
         elif self._small:
             kernels.solve(
                 self._sums, self._system, self._spread, self._w, self._constants
             )
         else:
             self._solve_large()
+        self._stale = False  # a solve that was interrupted is done again
 
     def _solve_large(self) -> None:
         system, d = self._system, self.dimension

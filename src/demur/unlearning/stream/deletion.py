@@ -134,6 +134,21 @@ class StreamDeletions:
             )
         return observation
 
+    def rehearse(self, rows: Array, targets: Array) -> None:
+        """Delete rows from one copy, one after the other: a refusal comes from there.
+
+        Where noise stays in the state the copy has none, so a state that grows too
+        large by the noise itself is not foreseen.
+        """
+        copy, silent, grid = self.mode.copy(), None, None
+        if not self.mode.exact:
+            silent = np.zeros(self.mode.size)
+            grid = self.odometer.check_shift(self._shift(1), self.mode.size)
+            grid = self._grid(grid)
+        with _numeric_refusals():
+            for row, target in zip(rows, targets, strict=True):
+                copy.delete(row[None], target[None], silent, grid=grid)
+
     def execute(self, checked: CheckedRequest) -> None:
         """Rehearse on a copy, spend, draw, and take over the result.
 

@@ -85,7 +85,8 @@ class Learner(StateMachine):
             self._totals.add(prediction, penalty, row, target)
         gradient = self._loss.gradient(prediction, row, target)
         index = self.calibrator.observations
-        self.calibrator.observe(gradient, self.mode.published())
+        planned = self.mode.planned_gradient(gradient)
+        self.calibrator.observe(planned, self.mode.planned_parameters())
         self.registry.add_calibration(record_id, index, row, target)
         self._inserted(record_id, subject_id, row, target)
         self._fire("calibrate", record_id=record_id)
@@ -226,7 +227,8 @@ class Learner(StateMachine):
             self._totals.add(prediction, penalty, x, y)
         if self.drift is None:
             return
-        norm = abs(self._loss.slope(prediction, y)) * float(np.linalg.norm(x))
+        gradient = self._loss.gradient(prediction, x, y)
+        norm = float(np.linalg.norm(self.mode.planned_gradient(gradient)))
         if self.drift.update(norm):
             self._fire("drift")
             self.recalibrate()

@@ -9,7 +9,7 @@ where one other class has the rest. Of the squared loss it is the own class's pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
@@ -28,6 +28,11 @@ class Loss:
     kappa: float = 1.0
     lam: float = 0.0  # of the regulariser that is part of each round's loss
     classes: int | None = None
+    intercept: bool = False  # the parameters have one behind the weights of a row
+
+    def row(self, x: Array) -> Array:
+        """What the parameters are multiplied with: x, and a 1 for the intercept."""
+        return np.append(x, 1.0) if self.intercept else x
 
     def of_score(self, score: float) -> float:
         """The prediction that goes with a score w.x."""
@@ -35,6 +40,7 @@ class Loss:
 
     def of_parameters(self, w: Array | None, x: Array, y: float) -> float:
         """The prediction of parameters for a record; None stands for zeros."""
+        x = self.row(x)
         if self.classes is None:
             return self.of_score(0.0 if w is None else float(w @ x))
         scores = np.zeros(self.classes)
@@ -79,7 +85,7 @@ class Loss:
 
         Over classes, a vector that is at least as long.
         """
-        gradient: Array = self.slope(prediction, y) * np.asarray(x)
+        gradient: Array = self.slope(prediction, y) * self.row(np.asarray(x))
         return gradient
 
 
@@ -87,16 +93,26 @@ def loss_of(mode: Mode) -> Loss:
     """The loss that a mode's steps descend."""
     if isinstance(mode, OGD):
         return Loss(mode.loss, mode.kappa, mode.lam, mode.classes)
-    return Loss(mode.loss, classes=mode.classes)
+    rows = mode.size // (mode.classes or 1)
+    return Loss(mode.loss, classes=mode.classes, intercept=rows > mode.dimension)
 
 
 def best_in_hindsight(loss: Loss, X: Array, Y: Array, ridge: float = 1e-9) -> Array:
     """The u that minimises the mean loss over all rounds, given all of them.
 
-    `ridge` keeps the answer finite where the loss alone does not.
+    `ridge` keeps the answer finite where the loss alone does not. With an intercept the
+    features may have any units: u is found for standardised ones.
     """
     if loss.classes is not None:
         raise ValueError("best_in_hindsight is for modes without classes")
+    if loss.intercept:
+        means, deviations = X.mean(axis=0), X.std(axis=0)
+        level, unit = float(Y.mean()), float(Y.std()) or 1.0
+        deviations[deviations == 0.0] = np.inf  # a constant feature has no weight
+        Z = np.column_stack([(X - means) / deviations, np.ones(len(X))])
+        v = best_in_hindsight(replace(loss, intercept=False), Z, (Y - level) / unit)
+        w = v[:-1] * unit / deviations
+        return np.append(w, v[-1] * unit + level - float(w @ means))
     weight = max(loss.lam, ridge)
 
     def mean(u: Array) -> tuple[float, Array]:

@@ -226,6 +226,30 @@ class MemoryPair(Learner):
             self._warn_of(copies)
 
     @one_at_a_time
+    def delete_rows(self, X: ArrayLike, Y: ArrayLike) -> None:
+        """Forget several records by content, each a request and a person of its own.
+
+        All of them are deleted from a copy first: if one is refused, none is forgotten.
+        """
+        phases.require("delete", self.phase)
+        rows, targets = self._deletions.content(X, Y)
+        if rows is None or targets is None:
+            raise ValueError("X and Y must be given; nothing was spent")
+        records, unnamed = len(rows), self._unnamed()
+        self.odometer.require_ready(records)
+        self.registry.request(None, None, records, unnamed)  # so many are live
+        for x, y in zip(rows, targets, strict=True):
+            self._deletions.prepare(x, y, None, None, unnamed)
+        self.odometer.require_ready(records * self.odometer.price().used)
+        self._deletions.rehearse(rows, targets)
+        copies: list[str] = []
+        try:
+            for x, y in zip(rows, targets, strict=True):
+                copies += self._delete(x, y, None, None)
+        finally:
+            self._warn_of(copies)
+
+    @one_at_a_time
     def publish(self) -> None:
         """Renew the published copy of a mode that noises it; costs one draw."""
         if self.mode.publishes != "output":
