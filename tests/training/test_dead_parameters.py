@@ -24,7 +24,10 @@ def with_extra():
 
 @pytest.mark.slow
 def test_parameters_without_a_gradient_are_named_before_the_run():
-    with pytest.warns(UserWarning, match=r"not depend on .*stopped.*unused.*noise"):
+    said = (
+        r"not depend on \['unused'\]: noise.*\['stopped'\] had no gradient on made-up"
+    )
+    with pytest.warns(UserWarning, match=said):
         trained = train(make_plan(), loss=extra, params=with_extra(), check_loss=True)
     assert trained.without_gradient == ("['stopped']", "['unused']")
     assert trained.unmoved == ()
@@ -52,6 +55,30 @@ def test_a_loss_of_no_parameter_is_not_paid_for():
 
     with pytest.raises(ValueError, match=r"depends on no parameter.*Nothing was"):
         train(make_plan(), loss=constant)
+
+
+@pytest.mark.slow
+def test_a_label_that_made_up_inputs_lack_is_no_reason_to_refuse():
+    """Labels of made-up inputs are 0 and 1; this loss has a gradient at 2 alone."""
+
+    def rare(params, batch):
+        return jnp.mean((batch["y"] == 2) * (batch["x"] @ params["w"]).sum(-1))
+
+    with pytest.warns(UserWarning) as caught:
+        train(make_plan(), loss=rare, params=make_params(), check_loss=True)
+    said = str(caught[0].message)
+    assert "['w'] had no gradient on made-up inputs" in said
+    assert "not depend on ['b']" in said and "not depend on ['w']" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["prodigy", "sam"])
+def test_optimisers_whose_state_holds_the_parameters_run(name):
+    made = {
+        "prodigy": optax.contrib.prodigy,
+        "sam": lambda: optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1)),
+    }[name]()
+    assert train(make_plan(), optimizer=made).steps > 0
 
 
 @pytest.mark.slow

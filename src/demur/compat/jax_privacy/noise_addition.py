@@ -57,7 +57,7 @@ def matrix_factorization_privatizer(
     the tree's own.
     """
     del intermediate_strategy
-    if stddev < 0:
+    if not stddev >= 0:
         raise ValueError(f"stddev must be at least 0; got {stddev}")
     if prng_key is not None:
         _LOG.warning("noise follows prng_key: whoever has it can take the noise off")

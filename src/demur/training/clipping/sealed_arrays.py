@@ -5,8 +5,9 @@ A clipped sum has to pass through everything that JAX does with a pytree: `jit`,
 `jax.tree.map`, and all of optax is `tree.map`. So the leaves are given a dtype that no
 operation accepts. JAX has one kind of dtype that users can define, that of random keys:
 such an array has the shape and the sharding of the numbers it holds, it can be moved,
-cut, stacked and chosen from, and every operation that would compute with it is a
-`TypeError` at trace time, which names the dtype. Numbers are stored as their bits;
+cut, stacked and chosen from, and every operation that would compute with it is an error
+at trace time: mostly a `TypeError` that names the dtype, else JAX's own ("Cannot call
+abstract method ...", or a pytree structure error that names `ClippedSum`). Numbers are stored as their bits;
 inside a compiled program sealing and opening cost nothing.
 
 What is left to `tree.map` is to move entries about. `types.ClippedSum` remembers the

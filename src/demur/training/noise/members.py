@@ -46,7 +46,9 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
         "noise was asked for inside jax.vmap: members with one key would get the same"
         " noise, and their difference would be exact. Each member is a release of its"
         " own: take the sums out of vmap (`total.members()`), and add noise to each"
-        " with a payment and a key of its own. Nothing was drawn."
+        " with a payment and a key of its own. (jax.lax.map, a scan or a loop that"
+        " hands one array of keys to the same step of several members shares its noise,"
+        " too.) Nothing was drawn."
     )
 
 

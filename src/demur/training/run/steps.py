@@ -45,6 +45,10 @@ class TrainState(NamedTuple):
     noise: Any
 
 
+def _copied(leaf: Any) -> jax.Array:
+    return jnp.array(leaf, copy=True)
+
+
 class Steps:
     """The steps of one run: `run(state, input, key)` gives the next state."""
 
@@ -75,13 +79,14 @@ class Steps:
 
     def init(self, params: PyTree) -> TrainState:
         """The state before the first step; the caller's arrays are left alone."""
-        own = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        own = jax.tree.map(_copied, params)
         self._leaves = len(jax.tree.leaves(own))
         place = self._placement.replicate
         noise = self._privatizer.init(own)
         return TrainState(
             params=place(own),
-            optimizer=place(self._optimizer.init(own)),
+            # A state that holds the parameters themselves could not be donated.
+            optimizer=place(jax.tree.map(_copied, self._optimizer.init(own))),
             average=None
             if self._average is None
             else place(jax.tree.map(jnp.copy, own)),

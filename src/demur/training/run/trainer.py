@@ -40,6 +40,7 @@ from demur.training.run import charges, dead_parameters
 from demur.training.run.arguments import check_count, check_optimizer, check_params
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint
+from demur.training.run.dead_parameters import WithoutGradient
 from demur.training.run.loop import TrainingLoop
 from demur.training.run.paid_run import PaidRun, as_checkpoint
 from demur.training.run.prefetcher import Prefetcher
@@ -181,8 +182,8 @@ def fit(
             if resources.check_loss:
                 steps.compile()  # in the background of the check, which takes a while
             dead = _check_loss(clipped, params, examples, resources.check_loss)
-            if dead and group.first:
-                warnings.warn(dead_parameters.no_gradient_text(dead), stacklevel=2)
+            if dead.seen and group.first:
+                warnings.warn(str(dead), stacklevel=2)
             stored = as_checkpoint(checkpoint)
             if stored is not None:
                 _check_storable(state)
@@ -252,7 +253,7 @@ def fit(
         average=state.average,
         steps=int(state.steps),
         waste=Exact(loop.waste),
-        without_gradient=dead,
+        without_gradient=dead.seen,
         unmoved=unmoved,
     )
 
@@ -317,20 +318,22 @@ def _takes_batches(clipped: ClippedGrad) -> bool:
 
 def _check_loss(
     clipped: ClippedGrad, params: PyTree, examples: _Examples, separable: bool
-) -> tuple[str, ...]:
+) -> WithoutGradient:
     """Check that the loss is separable; the parameters it does not depend on."""
     options, structs = clipped.arguments, examples.structs(2)
+    seen: list[bool] | None = None
     if separable and _takes_batches(clipped):
         arguments = call_arguments(clipped, params, structs, None)[1:]
         depends = check_separable(
             options["fun"], params, tuple(arguments), has_aux=options["has_aux"]
         )
-        dead = [not one for one in depends]
-    else:
-        key = np.zeros(2, np.uint32)
-        arguments = call_arguments(clipped, params, structs, key)
-        dead = dead_parameters.unused(clipped, arguments)
-    return dead_parameters.without_gradient(params, dead)
+        seen = [not one for one in depends]
+        if not any(seen):
+            return WithoutGradient((), ())
+    key = np.zeros(2, np.uint32) if seen is None else None
+    arguments = call_arguments(clipped, params, structs, key)
+    unused = dead_parameters.unused(clipped, arguments)
+    return dead_parameters.without_gradient(params, seen or unused, unused)
 
 
 def _flops(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> float | None:
