@@ -7,8 +7,8 @@ operation accepts. JAX has one kind of dtype that users can define, that of rand
 such an array has the shape and the sharding of the numbers it holds, it can be moved,
 cut, stacked and chosen from, and every operation that would compute with it is an error
 at trace time: mostly a `TypeError` that names the dtype, else JAX's own ("Cannot call
-abstract method ...", or a pytree structure error that names `ClippedSum`). Numbers are stored as their bits;
-inside a compiled program sealing and opening cost nothing.
+abstract method ...", or a pytree structure error that names `ClippedSum`). Numbers are
+stored as their bits; inside a compiled program sealing and opening cost nothing.
 
 What is left to `tree.map` is to move entries about. `types.ClippedSum` remembers the
 shapes it was made with, so nothing can be stacked, repeated or broadcast into another
