@@ -20,6 +20,7 @@ from demur.audit import (
 from demur.audit.distributions import normal
 from demur.training import (
     BandMFExecutionPlanConfig,
+    ClippedSum,
     dp_sgd,
     gradient_run,
     privatizer,
@@ -71,7 +72,7 @@ def unclipped(plan):
 
 def _as_bound(clipped, bound):
     def run(*args, **kwargs):
-        return replace(clipped.run(*args, **kwargs), l2_norm_bound=bound)
+        return ClippedSum(clipped.run(*args, **kwargs).value, bound)
 
     return run
 
