@@ -49,7 +49,8 @@ class Operator:
     """The commands on one service, with the options that they share."""
 
     def __init__(self, folder):
-        self.folder, self.service = folder, folder / "model.db"
+        self.folder, self.service = folder, folder / "service" / "model.db"
+        self.service.parent.mkdir()
         self.shared = []
 
     def __call__(self, command, *given, shared=True):
@@ -132,6 +133,9 @@ def test_persons_files_of_ids_and_a_retrain(filled, table, tmp_path):
     assert told["deleted"] == 2 and filled("status")["live"] == 14
     stay = table(range(10, 22), "stay.csv", change=cat_or_dog)
     told = filled("retrain", stay, *COLUMNS)
+    assert "row 11: no record of this id is live (2 such rows)" in str(told["error"])
+    told = filled("retrain", stay, *COLUMNS, "--new")
+    assert told["new"] == 2
     assert told["deleted"] == 4 and filled("status")["live"] == 12
     assert len(list((tmp_path / "certificates").iterdir())) == 10
     with UnlearningService.open(filled.service, read_only=True) as service:
@@ -395,7 +399,8 @@ def test_a_service_is_opened_once_and_used_by_name(demur, table):
     ):
         told = demur(command, *given)
         assert "there is no deletion service" in told["error"]["message"], command
-    assert sorted(p.name for p in demur.folder.iterdir()) == ["people.csv"]
+    left = sorted(p.name for p in demur.folder.rglob("*"))
+    assert left == ["people.csv", "service"]
     assert demur.open()["exit_code"] == 0
     assert "already" in demur.open()["error"]["message"]
     assert (

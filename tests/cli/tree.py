@@ -64,7 +64,7 @@ def words(result: Any) -> str:
 def right(home: Path) -> dict[str, list[str]]:
     """Arguments with which each command succeeds; files are made under `home`."""
     out = home / "out"
-    table = home / "table.parquet"
+    table, service = home / "table.parquet", f"{home}/service/model.db"
     return {
         "head fit": [f"{table}", "--label", "y", "--epsilon", "1", "--radius", "0.3",
                      "--ledger", f"{out}/ledger.db", "--create", "--budget",
@@ -83,19 +83,19 @@ def right(home: Path) -> dict[str, list[str]]:
                              "--dimension", "2", "--gamma-priv", "50"],
         "unlearn open": [f"{out}/model.db", "--dimension", "2", "--epsilon", "1",
                          "--delta", "1e-6"],
-        "unlearn insert": [f"{home}/service.db", f"{home}/people.csv", "--id", "id",
+        "unlearn insert": [service, f"{home}/people.csv", "--id", "id",
                            "--label", "y", "--skip-live"],
-        "unlearn delete": [f"{home}/service.db", "p1", "-o", f"{out}/certificates"],
-        "unlearn queue": [f"{home}/service.db"],
-        "unlearn retrain": [f"{home}/service.db", f"{home}/people.csv", "--id", "id",
-                            "--label", "y", "-o", f"{out}/certificates"],
-        "unlearn status": [f"{home}/service.db"],
-        "unlearn publish": [f"{home}/service.db"],
-        "unlearn certificates": [f"{home}/service.db"],
+        "unlearn delete": [service, "p1", "-o", f"{out}/certificates"],
+        "unlearn queue": [service],
+        "unlearn retrain": [service, f"{home}/people.csv", "--id", "id",
+                            "--label", "y", "--new", "-o", f"{out}/certificates"],
+        "unlearn status": [service],
+        "unlearn publish": [service],
+        "unlearn certificates": [service],
         "unlearn certificate": [f"{home}/certificate.json"],
-        "unlearn evidence": [f"{home}/service.db", "-o", f"{out}/evidence.db"],
-        "unlearn backup": [f"{home}/service.db", f"{out}/backup"],
-        "unlearn verify": [f"{home}/certificate.json", f"{home}/service.db"],
+        "unlearn evidence": [service, "-o", f"{out}/evidence.db"],
+        "unlearn backup": [service, f"{out}/backup"],
+        "unlearn verify": [f"{home}/certificate.json", service],
         "train": [f"{home}/config.toml", "--create", "--budget",
                   "add_or_remove_one:4:1e-4"],
         "ledger create": [f"{out}/new.db", "--dataset", "people", "--budget",
@@ -134,8 +134,12 @@ def make_files(home: Path) -> None:
         for j in range(2):
             stream[f"x{j}"].append(None if delete else float(workload.X[row, j]))
     pa.parquet.write_table(pa.table(stream), home / "stream.parquet")
+    (home / "service").mkdir()  # apart: openings do not belong in its folder
     with UnlearningService.open(
-        home / "service.db", mode="ridge", dimension=2, record_store="encrypted"
+        home / "service" / "model.db",
+        mode="ridge",
+        dimension=2,
+        record_store="encrypted",
     ) as service:
         names = [f"p{number}" for number in range(4)]
         service.insert_many(x[:4], x[:4, 0], record_ids=names)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import stat
 from html.parser import HTMLParser
 
 import pytest
@@ -99,13 +100,20 @@ def test_the_words_are_those_of_the_numbers(held):
     assert f"delta {number_up(held.delta)}" in words and held.time[:10] in words
     for line in held.not_covered:
         assert line in words
-    assert "It is signed" in words and "NOT PRIVATE" not in words
+    assert "carries a signature" in words and "NOT PRIVATE" not in words
     exact = dataclasses.replace(held, epsilon=0.0, signature=None)
     words = " ".join(Facts(certificate_page(exact)).words)
     assert "Nothing of the record is left" in words and "not signed" in words
     third = dataclasses.replace(held, requests=3, epsilon_so_far=0.87654)
     words = " ".join(Facts(certificate_page(third)).words)
     assert "request 3 of this person" in words and "0.8766" in words
+    shown = dataclasses.replace(held, epsilon_in_all=2.0, delta_in_all=1e-6)
+    words = " ".join(Facts(certificate_page(shown)).words)
+    assert "Until the next publication" in words
+    for epsilon in (710.0, 1e300):  # beyond what a float can say
+        words = certificate_page(dataclasses.replace(held, epsilon=epsilon))
+        assert f"at most e^{number_up(epsilon)} times" in words
+    assert "but for the lines that begin with" in words
     test = dataclasses.replace(held, statement=f"NOT PRIVATE: {held.statement}")
     assert 'role="alert"' in certificate_page(test)
 
@@ -142,6 +150,7 @@ def test_text_is_text_and_nothing_is_fetched_or_run(held):
 def test_it_prints(held, tmp_path):
     place = tmp_path / "page.html"
     write_certificate(held, place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600, "it has the opening"
     page = place.read_text()
     assert "@page" in page and "@media print" in page and '<html lang="en">' in page
     assert page.count("<h1>") == 1 and '<th scope="row">' in page

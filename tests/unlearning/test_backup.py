@@ -1,12 +1,14 @@
 """Backups of a running service: of one moment, and refused if they lack deletions."""
 
 import shutil
+import sqlite3
 import threading
 
 import pytest
 
 from demur import unlearning
 from demur.core.adjacency import Erasure
+from demur.durable import database_files, sqlite
 from demur.ledger import Budget, Ledger
 from demur.unlearning import ServiceBusy, ServiceDamaged, verify_certificate
 from demur.unlearning.service import backup as backups
@@ -195,3 +197,26 @@ def test_a_shared_ledger_is_backed_up_by_itself(tmp_path):
             tmp_path / "copy" / "model.db", ledger=ledger
         ) as copy:
             assert copy.verify().ok
+
+
+@pytest.mark.parametrize("full", ["copy_database", "make_whole"])
+def test_a_disk_that_is_full_is_said_to_be_one(tmp_path, monkeypatch, full):
+    """It is no defect of demur, and nothing is left."""
+
+    def refuses(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    module = sqlite if full == "copy_database" else database_files
+    with open_service(tmp_path / "model.db") as service:
+        fill(service, range(2))
+        before = sorted(tmp_path.iterdir())
+        monkeypatch.setattr(module, full, refuses)
+        with pytest.raises(OSError, match="the disk is full, or refuses"):
+            if full == "copy_database":
+                service.backup(tmp_path / "copy")
+            else:
+                service.evidence(tmp_path / "evidence.db")
+        assert sorted(tmp_path.iterdir()) == before
+        keys = tmp_path / "model.db.keys" / "copy"
+        with pytest.raises(ValueError, match="does not belong"):
+            service.backup(keys)

@@ -248,7 +248,39 @@ def test_a_record_that_came_back_is_mentioned(held):
     with UnlearningService.open(path) as service:
         fill(service, [2])
     found = verify_certificate(certificate, path)
-    assert found.ok and "new generation" in str(found)
+    assert found.ok and "generation 1" in found.notes[0] and "live" in found.notes[0]
+    assert not [line for line in found.unknown if "again" in line], "it is known"
+    with UnlearningService.open(path) as service:
+        service.delete(2)
+    assert "deleted again" in verify_certificate(certificate, path).notes[0]
+
+
+def test_who_does_not_remember_cannot_know_what_came_back(tmp_path):
+    path = tmp_path / "model.db"
+    certificate = made(path, {"memory_key": None})
+    found = verify_certificate(certificate, path)
+    assert found.ok and "does not remember ids" in " ".join(found.unknown)
+
+
+def test_a_certificate_has_each_name_once_and_numbers_of_this_world(held):
+    """Two readers of {"epsilon": 0.1, "epsilon": 9} may see two certificates."""
+    _, certificate = held
+    text = certificate.to_json()
+    for old, new, said in (
+        ('"epsilon":', '"epsilon": 0.0, "epsilon":', "occurs twice"),
+        ("{", '{"record": "00",', "occurs twice"),
+        ('"sigma": ', '"sigma": 1' + "0" * 400 + ', "x": ', "not a certificate"),
+        ('"tick": ', '"tick": 1' + "0" * 5000, "too long"),
+        ('"tick": ', '"tick": 1' + "0" * 3000, "tick is"),
+        ("{", "", "is no JSON"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Certificate.from_json(text.replace(old, new, 1))
+    number = f'"sigma": {certificate.sigma}'
+    with pytest.raises(ValueError, match="sigma is"):
+        Certificate.from_json(text.replace(number, '"sigma": 1' + "0" * 400))
+    with pytest.raises(ValueError, match="no text"):
+        Certificate.from_json(b"SQLite format 3\x00\xff")
 
 
 def test_the_epsilon_is_the_one_of_the_noise(tmp_path):

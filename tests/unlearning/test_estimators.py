@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -185,7 +186,8 @@ def test_names_and_values_that_are_no_numbers_stay_out_of_errors():
     with pytest.raises(ValueError, match="1 are unknown") as refusal:
         model.learn_one({"a": 0.1, "diagnosis of Ada": 1.0}, 0.3)
     assert "Ada" not in str(refusal.value)
-    for value in (np.complex64(1.0), 1 + 0j, b"1.0", "1.0"):
+    values: list[Any] = [np.complex64(1.0), 1 + 0j, b"1.0", "1.0"]
+    for value in values:
         for first in (model, UnlearnableRegressor()):
             with pytest.raises(ValueError, match="numbers"):
                 first.learn_one({"a": value, "b": 0.2}, 0.3, record_id="r")

@@ -198,14 +198,14 @@ def test_a_publication_with_half_the_noise_is_refuted(tmp_path, monkeypatch):
         full = honest(self, mode)
         return Gaussian(float(full.sigma) / 2.0, full.sensitivity, full.dimension)
 
-    def declared(self, mechanism, honest=pricing.PublicationPrices.declaration):
+    def declared(self, mechanism, honest=pricing.PublicationPrices.published_copy):
         full = Gaussian(2.0 * mechanism.sigma, mechanism.sensitivity, DIM)
         return honest(self, mechanism).__class__(
             **{**vars(honest(self, mechanism)), "cost": honest(self, full).cost}
         )
 
     monkeypatch.setattr(pricing.PublicationPrices, "mechanism", halved)
-    monkeypatch.setattr(pricing.PublicationPrices, "declaration", declared)
+    monkeypatch.setattr(pricing.PublicationPrices, "published_copy", declared)
     assert Breach.PRICE in replayed(tmp_path, "ogd").breaches()
 
 
@@ -470,14 +470,14 @@ def test_another_ledger_brings_no_new_capacity(tmp_path):
 def test_a_publication_that_was_not_paid_as_one_is_found(tmp_path, monkeypatch):
     path = tmp_path / "m.db"
 
-    def free(self, mechanism, honest=pricing.PublicationPrices.declaration):
+    def free(self, mechanism, honest=pricing.PublicationPrices.published_copy):
         declared = honest(self, mechanism)
         cost = Cost((Fixed(self.publications.unit, Pure(0.0)),))
         return dataclasses.replace(declared, cost=cost)
 
     with open_service(path, answers=Publications(count=2)) as service:
         fill(service, range(5))
-        monkeypatch.setattr(pricing.PublicationPrices, "declaration", free)
+        monkeypatch.setattr(pricing.PublicationPrices, "published_copy", free)
         service.publish()
         held = service.delete(3)
         (problem,) = service.verify().problems

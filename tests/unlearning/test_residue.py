@@ -30,6 +30,7 @@ from demur.unlearning.errors import (
 )
 from demur.unlearning.records import rows as stored
 from demur.unlearning.records import snapshot
+from demur.unlearning.records.pseudonyms import Pseudonyms
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service import certificate_verification, deletion
@@ -283,6 +284,27 @@ def test_the_folder_does_not_tell_whose_record_was_deleted(tmp_path, memory):
     assert f"person {AT}" not in found
     # A live record is known by its name, unless the key is elsewhere.
     assert len(set(found)) == (OTHERS - 1 if memory is None else 0)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_another_live_record_names_the_person(tmp_path, remembers):
+    """The limit of a folder without a memory key, as its page says."""
+    path = tmp_path / "model.db"
+    key = {"memory_key": lambda: b"sixteen bytes or more"} if remembers else {}
+    with unlearning.UnlearningService.open(
+        path, mode="ridge", dimension=DIM, durability="batch", **key
+    ) as service:
+        for number in range(4):
+            person = f"person {number // 2}"
+            service.insert(*record(number), record_id=number, subject_id=person)
+        held = service.delete(1, *record(1))
+    columns = "SELECT subject_name, subject FROM demur_unlearning_records WHERE live"
+    names = dict(sql(path, columns))
+    folder = Pseudonyms.peek(path.with_name("model.db.keys"))
+    found = [n for n in range(2) if names.get(folder.subject(f"person {n}"))]
+    assert found == ([] if remembers else [0, 1])
+    if not remembers:
+        assert names[folder.subject("person 0")] == held.subject
 
 
 def test_the_twin_that_keeps_the_name_tells(tmp_path, monkeypatch):

@@ -98,12 +98,32 @@ def rewritten(path, held):
     return held
 
 
+def recommitted(path, forged):
+    """The ledger's commit of the deletion names the new row, too."""
+    place = f"{path}.ledger-1"
+    last = sql(place, "SELECT sequence, hash, body FROM demur_rows ORDER BY 1")[-2:]
+    (_, before, _), (sequence, _, text) = last
+    text = canonical(json.loads(text) | {"artefact": forged.tip.hash})
+    linked = chain.link(before, text)
+    at = "WHERE sequence = ?"
+    sql(place, f"UPDATE demur_rows SET body = ?, hash = ? {at}", text, linked, sequence)
+    sql(place, "UPDATE demur_ledger SET hash = ?", linked)
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_history_that_was_rewritten_without_the_key(tmp_path, signed):
-    """Unsigned, it passes: whoever writes the journal writes the certificates."""
+    """Unsigned, it passes without its ledger, which has the hash of the row.
+
+    Whoever writes journal, certificates and ledger can write anything.
+    """
     path = tmp_path / "model.db"
     held = made(path, **({"signing_key": KEY} if signed else {}))
     forged = rewritten(path, held)
+    found = verify_certificate(forged, path)
+    assert not found.ok and "the ledger has another hash" in str(found)
+    with UnlearningService.open(path, read_only=True) as reader:
+        assert "the ledger has another hash" in str(reader.verify())
+    recommitted(path, forged)
     found = verify_certificate(forged, path)
     assert found.ok is not signed
     if signed:

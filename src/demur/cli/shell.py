@@ -162,8 +162,10 @@ def _message(error: Exception) -> str:
         place = os.fspath(error.filename)
         if isinstance(error, FileNotFoundError):
             return f"there is no file {place}"
-        return f"{place}: {error.strerror or type(error).__name__}"
-    message = " ".join(str(error).split()) or type(error).__name__
+        notes = "".join(f". {note}" for note in getattr(error, "__notes__", ()))
+        return f"{place}: {error.strerror or type(error).__name__}{notes}"
+    said = (str(error), *getattr(error, "__notes__", ()))
+    message = " ".join(" ".join(said).split()) or type(error).__name__
     if isinstance(error, _EXPECTED):
         return message
     return (

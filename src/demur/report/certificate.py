@@ -15,6 +15,7 @@ from demur.report.document import document, write_document
 from demur.report.text import attribute, day, number_up, safe
 from demur.unlearning import Certificate
 
+_MOST_IN_WORDS = 700.0  # a larger epsilon bounds nothing, and e^epsilon overflows
 _WORDS = {
     "version": "version of this form",
     "service": "service",
@@ -57,9 +58,12 @@ def write_certificate(
     record_id: str | int | None = None,
     subject_id: str | int | None = None,
 ) -> None:
-    """Write a certificate as an HTML page, complete or not at all."""
+    """Write a certificate as an HTML page, complete or not at all.
+
+    With an opening it is readable by its owner alone (mode 600).
+    """
     page = certificate_page(certificate, record_id=record_id, subject_id=subject_id)
-    write_document(page, path)
+    write_document(page, path, private=certificate.opening is not None)
 
 
 def certificate_page(
@@ -124,7 +128,9 @@ def _promise(certificate: Certificate) -> str:
             " Nothing of the record is left in it.</p>"
         )
     else:
-        factor = number_up(math.exp(certificate.epsilon))
+        factor = f"e^{number_up(certificate.epsilon)}"
+        if certificate.epsilon < _MOST_IN_WORDS:
+            factor = number_up(math.exp(certificate.epsilon))
         said = (
             "<p>From now on the model can hardly be told apart from one that never"
             f" learned this record, up to epsilon {number_up(certificate.epsilon)} and"
@@ -145,6 +151,8 @@ def _promise(certificate: Certificate) -> str:
             "<p>This service answers from published copies of its model alone. Counting"
             " every copy and every request of this person, the same holds with epsilon"
             f" {number_up(certificate.epsilon_in_all)} at delta {at}.</p>"
+            "<p>Until the next publication, answers come from a copy that was made"
+            " while this record was in the model. This epsilon counts that.</p>"
         )
     return f"<h2>What you can rely on</h2>{said}"
 
@@ -160,7 +168,8 @@ def _check(certificate: Certificate, ids: dict[str, Any]) -> str:
         " repeats it in words.",
         "Ask the service for its journal or its evidence file, and type"
         " <code>demur unlearn verify CERTIFICATE JOURNAL --id ID</code>. Exit code 0"
-        " means that all of it holds.",
+        " means that all of it holds, but for the lines that begin with"
+        " &ldquo;not known&rdquo;: these could not be checked with what was at hand.",
     ]
     if certificate.opening is not None:
         steps.append(
@@ -172,8 +181,9 @@ def _check(certificate: Certificate, ids: dict[str, Any]) -> str:
         steps.append("It is not signed: it shows what the journal of the service says.")
     else:
         steps.append(
-            "It is signed. With the public key of the service, from a place that you"
-            " trust, add <code>--signer KEY</code>."
+            "It carries a signature, which this page has not checked. Take the public"
+            " key of the service from a place that you trust, and add"
+            " <code>--signer KEY</code> to the command."
         )
     listed = "".join(f"<li>{step}</li>" for step in steps)
     return f"<h2>How to check it</h2><ul>{listed}</ul>"

@@ -36,13 +36,20 @@ def document(
     )
 
 
-def write_document(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page. It is moved into place when it is complete."""
+def write_document(
+    page: str, path: str | os.PathLike[str], *, private: bool = False
+) -> None:
+    """Write a page. It is moved into place when it is complete.
+
+    A `private` one is for its owner's eyes alone (mode 600).
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise ValueError(f"path is in the folder {target.parent}, which does not exist")
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
+        if private:
+            part.touch(0o600)
         part.write_text(page, encoding="utf-8")
         os.replace(part, target)
     finally:

@@ -19,6 +19,7 @@ from demur.cli.unlearning.options import (
     opened_to_read,
 )
 from demur.cli.unlearning.requests import unlearn_app as unlearn_app
+from demur.report.text import one_line
 
 if TYPE_CHECKING:
     from demur.unlearning import Certificate, ServiceVerification
@@ -52,7 +53,7 @@ def certificates(
     With --id and the memory key a certificate comes with its opening. A service
     without a memory key has handed the openings out, and keeps none.
     """
-    from demur.cli.unlearning.handover import Handover
+    from demur.cli.unlearning.handover import Handover, check_place
     from demur.core.rounding import printed_up
 
     with opened_to_read(address, keys, memory_key(memory, passphrase)) as service:
@@ -63,6 +64,8 @@ def certificates(
         )
     files = []
     if output is not None:
+        if any(each.opening is not None for each in issued):
+            check_place(output, address, keys)
         handover = Handover(output)
         with handover.prepared({}):
             files = handover.write(issued)
@@ -114,9 +117,15 @@ def certificate(
         told = stored.facts() | {"written": None if html is None else str(html)}
         print_json(told)
         return
-    console.print(str(stored), highlight=False, soft_wrap=True, markup=False)
+    _print_lines(str(stored))
     if html is not None:
         written(html)
+
+
+def _print_lines(text: str) -> None:
+    """Print what somebody else wrote, without a terminal's control characters."""
+    for line in text.split("\n"):
+        console.print(one_line(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def _check_ids(
@@ -195,7 +204,7 @@ def verify(
     from demur.unlearning import verify_certificate, verify_evidence
 
     if journal is None:
-        if record_id or subject_id or opening:
+        if any(given is not None for given in (record_id, subject_id, opening)):
             raise ValueError("--id, --subject and --opening are about a certificate")
         found = verify_evidence(file, ledger=ledger, signer=signer, tip=read_tip(tip))
         _print_verdict(found, "Everything in it holds.", as_json)
@@ -212,8 +221,11 @@ def verify(
         subject_id=subject_id,
     )
     if not as_json:
-        console.print(str(stored), highlight=False, soft_wrap=True, markup=False)
-    _print_verdict(found, "The certificate holds.", as_json)
+        _print_lines(str(stored))
+    holds = "The certificate holds."
+    if found.notes:
+        holds = f"The certificate holds, and {found.notes[0]}."
+    _print_verdict(found, holds, as_json)
 
 
 def _print_verdict(found: ServiceVerification, holds: str, as_json: bool) -> None:
@@ -224,13 +236,13 @@ def _print_verdict(found: ServiceVerification, holds: str, as_json: bool) -> Non
                 "rows": found.rows,
                 "tip": str(found.tip),
                 "problems": found.problems,
+                "notes": found.notes,
                 "unknown": found.unknown,
             }
         )
     else:
         verdict = holds if found.ok else "It does NOT hold."
-        text = f"{found}\n{verdict}"
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        _print_lines(f"{found}\n{verdict}")
     if not found.ok:
         raise typer.Exit(int(Code.ERROR))
 

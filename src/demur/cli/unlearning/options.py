@@ -17,10 +17,12 @@ from rich.markup import escape
 
 from demur.cli.ledger.options import load_key
 from demur.cli.shell import errors
+from demur.core.errors import DemurError
 
 if TYPE_CHECKING:
     from demur.unlearning import ServiceLimits, UnlearningService
     from demur.unlearning.records.memory_key import MemoryKey
+    from demur.unlearning.records.tables import ServiceStore
 
 PASSPHRASE = "DEMUR_PASSPHRASE"
 CERTIFICATES = Path("certificates")
@@ -104,7 +106,7 @@ def limits(
 
     named: dict[str, Any] = {}
     if person is not None:
-        named["noise"] = person or None
+        named["noise"] = None if person == 0 else person
     if days is not None:
         named["days"] = days
     return ServiceLimits(score_noise=score_noise, **named)
@@ -150,16 +152,18 @@ def opened(
     ledger: str | None = None,
     tip: str | None = None,
     create: bool = False,
-    certificates: Path = CERTIFICATES,
+    certificates: Path | None = None,
     **terms: Any,
 ) -> Iterator[UnlearningService]:
     """The service at an address, to write; `create` alone makes one.
 
     A request that a crash cut short is carried out by this opening, and its certificate
-    goes to the folder `certificates`: nobody else will get its opening.
+    goes to the folder `certificates`: nobody else will get its opening. So the folder
+    is looked at before.
     """
     from demur.cli.ledger.options import read_tip
-    from demur.cli.unlearning.handover import Handover
+    from demur.cli.unlearning.handover import Handover, check_place
+    from demur.durable import private_files
     from demur.durable.store import shown_address
     from demur.ledger import Ledger
     from demur.unlearning import ServiceMismatch, UnlearningService
@@ -168,6 +172,7 @@ def opened(
     store = ServiceStore(address, read_only=True)
     try:
         exists = store.exists()
+        interrupted = exists and _interrupted(store)
     finally:
         store.close()
     if exists and create:
@@ -180,6 +185,19 @@ def opened(
             f"there is no deletion service at {shown_address(address)}: `demur unlearn"
             " open` makes one. Nothing was created."
         )
+    place = certificates or CERTIFICATES
+    if interrupted or certificates is not None:
+        try:
+            check_place(place, address, keys)
+            if interrupted:
+                private_files.make_folder(place)
+        except (ValueError, DemurError, OSError) as error:
+            if certificates is None:
+                error.add_note(
+                    "A request that was interrupted is to be carried out first: run"
+                    " `demur unlearn queue SERVICE --process -o FOLDER`."
+                )
+            raise
     with ExitStack() as resources, warnings.catch_warnings():
         warnings.showwarning = _show_warning
         charged = None
@@ -197,12 +215,23 @@ def opened(
             )
         )
         if service.recovered:
-            for path in Handover(certificates).write(service.recovered):
+            for path in Handover(place).write(service.recovered):
                 _show_warning(
                     "an interrupted request was carried out; its certificate, for"
                     f" whoever asked: {path}"
                 )
         yield service
+
+
+def _interrupted(store: ServiceStore) -> bool:
+    """Whether opening this service to write would carry out a request."""
+    from demur.unlearning.records import journal, queue
+    from demur.unlearning.records.read_errors import readable
+
+    with readable(), store.read() as connection:
+        if journal.open_intent(connection) is not None:
+            return True
+        return any(q.reason == queue.INTERRUPTED for q in queue.waiting(connection))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

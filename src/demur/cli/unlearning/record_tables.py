@@ -6,6 +6,7 @@ errors name rows and columns, and no value.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from demur.convex.rows.tables import is_list, list_block
+from demur.unlearning.records.commitments import id_bytes
 
 _NOTHING = "Nothing was changed."
+_RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's
+_NO_ID = "an id has 1 to 200 printable characters"
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,8 @@ def read_records(
     texts = {id_column, *([subject_column] if subject_column else [])}
     table = _table(path, texts | ({label_column} if labels else set()))
     chosen = features or [n for n in table.column_names if n not in names]
-    missing = [n for n in (*names, *chosen) if n not in table.column_names]
-    if missing:
-        raise ValueError(
-            f"{path.name} has no column {missing[0]!r}; it has"
-            f" {', '.join(table.column_names[:12])}. {_NOTHING}"
-        )
+    for name in (*names, *chosen):
+        _check_column(path, table, name)
     if not table.num_rows:
         raise ValueError(f"{path.name} has no row. {_NOTHING}")
     X = np.hstack([_numbers(table, name) for name in chosen])
@@ -86,12 +86,8 @@ def read_records(
     else:
         y = np.array(_texts(table, label_column))
         _refuse(path, ~np.isin(y, labels), f"{label_column!r} is no class here")
-    ids = _texts(table, id_column)
-    _refuse(path, _repeated(ids), "its id occurs before in the file")
-    subjects = None
-    if subject_column:
-        column = table.column(subject_column).to_pylist()
-        subjects = [None if value is None else str(value) for value in column]
+    ids = _ids(path, table, id_column)
+    subjects = _subjects(table, subject_column) if subject_column else None
     return RecordRows(ids, subjects, X, y)
 
 
@@ -101,15 +97,17 @@ def read_ids(path: Path, column: str | None) -> list[str]:
         if column is None:
             raise ValueError(f"--id must name the column of ids in {path.name}")
         table = _table(path, {column})
-        if column not in table.column_names:
-            raise ValueError(f"{path.name} has no column {column!r}. {_NOTHING}")
-        ids = _texts(table, column)
+        _check_column(path, table, column)
+        ids = _ids(path, table, column)
     else:
-        lines = (line.strip() for line in path.read_text().splitlines())
-        ids = [line for line in lines if line]
+        try:
+            text = path.read_text(encoding="utf-8-sig")  # Editors may add a mark.
+        except UnicodeDecodeError:
+            raise ValueError(f"{path.name} is no text in UTF-8. {_NOTHING}") from None
+        ids = [line.strip() for line in text.splitlines() if line.strip()]
+        _check_ids(path.name, ids)
     if not ids:
         raise ValueError(f"{path.name} has no id. {_NOTHING}")
-    _refuse(path, _repeated(ids), "its id occurs before in the file")
     return ids
 
 
@@ -119,17 +117,53 @@ def _table(path: Path, texts: set[str]) -> pa.Table:
         raise ValueError(f"there is no file {path}. {_NOTHING}")
     match path.suffix.lower():
         case ".parquet" | ".pq":
-            return pyarrow.parquet.read_table(path)
+            try:
+                return pyarrow.parquet.read_table(path)
+            except (pa.ArrowException, OSError):
+                raise ValueError(
+                    f"{path.name} cannot be read as Parquet: it is damaged, or"
+                    f" something else. {_NOTHING}"
+                ) from None
         case ".csv":
-            types = pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(texts, pa.string())
-            )
-            return pyarrow.csv.read_csv(path, convert_options=types)
+            return _csv(path, texts)
         case other:
             raise ValueError(
                 f"{path.name} must be .parquet or .csv; got {other or 'none'!r}."
                 f" {_NOTHING}"
             )
+
+
+def _csv(path: Path, texts: set[str]) -> pa.Table:
+    """A CSV. What pyarrow says of a bad row quotes it; this says where it is."""
+    try:
+        return pyarrow.csv.read_csv(
+            path,
+            read_options=pyarrow.csv.ReadOptions(use_threads=False),  # It counts rows.
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(texts, pa.string())
+            ),
+        )
+    except (pa.ArrowException, OSError) as error:
+        said = (
+            "it is empty, a column of numbers has something else further down, a quote"
+            " is not closed, or it is not in UTF-8"
+        )
+        if ragged := _RAGGED.search(str(error)):
+            number, expected, actual = map(int, ragged.groups())
+            said = f"row {number - 1} has {actual} values, and the heading {expected}"
+        raise ValueError(
+            f"{path.name} cannot be read as CSV: {said}. {_NOTHING}"
+        ) from None
+
+
+def _check_column(path: Path, table: pa.Table, name: str) -> None:
+    """One column of this name. (Without a heading the names are somebody's values.)"""
+    count = table.column_names.count(name)
+    if count != 1:
+        raise ValueError(
+            f"{path.name} has {count or 'no'} column{'s' if count else ''} {name!r}, of"
+            f" {table.num_columns} in its heading. {_NOTHING}"
+        )
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
@@ -157,6 +191,56 @@ def _texts(table: pa.Table, name: str) -> list[str]:
     empty = np.array([v is None or v == "" or v != v for v in values])
     _refuse(Path(name), empty, "a value is missing", where=f"column {name!r}")
     return [str(v) for v in values]
+
+
+def _ids(path: Path, table: pa.Table, name: str) -> list[str]:
+    """A column of ids: text or whole numbers. Of 7.0 nobody knows that it is 7."""
+    kind = table.schema.field(name).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not text and not pa.types.is_integer(kind):
+        raise ValueError(
+            f"column {name!r} holds {kind}, and ids are text or whole numbers: write it"
+            f" as one of these. {_NOTHING}"
+        )
+    ids = _texts(table, name)
+    _check_ids(f"column {name!r}", ids)
+    return ids
+
+
+def _subjects(table: pa.Table, name: str) -> list[str | None]:
+    """A column of ids of persons; an empty cell, null or NaN names nobody."""
+    values = table.column(name).to_pylist()
+    subjects: list[str | None] = []
+    for value in values:
+        if value is None or value == "" or value != value:
+            subjects.append(None)
+        elif isinstance(value, float) and value.is_integer():
+            subjects.append(str(int(value)))  # Whole numbers with gaps are stored so.
+        else:
+            subjects.append(str(value))
+    floats = [isinstance(v, float) and v == v and not v.is_integer() for v in values]
+    where = f"column {name!r}"
+    _refuse(Path(name), np.array(floats), "no text, no whole number", where=where)
+    bad = np.array([each is not None and not _is_id(each) for each in subjects])
+    _refuse(Path(name), bad, _NO_ID, where=where)
+    return subjects
+
+
+def _is_id(text: str) -> bool:
+    try:
+        id_bytes("id", text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_ids(where: str, ids: list[str]) -> None:
+    bad = np.array([not _is_id(each) for each in ids])
+    _refuse(Path(where), bad, _NO_ID, where=where)
+    _refuse(
+        Path(where), _repeated(ids), "its id occurs before in the file", where=where
+    )
 
 
 def _repeated(ids: list[str]) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
-"""`demur unlearn insert`, `delete`, `queue` and `retrain`: records by id."""
+"""`demur unlearn delete`, `queue` and `retrain`: requests by id."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,15 +11,15 @@ import typer
 from rich.table import Table
 
 from demur.cli.ledger.options import PasswordFile
-from demur.cli.shell import AsJson, Code, Interrupted, console, print_json
+from demur.cli.shell import AsJson, Code, console, print_json
+from demur.cli.unlearning.inserts import read
+from demur.cli.unlearning.inserts import unlearn_app as unlearn_app
 from demur.cli.unlearning.options import (
     CERTIFICATES,
     CertificateFolder,
     CertificateKey,
     FeatureColumns,
-    IdColumn,
     KeptTip,
-    LabelColumn,
     LimitDays,
     LimitNoise,
     LimitPerson,
@@ -34,12 +34,12 @@ from demur.cli.unlearning.options import (
     opened,
     opened_to_read,
 )
-from demur.cli.unlearning.terms import unlearn_app as unlearn_app
 
 if TYPE_CHECKING:
     from demur.cli.unlearning.handover import Handover
     from demur.cli.unlearning.record_tables import RecordRows
-    from demur.unlearning import QueuedRequest, UnlearningService
+    from demur.unlearning import Certificate, QueuedRequest, UnlearningService
+    from demur.unlearning.records.commitments import Opening
     from demur.unlearning.service.requests import Answer
 
 
@@ -51,135 +51,10 @@ class WhenExhausted(StrEnum):
     RETRAIN = "retrain"
 
 
-DataFile = Annotated[
-    Path,
-    typer.Argument(help="Parquet or CSV.", metavar="DATA", show_default=False),
-]
 OnExhausted = Annotated[
     WhenExhausted,
     typer.Option(help="Where no capacity is left: an error, the queue, or a retrain."),
 ]
-
-
-@unlearn_app.command("insert")
-def insert(
-    address: ServiceAddress,
-    data: DataFile,
-    id_column: IdColumn,
-    label: LabelColumn,
-    subject: SubjectColumn = None,
-    features: FeatureColumns = None,
-    batch: Annotated[
-        int, typer.Option(help="Rows that are made durable together.")
-    ] = 1000,
-    skip_live: Annotated[
-        bool,
-        typer.Option(
-            "--skip-live", help="Leave out rows that are live already, as they are."
-        ),
-    ] = False,
-    memory: MemoryKeyFile = None,
-    passphrase: PassphraseFlag = False,
-    signing_key: CertificateKey = None,
-    password_file: PasswordFile = None,
-    keys: ServiceKeys = None,
-    ledger: SharedLedger = None,
-    tip: KeptTip = None,
-    as_json: AsJson = False,
-) -> None:
-    """Learn the rows of DATA, in order; the whole file is checked first.
-
-    After an interrupt, run it again with --skip-live: rows that are live are left out
-    if they are the same, and refused if they are not.
-    """
-    from demur.core import validate
-
-    validate.count(batch=batch)
-    with opened(
-        address,
-        keys=keys,
-        memory=memory_key(memory, passphrase),
-        signing_key=signing_key,
-        password_file=password_file,
-        ledger=ledger,
-        tip=tip,
-    ) as service:
-        rows = _read(service, data, id_column, label, subject, features)
-        new = _not_live(service, rows, data, skip_live)
-        done = 0
-        try:
-            for at in range(0, len(new), batch):
-                part = rows.part(new[at : at + batch])
-                service.insert_many(
-                    part.X, part.y, record_ids=part.ids, subject_ids=part.subjects
-                )
-                done += len(part)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(
-                f"At least {done:,} of {len(new):,} rows were learned. Run the same"
-                " command again with --skip-live."
-            ) from stop
-        except Exception as error:
-            if not done:
-                raise
-            raise type(error)(
-                f"{error} The first {done:,} new rows were learned; after a remedy,"
-                " run the same command again with --skip-live."
-            ) from error
-        facts = {
-            "inserted": len(new),
-            "skipped": len(rows) - len(new),
-            "live": service.status().live,
-            "tip": str(service.flush()),
-        }
-    if as_json:
-        print_json(facts)
-        return
-    for name, value in facts.items():
-        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
-
-
-def _read(
-    service: UnlearningService,
-    data: Path,
-    id_column: str,
-    label: str,
-    subject: str | None,
-    features: str | None,
-) -> RecordRows:
-    from demur.cli.list_options import names
-    from demur.cli.unlearning.record_tables import read_records
-
-    return read_records(
-        data,
-        id_column=id_column,
-        label_column=label,
-        subject_column=subject,
-        features=names(features),
-        dimension=service.terms.dimension,
-        labels=service.terms.labels,
-    )
-
-
-def _not_live(
-    service: UnlearningService, rows: RecordRows, data: Path, skip_live: bool
-) -> list[int]:
-    """The rows to learn; or the refusal, if some are live."""
-    equal, other = service.find_live(rows.ids, rows.X, rows.y)
-    if other:
-        raise ValueError(
-            f"{data.name}, row {other[0] + 1}: a record of this id is live with other"
-            f" values ({len(other):,} such rows). Delete it first, or use another id."
-            " Nothing was changed."
-        )
-    if equal and not skip_live:
-        raise ValueError(
-            f"{data.name}, row {equal[0] + 1}: this record is live already"
-            f" ({len(equal):,} such rows). To go on with an interrupted insert, add"
-            " --skip-live. Nothing was changed."
-        )
-    live = set(equal)
-    return [at for at in range(len(rows)) if at not in live]
 
 
 @unlearn_app.command("delete")
@@ -231,6 +106,7 @@ def delete(
     wanted = list(ids or [])
     if file is not None:
         wanted += read_ids(file, id_column)
+    wanted = list(dict.fromkeys(wanted))
     if bool(wanted) == (person is not None):
         raise ValueError(
             "say what to delete: ids, --from a file of ids, or --person with the id of"
@@ -258,15 +134,32 @@ def delete(
         if data is not None:
             assert id_column is not None
             assert label is not None
-            rows = _read(service, data, id_column, label, None, features)
+            rows = read(service, data, id_column, label, None, features)
             part = rows.of(wanted, data.name)
             X, y = part.X, part.y
-        with handover.prepared(service.openings(wanted, subject_id=person)):
+        openings = service.openings(wanted, subject_id=person)
+        waiting: dict[str, Opening] = {}
+        if on_exhausted is WhenExhausted.RETRAIN:  # It answers those that wait, too.
+            waiting = service.openings_of_leaving()
+        with handover.prepared(openings | waiting):
             if person is not None:
                 answers = service.delete_subject(person)
             else:
                 answers = service.delete_many(wanted, X, y)
+            handover.write(_answered_too(service, answers, waiting))
             _hand_over(service, handover, answers, wanted, as_json)
+
+
+def _answered_too(
+    service: UnlearningService, answers: list[Answer], waiting: dict[str, Opening]
+) -> list[Certificate]:
+    """Certificates of requests that had waited, and that a retrain has answered."""
+    still = {each.record for each in (*answers, *service.queue())}
+    done = waiting.keys() - still
+    if not done:
+        return []
+    newest = {c.record: c for c in service.certificates() if c.record in done}
+    return [replace(c, opening=waiting[c.record]) for c in newest.values()]
 
 
 def _hand_over(
@@ -275,6 +168,7 @@ def _hand_over(
     answers: list[Answer],
     ids: list[str],
     as_json: bool,
+    **more: int,
 ) -> None:
     from demur.unlearning import Certificate
 
@@ -284,6 +178,7 @@ def _hand_over(
     facts = {
         "deleted": len(done),
         "waiting": len(waiting),
+        **more,
         "certificates": [str(path) for path in files],
         "ids": {
             each: str(files[at]) for at, each in enumerate(ids) if len(ids) == len(done)
@@ -293,7 +188,8 @@ def _hand_over(
     if as_json:
         print_json(facts)
     else:
-        console.print(f"deleted: {len(done)}, waiting: {len(waiting)}")
+        counts = {"deleted": len(done), "waiting": len(waiting), **more}
+        console.print(", ".join(f"{name}: {value}" for name, value in counts.items()))
         for path in files:
             console.print(f"written: {path}", markup=False, soft_wrap=True)
         console.print(f"tip: {facts['tip']}", highlight=False, soft_wrap=True)
@@ -336,7 +232,7 @@ def queue(
             tip=tip,
             certificates=output,
         ) as service:
-            with handover.prepared({}):
+            with handover.prepared(service.openings_of_leaving()):
                 files = handover.write(service.process_queue())
             waiting = service.queue()
     else:
@@ -385,6 +281,9 @@ def retrain(
     label: Annotated[str | None, typer.Option(help="The column of y.")] = None,
     subject: SubjectColumn = None,
     features: FeatureColumns = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Learn rows of DATA that are not live.")
+    ] = False,
     output: CertificateFolder = CERTIFICATES,
     memory: MemoryKeyFile = None,
     passphrase: PassphraseFlag = False,
@@ -395,7 +294,11 @@ def retrain(
     tip: KeptTip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train anew on DATA; every live record that is not in it is deleted by that."""
+    """Train anew on DATA; every live record that is not in it is deleted by that.
+
+    Rows that are not live are refused unless --new is given: a record that was deleted
+    would come back with an old file.
+    """
     from demur.cli.unlearning.handover import Handover
 
     if data is not None and (id_column is None or label is None):
@@ -411,13 +314,32 @@ def retrain(
         tip=tip,
         certificates=output,
     ) as service:
-        records = None
+        records, unknown = None, []
+        leaving = service.openings_of_leaving()
         if data is not None:
             assert id_column is not None
             assert label is not None
-            rows = _read(service, data, id_column, label, subject, features)
+            rows = read(service, data, id_column, label, subject, features)
+            unknown = _not_known(service, rows, data, new)
+            leaving = service.openings_of_leaving(rows.ids)
             owners = rows.subjects or [None] * len(rows)
             records = list(zip(rows.ids, rows.X, rows.y.tolist(), owners, strict=True))
-        with handover.prepared({}):
-            certificates = service.retrain(records)
-            _hand_over(service, handover, list(certificates), [], as_json)
+        with handover.prepared(leaving):
+            issued: list[Answer] = [*service.retrain(records)]
+            _hand_over(service, handover, issued, [], as_json, new=len(unknown))
+
+
+def _not_known(
+    service: UnlearningService, rows: RecordRows, data: Path, new: bool
+) -> list[int]:
+    """The rows that are not live, if they may be learned."""
+    equal, other = service.find_live(rows.ids, rows.X, rows.y)
+    live = {*equal, *other}
+    unknown = [at for at in range(len(rows)) if at not in live]
+    if unknown and not new:
+        raise ValueError(
+            f"{data.name}, row {unknown[0] + 1}: no record of this id is live"
+            f" ({len(unknown):,} such rows). If it was deleted, leave it out; if it is"
+            " new, add --new. Nothing was changed."
+        )
+    return unknown

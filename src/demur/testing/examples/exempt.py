@@ -50,7 +50,12 @@ EXEMPT = {
     "demur.unlearning.records.certificate:Certificate": (
         "names a ledger by its digest and never charges"
     ),
+    "demur.unlearning.service.certificate_checks:number_problems": _READS,
     "demur.unlearning.service.certificate_verification:verify_certificate": _READS,
+    "demur.unlearning.service.certificate_verification:verify_evidence": _READS,
+    "demur.unlearning.service.charges:publication_entries": _READS,
+    "demur.unlearning.service.charges:recorded_entries": _READS,
+    "demur.unlearning.service.publication:left": _READS,
     "demur.unlearning.service.opening:open_to_read": _READS,
     "demur.unlearning.service.opening:open_service": (
         "a service on disk; tests/unlearning/test_service.py has its contract"

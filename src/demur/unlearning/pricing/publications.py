@@ -119,7 +119,7 @@ class PublicationPrices:
             )
         return mechanism
 
-    def declaration(self, mechanism: GaussianMechanism) -> Declaration:
+    def published_copy(self, mechanism: GaussianMechanism) -> Declaration:
         """A publication, at its own unit."""
         return replace(
             mechanism.declaration(),

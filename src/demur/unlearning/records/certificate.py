@@ -27,6 +27,7 @@ from demur.durable.chain import Tip, canonical
 from demur.unlearning.records.commitments import Opening
 
 VERSION = 3
+_MOST = 2**63  # no count and no number of a service reaches it
 _OUTSIDE = ("tip", "signature", "opening")  # of the journal's row
 _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
@@ -151,10 +152,7 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
         """What `to_json` or `for_holder` wrote; anything else is a ValueError."""
-        try:
-            data = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("not a certificate: nested too deeply") from error
+        data = _parsed(text)
         names = {each.name: each.type for each in fields(cls)}
         if not isinstance(data, dict):
             raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
@@ -183,7 +181,7 @@ class Certificate:
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
         """The certificate in a file."""
-        return cls.from_json(Path(path).read_text())
+        return cls.from_json(Path(path).read_bytes())
 
     def _in_all(self) -> list[str]:
         if self.epsilon_in_all is None or self.delta_in_all is None:
@@ -213,19 +211,43 @@ def stamped(statement: str, testing: bool) -> str:
     return f"{_NOT_PRIVATE} {statement}" if testing else statement
 
 
+def _parsed(text: str | bytes) -> Any:
+    """JSON in which no name occurs twice: another reader might take the other one."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            raise ValueError("a name occurs twice")
+        return data
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except UnicodeDecodeError as error:
+        raise ValueError("not a certificate of deletion: it is no text") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"not a certificate of deletion: line {error.lineno} is no JSON"
+        ) from error
+    except RecursionError as error:
+        raise ValueError("not a certificate of deletion: nested too deeply") from error
+    except ValueError as error:  # a name twice, or a number of thousands of digits
+        twice = str(error) == "a name occurs twice"
+        said = error if twice else "a number in it is too long"
+        raise ValueError(f"not a certificate of deletion: {said}") from error
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < _MOST
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _check_type(name: str, kind: str, value: object) -> None:
     valid = {
-        "int": isinstance(value, int) and not isinstance(value, bool),
+        "int": isinstance(value, int) and _is_number(value),
         "str": isinstance(value, str),
-        "float": isinstance(value, float | int)
-        and not isinstance(value, bool)
-        and math.isfinite(value),
-        "float | None": value is None
-        or (
-            isinstance(value, float | int)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-        ),
+        "float": _is_number(value),
+        "float | None": value is None or _is_number(value),
         "str | None": value is None or isinstance(value, str),
         "Tip | None": isinstance(value, str),
         "tuple[str, ...]": isinstance(value, list)

@@ -45,8 +45,14 @@ def id_bytes(name: str, value: object) -> bytes:
     """An id as bytes; a whole number is its own text, as 7 and "7" are one id."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         value = str(int(value))
-    validate.name(**{name: value})
-    assert isinstance(value, str)
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{name} must be a string or a whole number; got {type(value).__name__}"
+        )
+    try:
+        validate.name(**{name: value})
+    except ValueError:  # which quotes it
+        raise ValueError(f"{name} must be 1 to 200 printable characters") from None
     return value.encode()
 
 

@@ -25,6 +25,7 @@ from demur.durable.clock import now
 from demur.ledger import Tip
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.records import tables
+from demur.unlearning.records.read_errors import readable
 
 _PART = 2000  # rows in one statement
 _TABLE = "demur_unlearning_evidence"
@@ -132,6 +133,13 @@ def tip_of(path: Path) -> Tip:
 
 def read_header(store: EvidenceFile) -> Any:
     """The first table's row: service, terms, and where the journal ends."""
+    assert store.path is not None
+    lacks = set(metadata.tables) - set(sqlite.tables_in(store.path, _NOUN))
+    if lacks:
+        raise ServiceDamaged(
+            f"this evidence file lacks the table {min(lacks)}: it was edited, or is not"
+            " whole. Ask for another copy."
+        )
     with store.read() as connection:
         rows = connection.execute(sa.select(header)).all()
     if len(rows) != 1:
@@ -149,7 +157,8 @@ def extract_ledgers(store: EvidenceFile, folder: Path) -> list[Path]:
     """The ledgers in an evidence file, as files in a folder of the reader's."""
     with store.read() as connection:
         bodies = connection.execute(sa.select(ledgers.c.body).order_by(ledgers.c.name))
-        contents = list(bodies.scalars())
+        with readable():
+            contents = [bytes(memoryview(body)) for body in bodies.scalars()]
     places = [folder / f"ledger-{number}" for number in range(1, len(contents) + 1)]
     for place, content in zip(places, contents, strict=True):
         place.write_bytes(content)

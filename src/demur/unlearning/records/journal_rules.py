@@ -21,6 +21,7 @@ from demur.unlearning.records.journal import OPERATIONS, PUBLICATION, Body, Row
 from demur.unlearning.records.read_errors import UNREADABLE
 
 _MOST_PROBLEMS = 50
+REPLACEMENTS = ("retrain", "restore")  # theorems of records that a new model lacks
 
 
 @dataclass
@@ -36,6 +37,9 @@ class History:
     requests: Counter[str] = field(default_factory=Counter)
     certified: dict[tuple[str, int], tuple[Row, Body]] = field(default_factory=dict)
     paid: dict[str, tuple[str, str]] = field(default_factory=dict)  # entry, ledger
+    ends: dict[str, Tip] = field(default_factory=dict)  # the rows of paid operations
+    used_at: dict[str, int] = field(default_factory=dict)  # of the capacity, by then
+    open_intent: str | None = None  # the operation that was under way at the end
     abandoned: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # same
     # Of copies that were published, or paid for and given up.
     publications: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -91,6 +95,7 @@ def follow(connection: Connection, header: Any) -> History:
     except ServiceDamaged as error:
         history.problems.append(str(error))
     history.tip = previous
+    history.open_intent = None if intent is None else intent.get("operation")
     if (header.sequence, header.hash) != (previous.sequence, previous.hash):
         history.problems.append(
             f"the service says it ends at row {header.sequence}; the journal ends at"
@@ -133,6 +138,9 @@ def _apply(
                 if number != history.requests[subject]:
                     history.wrong(row, "a person's requests are miscounted")
             history.used += body["used"]
+            named = {history.subjects.get(record) for record, _ in body["records"]}
+            if set(body["requests"]) != named:
+                history.wrong(row, "it counts other persons than its records have")
             return body, 0
         case "delete" | "publish" | "retrain" | "restore" | "abandon":
             if intent is None or body["operation"] != intent["operation"]:
@@ -149,6 +157,7 @@ def _apply(
                 history.wrong(row, "its noise was drawn by another process")
             if op != "delete":
                 history.paid[body["operation"]] = (body["entry"], body["ledger"])
+                history.ends[body["operation"]] = row.tip
                 history.drops = (op, body.get("drops", 0))
                 if op == "publish":
                     paid = history.paid[body["operation"]]
@@ -160,13 +169,14 @@ def _apply(
             pseudonym, generation = certificate["record"], certificate["generation"]
             if [pseudonym, generation] not in intent["records"]:
                 history.wrong(row, "it deletes what its intent does not name")
-            if certificate["tick"] != history.ticks[-1]:
-                history.wrong(row, "its tick is not that of the journal")
+            _check_deletion(history, row, body, intent)
             _forgotten(history, row, certificate)
             history.paid[body["operation"]] = (
                 certificate["entry"],
                 certificate["ledger"],
             )
+            history.ends[body["operation"]] = row.tip
+            history.used_at[body["operation"]] = history.used
             carried += 1
             return (None, 0) if carried == len(intent["records"]) else (intent, carried)
         case "drop":
@@ -175,7 +185,8 @@ def _apply(
                 history.wrong(row, "it drops a record without a new model")
             history.drops = (why, left - 1)
             _forgotten(history, row, body["certificate"])
-            history.count_live(*history.live)
+            if left == 1:  # Once for all of them: persons times drops would be many.
+                history.count_live(*history.live)
         case "block":
             if body["record"] in known:
                 history.wrong(row, "it blocks a record that is known")
@@ -195,11 +206,33 @@ def _tick(history: History, row: Row, body: Body) -> int:
     return history.ticks[-1]
 
 
+def _check_deletion(history: History, row: Row, body: Body, intent: Body) -> None:
+    """A certificate says what rows before it fix: person, request, records, place."""
+    certificate, subjects = body["certificate"], history.subjects
+    subject = certificate["subject"]
+    together = sum(subjects.get(p) == subject for p, _ in intent["records"])
+    fixed = {
+        "operation": body["operation"],
+        "epoch": history.epoch,
+        "tick": history.ticks[-1],
+        "subject": subjects.get(certificate["record"]),
+        "requests": intent["requests"].get(subject),
+        "records": together,
+    }
+    for name, value in fixed.items():
+        if certificate[name] != value:
+            history.wrong(row, f"its {name} is not that of the journal")
+    if certificate["theorem"] in REPLACEMENTS:
+        history.wrong(row, "it names a new model, and there is none")
+
+
 def _forgotten(history: History, row: Row, certificate: dict[str, Any]) -> None:
     pseudonym, generation = certificate["record"], certificate["generation"]
     if history.generations.get(pseudonym) != generation:
         history.wrong(row, "it deletes a record that is not live")
     history.generations[pseudonym] = -generation
     subject = history.subjects.get(pseudonym, "")
+    if certificate["subject"] != subject:
+        history.wrong(row, "its person is not the one whose record was learned")
     history.live[subject] -= 1
     history.certified[pseudonym, generation] = (row, certificate)

@@ -43,6 +43,24 @@ class Passphrase:
 MemoryKey: TypeAlias = str | os.PathLike[str] | Passphrase | Callable[[], bytes]
 
 
+def check_place(given: MemoryKey, folders: list[Path]) -> None:
+    """Refuse a key file in a folder of the service, or where others could read it."""
+    if isinstance(given, Passphrase) or callable(given):
+        return
+    path = Path(given).expanduser().absolute()
+    inside = [f for f in folders if path.resolve().is_relative_to(f.resolve())]
+    if inside:
+        raise ServiceMismatch(
+            f"the key file {path.name!r} lies in the folder of the service"
+            f" ({inside[0]}): whoever holds the folder would hold the key. Name a file"
+            " elsewhere. Nothing was changed."
+        )
+    if path.exists():
+        private_files.check_file(path)
+    else:
+        private_files.check_folder(path.parent)
+
+
 def memory_secret(
     given: MemoryKey, salt: bytes, *, folders: list[Path], create: bool
 ) -> bytes:
@@ -56,14 +74,8 @@ def memory_secret(
     if callable(given):
         key = given()
     else:
+        check_place(given, folders)
         path = Path(given).expanduser().absolute()
-        inside = [f for f in folders if path.resolve().is_relative_to(f.resolve())]
-        if inside:
-            raise ServiceMismatch(
-                f"the key file {path.name!r} lies in the folder of the service"
-                f" ({inside[0]}): whoever holds the folder would hold the key. Name a"
-                " file elsewhere. Nothing was changed."
-            )
         if create and not path.exists():
             private_files.write_new(path, OsEntropy().new_key())
         try:

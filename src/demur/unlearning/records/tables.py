@@ -124,6 +124,11 @@ encrypted_records = sa.Table(
 _KIND = FileKind("deletion service", service.name, ServiceMismatch)
 
 
+def service_id(connection: Connection) -> str:
+    """The id of the service whose tables these are."""
+    return str(connection.execute(sa.select(service.c.service_id)).scalar_one())
+
+
 class ServiceStore(Store):
     """A durable store that overwrites what it deletes, with one writer."""
 

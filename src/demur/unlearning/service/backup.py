@@ -18,7 +18,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,12 +54,28 @@ def backup_service(
             " server: back it up with pg_dump, and its folder of keys beside it."
             " Nothing was written."
         )
+    places = [each for each in (keys, database.keys_folder) if each is not None]
+    if any(folder.resolve().is_relative_to(each.resolve()) for each in places):
+        raise ValueError(
+            "a backup does not belong in the folder of the service's keys: name one"
+            " elsewhere. Nothing was written."
+        )
     if not folder.parent.is_dir():
         raise ValueError(f"there is no folder {folder.parent}. Nothing was written.")
     if os.path.lexists(folder):
         message = "something is there already, and a backup never replaces it"
         raise FileExistsError(errno.EEXIST, message, str(folder))
     aside = atomic_files.temporary_name(folder)
+    with _written_whole(folder):
+        return _copy_at_one_moment(database, folder, aside, keys)
+
+
+def _copy_at_one_moment(
+    database: tables.ServiceStore, folder: Path, aside: Path, keys: Path | None
+) -> Tip:
+    """Copy until nothing was charged meanwhile; then the copy is put in its place."""
+    path = database.path
+    assert path is not None
     try:
         for _ in range(_TRIES):
             before = _last_intent(database)
@@ -80,6 +99,16 @@ def backup_service(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return tip
+
+
+@contextmanager
+def _written_whole(place: Path) -> Iterator[None]:
+    """A disk that cannot be written is said to be one."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sa.exc.OperationalError) as error:
+        message = "it cannot be written: the disk is full, or refuses. Nothing is there"
+        raise OSError(errno.EIO, message, str(place)) from error
 
 
 def _last_intent(database: tables.ServiceStore) -> int | None:
@@ -124,13 +153,34 @@ def _copy_all(path: Path, aside: Path, keys: Path | None) -> Tip | None:
     return tip
 
 
+class _WentOn(Exception):
+    """An operation began while evidence was being written."""
+
+
 def write_evidence(database: tables.ServiceStore, place: str | os.PathLike[str]) -> Tip:
     """Write an evidence file of a service; the tip of its journal.
 
-    It has copies of the service's own ledgers. They are made after the journal was
-    read, and a service charges first: they have all that the journal has.
+    It has copies of the service's own ledgers, of the same moment as the journal: a
+    ledger with more than its journal would look like a journal that was cut off.
     """
-    return evidence.write(database, lambda: _ledger_copies(database.path), place)
+    for _ in range(_TRIES):
+        before = _last_intent(database)
+
+        def copies(before: int | None = before) -> dict[str, bytes]:
+            made = _ledger_copies(database.path)
+            if _last_intent(database) != before:
+                raise _WentOn
+            return made
+
+        if before is not None:
+            with suppress(_WentOn), _written_whole(Path(place)):
+                return evidence.write(database, copies, place)
+        time.sleep(_WAIT)
+    raise ServiceBusy(
+        "deletions followed each other so closely that no moment between two could be"
+        " copied: call evidence() in the process that writes, or try again later."
+        " Nothing was written."
+    )
 
 
 def _ledger_copies(path: Path | None) -> dict[str, bytes]:

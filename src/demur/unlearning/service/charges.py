@@ -108,6 +108,16 @@ def _of_service(service_id: str) -> str:
     return f" of service {service_id}"
 
 
+def recorded_entries(ledger: Ledger, service_id: str) -> set[str]:
+    """The entries of a service's operations, the budget per person aside."""
+    return {
+        entry.id
+        for entry in ledger.entries()
+        if entry.label.startswith(get_args(Kind))
+        and entry.label.endswith(_of_service(service_id))
+    }
+
+
 def publication_entries(ledger: Ledger, service_id: str) -> list[Entry]:
     """The entries of a service's published copies."""
     return [
@@ -180,12 +190,7 @@ class DeletionCharges:
 
     def recorded(self) -> set[str]:
         """The entries of this service's operations, the budget per person aside."""
-        return {
-            entry.id
-            for entry in self.ledger.entries()
-            if entry.label.startswith(get_args(Kind))
-            and entry.label.endswith(self._suffix)
-        }
+        return recorded_entries(self.ledger, self._service)
 
     def paid(
         self, declaration: Declaration, operation: str, kind: Kind = "deletion"

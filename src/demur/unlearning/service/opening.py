@@ -24,7 +24,7 @@ from demur.unlearning.errors import ServiceMismatch
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import RequestedTerms, ServiceTerms
 from demur.unlearning.records import tables
-from demur.unlearning.records.memory_key import MemoryKey
+from demur.unlearning.records.memory_key import MemoryKey, check_place
 from demur.unlearning.service import publication, recovery
 from demur.unlearning.service.charges import (
     DeletionCharges,
@@ -105,6 +105,8 @@ def open_service(
                 **requested_terms,
             )
             recovery.check_empty(database, folder, shared=shared)
+            if memory_key is not None:
+                check_place(memory_key, recovery.own_folders(database, folder))
         prices = DeletionPrices(terms)
         if shared:
             check_shared(ledger, terms, prices)

@@ -103,7 +103,7 @@ def publish(
     state.flush(then=intents.intent(state, operation, kind=journal.PUBLICATION))
     try:
         payment = charges.paid(
-            prices.declaration(mechanism), operation, kind="publication"
+            prices.published_copy(mechanism), operation, kind="publication"
         )
         noise = mechanism.apply(np.zeros(mechanism.dimension), payment.key)
         copy.show(noise, sigma=float(mechanism.sigma), grid=float(mechanism.grid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn, Self
@@ -119,6 +120,68 @@ class ServiceReader:
                     subject = state.directory.find_subject(subject_id)
                     pseudonyms += rows.records_of(connection, subject)
                 return rows.openings(connection, state.pseudonyms, pseudonyms)
+
+    def openings_of_leaving(
+        self, staying: Iterable[str | int] | None = None
+    ) -> dict[str, Opening]:
+        """The same of records that a retrain on `staying` would delete, by pseudonym.
+
+        Without `staying`, of those whose requests wait. Without a `memory_key` they are
+        known until then alone.
+        """
+        state = self._state
+        with state.lock:
+            state.require_usable()
+            state.flush()
+            with state.database.read() as connection:
+                leaving = {each.record for each in queue.waiting(connection)}
+                if staying is not None:
+                    live = {p for p, number in state.index.items() if number > 0}
+                    leaving |= live - {state.directory.find(each) for each in staying}
+                return rows.openings(connection, state.pseudonyms, leaving)
+
+    def find_deleted(
+        self, record_ids: Sequence[str | int]
+    ) -> tuple[list[int], list[int]]:
+        """Which ids were deleted, and which are refused for good (`block`).
+
+        A service without a `memory_key` knows of none.
+        """
+        state = self._state
+        with state.lock:
+            state.require_usable()
+            known = [state.index.get(state.directory.find(each)) for each in record_ids]
+        deleted = [at for at, number in enumerate(known) if (number or BLOCKED) < 0]
+        return deleted, [at for at, number in enumerate(known) if number == BLOCKED]
+
+    def check_rows(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        subject_ids: Sequence[str | int | None] | None = None,
+    ) -> list[int]:
+        """The rows that the mode would refuse to learn.
+
+        More records of one person than published answers are priced for are a
+        `CapacityExhausted`. Nothing is learned.
+        """
+        state = self._state
+        points, targets = np.asarray(X), np.asarray(state.terms.numbers_of(Y))
+        refused = []
+        with state.lock:
+            state.require_usable()
+            for at, (x, y) in enumerate(zip(points, targets.tolist(), strict=True)):
+                try:
+                    state.mode.check(x, y)
+                except (ValueError, TypeError):
+                    refused.append(at)
+            if state.terms.answers is not None and subject_ids is not None:
+                named = [each for each in subject_ids if each is not None]
+                counts = Counter(map(state.directory.find_subject, named))
+                with state.database.read() as connection:
+                    counts.update(rows.live_of(connection, list(counts)))
+                state.terms.check_per_subject(counts)
+        return refused
 
     def find_live(
         self, record_ids: Sequence[str | int], X: ArrayLike, Y: ArrayLike

@@ -71,7 +71,7 @@ def create(
     Seals.create(folder, source)
     salt = source.new_key()[:SALT_BYTES]
     if memory_key is not None:
-        folders = _folders(database, folder)
+        folders = own_folders(database, folder)
         memory = memory_secret(memory_key, salt, folders=folders, create=True)
         pseudonyms = pseudonyms.remembering(memory)
     text = terms.to_text()
@@ -160,7 +160,7 @@ def load_to_read(
     return ServiceState(database, terms, pseudonyms, place, OsEntropy())
 
 
-def _folders(database: tables.ServiceStore, folder: Path) -> list[Path]:
+def own_folders(database: tables.ServiceStore, folder: Path) -> list[Path]:
     """Where a service keeps its files: no key of its memory may lie there."""
     path = database.path
     return [folder] if path is None else [folder, path.parent]
@@ -181,7 +181,7 @@ def _with_memory(
     memory = memory_secret(
         memory_key,
         bytes.fromhex(row.memory_salt),
-        folders=_folders(database, folder),
+        folders=own_folders(database, folder),
         create=False,
     )
     pseudonyms = pseudonyms.remembering(memory)

@@ -385,7 +385,7 @@ class UnlearningService(ServiceReader):
         A new epoch begins. Every live record that is not among them is deleted by
         that, exactly, and its certificate is among those returned; so are the requests
         that wait. Default: the records of `records=` at opening, or of the encrypted
-        store. A record that was deleted is refused: it must be learned again by id.
+        store. Ids that are not live are new; a `memory_key` refuses deleted ones.
         """
         with self._state.lock:
             self._state.require_writable()

@@ -26,7 +26,7 @@ from demur.unlearning.records.journal_rules import History, follow
 from demur.unlearning.records.read_errors import UNREADABLE, readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
-from demur.unlearning.service.charges import entry_name
+from demur.unlearning.service.charges import entry_name, recorded_entries
 from demur.unlearning.service.publication import publication_problems
 
 
@@ -38,6 +38,7 @@ class ServiceVerification:
     tip: Tip
     problems: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is known, and no problem
 
     @property
     def ok(self) -> bool:
@@ -47,6 +48,7 @@ class ServiceVerification:
     def __str__(self) -> str:
         lines = [f"{self.rows} rows checked, tip {self.tip}"]
         lines += [f"PROBLEM: {p}" for p in self.problems] or ["no problem found"]
+        lines += [f"note: {n}" for n in self.notes]
         lines += [f"not known: {u}" for u in self.unknown]
         return "\n".join(lines)
 
@@ -141,24 +143,61 @@ def certificate_problems(certificate: Certificate, history: History) -> list[str
     return []
 
 
+@dataclass(frozen=True)
+class LedgersBefore:
+    """Ledgers, and the operations in them from before the journal was read.
+
+    A service writes its intent, charges, and writes the outcome. So what was charged
+    before the journal was read is in it, as done, abandoned or under way; what is
+    charged later need not be.
+    """
+
+    held: tuple[Ledger, ...]
+    entries: frozenset[str]
+
+    @classmethod
+    def the_journal(cls, ledgers: Sequence[Ledger], service: str) -> LedgersBefore:
+        """The ledgers as they are now; the journal is read after this."""
+        entries = (e for each in ledgers for e in recorded_entries(each, service))
+        return cls(tuple(ledgers), frozenset(entries))
+
+    @property
+    def by_id(self) -> dict[str, Ledger]:
+        """The ledgers by their ids."""
+        return {ledger.id: ledger for ledger in self.held}
+
+
 def ledger_problems(
-    history: History, ledgers: Sequence[Ledger]
+    history: History, before: LedgersBefore
 ) -> tuple[list[str], list[str]]:
     """What is wrong with the ledgers of the epochs; and what cannot be checked."""
+    ledgers, by_id = before.held, before.by_id
     problems = [
         f"the ledger: {p}" for ledger in ledgers for p in ledger.verify().problems
     ]
-    by_id = {ledger.id: ledger for ledger in ledgers}
     elsewhere = 0
     used: Counter[str] = Counter()
     for operation, (entry_id, ledger_id) in history.paid.items():
         used[entry_id] += 1
+        name = entry_name(history.service, operation)
         if ledger_id not in by_id:
             elsewhere += 1
+            if any(ledger.find(name) for ledger in ledgers):
+                problems.append(
+                    f"the operation {operation[:8]} names another ledger than the one"
+                    " that has its entry"
+                )
             continue
-        entry = by_id[ledger_id].find(entry_name(history.service, operation))
+        entry = by_id[ledger_id].find(name)
         if entry is None or entry.id != entry_id:
             problems.append(f"the operation {operation[:8]} is not in the ledger")
+            continue
+        commit, end = by_id[ledger_id].commit_of(entry), history.ends[operation]
+        if commit is not None and commit.artefact != end.hash:
+            problems.append(
+                f"the ledger has another hash for row {end.sequence}: the journal was"
+                " rewritten, or one of the two comes from another copy"
+            )
     if any(count > 1 for count in used.values()):
         problems.append("one entry of the ledger paid for two operations")
     for operation, (abandoned_entry, ledger_id) in history.abandoned.items():
@@ -173,6 +212,15 @@ def ledger_problems(
             )
         if operation in history.paid:
             problems.append(f"the operation {operation[:8]} was abandoned and made")
+    named = {e for e, _ in (*history.paid.values(), *history.abandoned.values())}
+    if history.open_intent is not None:
+        under_way = entry_name(history.service, history.open_intent)
+        named |= {e.id for e in (each.find(under_way) for each in ledgers) if e}
+    if more := len(before.entries - named):
+        problems.append(
+            f"the ledger has {more} operations that the journal lacks: rows were cut"
+            " off, or one of the two comes from another copy"
+        )
     unknown = []
     if elsewhere:
         unknown.append(f"whether {elsewhere} operations are in ledgers not given here")
@@ -227,18 +275,18 @@ def verify_service(
     """Check a whole service against itself and its ledgers.
 
     The journal is read before the ledgers: a running service charges first, so that a
-    ledger which is read later has all that the journal has.
+    ledger which is read later has all that the journal has. (`LedgersBefore` is for the
+    other direction.)
     """
+    with database.read() as connection:
+        before = LedgersBefore.the_journal(ledgers, tables.service_id(connection))
     with database.read() as connection:
         history = read_history(connection)
         problems, unknown = state_problems(connection, terms, history, seals, cipher)
-    wrong, elsewhere = ledger_problems(history, ledgers)
+    wrong, elsewhere = ledger_problems(history, before)
     if terms.answers is not None:
-        prices, by_id = (
-            PublicationPrices(terms.answers),
-            {each.id: each for each in ledgers},
-        )
-        more, not_known = publication_problems(prices, history, by_id)
+        prices = PublicationPrices(terms.answers)
+        more, not_known = publication_problems(prices, history, before.by_id)
         wrong, elsewhere = wrong + more, elsewhere + not_known
     unknown = [*elsewhere, *unknown]
     unknown.append(

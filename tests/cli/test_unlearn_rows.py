@@ -1,0 +1,255 @@
+"""`demur unlearn` and what leaves it: no row of a file, no opening, nobody deleted."""
+
+import json
+import stat
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from demur.unlearning import CapacityExhausted, Certificate, UnlearningService
+from demur.unlearning.records import queue
+from demur.unlearning.service.deletion import Deletions
+from demur.unlearning.service.service import UnlearningService as Service
+from tests.cli.test_unlearn_service import (
+    COLUMNS,
+    HEAD,
+    cat_or_dog,
+    demur,
+    filled,
+    rows,
+    table,
+)
+from tests.commands import run
+
+pytestmark = pytest.mark.slow
+__all__ = ["demur", "filled", "table"]
+SECRET = "Jane Doe has asthma"
+BAD = {
+    "a value too many": (f"{SECRET},1,0.1,0.2,cat,{SECRET}", "row 4 has 6 values"),
+    "a quote that is not closed": (f'900,"{SECRET},0.1,0.2,cat', "cannot be read"),
+    "a word for a number": (f"900,1,0.1,{SECRET},cat", "must hold numbers"),
+    "no class": (f"900,1,0.1,0.2,{SECRET}", "row 4: 'kind' is no class here"),
+    "a long id": (SECRET * 20 + ",1,0.1,0.2,cat", "row 4: an id has 1 to 200"),
+    "an id with a tab": (f"{SECRET}\t,1,0.1,0.2,cat", "row 4: an id has 1 to 200"),
+    "a person with a tab": (f"900,{SECRET}\t,0.1,0.2,cat", "column 'who', row 4"),
+    "an id twice": (f"{SECRET},1,0.1,0.2,cat\n" * 2, "row 5: its id occurs"),
+    "no heading": (None, "no column 'id'"),
+}
+
+
+def test_no_row_of_a_file_is_printed(demur, tmp_path):
+    demur.open()
+    file, good = tmp_path / "people.csv", cat_or_dog(rows(range(3)))
+    for what, (bad, said) in BAD.items():
+        lines = [f"{SECRET},1,0.1,0.2,cat"] if bad is None else [HEAD, *good, bad]
+        file.write_text("\n".join(lines).strip() + "\n")
+        result = run("unlearn", "insert", demur.service, file, *COLUMNS, "--json")
+        assert result.exit_code == 1 and said in result.stdout, (what, result.stdout)
+        assert "Jane" not in result.output + result.stderr, what
+    file.write_bytes(f"{HEAD}\n{SECRET}\xff,1,1,1,cat\n".encode("latin1"))
+    told = demur("insert", file, *COLUMNS)
+    assert "UTF-8" in told["error"]["message"] and "Jane" not in str(told)
+    file.write_text(f"{HEAD},a\n900,1,0.1,0.2,cat,0.3\n")
+    assert "2 columns 'a'" in demur("insert", file, *COLUMNS)["error"]["message"]
+    broken = tmp_path / "people.parquet"
+    broken.write_bytes(b"not a table")
+    assert "as Parquet" in demur("insert", broken, *COLUMNS)["error"]["message"]
+    assert demur("status")["live"] == 0
+
+
+def test_ids_and_persons_of_a_parquet_file(demur, tmp_path):
+    """7.0 is no id; a person's column with gaps may hold numbers as floats."""
+    demur.open()
+    file = tmp_path / "people.parquet"
+    columns = {"a": [0.1, 0.2, 0.3], "b": [0.1, 0.2, 0.3], "kind": ["cat"] * 3}
+    who = [float("nan"), 5.0, 6.0]
+    pyarrow.parquet.write_table(pa.table({"id": [1.0, 2, 3], "who": who} | columns),
+                                file)  # fmt: skip
+    assert "holds double" in demur("insert", file, *COLUMNS)["error"]["message"]
+    pyarrow.parquet.write_table(pa.table({"id": [1, 2, 3], "who": who} | columns), file)
+    assert demur("insert", file, *COLUMNS)["inserted"] == 3
+    told = demur("delete", "--person", "5")
+    assert told["deleted"] == 1
+    assert demur("delete", "--person", "nan")["exit_code"] == 1
+    empty = tmp_path / "empty.csv"
+    empty.write_text(f"{HEAD}\n900,,0.1,0.2,cat\n901,,0.1,0.3,cat\n")
+    assert demur("insert", empty, *COLUMNS)["inserted"] == 2, "of nobody in particular"
+
+
+def test_all_rows_are_checked_before_the_first_is_learned(demur, tmp_path):
+    demur("open", "--mode", "ridge", "--dimension", 2, "--answers", "published",
+          "--epsilon", 1, "--delta", 1e-6, "--publications", 5)  # fmt: skip
+    file = tmp_path / "people.csv"
+    file.write_text("id,who,a,b,y\n1,x,0.1,0.2,1\n2,y,0.1,0.3,1\n3,x,0.2,0.2,1\n")
+    columns = ["--id", "id", "--label", "y", "--subject", "who", "--batch", 1]
+    told = demur("insert", file, *columns)
+    assert "1 live record(s)" in told["error"]["message"]
+    assert demur("status")["live"] == 0
+    demur.service = demur.service.with_name("other.db")
+    demur("open", "--mode", "logistic", "--dimension", 2, "--epsilon", 1, "--delta",
+          1e-6, "--capacity", 3, "--option", "Lambda=5", "--option", "tolerance=0.05",
+          )  # fmt: skip
+    file.write_text("id,who,a,b,y\n1,x,0.1,0.2,1\n2,y,0.1,0.3,0.5\n")
+    told = demur("insert", file, *columns)
+    assert "row 2: the mode" in told["error"]["message"] and "0.5" not in str(told)
+    assert demur("status")["live"] == 0
+
+
+def test_an_error_half_way_keeps_its_kind_and_says_how_far_it_got(
+    demur, table, monkeypatch
+):
+    demur.open()
+    honest, calls = Service.insert_many, []
+
+    def second_fails(service, *given, **more):
+        calls.append(1)
+        if len(calls) == 2:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "takes five arguments")
+        return honest(service, *given, **more)
+
+    monkeypatch.setattr(Service, "insert_many", second_fails)
+    file = table(range(4), change=cat_or_dog)
+    told = demur("insert", file, *COLUMNS, "--batch", 2)
+    assert told["error"]["kind"] == "UnicodeDecodeError"
+    assert "The first 2 new rows were learned" in told["error"]["message"]
+
+
+def test_nobody_who_was_deleted_comes_back_with_an_old_file(demur, table):
+    demur.shared = ["--memory-key", "secrets/ids.key"]
+    demur.open()
+    file = table(range(4), change=cat_or_dog)
+    demur("insert", file, *COLUMNS)
+    (certificate,) = demur("delete", "003")["certificates"]
+    for given in (["insert", file, "--skip-live"], ["retrain", file]):
+        told = demur(*given, *COLUMNS)
+        assert told["exit_code"] == 1 and "row 4" in told["error"]["message"], given
+    told = demur("retrain", file, *COLUMNS, "--new")
+    assert "was deleted" in told["error"]["message"], "it must be asked for by id"
+    told = demur("insert", file, *COLUMNS, "--skip-live", "--again")
+    assert (told["inserted"], told["learned_again"], told["live"]) == (1, 1, 4)
+    checked = run("unlearn", "verify", certificate, demur.service, "--id", "003")
+    assert (
+        checked.exit_code == 0
+        and "learned again since and is live" in (checked.output.splitlines()[-1])
+    )
+
+
+def test_openings_lie_elsewhere_and_a_refusal_leaves_no_folder(filled, tmp_path):
+    for place in ("service/certificates", "service/model.db.keys/c", "service"):
+        told = filled("delete", "003", "-o", place)
+        assert "lies in the folder of the service" in told["error"]["message"]
+    assert filled("delete", "nobody", "-o", "made")["exit_code"] == 1
+    assert not (tmp_path / "made").exists()
+    told = filled("delete", "003", "003", "-o", "out")
+    assert told["deleted"] == 1 and len(told["certificates"]) == 1
+    (file,) = (tmp_path / "out").iterdir()
+    page = tmp_path / "page.html"
+    assert run("unlearn", "certificate", file, "--html", page).exit_code == 0
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    backup = filled("backup", "service/model.db.keys/copy", "--with-keys", shared=False)
+    assert "does not belong" in backup["error"]["message"]
+    # A file of the same name that says something else is not passed off as written.
+    with_opening = file.read_text()
+    told = json.loads(with_opening)
+    for there, said in (("{}", 1), (json.dumps(told | {"opening": None}), 0)):
+        file.write_text(there)
+        assert filled("certificates", "-o", "out", shared=False)["exit_code"] == said
+    file.write_text(with_opening)
+    assert filled("certificates", "-o", "out", shared=False)["exit_code"] == 0
+    assert file.read_text() == with_opening, "the fuller one stays"
+
+
+@pytest.mark.parametrize("command", ["retrain", "queue"])
+def test_openings_of_records_that_go_are_on_disk_before(
+    filled, table, tmp_path, monkeypatch, command
+):
+    """Without a memory key nobody else has them: as for `delete`."""
+    stay = table(range(19), "stay.csv", change=cat_or_dog)
+    given = ["retrain", stay, *COLUMNS]
+    if command == "queue":
+        waits(filled.service, "019")
+        given = ["queue", "--process"]
+    seen = []
+    name = "retrain" if command == "retrain" else "process_queue"
+
+    def killed(*_):
+        seen.extend(p.suffix for p in (tmp_path / "certificates").iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Service, name, killed)
+    filled(*given)
+    assert seen == [".opening"]
+
+
+def waits(path, record_id):
+    """A request that waits."""
+    with UnlearningService.open(path) as service, service._state.writing() as tables:
+        pseudonym = service._state.directory.find(record_id)
+        queue.put(tables, pseudonym, 1, queue.deadline_text(None), "privacy")
+
+
+def test_a_retrain_hands_over_what_it_answers_by_the_way(filled, tmp_path, monkeypatch):
+    """Requests that waited are carried out by it; their openings would be lost."""
+    waits(filled.service, "019")
+
+    def exhausted(*_):
+        raise CapacityExhausted("none is left", "privacy", retrain_required=True)
+
+    monkeypatch.setattr(Deletions, "carry_out", exhausted)
+    told = filled("delete", "003", "--on-exhausted", "retrain")
+    assert told["deleted"] == 1 and filled("status")["live"] == 18
+    files = list((tmp_path / "certificates").iterdir())
+    assert len(files) == 2
+    held = [Certificate.load(file) for file in files]
+    for number in ("003", "019"):
+        assert sum(each.is_of(number) for each in held) == 1
+
+
+def test_a_folder_that_is_refused_is_refused_before_anything_is_spent(
+    filled, tmp_path, monkeypatch, table
+):
+    """An opening carries out what was interrupted: the folder is looked at before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Deletions, "commit", lambda *_: 1 / 0)
+        patch.setattr(Deletions, "abandon", lambda *_: None)
+        with (
+            UnlearningService.open(filled.service) as service,
+            pytest.raises(ZeroDivisionError),
+        ):
+            service.delete("003")
+    (tmp_path / "certificates").mkdir(0o755)
+    more = table([30], "more.csv", change=cat_or_dog)
+    told = filled("insert", more, *COLUMNS)
+    assert "chmod 700" in told["error"]["message"], told
+    assert "queue SERVICE --process -o FOLDER" in told["error"]["message"]
+    assert filled("status")["live"] == 20, "it was not carried out"
+    assert len(filled("queue", "--process", "-o", "safe")["certificates"]) == 0
+    assert len(list((tmp_path / "safe").iterdir())) == 1, "by the opening"
+    assert filled("status")["live"] == 19
+
+
+def test_a_key_in_the_service_folder_is_refused_and_nothing_is_made(demur, tmp_path):
+    for place in ("service/ids.key", "service/model.db.keys/ids.key"):
+        told = demur.open("--memory-key", place)
+        assert "lies in the folder of the service" in told["error"]["message"]
+    (tmp_path / "open").mkdir(0o755)
+    assert demur.open("--memory-key", "open/ids.key")["exit_code"] == 1
+    assert list(demur.service.parent.iterdir()) == []
+    assert demur.open("--memory-key", "secrets/ids.key")["exit_code"] == 0
+
+
+def test_what_others_wrote_moves_no_cursor(filled, tmp_path):
+    (file,) = filled("delete", "003")["certificates"]
+    told = json.loads((tmp_path / file).read_text())
+    (tmp_path / "evil.json").write_text(json.dumps(told | {"statement": "\x1b[2Jgone"}))
+    for given in (
+        ["certificate", "evil.json"],
+        ["verify", "evil.json", filled.service],
+    ):
+        assert "\x1b[2J" not in run("unlearn", *given).output
+    assert "no text" in run("unlearn", "verify", filled.service, filled.service).output
+    for given in (["--id", ""], ["--opening", ""]):
+        assert run("unlearn", "verify", filled.service, *given).exit_code == 1
+    (tmp_path / "ids.txt").write_bytes("\ufeff004\n".encode())
+    assert filled("delete", "--from", "ids.txt")["deleted"] == 1
