@@ -14,7 +14,7 @@ from demur import errors
 
 SOURCE = Path(demur.__file__).parent
 # Inside one module alone: never seen by a caller.
-INNER = {"_Fork", "Interrupted"}
+INNER = {"_Fork", "_WentOn", "Interrupted"}
 ENGINES = [
     "adapters",
     "audit",
