@@ -23,6 +23,7 @@ from demur.unlearning.estimators import base
 from demur.unlearning.estimators.dict_events import SlowWay, dict_events
 from demur.unlearning.estimators.river_habits import RIVER_EXCEPTIONS
 from demur.unlearning.models import OGD
+from tests.families import thinned
 
 ESTIMATORS = {
     "regressor, ogd": UnlearnableRegressor(),
@@ -49,7 +50,7 @@ def outcomes(model):
     return passed - failed, failed
 
 
-@every_estimator
+@pytest.mark.parametrize("name", thinned(ESTIMATORS, 3))
 @pytest.mark.slow
 def test_rivers_checks(name):
     """All but those on the list, and each of the list fails: none is there in vain."""
