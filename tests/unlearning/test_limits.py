@@ -85,6 +85,20 @@ def test_requests_beyond_the_limit_are_refused_or_wait(tmp_path):
         assert service.status().queued == 0
 
 
+def test_where_all_deletions_add_up_as_many_are_carried_out_as_there_is_room(tmp_path):
+    with open_service(
+        tmp_path / "m.db", scope="joint", capacity=4, on_exhausted="queue"
+    ) as service:
+        fill(service, range(3), subject_id="p")
+        fill(service, range(3, 6))
+        service.delete(0)
+        assert [service.delete(n).reason for n in (1, 2)] == ["rate", "rate"]
+        service.delete_many([3, 4])
+        service._requests.deletions._limits = ServiceLimits(noise=None, days=1)
+        assert len(service.process_queue()) == 1  # and one waits for a retrain
+        assert service.status().queued == 1
+
+
 @pytest.mark.parametrize(("made", "together"), [(0, True), (4, False)])
 def test_what_waits_is_carried_out_with_the_least_noise(tmp_path, made, together):
     with open_service(tmp_path / "m.db", limits=ServiceLimits(noise=None)) as service:

@@ -65,7 +65,7 @@ def feedback_stream(make, rng, *, records, opposed, ticks=60, every=10):
     held = []
 
     def compared():
-        values = [m._statistic.value(m._mode) for m in (world, replayed)]
+        values = [m._statistic.value() for m in (world, replayed)]
         return float(np.linalg.norm(values[0] - values[1]))
 
     for tick in range(ticks):

@@ -83,15 +83,19 @@ class Theorem:
 
 
 class Mode(abc.ABC):
-    """A model that learns one record at a time and forgets on request."""
+    """A model that learns one record at a time and forgets on request.
 
-    name: ClassVar[str]
-    theorem: ClassVar[Theorem]
-    needs_record: ClassVar[bool]  # delete needs (x, y)
-    exact: ClassVar[bool]  # equal digests and no noise: epsilon 0
+    What the first lines name belongs to the class; `PublishedAnswers`, which wraps a
+    mode, has it from that mode.
+    """
+
+    name: str
+    theorem: Theorem
+    needs_record: bool  # delete needs (x, y)
+    exact: bool  # equal digests and no noise: epsilon 0
     publishes: ClassVar[Literal["state", "output"]]
-    losses: ClassVar[tuple[LossName, ...]]  # to choose from; the default first
-    regulariser: ClassVar[Literal["lam", "Lambda"]]  # for each record, or for all
+    losses: tuple[LossName, ...]  # to choose from; the default first
+    regulariser: Literal["lam", "Lambda"]  # for each record, or for all
     clips: ClassVar[bool] = True  # rows, to `norm_bound`
     multiclass: ClassVar[bool] = False  # whether it takes `classes`
     formula: ClassVar[Literal["consistent", "seed"]] = "consistent"  # of its odometer

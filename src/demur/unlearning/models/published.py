@@ -88,59 +88,59 @@ class _Statistic(Protocol):
 
     size: int
 
-    def bound(self, mode: Any, records: int) -> float: ...
+    def bound(self, records: int) -> float: ...
 
-    def largest(self, mode: Any) -> float: ...
+    def largest(self) -> float: ...
 
-    def value(self, mode: Any) -> Array: ...
+    def value(self) -> Array: ...
 
-    def weights(self, mode: Any, noisy: Array, sigma: float) -> Array: ...
+    def weights(self, noisy: Array, sigma: float) -> Array: ...
 
 
 class _Weights:
     """The weights of `ogd`, as they are."""
 
     def __init__(self, mode: OGD) -> None:
-        self.size = mode.size
+        self._mode, self.size = mode, mode.size
 
-    def bound(self, mode: OGD, records: int) -> float:
-        return mode.shift_bound(records)
+    def bound(self, records: int) -> float:
+        return self._mode.shift_bound(records)
 
-    def largest(self, mode: OGD) -> float:
-        return mode.radius
+    def largest(self) -> float:
+        return self._mode.radius
 
-    def value(self, mode: OGD) -> Array:
-        return mode.published()
+    def value(self) -> Array:
+        return self._mode.published()
 
-    def weights(self, mode: OGD, noisy: Array, sigma: float) -> Array:
-        norm = float(np.linalg.norm(noisy))
-        return noisy * (mode.radius / norm) if norm > mode.radius else noisy
+    def weights(self, noisy: Array, sigma: float) -> Array:
+        norm, radius = float(np.linalg.norm(noisy)), self._mode.radius
+        return noisy * (radius / norm) if norm > radius else noisy
 
 
 class _Sums:
     """The sums of `ridge`: x x' as an isometric vector, then x y for each target."""
 
     def __init__(self, mode: Ridge) -> None:
-        self.targets = 1 if mode.classes is None else mode.classes
+        self._mode = mode
+        self._targets = 1 if mode.classes is None else mode.classes
         self._triangle = np.tril_indices(mode.dimension)
         rows, columns = self._triangle
         self._stretch = np.where(rows == columns, 1.0, math.sqrt(2.0))
-        self.size = rows.size + mode.dimension * self.targets
+        self.size = rows.size + mode.dimension * self._targets
+        # The largest norm that one record adds, on the grid of the sums.
+        d, B = mode.dimension, mode.norm_bound
+        rounded = B * math.sqrt(d) * 2.0 ** -(mode.bits + 1)
+        row = up(longest(B, d) + rounded, 4)
+        self._one = up(row * math.hypot(row, mode.y_bound), 4)
 
-    def _one(self, mode: Ridge) -> float:
-        """The largest norm that one record adds, on the grid of the sums."""
-        d = mode.dimension
-        rounded = mode.norm_bound * math.sqrt(d) * 2.0 ** -(mode.bits + 1)
-        row = up(longest(mode.norm_bound, d) + rounded, 4)
-        return up(row * math.hypot(row, mode.y_bound), 4)
+    def bound(self, records: int) -> float:
+        return up(self._one * (records + 8.0 * _U * self._mode.records), 4)
 
-    def bound(self, mode: Ridge, records: int) -> float:
-        return up(self._one(mode) * (records + 8.0 * _U * mode.records), 4)
+    def largest(self) -> float:
+        return up(self._one * self._mode.records * (1.0 + 8.0 * _U), 4)
 
-    def largest(self, mode: Ridge) -> float:
-        return up(self._one(mode) * mode.records * (1.0 + 8.0 * _U), 4)
-
-    def value(self, mode: Ridge) -> Array:
+    def value(self) -> Array:
+        mode = self._mode
         low, *high = mode.state()["sums"]
         if high:  # Added up as integers: only the sum is rounded.
             low = low.astype(object) + high[0].astype(object) * 2**kernels.LOW_BITS
@@ -155,31 +155,34 @@ class _Sums:
             ]
         )
 
-    def weights(self, mode: Ridge, noisy: Array, sigma: float) -> Array:
-        d, split = mode.dimension, self._triangle[0].size
+    def weights(self, noisy: Array, sigma: float) -> Array:
+        d, split = self._mode.dimension, self._triangle[0].size
         square = np.zeros((d, d))
         square[self._triangle] = noisy[:split] / self._stretch
         square += np.tril(square, -1).T
         strength, directions = np.linalg.eigh(square)
-        strength = np.maximum(strength, sigma * math.sqrt(2.0 * d)) + mode.Lambda
-        products = noisy[split:].reshape(self.targets, d)
+        floor = sigma * math.sqrt(2.0 * d)
+        strength = np.maximum(strength, floor) + self._mode.Lambda
+        products = noisy[split:].reshape(self._targets, d)
         solved = (products @ directions) / strength @ directions.T
         return solved.ravel()
 
 
-def _statistic(mode: Mode) -> _Statistic:
+def _offered(mode: Mode) -> tuple[OGD | Ridge, _Statistic]:
+    """A mode for which a bound is proved, and what it publishes; or the refusal."""
     if isinstance(mode, OGD):
-        return _Weights(mode)
+        return mode, _Weights(mode)
     if isinstance(mode, Ridge):
-        return _Sums(mode)
-    raise ValueError(
-        f"mode {mode.name!r} cannot answer from published copies: "
-        + (
-            "it declines to publish until it is proved to be near its minimum, and"
-            " when that is follows the data. Use 'ridge' or 'ogd'."
-            if mode.name == "logistic"
-            else "no bound is proved for it. Use 'ridge' or 'ogd'."
+        return mode, _Sums(mode)
+    why = "no bound is proved for it"
+    if mode.name == "logistic":
+        why = (
+            "it declines to publish until it is proved to be near its minimum, and when"
+            " that is follows the data"
         )
+    raise ValueError(
+        f"mode {mode.name!r} cannot answer from published copies: {why}. Use 'ridge' or"
+        " 'ogd'."
     )
 
 
@@ -198,13 +201,7 @@ class PublishedAnswers(Mode):
     0.5
     """
 
-    name: str  # type: ignore[misc]  # the inner mode's, as are the others
-    theorem: Theorem  # type: ignore[misc]
-    needs_record: bool  # type: ignore[misc]
-    exact: bool  # type: ignore[misc]
     publishes = "state"
-    losses: tuple[Any, ...]  # type: ignore[misc]
-    regulariser: Any  # type: ignore[misc]
 
     @property
     def secret(self) -> bool:
@@ -212,8 +209,7 @@ class PublishedAnswers(Mode):
         return True
 
     def __init__(self, mode: Mode) -> None:
-        self._statistic = _statistic(mode)
-        self._mode = mode
+        self._mode, self._statistic = _offered(mode)
         self.name, self.loss, self.losses = mode.name, mode.loss, mode.losses
         self.dimension, self.classes = mode.dimension, mode.classes
         self.needs_record, self.exact = mode.needs_record, mode.exact
@@ -252,17 +248,17 @@ class PublishedAnswers(Mode):
         It follows the configuration and the number of events, never their content.
         """
         validate.count(records=records)
-        return self._statistic.bound(self._mode, records)
+        return self._statistic.bound(records)
 
     def publication_size(self) -> float:
         """A bound on every number to be published, from public counts alone."""
-        return self._statistic.largest(self._mode)
+        return self._statistic.largest()
 
     def show(self, noise: Array, *, sigma: float, grid: float | None = None) -> None:
         """Publish: from now on answers follow this copy."""
-        value = self._statistic.value(self._mode)
+        value = self._statistic.value()
         noisy = with_noise(value, noise, grid, self.statistic_size)
-        self._shown = self._statistic.weights(self._mode, noisy, sigma)
+        self._shown = self._statistic.weights(noisy, sigma)
 
     def shows_as(self, other: PublishedAnswers) -> None:
         """Go on answering from the copy that another model published."""
@@ -276,8 +272,8 @@ class PublishedAnswers(Mode):
 
     def predict(self, x: ArrayLike) -> float:
         """A prediction from the last published copy."""
-        row, inner = self._row(x), self._inner
-        return float(kernels.predict(self._shown, row, inner.norm_bound, inner._kind))
+        mode, row = self._mode, self._row(x)
+        return float(kernels.predict(self._shown, row, mode.norm_bound, mode._kind))
 
     def probabilities(self, x: ArrayLike) -> Array:
         """The probability of each class, from the last published copy."""
@@ -288,12 +284,8 @@ class PublishedAnswers(Mode):
             return nearest_distribution(class_scores(self._shown, row, self.classes))
         return class_probabilities(self._shown, row, self.classes)
 
-    @property
-    def _inner(self) -> Any:
-        return self._mode
-
     def _row(self, x: ArrayLike) -> Array:
-        return clipped(vector(x, self.dimension), self._inner.norm_bound)
+        return clipped(vector(x, self.dimension), self._mode.norm_bound)
 
     def _answer(self, x: ArrayLike, y: float) -> float:
         """The prediction that `insert` returns; over classes, for the record's own."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal, TypeAlias
 
 from demur.core import validate
 from demur.core.accounting import gaussian
@@ -25,6 +26,7 @@ from demur.unlearning.pricing import capacity
 from demur.unlearning.pricing.noise import NoiseNeed, mechanism_for
 
 _LARGEST_INDEX = 2.0**52  # of a grid point that float64 has exactly
+_LEAST_DELTA = 1e-200
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,25 @@ class Publications:
     def due(self, before: int, tick: int) -> bool:
         """Whether inserts from tick `before` to `tick` bring a publication."""
         return self.every is not None and tick // self.every > before // self.every
+
+
+Answers: TypeAlias = Literal["live", "published"] | Publications
+
+
+def publications_of(
+    answers: Answers | None, epsilon: float | None, delta: float | None
+) -> Publications | None:
+    """The publications that are asked for, under a service's epsilon and delta."""
+    if answers is None or answers == "live":
+        return None
+    if answers == "published":
+        answers = Publications()
+    if not isinstance(answers, Publications):
+        raise ValueError(
+            "answers must be 'live', 'published' or Publications(...); got"
+            f" {validate.shorten(answers)}"
+        )
+    return answers.completed(epsilon, delta)
 
 
 class PublicationPrices:
@@ -139,3 +160,20 @@ class PublicationPrices:
         epsilon = capacity.epsilon_of(self.mu_squared + deletions, self._ideal_delta)
         # The capacity itself is within its budget, by the filter; a reading rounds up.
         return epsilon if deletions else min(epsilon, budget.epsilon)
+
+
+def check_publishable(publications: Publications, mode: PublishedAnswers) -> None:
+    """Refuse terms under which no copy of one record could ever be published."""
+    if publications.budget.delta < _LEAST_DELTA:
+        raise ValueError(
+            f"delta must be at least {_LEAST_DELTA:g}, or the noise cannot be drawn"
+            f" exactly enough; got {publications.delta!r}"
+        )
+    trial = mode.fresh()
+    trial.insert([0.0] * mode.dimension, 0.0)
+    try:
+        PublicationPrices(publications).mechanism(trial)
+    except (CapacityExhausted, ArithmeticError, ValueError) as error:
+        raise ValueError(
+            f"nothing could be published under these terms: {error}"
+        ) from error

@@ -20,12 +20,15 @@ from demur.unlearning.models import make_mode
 from demur.unlearning.models.base import Accounting, Composition, Mode, Scope
 from demur.unlearning.models.published import PublishedAnswers
 from demur.unlearning.pricing.budget import DeletionBudget
-from demur.unlearning.pricing.publications import PublicationPrices, Publications
+from demur.unlearning.pricing.publications import (
+    Answers,
+    Publications,
+    check_publishable,
+    publications_of,
+)
 
 RecordStore: TypeAlias = Literal["none", "encrypted"]
-Answers: TypeAlias = Literal["live", "published"] | Publications
 Value = TypeVar("Value")
-_LEAST_DELTA = 1e-200
 
 
 class RequestedTerms(TypedDict, total=False):
@@ -111,9 +114,12 @@ class ServiceTerms:
             )
         labels, config = split_labels(config)
         model = make_mode(mode, dimension, **config)
-        answers = _answers(requested)
+        answers = publications_of(
+            requested.get("answers"), requested.get("epsilon"), requested.get("delta")
+        )
         if answers is not None:
             model = PublishedAnswers(model)
+            check_publishable(answers, model)
             if scope != "subject":
                 raise ValueError(
                     "scope must be 'subject' where answers are published: under"
@@ -161,8 +167,6 @@ class ServiceTerms:
                 "accounting must be 'gdp' where answers are published: publications"
                 f" and deletions are composed as Gaussians; got {terms.accounting!r}"
             )
-        if answers is not None:
-            _check_publications(answers, model)
         if not model.exact:
             budget = terms.deletion_budget()
             budget.multiplier(budget.first_part(composition, capacity))
@@ -249,20 +253,13 @@ class ServiceTerms:
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the terms of a service: {error}") from error
 
-    def _wanted_answers(self, requested: RequestedTerms) -> dict[str, Any]:
-        """What was asked for of the answers, as it would be stored."""
-        answers = requested.get("answers")
-        stored = None if self.answers is None else asdict(self.answers)
-        if answers is None or (answers == "published" and stored is not None):
-            return {"answers": None}  # as it is
-        if answers == "live":
-            if stored is None:
-                return {"answers": None}
-            return {"answers": "live"}
+    def _wanted_answers(self, answers: Answers | None) -> object:
+        """The answers that are asked for, as they are stored; None: as they are."""
+        if answers == ("live" if self.answers is None else "published"):
+            return None
         if isinstance(answers, Publications) and self.answers is not None:
-            named = answers.completed(self.answers.epsilon, self.answers.delta)
-            return {"answers": asdict(named)}
-        return {"answers": answers}
+            return asdict(answers.completed(self.answers.epsilon, self.answers.delta))
+        return answers
 
     def must_equal(
         self, requested_terms: RequestedTerms, config: Mapping[str, Any]
@@ -270,13 +267,12 @@ class ServiceTerms:
         """Refuse other terms than these; what was not asked for is as it is."""
         stored = asdict(self)
         wanted: dict[str, Any] = dict(requested_terms)
-        if self.model().exact:  # it has no budget, whatever was asked for
-            wanted |= {"epsilon": None, "delta": None}
-            if self.answers is not None:  # but its publications have
+        wanted["answers"] = self._wanted_answers(requested_terms.get("answers"))
+        if self.model().exact:  # it has no budget of its own, whatever was asked for
+            if self.answers is None:
+                wanted |= {"epsilon": None, "delta": None}
+            else:
                 stored |= {"epsilon": self.answers.epsilon, "delta": self.answers.delta}
-                wanted["epsilon"] = requested_terms.get("epsilon")
-                wanted["delta"] = requested_terms.get("delta")
-        wanted |= self._wanted_answers(requested_terms)
         labels, config = split_labels(config)
         if labels is not None:
             wanted["labels"] = labels
@@ -290,39 +286,6 @@ class ServiceTerms:
                     f" now: {value!r}. The terms of a service never change: ask for"
                     " these, or open another. Nothing was changed."
                 )
-
-
-def _check_publications(answers: Publications, model: Mode) -> None:
-    """Refuse terms under which no copy could ever be published."""
-    assert isinstance(model, PublishedAnswers)
-    if answers.budget.delta < _LEAST_DELTA:
-        raise ValueError(
-            f"delta must be at least {_LEAST_DELTA:g}, or the noise cannot be drawn"
-            f" exactly enough; got {answers.delta!r}"
-        )
-    trial = model.fresh()
-    trial.insert([0.0] * model.dimension, 0.0)
-    try:
-        PublicationPrices(answers).mechanism(trial)
-    except (CapacityExhausted, ArithmeticError, ValueError) as error:
-        raise ValueError(
-            f"nothing could be published under these terms: {error}"
-        ) from error
-
-
-def _answers(requested: RequestedTerms) -> Publications | None:
-    """The publications that are asked for, with an epsilon and a delta."""
-    answers = requested.get("answers")
-    if answers is None or answers == "live":
-        return None
-    if answers == "published":
-        answers = Publications()
-    if not isinstance(answers, Publications):
-        raise ValueError(
-            "answers must be 'live', 'published' or Publications(...); got"
-            f" {validate.shorten(answers)}"
-        )
-    return answers.completed(requested.get("epsilon"), requested.get("delta"))
 
 
 def label_text(label: object) -> str:

@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -47,7 +47,7 @@ OPERATIONS = (
     "renew",
 )
 
-PUBLICATION = "publication"  # the kind of an intent to publish a copy
+PUBLICATION: Final = "publication"  # the kind of an intent to publish a copy
 # The outcomes of operations that were paid for (`operation`).
 PAID = ("delete", "publish", "retrain", "restore")
 _MOST_OLDER = 1000

@@ -14,7 +14,7 @@ the older ledgers stay where they are.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -33,6 +33,7 @@ from demur.ledger import GaussianMeter, Ledger, Payment, checked_ledger
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.records.journal import PUBLICATION
 from demur.unlearning.service.state import ServiceState
 
 _OS = OsEntropy()
@@ -108,24 +109,23 @@ def _of_service(service_id: str) -> str:
     return f" of service {service_id}"
 
 
+def _entries(ledger: Ledger, service_id: str, kinds: Sequence[Kind]) -> list[Entry]:
+    return [
+        entry
+        for entry in ledger.entries()
+        if entry.label.startswith(tuple(f"{kind} " for kind in kinds))
+        and entry.label.endswith(_of_service(service_id))
+    ]
+
+
 def recorded_entries(ledger: Ledger, service_id: str) -> set[str]:
     """The entries of a service's operations, the budget per person aside."""
-    return {
-        entry.id
-        for entry in ledger.entries()
-        if entry.label.startswith(get_args(Kind))
-        and entry.label.endswith(_of_service(service_id))
-    }
+    return {entry.id for entry in _entries(ledger, service_id, get_args(Kind))}
 
 
 def publication_entries(ledger: Ledger, service_id: str) -> list[Entry]:
     """The entries of a service's published copies."""
-    return [
-        entry
-        for entry in ledger.entries()
-        if entry.label.startswith("publication ")
-        and entry.label.endswith(_of_service(service_id))
-    ]
+    return _entries(ledger, service_id, (PUBLICATION,))
 
 
 class DeletionCharges:

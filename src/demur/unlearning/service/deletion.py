@@ -160,8 +160,11 @@ class Deletions:
         """Records of one person that waited, as the requests that take least noise.
 
         Together, k records of request j take (j k)^2; one by one, the sum of
-        (j + i)^2.
+        (j + i)^2. Where all deletions add up, one by one as many as the capacity has
+        room for.
         """
+        if self._prices.composition == "deletions":  # The same noise either way.
+            return [[record] for record in records]
         if self._prices.exact or not self._prices.per_person or len(records) < 2:
             return [records]
         (made,) = self._state.request_counts([records[0].subject]).values()

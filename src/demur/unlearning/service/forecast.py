@@ -69,16 +69,14 @@ def one_request(mode: Mode, prices: DeletionPrices) -> float:
     return prices.price().multiplier * mode.shift_bound()
 
 
-def score_noise(
-    mode: Mode, prices: DeletionPrices, used: int, *, published: bool = True
-) -> float:
+def score_noise(mode: Mode, prices: DeletionPrices, used: int) -> float:
     """The deviation of a score of a row at the norm bound, from public numbers alone.
 
-    A mode that noises its output has the noise of one copy, once it is `published`.
+    A mode that noises its output has the noise of one copy, once there is one.
     """
     one = one_request(mode, prices) * _norm_bound(mode)
     if mode.publishes == "output":
-        return one if used and published else 0.0
+        return one if used else 0.0
     return math.sqrt(used) * one
 
 

@@ -93,8 +93,8 @@ def publish(
     if not left(state, prices, charges.ledger):
         raise CapacityExhausted(
             f"all {prices.publications.count} publications have been made: answers"
-            " come from the last copy from now on. A service with a larger count needs"
-            " an opening of its own. Nothing was spent.",
+            " come from the last copy from now on. The count of a service never"
+            " changes: open another for more. Nothing was spent.",
             "privacy",
             retrain_required=False,
         )
@@ -103,7 +103,7 @@ def publish(
     state.flush(then=intents.intent(state, operation, kind=journal.PUBLICATION))
     try:
         payment = charges.paid(
-            prices.published_copy(mechanism), operation, kind="publication"
+            prices.published_copy(mechanism), operation, kind=journal.PUBLICATION
         )
         noise = mechanism.apply(np.zeros(mechanism.dimension), payment.key)
         copy.show(noise, sigma=float(mechanism.sigma), grid=float(mechanism.grid))
@@ -129,7 +129,6 @@ def publish_if_due(
 ) -> None:
     """Publish if the inserts since tick `before` bring it, and capacity is left."""
     if prices.publications.due(before, state.tick):
-        with suppress(
-            CapacityExhausted
-        ):  # The record is learned, whatever comes of it.
+        # The record is learned, whatever comes of this.
+        with suppress(CapacityExhausted):
             publish(state, charges, prices)

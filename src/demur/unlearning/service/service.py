@@ -33,7 +33,8 @@ from demur.core.entropy import OsEntropy, Source
 from demur.ledger import Ledger, Tip, load_signing_key
 from demur.unlearning.errors import RecordExists, UnknownRecord
 from demur.unlearning.models.base import Accounting, Array, Scope
-from demur.unlearning.pricing.service_terms import Answers, RecordStore, RequestedTerms
+from demur.unlearning.pricing.publications import Answers
+from demur.unlearning.pricing.service_terms import RecordStore, RequestedTerms
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.memory_key import MemoryKey
@@ -348,11 +349,10 @@ class UnlearningService(ServiceReader):
                 self._requests.deletions.carry_out([], queue.deadline_text(None))
 
     def _publish_if_due(self, before: int) -> None:
-        opened = self._writing
-        if opened.prices.publications is not None:
-            publication.publish_if_due(
-                self._state, opened.charges, opened.prices.publications, before
-            )
+        prices = self._opened.prices.publications
+        if prices is not None:
+            charges = self._writing.charges
+            publication.publish_if_due(self._state, charges, prices, before)
 
     @property
     def recovered(self) -> tuple[Certificate, ...]:
