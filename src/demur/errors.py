@@ -7,20 +7,27 @@ anything was spent.
 
 from demur.adapters.errors import BadRows as BadRows
 from demur.adapters.errors import NotALinearHead as NotALinearHead
+from demur.adapters.errors import NothingDrawn as NothingDrawn
 from demur.audit.errors import NoPower as NoPower
 from demur.cluster.errors import InputChanged as InputChanged
 from demur.compat.memory_pair.errors import CapacityDepleted as CapacityDepleted
 from demur.convex.errors import DataChanged as DataChanged
 from demur.convex.errors import NotAtMinimiser as NotAtMinimiser
 from demur.convex.errors import NotConverged as NotConverged
+from demur.core.errors import AccessRefused as AccessRefused
+from demur.core.errors import AlreadyDecided as AlreadyDecided
+from demur.core.errors import ApprovalDeclined as ApprovalDeclined
+from demur.core.errors import ApprovalPending as ApprovalPending
 from demur.core.errors import BudgetExceeded as BudgetExceeded
 from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder
 from demur.core.errors import DemurError as DemurError
+from demur.core.errors import EntryCommitted as EntryCommitted
 from demur.core.errors import IdempotencyConflict as IdempotencyConflict
 from demur.core.errors import KeysExposed as KeysExposed
 from demur.core.errors import LedgerDamaged as LedgerDamaged
 from demur.core.errors import LedgerMismatch as LedgerMismatch
 from demur.core.errors import LedgerMissing as LedgerMissing
+from demur.core.errors import LedgerRefused as LedgerRefused
 from demur.core.errors import LedgerUnreachable as LedgerUnreachable
 from demur.core.errors import NoiseReuse as NoiseReuse
 from demur.core.errors import NotCovered as NotCovered
@@ -35,6 +42,9 @@ from demur.training.errors import LossNotSeparable as LossNotSeparable
 from demur.training.errors import ProcessesDisagree as ProcessesDisagree
 from demur.training.errors import ProcessFailed as ProcessFailed
 from demur.training.errors import ProcessLost as ProcessLost
+from demur.training.errors import StartRefused as StartRefused
+from demur.tuning.errors import NotSearchable as NotSearchable
+from demur.tuning.errors import SearchInterrupted as SearchInterrupted
 from demur.unlearning.errors import CapacityExhausted as CapacityExhausted
 from demur.unlearning.errors import CertificateExceeded as CertificateExceeded
 from demur.unlearning.errors import IllegalTransition as IllegalTransition

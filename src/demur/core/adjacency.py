@@ -60,10 +60,10 @@ class _Unit:
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def describe(self) -> str:
-        """The unit in words a privacy officer can read."""
+    def describe(self, one: str = "one record") -> str:
+        """The unit in words a privacy officer can read; `one` says what a record is."""
         persons = (
-            "one record"
+            one
             if self._records == 1
             else f"all of a person's records (at most {self._records})"
         )

@@ -3,7 +3,8 @@
 A `Cost` is a list of terms. A `Fixed` term states an event at one unit and so at every
 unit that it covers. `GaussianOverBalls` and `PureOverBalls` state a whole curve over
 the balls of one space: the result moves by at most Delta(r) when a record moves by r,
-and the noise turns that movement into a cost.
+and the noise turns that movement into a cost. `Searched` is the cost of the best of a
+secret number of runs, from the costs of what a run may be.
 
 `cost.at(unit)` returns the cheapest of the terms that are stated at `unit`; all of them
 hold at once, so the choice is free. If there is none, it raises `NotCovered`.
@@ -19,12 +20,19 @@ from typing import Any, TypeAlias
 from demur.core import validate
 from demur.core.accounting import events
 from demur.core.accounting.events import (
+    BestOf,
     Event,
     GaussianEvent,
     Neighbours,
     Pure,
+    Repeated,
     Sampled,
     for_group,
+)
+from demur.core.accounting.repetitions import (
+    Repetitions,
+    law_from_json,
+    law_to_json,
 )
 from demur.core.adjacency import (
     AddOrRemoveOne,
@@ -59,7 +67,7 @@ class Fixed:
     def __post_init__(self) -> None:
         # The dominating pair of a subsampled event belongs to one relation: at another
         # unit it would be the price of something else.
-        for atom in events.atoms(self.event):
+        for atom in events.single_atoms(self.event):
             if (
                 isinstance(atom, Sampled)
                 and type(self.unit) not in _AT[atom.neighbours]
@@ -153,7 +161,52 @@ class PureOverBalls:
         }
 
 
-Term: TypeAlias = Fixed | GaussianOverBalls | PureOverBalls
+BasicTerm: TypeAlias = Fixed | GaussianOverBalls | PureOverBalls
+
+_SMALL = 1e-9  # a radius that every curve covers
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The best of a secret number of runs, each of which costs one of `runs`.
+
+    A run is a cost and how often it is paid: `(cost, 1)` for a head, `(cost, 900)` for
+    a plan of 900 draws. At a unit it is stated if every run is.
+    """
+
+    runs: tuple[tuple[Cost, int], ...]
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        runs = tuple(dict.fromkeys((cost, int(count)) for cost, count in self.runs))
+        object.__setattr__(self, "runs", runs)
+        if not runs:
+            raise ValueError("runs must not be empty: a search runs something")
+        for cost, count in runs:
+            validate.count(count=count)
+            if cost.covers_erasure() or any(
+                isinstance(t, Searched) for t in cost.terms
+            ):
+                raise ValueError("a search of deletions or of searches has no cost")
+
+    def at(self, unit: Unit) -> Event | None:
+        """The best of the runs' events at `unit`; NotCovered if one has none."""
+        alternatives = []
+        for cost, count in self.runs:
+            event = cost.at(unit)
+            alternatives.append(Repeated(event, count) if count > 1 else event)
+        return BestOf(tuple(alternatives), self.repetitions)
+
+    def to_json(self) -> dict[str, Any]:
+        """The term as plain data."""
+        return {
+            "term": "searched",
+            "runs": [[cost.to_json(), count] for cost, count in self.runs],
+            "repetitions": law_to_json(self.repetitions),
+        }
+
+
+Term: TypeAlias = BasicTerm | Searched
 
 
 @dataclass(frozen=True)
@@ -169,6 +222,23 @@ class Cost:
 
     def at(self, unit: Unit, maps: Iterable[LipschitzMap] = ()) -> Event:
         """The event at `unit`; a ball is also looked up through the declared `maps`."""
+        stated, reasons = self._stated(unit, maps)
+        if not stated:
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            raise NotCovered(
+                f"no cost is stated at unit {unit}: it was declared for"
+                f" {', '.join(self.stated_units())} only{why}. Nothing was spent."
+            )
+        return _cheapest(stated)
+
+    def covers(self, unit: Unit) -> bool:
+        """Whether a cost is stated at `unit`."""
+        return bool(self._stated(unit)[0])
+
+    def _stated(
+        self, unit: Unit, maps: Iterable[LipschitzMap] = ()
+    ) -> tuple[list[Event], list[str]]:
+        """The events of all terms at `unit`, and why terms that failed did."""
         units: list[Unit] = [unit]
         if isinstance(unit, Ball):
             units = list(reachable_balls(unit, maps))
@@ -183,13 +253,18 @@ class Cost:
                     continue
                 if event is not None:
                     stated.append(event)
-        if not stated:
-            why = f" ({'; '.join(reasons)})" if reasons else ""
-            raise NotCovered(
-                f"no cost is stated at unit {unit}: it was declared for"
-                f" {', '.join(self.stated_units())} only{why}. Nothing was spent."
-            )
-        return _cheapest(stated)
+        return stated, reasons
+
+    def basic_terms(self) -> tuple[BasicTerm, ...]:
+        """All terms, with those of the runs of a search in its place."""
+        found: list[BasicTerm] = []
+        for term in self.terms:
+            if isinstance(term, Searched):
+                for cost, _ in term.runs:
+                    found += cost.basic_terms()
+            else:
+                found.append(term)
+        return tuple(dict.fromkeys(found))
 
     def only_erasure(self) -> bool:
         """Whether this is the cost of a deletion, left out of every privacy reading."""
@@ -206,13 +281,18 @@ class Cost:
         )
 
     def stated_units(self) -> list[str]:
-        """The units that this cost is stated at, for messages and reports."""
-        return [
-            str(term.unit)
-            if isinstance(term, Fixed)
-            else f"Ball(..., space={term.space!r})"
-            for term in self.terms
-        ]
+        """The units that this cost is stated at, for messages and reports.
+
+        A search is stated where all of its runs are, so not at every unit of a run.
+        """
+        names: dict[str, None] = {}
+        for term in self.basic_terms():
+            if not isinstance(term, Fixed):
+                if self.covers(Ball(_SMALL, space=term.space)):
+                    names[f"Ball(..., space={term.space!r})"] = None
+            elif self.covers(term.unit):
+                names[str(term.unit)] = None
+        return list(names)
 
     def to_json(self) -> dict[str, Any]:
         """The cost as plain data."""
@@ -247,6 +327,9 @@ def _term(data: Any) -> Term:
             "rate": rate,
         }:
             return PureOverBalls(space, PiecewiseLinear.from_json(curve), rate)
+        case {"term": "searched", "runs": list(runs), "repetitions": law}:
+            costs = tuple((Cost.from_json(cost), count) for cost, count in runs)
+            return Searched(costs, law_from_json(law))
     raise ValueError(f"not a term of a cost: {validate.shorten(data)}")
 
 

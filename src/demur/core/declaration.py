@@ -71,6 +71,11 @@ class Declaration:
             rest = self.to_json() | {"fingerprint": ""}
             object.__setattr__(self, "fingerprint", fingerprint_of("declared", rest))
 
+    @property
+    def per_person(self) -> bool:
+        """Whether its records are persons, each with all of their examples."""
+        return PER_PERSON in self.assumptions
+
     def declaration(self) -> Declaration:
         """This declaration, so that it can be charged like a mechanism."""
         return self

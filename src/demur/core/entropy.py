@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from demur.core import recording, validate
+from demur.core import memory_dumps, recording, validate
 from demur.core.errors import NoiseReuse, NotPaidFor
 
 KEY_BYTES = 32
@@ -40,7 +40,10 @@ _MOST_BYTES = 2**38
 class Source(Protocol):
     """A source of keys: `OsEntropy`, or `Seeded` in tests."""
 
-    private: ClassVar[bool]
+    @property
+    def private(self) -> bool:
+        """Whether nobody can know or repeat its keys."""
+        ...
 
     def new_key(self) -> bytes:
         """32 fresh bytes."""
@@ -144,6 +147,7 @@ class _Secret:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise ValueError(f"key must be {KEY_BYTES} bytes; got {len(key)}")
+        memory_dumps.switch_off()
         self.key = bytearray(key)
         self.wiped = False
         self.used: set[tuple[str, int]] = set()
@@ -307,6 +311,13 @@ class NoiseKey(_OwnedByProcess):
         The bytes are a function of key, purpose and block: a retried task that is given
         the key again draws the same noise.
         """
+        return Stream(self.stream_key(purpose, block))
+
+    def stream_key(self, purpose: str, block: int = 0) -> bytes:
+        """The key of that stream, for its cipher on an accelerator; handed out once.
+
+        The stream is ChaCha20 under it, with a nonce of zero from block 0 on.
+        """
         validate.name(purpose=purpose)
         if isinstance(block, bool) or not isinstance(block, int) or block < 0:
             raise ValueError(f"block must be a whole number from 0; got {block!r}")
@@ -318,7 +329,7 @@ class NoiseKey(_OwnedByProcess):
                 )
             derived = self._derive(secret, f"noise\x00{purpose}\x00{block}")
             secret.used.add((purpose, block))
-        return Stream(derived)
+        return derived
 
     def subkey(self, purpose: str) -> bytes:
         """A key for streams that are addressed by record, such as one for each row.
@@ -384,6 +395,32 @@ def _compare_count(bound: Binding, draw: int, runs: int | None) -> None:
             f" {draw}. More noise on a value is another release: pay for it. Nothing"
             " was drawn."
         )
+
+
+class DerivedEntropy:
+    """Keys that follow from an authorised key of an entry, for runs inside of it.
+
+    The n-th key for one purpose is always the same: a search that is repeated after a
+    crash, under the key of its entry, repeats every run. Nothing here is fresh, so a
+    purpose is used once in a search. The keys are as private as the entry's.
+    """
+
+    def __init__(self, key: NoiseKey, purpose: str) -> None:
+        validate.name(purpose=purpose)
+        self._key, self._purpose, self._used = key, purpose, 0
+
+    @property
+    def private(self) -> bool:
+        """Whether the entry's own key came from the operating system."""
+        return self._key.private
+
+    def new_key(self) -> bytes:
+        """The next key for this purpose."""
+        self._used += 1
+        return self._key.subkey(f"{self._purpose}, key {self._used}")
+
+    def __repr__(self) -> str:
+        return "DerivedEntropy(<secret>)"
 
 
 class Stream(_OwnedByProcess):

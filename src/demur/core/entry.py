@@ -13,7 +13,7 @@ from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.accounting.stored_profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
 from demur.core.bounds import BoundSource
-from demur.core.declaration import PER_PERSON, Declaration
+from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import printed_down, printed_up
@@ -47,7 +47,9 @@ class Entry:
         event = self.declaration.cost.at(unit, self.maps)
         if self.count > 1:
             event = Repeated(event, self.count)
-        return _alone(event, delta, self.declaration.sampler_distance * self.count)
+        return epsilon_alone(
+            event, delta, self.declaration.sampler_distance * self.count
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The entry as plain data; `from_json` reads it back."""
@@ -88,7 +90,7 @@ class Entry:
 
 
 @lru_cache(maxsize=4096)
-def _alone(event: Event, delta: float, sampler_distance: float) -> float:
+def epsilon_alone(event: Event, delta: float, sampler_distance: float) -> float:
     """The price of one entry, cached: a ledger's entries are often equal."""
     return epsilon_with_slack(event, delta, sampler_distance)
 
@@ -172,9 +174,8 @@ def _protection(entry: Entry, promise: Promise) -> str:
             f"This entry states no cost at unit {unit}: it was declared for {declared}"
             " only."
         )
-    protected = unit.describe()
-    if PER_PERSON in entry.declaration.assumptions:
-        protected = protected.replace("one record", "one person")
+    one = "one person" if entry.declaration.per_person else "one record"
+    protected = unit.describe(one)
     at = f"at delta {printed_up(promise.delta)}"
     if epsilon > MEANINGLESS:
         shown = (

@@ -28,6 +28,10 @@ class NoiseReuse(DemurError):
     """Noise was to be drawn a second time, or outside the process that owns it."""
 
 
+class EntryCommitted(NoiseReuse):
+    """An entry is finished and its key is wiped: its result was released."""
+
+
 class NotPaidFor(NoiseReuse):
     """A key was used for a mechanism or an input that it was not paid for."""
 
@@ -53,11 +57,35 @@ class IdempotencyConflict(DemurError):
 
 
 class LedgerUnreachable(DemurError):
-    """The ledger's store did not answer in time; this step spent nothing."""
+    """The ledger's store did not answer, which may pass; this step spent nothing."""
+
+
+class LedgerRefused(DemurError):
+    """The store refuses this client (grant, role, database): waiting does not help."""
 
 
 class OutcomeUnknown(DemurError):
     """The answer to a commit was lost: repeat with the same idempotency key."""
+
+
+class ApprovalPending(DemurError):
+    """A charge waits for approval: `number` is its request; nothing was spent."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class ApprovalDeclined(DemurError):
+    """Somebody declined a request for approval: nothing was spent."""
+
+
+class AccessRefused(DemurError):
+    """A service refused a token: it is unknown, expired, or not for this."""
+
+
+class AlreadyDecided(DemurError):
+    """A request for approval has a decision already, and keeps it."""
 
 
 class DatasetsInWrongOrder(ValueError):

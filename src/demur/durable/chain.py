@@ -124,6 +124,11 @@ def sign(key: Ed25519PrivateKey, row_hash: str) -> str:
     return key.sign(bytes.fromhex(row_hash)).hex()
 
 
+def evidence_digest(content: bytes) -> str:
+    """The digest of what is signed beside rows, which none of them can have."""
+    return digest_of_text(f"demur evidence\n{digest_of_text(content)}")
+
+
 def signed_by(public: str, row_hash: str, signature: str | None) -> bool:
     """Whether `signature` over `row_hash` is the signer's."""
     if signature is None:

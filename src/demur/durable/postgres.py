@@ -39,7 +39,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from demur.core import validate
-from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
+from demur.core.errors import DemurError, LedgerRefused, OutcomeUnknown
 
 # Conditions that pass by themselves, by SQLSTATE: a lock that others hold, a server
 # that starts or stops, a session it ended, no free connection, a standby not yet
@@ -48,6 +48,20 @@ _READ_ONLY, _NOT_ALLOWED = "25006", "42501"
 _PASSING = frozenset(
     "08000 08003 08006 25P03 40001 40P01 53300 55P03 57P01 57P02 57P03 57P05".split()
 ) | {_READ_ONLY}
+# Conditions that somebody has to mend: privileges, roles, passwords, databases.
+_REFUSING = frozenset("28000 28P01 3D000 3F000".split()) | {_NOT_ALLOWED}
+# While a connection is made libpq has no SQLSTATE, only the server's sentence. One in
+# another language counts as passing: it is waited for, and said, as it comes.
+_NO_ENTRY = re.compile(
+    r"FATAL:\s+(?:(?:database|role|user) \".*\" does not exist"
+    r"|role \".*\" is not permitted to log in|permission denied for database"
+    r"|(?:\S+ )*authentication failed|no pg_hba\.conf entry"
+    r"|pg_hba\.conf rejects connection)"
+    r"|no password supplied|server does not support SSL|root certificate file"
+)
+_NO_ANSWER = re.compile(
+    "refused|timeout|timed out|starting up|shutting down|unreachable"
+)
 _SETTINGS = (
     "SELECT set_config(name, value, false)"
     " FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)"
@@ -161,7 +175,7 @@ def check_schema_rights(connection: Connection) -> None:
     """Refuse a role that may not use the schema: its tables would seem missing."""
     may = sa.text(f"SELECT has_schema_privilege('{SCHEMA}', 'USAGE')")
     if not connection.execute(may).scalar_one():
-        raise LedgerUnreachable(
+        raise LedgerRefused(
             f"a privilege is missing: USAGE on the schema {SCHEMA!r}. Ask the owner of"
             " the database for the grants of a reader or a writer. Nothing was spent."
         )
@@ -371,17 +385,26 @@ def is_passing(error: BaseException | None) -> bool:
     if isinstance(error, sa.exc.TimeoutError):
         return True
     state = _state(error)
-    return state is None or state in _PASSING
+    if state is None:
+        return not is_refusing(error)
+    return state in _PASSING
+
+
+def is_refusing(error: BaseException | None) -> bool:
+    """Whether somebody has to mend it first: a grant, a role, a password, a database.
+
+    Of an address with several hosts, one that did not answer may still let us in.
+    """
+    state = _state(error)
+    if state is not None:
+        return state in _REFUSING
+    said = str(getattr(error, "orig", error))
+    return bool(_NO_ENTRY.search(said)) and not _NO_ANSWER.search(said)
 
 
 def is_refused(error: BaseException) -> bool:
     """Whether the server takes no writes (a standby), or none from this role."""
     return _state(error) in (_READ_ONLY, _NOT_ALLOWED)
-
-
-def is_not_allowed(error: BaseException) -> bool:
-    """Whether this role lacks a privilege."""
-    return _state(error) == _NOT_ALLOWED
 
 
 def _state(error: BaseException | None) -> str | None:

@@ -50,7 +50,7 @@ def check_file(path: Path) -> None:
 def read(path: Path, *, most: int | None = None) -> bytes:
     """The content of a private file in a private folder, or `most` bytes of its end."""
     check_folder(path.parent)
-    _drop_own_second_name(path)
+    drop_second_name(path)
     return read_file(path, most=most)
 
 
@@ -114,10 +114,11 @@ def overwrite(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
 
 
-def _drop_own_second_name(path: Path) -> None:
+def drop_second_name(path: Path) -> None:
     """Remove the name aside of a writer that was killed, or is about to remove it.
 
-    Only a name that `write_new` gives: any other is somebody's copy, and stays.
+    Only a name that `write_new` gives: any other is somebody's copy, and stays. For
+    files that `write_new` made; a file of the user's own keeps all of its names.
     """
     found = path.lstat()
     if found.st_nlink == 1:

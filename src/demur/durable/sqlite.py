@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-from demur.core.errors import DemurError, LedgerDamaged, LedgerUnreachable
+from demur.core.errors import DemurError, LedgerDamaged, LedgerRefused
 
 PATIENCE_SECONDS = 120.0
 _LOOKS = 20  # at a file that may be in the middle of a commit
@@ -90,7 +90,7 @@ def _check_journal(connection: Connection) -> None:
     assert driver is not None
     (chosen,) = driver.execute("PRAGMA journal_mode").fetchone()
     if chosen != JOURNAL:
-        raise LedgerUnreachable(
+        raise LedgerRefused(
             f"another program has put this file into journal_mode={chosen}, under which"
             " a commit may lie outside the file. Close that program, and open the file"
             " again. Nothing was spent."
@@ -139,7 +139,7 @@ def _refuse_log(connection: sqlite3.Connection) -> None:
         connection.close()
         if error.sqlite_errorcode != sqlite3.SQLITE_IOERR_LOCK:
             raise
-        raise LedgerUnreachable(
+        raise LedgerRefused(
             "this file is in write-ahead mode (journal_mode=wal), under which commits"
             " may lie outside the file, so it is not read as it is. Close the program"
             " that put it into this mode, and open the file once for writing. Nothing"
@@ -196,31 +196,42 @@ def tables_in(path: Path, noun: str) -> set[str]:
 
     A file that is no database is no `noun`.
 
+    Neither is one with a view or a trigger, which demur never makes: a view can show
+    one thing to one look and another to the next.
+
     Opened as immutable: no lock is taken, no log is read or made, and what another
     program has not yet moved from its log into the file does not count. Without a lock
     the look may fall into somebody's commit: it is repeated before a file is refused.
     """
     for left in reversed(range(_LOOKS)):
         try:
-            return _tables_in(path)
+            kinds = _kinds_in(path)
         except sqlite3.DatabaseError as error:
             if left and error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN:
                 time.sleep(0.01)
                 continue
             raise _refused(path, noun, error) from error
+        if foreign := {"view", "trigger"} & set(kinds.values()):
+            raise LedgerDamaged(
+                f"{path.name!r} has a {max(foreign)}, which demur never makes: whoever"
+                " made it decides what is read here. Ask for another copy. Nothing was"
+                " changed."
+            )
+        return set(kinds)
     raise AssertionError
 
 
-def _tables_in(path: Path) -> set[str]:
+def _kinds_in(path: Path) -> dict[str, str]:
+    """What is in a file, by name: tables, and what else SQLite knows."""
     place = address(path, "immutable=1&mode=ro")
     with closing(sqlite3.connect(place, uri=True)) as connection:
-        names = connection.execute("SELECT name FROM sqlite_schema")
-        return {str(name) for (name,) in names}
+        rows = connection.execute("SELECT name, type FROM sqlite_schema")
+        return {str(name): str(kind) for name, kind in rows}
 
 
 def _refused(path: Path, noun: str, error: sqlite3.DatabaseError) -> DemurError:
     if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
-        return LedgerUnreachable(
+        return LedgerRefused(
             f"a privilege is missing: {path.name!r} cannot be opened. Ask the owner of"
             f" the {noun} for the right to read it. Nothing was changed."
         )

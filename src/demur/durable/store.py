@@ -38,9 +38,11 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from demur.core import memory_dumps
 from demur.core.errors import (
     DemurError,
     LedgerDamaged,
+    LedgerRefused,
     LedgerUnreachable,
     OutcomeUnknown,
 )
@@ -48,6 +50,7 @@ from demur.durable import postgres, sqlite
 from demur.durable.postgres import Timeouts
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0  # between repeats, in seconds
+_ROLLED_BACK = 1.0  # seconds: a journal that is there longer was left behind
 _NO_RIGHT = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _T = TypeVar("_T")
 
@@ -68,6 +71,7 @@ class Store:
         read_only: bool = False,
     ) -> None:
         """In memory (None), in a file (a path or sqlite:///) or on a server."""
+        memory_dumps.switch_off()  # what is read from here, and keys beside it
         self.read_only = read_only
         self._timeouts = timeouts or Timeouts()
         self._met = False  # whether the server has ever answered
@@ -216,6 +220,9 @@ class Store:
                 unknown = error
             except LedgerUnreachable as error:
                 failed = error
+            except LedgerRefused as error:
+                # It is true of this attempt alone: an earlier one may have paid.
+                raise (unknown or error) from error
             passing = not self.is_sqlite and postgres.is_passing(failed.__cause__)
             if not passing or time.monotonic() + wait > give_up:
                 raise unknown or failed
@@ -241,7 +248,7 @@ class Store:
         address or password is reported at once.
         """
         engine = self._usable()
-        wait = _FIRST_WAIT
+        wait, rolled_back = _FIRST_WAIT, time.monotonic() + _ROLLED_BACK
         with _guard(self._lock, self.durable), ExitStack() as stack:
             while True:
                 try:
@@ -257,12 +264,18 @@ class Store:
                         attempt.enter_context(connection.begin())
                         if ask_first and not self.is_sqlite:
                             connection.exec_driver_sql("SELECT 1")
+                        elif self.is_sqlite and self.read_only:
+                            # Takes the lock, and finds a journal to be rolled back.
+                            connection.exec_driver_sql("SELECT 1 FROM sqlite_schema")
                         if not to_the_end:
                             bound.close()
                         stack.push(attempt.pop_all())
                         break
                 except (DBAPIError, PoolTimeout) as error:
-                    if not self._worth_waiting(error, give_up - wait):
+                    passing = _is_to_be_rolled_back(error)
+                    if not (passing and time.monotonic() < rolled_back) and (
+                        not self._worth_waiting(error, give_up - wait)
+                    ):
                         raise
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
@@ -306,6 +319,15 @@ def _guard(lock: AbstractContextManager[Any], durable: bool) -> Iterator[None]:
         yield
 
 
+def _is_to_be_rolled_back(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether a reader has met the journal of a write that was not finished.
+
+    A running writer that removes its journal between two looks of SQLite's seems so,
+    too: that passes.
+    """
+    return _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK
+
+
 class _Progress:
     """Whether COMMIT was sent: from then on the outcome may be unknown."""
 
@@ -320,16 +342,17 @@ def _clear_errors(noun: str, progress: _Progress) -> Iterator[None]:
         cause = _cause(error)
         if "not a database" in cause or "malformed" in cause:
             raise LedgerDamaged(f"this file is no {noun}: {cause}") from error
-        if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
+        if _is_to_be_rolled_back(error):
             raise LedgerUnreachable(
                 f"a write to the {noun} was interrupted, and its journal has to be"
                 " rolled back by somebody who may write: open it once for writing."
                 " Nothing was spent."
             ) from error
-        if _is_not_allowed(error):
-            raise LedgerUnreachable(
+        if _is_refusing(error):
+            raise LedgerRefused(
                 f"a privilege is missing: {cause}. Ask the owner of the {noun} for the"
-                " right to read it or to write to it. Nothing was spent."
+                " right to read it or to write to it; waiting does not help. Nothing"
+                " was spent by this step; what was charged before it stays spent."
             ) from error
         if not _is_unreachable(error):
             raise
@@ -352,8 +375,8 @@ def _cause(error: DBAPIError | PoolTimeout) -> str:
     return next(iter(getattr(error, "__notes__", ())), message)
 
 
-def _is_not_allowed(error: DBAPIError | PoolTimeout) -> bool:
-    if postgres.is_not_allowed(error):
+def _is_refusing(error: DBAPIError | PoolTimeout) -> bool:
+    if postgres.is_refusing(error):
         return True
     return (_code(error) or 0) & 0xFF in _NO_RIGHT
 

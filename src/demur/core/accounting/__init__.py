@@ -40,6 +40,8 @@ from demur.core.accounting.prices import PLD_SMALLEST_DELTA as PLD_SMALLEST_DELT
 from demur.core.accounting.prices import deciding_grid as deciding_grid
 from demur.core.accounting.prices import delta_of as delta_of
 from demur.core.accounting.prices import price as price
+from demur.core.accounting.prices import search_divergence as search_divergence
+from demur.core.accounting.prices import search_ratio as search_ratio
 from demur.core.accounting.sampled_profiles import profile_of as profile_of
 from demur.core.accounting.totals import inverse_square_up as inverse_square_up
 from demur.core.accounting.translation import from_dp_event as from_dp_event

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,34 @@ from demur.core.accounting.stored_profile import Profile
 from demur.core.accounting.totals import Total
 from demur.core.rounding import up
 
+_SEARCH_DOTS = 2**12  # Dots of the profile of a search.
 _MOST_POINTS = 2**17  # Points of the grid of a whole ledger's distribution.
+
+
+@dataclass(frozen=True)
+class SearchCurve:
+    """A bound on the profile of a search, `count` times.
+
+    `deltas` at epsilons of any sign; past `highest` it is of no importance.
+    """
+
+    deltas: Callable[[NDArray[Any]], NDArray[Any]]
+    highest: float
+    count: int
 
 
 class LossDistribution:
     """The privacy loss distribution of several parts, composed on one grid."""
 
-    def __init__(self, total: Total, profiles: Mapping[Event, Profile]) -> None:
+    def __init__(
+        self,
+        total: Total,
+        profiles: Mapping[Event, Profile],
+        searches: Sequence[SearchCurve] = (),
+    ) -> None:
         stored = _profiles_of(total, profiles)
-        self._exponent = _common_exponent(stored, total)
+        widths = sum(s.highest * math.sqrt(s.count) for s in searches)
+        self._exponent = _common_exponent(stored, total, widths)
         self._parts = [
             (self._from_profile(profile), times) for profile, times in stored
         ]
@@ -36,6 +56,8 @@ class LossDistribution:
                 self._parts.append((self._block(eps, 0.0), count))
         for (eps, delta), count in total.approx.items():
             self._parts.append((self._block(eps, delta), count))
+        for search in searches:
+            self._parts.append((self._search(search), search.count))
         self._whole = self._compose()
 
     @property
@@ -93,6 +115,20 @@ class LossDistribution:
         curve = np.minimum(delta + (1.0 - delta) * np.maximum(pure, 0.0), 1.0)
         return self._dots(dots, curve, curve)
 
+    def _search(self, search: SearchCurve) -> Any:
+        """Dots of a search's bound, and the largest convex curve below them.
+
+        The true curve is convex in e^epsilon and below the bound, so it is below that
+        one as well.
+        """
+        step = math.ldexp(1.0, -self._exponent)
+        last = math.ceil(search.highest / step) + 1
+        # Any dots will do; these are enough for a smooth curve.
+        dots = np.unique(np.linspace(-1, last, min(last + 2, _SEARCH_DOTS)).astype(int))
+        bound = np.minimum.accumulate(np.clip(search.deltas(dots * step), 0.0, 1.0))
+        curve = _convex(np.exp(dots * step), bound)
+        return self._dots(dots, curve, curve)
+
     def _dots(self, dots: NDArray[Any], remove: NDArray[Any], add: NDArray[Any]) -> Any:
         from dp_accounting.pld import pld_pmf
         from dp_accounting.pld import privacy_loss_distribution as pld
@@ -125,12 +161,28 @@ def _profiles_of(
     return parts
 
 
-def _common_exponent(stored: list[tuple[Profile, int]], total: Total) -> int:
+def _convex(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """The largest convex function at or below the points, at their places."""
+    corners = [0]
+    for i in range(1, len(x)):
+        while len(corners) > 1:
+            a, b = corners[-2], corners[-1]
+            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+                break
+            corners.pop()
+        corners.append(i)
+    below = np.interp(x, x[corners], y[corners])
+    return np.minimum.accumulate(np.clip(below, 0.0, 1.0))
+
+
+def _common_exponent(
+    stored: list[tuple[Profile, int]], total: Total, more: float = 0.0
+) -> int:
     """The finest grid on which the whole range has an affordable number of points."""
     finest = max((p.exponent for p, _ in stored), default=curves.GRID_EXPONENT)
     smallest_pure = min((e for e in total.pure if e), default=1.0)
     finest = max(finest, math.ceil(-math.log2(smallest_pure)) + 3)
-    range_of_loss = sum(p.width * math.sqrt(n) for p, n in stored)
+    range_of_loss = more + sum(p.width * math.sqrt(n) for p, n in stored)
     mu = math.sqrt(total.mu_squared)
     range_of_loss += 20.0 * mu + mu * mu
     for eps, n in [

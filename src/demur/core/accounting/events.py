@@ -14,12 +14,13 @@ and their meaning never changes; a new meaning is a new type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from demur.core import validate
+from demur.core.accounting.repetitions import Repetitions, law_from_json, law_to_json
 from demur.core.errors import NotPriced
 from demur.core.rounding import product_up, quotient_down
 
@@ -188,13 +189,40 @@ class Composed:
             _check_event(event)
 
 
+@dataclass(frozen=True)
+class BestOf:
+    """The best of a secret number of runs; each run is one of the `events`.
+
+    The alternatives are what one run may be at the unit: the settings that a search
+    tries, and its score on other persons. `accounting.selection` has the theorem.
+    """
+
+    events: tuple[Event, ...]
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        alternatives = tuple(dict.fromkeys(self.events))
+        object.__setattr__(self, "events", alternatives)
+        if not alternatives:
+            raise ValueError("events must not be empty: a search runs something")
+        for event in alternatives:
+            _check_event(event)
+            if any(isinstance(atom, BestOf) for atom in atoms(event)):
+                raise ValueError("a search inside of a search has no price here")
+        if not isinstance(self.repetitions, Repetitions):
+            raise TypeError(
+                "repetitions must be a law of repetitions; got"
+                f" {validate.shorten(self.repetitions)}"
+            )
+
+
 def _check_event(event: object) -> None:
     if not isinstance(event, Event):
         raise TypeError(f"not an event: {validate.shorten(event)}")
 
 
 Sampled: TypeAlias = PoissonGaussian | TruncatedPoissonGaussian | AllocatedGaussian
-Atom: TypeAlias = GaussianEvent | Pure | ApproxDP | Sampled
+Atom: TypeAlias = GaussianEvent | Pure | ApproxDP | Sampled | BestOf
 Event: TypeAlias = Atom | Repeated | Composed
 
 _TYPES: dict[str, type[Any]] = {
@@ -222,10 +250,20 @@ def atoms(event: Event, count: int = 1) -> dict[Atom, int]:
             case ApproxDP(epsilon=epsilon, delta=0.0):
                 waiting.append((Pure(epsilon), times))
             case _:
-                if type(current) not in _NAMES:
+                if type(current) not in _NAMES and not isinstance(current, BestOf):
                     raise TypeError(f"not an event: {repr(current)[:200]}")
                 counts[current] = counts.get(current, 0) + times
     return counts
+
+
+def single_atoms(event: Event) -> Iterator[Atom]:
+    """Every different atom, and those of a search's alternatives in its place."""
+    for atom in atoms(event):
+        if isinstance(atom, BestOf):
+            for alternative in atom.events:
+                yield from single_atoms(alternative)
+        else:
+            yield atom
 
 
 def from_atoms(counts: dict[Atom, int]) -> Event:
@@ -259,6 +297,11 @@ def for_group(event: Event, records: int) -> Event:
                 grouped: Atom = GaussianEvent(quotient_down(z, records))
             case Pure(epsilon=eps):
                 grouped = Pure(product_up(eps, records))
+            case BestOf(events=alternatives, repetitions=law):
+                # The theorem holds at any distance, with the runs' events there.
+                grouped = BestOf(
+                    tuple(for_group(each, records) for each in alternatives), law
+                )
             case _:
                 raise NotPriced(
                     f"{type(atom).__name__} has no closed form for a person with"
@@ -279,6 +322,12 @@ def _to_json(event: Event) -> dict[str, Any]:
             }
         case Composed():
             return {"type": "composed", "events": [_to_json(e) for e in event.events]}
+        case BestOf():
+            return {
+                "type": "best_of",
+                "events": [_to_json(e) for e in event.events],
+                "repetitions": law_to_json(event.repetitions),
+            }
         case _:
             values = {
                 key: str(value) if isinstance(value, Neighbours) else value
@@ -335,10 +384,16 @@ def _parse(data: object, depth: int, budget: list[int]) -> Event:
         return Composed(
             tuple(_parse(item, depth - 1, budget) for item in arguments["events"])
         )
+    if data["type"] == "best_of":
+        known = set(arguments) == {"events", "repetitions"}
+        if not known or not isinstance(arguments["events"], list):
+            raise ValueError("best_of takes a list of events, and repetitions")
+        runs = tuple(_parse(item, depth - 1, budget) for item in arguments["events"])
+        return BestOf(runs, law_from_json(arguments["repetitions"]))
     if data["type"] not in _TYPES:
         raise ValueError(
             f"event type {data['type'][:40]!r} is not known; known are"
-            f" {sorted([*_TYPES, 'repeated', 'composed'])}"
+            f" {sorted([*_TYPES, 'best_of', 'repeated', 'composed'])}"
         )
     atom: Atom = _TYPES[data["type"]](**arguments)
     return atom

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from demur.core.accounting import events
 from demur.core.accounting.events import (
     AllocatedGaussian,
     ApproxDP,
+    BestOf,
     Event,
     GaussianEvent,
     PoissonGaussian,
@@ -18,7 +19,7 @@ from demur.core.accounting.events import (
     Sampled,
     TruncatedPoissonGaussian,
 )
-from demur.core.rounding import float_up, quotient_up
+from demur.core.rounding import down, float_up, quotient_up, up
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Total:
     pure: Mapping[float, int]
     approx: Mapping[tuple[float, float], int]
     sampled: Mapping[Sampled, int]
+    searches: Mapping[BestOf, int] = field(default_factory=dict)
 
     @property
     def block_epsilon(self) -> Fraction:
@@ -59,6 +61,7 @@ def total_of(event: Event) -> Total:
     pure: dict[float, int] = {}
     approx: dict[tuple[float, float], int] = {}
     sampled: dict[Sampled, int] = {}
+    searches: dict[BestOf, int] = {}
     for atom, count in events.atoms(event).items():
         match atom:
             case GaussianEvent(multiplier=z):
@@ -81,7 +84,9 @@ def total_of(event: Event) -> Total:
                 mu_squared += inverse_square_up(atom.multiplier) * count
             case PoissonGaussian() | TruncatedPoissonGaussian() | AllocatedGaussian():
                 sampled[atom] = sampled.get(atom, 0) + count
-    return Total(float_up(mu_squared), pure, approx, sampled)
+            case BestOf():
+                searches[atom] = searches.get(atom, 0) + count
+    return Total(float_up(mu_squared), pure, approx, sampled, searches)
 
 
 def as_event(work: Event | Iterable[Event]) -> Event:
@@ -89,3 +94,15 @@ def as_event(work: Event | Iterable[Event]) -> Event:
     if isinstance(work, Iterable):
         return events.compose(work)
     return work
+
+
+def event_of(total: Total) -> Event:
+    """An event with these totals."""
+    parts: dict[events.Atom, int] = {}
+    if total.mu_squared:
+        parts[GaussianEvent(down(1.0 / up(math.sqrt(total.mu_squared))))] = 1
+    parts |= {Pure(epsilon): count for epsilon, count in total.pure.items()}
+    parts |= {ApproxDP(e, d): count for (e, d), count in total.approx.items()}
+    for atom, count in [*total.sampled.items(), *total.searches.items()]:
+        parts[atom] = count
+    return events.from_atoms(parts) if parts else Pure(0.0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from demur.core.accounting.events import (
     ApproxDP,
+    BestOf,
     Composed,
     Event,
     GaussianEvent,
@@ -14,6 +16,11 @@ from demur.core.accounting.events import (
     Pure,
     Repeated,
     TruncatedPoissonGaussian,
+)
+from demur.core.accounting.repetitions import (
+    NegativeBinomialRepetitions,
+    PoissonRepetitions,
+    without_limit,
 )
 from demur.core.errors import NotPriced
 from demur.core.rounding import down
@@ -26,7 +33,9 @@ def to_dp_event(event: Event) -> dp_accounting.DpEvent:
     """The event as a `DpEvent`, for tools built on dp_accounting.
 
     A subsampled event loses its relation: the accountant it is given to must be made
-    for it. (epsilon, delta) pairs have no event in dp_accounting 0.6.0.
+    for it. (epsilon, delta) pairs have no event in dp_accounting 0.6.0. A search of one
+    setting loses the limit of its law: without it the law has the larger mean and the
+    larger ratio (`repetitions`), so that a price of dp_accounting holds for it too.
     """
     import dp_accounting as dpa
 
@@ -48,6 +57,11 @@ def to_dp_event(event: Event) -> dp_accounting.DpEvent:
             return dpa.ComposedDpEvent([to_dp_event(inner) for inner in inners])
         case Pure(epsilon=0.0) | ApproxDP(epsilon=0.0, delta=0.0):
             return dpa.NoOpDpEvent()
+        case BestOf(events=(run,), repetitions=NegativeBinomialRepetitions() as law):
+            mean = law.mean_without_limit
+            return dpa.dp_event.RepeatAndSelectDpEvent(to_dp_event(run), mean, law.eta)
+        case BestOf(events=(run,), repetitions=PoissonRepetitions(rate=rate)):
+            return dpa.dp_event.RepeatAndSelectDpEvent(to_dp_event(run), rate, math.inf)
     raise NotPriced(
         f"{type(event).__name__} has no counterpart in dp_accounting"
         f" {dpa.__version__ if hasattr(dpa, '__version__') else '0.6'}."
@@ -62,7 +76,8 @@ def from_dp_event(
 
     `neighbours` is the relation its accountant was made for. A plain Gaussian's
     multiplier is read as sigma / (largest norm of a record), dp_accounting's own
-    definition: under REPLACE_ONE the sum moves by twice that.
+    definition: under REPLACE_ONE the sum moves by twice that. A law of repetitions has
+    no limit there; here it has one that its price does not need to know of.
     """
     import dp_accounting as dpa
 
@@ -86,6 +101,13 @@ def from_dp_event(
             )
         case dpa.SelfComposedDpEvent(event=inner, count=count):
             return Repeated(from_dp_event(inner, neighbours), count)
+        case dpa.dp_event.RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            law: PoissonRepetitions | NegativeBinomialRepetitions
+            if math.isinf(shape):
+                law = without_limit(PoissonRepetitions(mean))
+            else:
+                law = without_limit(NegativeBinomialRepetitions.of_mean(mean, shape))
+            return BestOf((from_dp_event(inner, neighbours),), law)
         case dpa.ComposedDpEvent(events=inners):
             return Composed(tuple(from_dp_event(e, neighbours) for e in inners))
     raise NotPriced(f"{event!r:.200} has no counterpart here. Nothing was spent.")

@@ -125,6 +125,22 @@ def _renyi_of_total(total: Total) -> NDArray[np.float64] | None:
     return np.nan_to_num(divergence, nan=math.inf, posinf=math.inf)
 
 
+def total_divergence(total: Total, order: int) -> float | None:
+    """D_order of a total without pairs and searches; None where it is not known."""
+    if total.approx or total.searches:
+        return None
+    divergence = Fraction(order) / 2 * Fraction(total.mu_squared)
+    for event, count in [
+        *((Pure(eps), n) for eps, n in total.pure.items()),
+        *total.sampled.items(),
+    ]:
+        single = renyi.divergence(event, order)
+        if single is None or math.isinf(single):
+            return single
+        divergence += Fraction(single) * count
+    return float_up(divergence * (1 + Fraction(1, 10**12)))
+
+
 def renyi_epsilon(total: Total, delta: float) -> float:
     """Epsilon by the best Renyi order; infinite where an event has no divergence."""
     left = float_down(max(Fraction(delta) - total.delta_sum, Fraction(0)))
