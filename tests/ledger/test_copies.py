@@ -13,7 +13,12 @@ from demur import Ledger
 from demur.core.accounting.events import GaussianEvent
 from demur.durable import atomic_files, sqlite
 from demur.durable.store import Store
-from demur.errors import LedgerDamaged, LedgerMismatch, LedgerUnreachable
+from demur.errors import (
+    LedgerDamaged,
+    LedgerMismatch,
+    LedgerRefused,
+    LedgerUnreachable,
+)
 from demur.ledger.storage import ledger_store
 from demur.ledger.storage.header import Header
 from tests.ledger.kit import BUDGET, UNIT, edit, says
@@ -112,7 +117,7 @@ def test_a_file_put_into_another_mode_takes_no_charge(path, honest, monkeypatch)
             left.close()
             other.close()
             return
-        with pytest.raises(LedgerUnreachable, match="journal_mode=wal.*Nothing was"):
+        with pytest.raises(LedgerRefused, match="journal_mode=wal.*Nothing was"):
             ledger.charge(NOISY, label="meanwhile")
         with pytest.raises(LedgerUnreachable, match="locked"):
             Ledger.open(path).charge(NOISY, label="meanwhile")

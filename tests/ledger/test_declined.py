@@ -8,7 +8,7 @@ import pytest
 from demur import Ledger
 from demur.core.accounting.events import GaussianEvent
 from demur.errors import BudgetExceeded
-from demur.ledger import charging, export_ledger
+from demur.ledger import export_ledger, journal
 from tests.ledger.kit import BUDGET, UNIT, ask, edit, says
 
 NOISY, BIG = says(GaussianEvent(20.0)), says(GaussianEvent(0.1), name="a sharp count")
@@ -49,8 +49,8 @@ def test_a_declined_row_that_was_changed_is_found(new_ledger, ledger_url):
 
 
 def test_a_flood_of_declined_requests_is_bounded(monkeypatch):
-    monkeypatch.setattr(charging, "_MOST_DECLINED", 3)
-    monkeypatch.setattr(charging, "_RECENT", 5)
+    monkeypatch.setattr(journal, "_MOST_DECLINED", 3)
+    monkeypatch.setattr(journal, "_RECENT", 5)
     with Ledger(BUDGET, UNIT) as ledger:
         for i in range(9):
             decline(ledger, f"request {i}")
@@ -67,7 +67,7 @@ def test_a_flood_of_declined_requests_is_bounded(monkeypatch):
 @pytest.mark.slow
 def test_without_the_bound_all_of_a_flood_is_kept(monkeypatch):
     """The sabotaged twin."""
-    monkeypatch.setattr(charging, "_MOST_DECLINED", 10**9)
+    monkeypatch.setattr(journal, "_MOST_DECLINED", 10**9)
     with Ledger(BUDGET, UNIT) as ledger:
         for i in range(150):
             decline(ledger, f"request {i}")

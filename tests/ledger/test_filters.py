@@ -16,6 +16,7 @@ from scipy.special import ndtr
 from demur import Budget, Filter, Ledger
 from demur.core.accounting import gdp, renyi, samplers
 from demur.core.accounting.events import (
+    AllocatedGaussian,
     ApproxDP,
     GaussianEvent,
     PoissonGaussian,
@@ -480,3 +481,27 @@ def test_filters_that_can_spend_nothing_are_refused():
         Filter((GaussianMeter(),), 1.0)
     with pytest.raises(ValueError):
         Ledger(Budget(1.0, 1e-6), unit=UNIT, filter="the best of all")
+
+
+@pytest.mark.parametrize(
+    ("rule", "event"),
+    [
+        (Filter.rdp(3), AllocatedGaussian(10, 5.0)),
+        (Filter.gaussian(), AllocatedGaussian(10, 5.0)),
+        (Filter.gaussian(), PoissonGaussian(0.01, 5.0)),
+    ],
+    ids=["allocated, rdp", "allocated, gaussian", "poisson, gaussian"],
+)
+def test_every_filter_that_a_refusal_names_has_a_price(rule, event):
+    budget = Budget(8.0, 1e-6)
+    with pytest.raises(NotPriced) as refused:
+        filters.payment_options(rule, budget, event, Fraction(0))
+    named = {
+        "Filter.gaussian(blocks=0.5)": Filter.gaussian(blocks=0.5),
+        "Filter.pure()": Filter.pure(),
+        "Filter.rdp(order)": Filter.rdp(3),
+    }
+    offered = [one for name, one in named.items() if name in str(refused.value)]
+    assert len(offered) >= 2
+    for other in offered:
+        assert filters.payment_options(other, budget, event, Fraction(0))

@@ -306,7 +306,7 @@ def test_a_client_paused_between_charge_noise_and_commit(hosts, place):
         noises.append(first.ask("noise", digest="d")["is"])
     assert len(set(noises)) == 1
     assert "error" not in first.ask("commit")
-    assert first.ask("noise", digest="d")["error"] == "NoiseReuse"
+    assert first.ask("noise", digest="d")["error"] == "EntryCommitted"
     assert place.ledger.find("k").id == entry
     assert place.labels() == ["x", "before noise", "before commit"]
     place.is_right()

@@ -6,7 +6,7 @@ import pytest
 
 from demur import Budget, Filter, Ledger
 from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Pure, Repeated
-from demur.ledger import charging, verification
+from demur.ledger import journal, verification
 from demur.ledger.rules import admission
 from tests.ledger.kit import UNIT, says
 
@@ -27,7 +27,7 @@ def patched(monkeypatch):
             ]
             return admission.pay(terms, label, less, totals)
 
-        monkeypatch.setattr(charging, "pay", pay)
+        monkeypatch.setattr(journal, "pay", pay)
 
     return pays
 

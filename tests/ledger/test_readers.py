@@ -8,7 +8,7 @@ import pytest
 
 from demur import Ledger
 from demur.core.accounting.events import GaussianEvent
-from demur.errors import LedgerMismatch, LedgerUnreachable
+from demur.errors import LedgerMismatch, LedgerRefused
 from demur.ledger import export_ledger
 from tests.ledger.kit import BUDGET, UNIT, edit, says
 
@@ -86,7 +86,7 @@ def test_a_file_that_one_may_not_write_in_a_folder_that_one_may_not_write(tmp_pa
                 everything(folder / "ledger.db")
                 try:
                     Ledger.open(folder / "ledger.db").charge(NOISY, label="two")
-                except LedgerUnreachable as error:
+                except LedgerRefused as error:
                     status = 0 if "privilege is missing" in str(error) else 2
             finally:
                 os._exit(status)
@@ -122,7 +122,7 @@ def test_what_a_role_may_not_do_is_called_that(postgres_url):
     edit(postgres_url, "CREATE ROLE nobody_much LOGIN")
     try:
         stranger = postgres_url.replace("demur@", "nobody_much@")
-        with pytest.raises(LedgerUnreachable, match="privilege is missing"):
+        with pytest.raises(LedgerRefused, match="privilege is missing"):
             Ledger.open(stranger)
     finally:
         edit(postgres_url, "DROP OWNED BY nobody_much", "DROP ROLE nobody_much")

@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
+import demur
 from demur import Budget, Ledger
 from demur.core.accounting.events import Pure
 from demur.durable import postgres
-from demur.errors import BudgetExceeded, LedgerMismatch, LedgerUnreachable, NoiseReuse
+from demur.errors import (
+    BudgetExceeded,
+    LedgerMismatch,
+    LedgerRefused,
+    LedgerUnreachable,
+    NoiseReuse,
+    OutcomeUnknown,
+)
 from demur.ledger import Timeouts
 from demur.ledger.storage import header, rows
 from tests.ledger.kit import BUDGET, HERE, UNIT, ask, edit, says, wait_until
@@ -87,7 +95,7 @@ def test_a_wrong_address_is_told_at_once_and_a_lost_server_waited_for(
     postgres_url, opened
 ):
     with pytest.raises(LedgerUnreachable, match="Nothing was spent"):
-        Ledger.open(postgres_url.replace("/ledger", "/noledger"))
+        Ledger.open(postgres_url.replace("host=", "host=/nowhere"))
     ledger = opened(postgres_url, **TERMS)
     ledger.charge(GRAIN, label="one")
     killed = (
@@ -101,6 +109,108 @@ def test_a_wrong_address_is_told_at_once_and_a_lost_server_waited_for(
         assert ask(postgres_url, killed)
         read_or_write()
     assert [e.label for e in ledger.entries()] == ["one", "two"]
+
+
+PAGE = (HERE.parents[1] / "docs/howto/a_ledger_for_many_hosts.md").read_text()
+
+
+def loop_of_the_page():
+    """The function that the page tells people to copy."""
+    (text,) = re.findall(r"\n(def charge_surely\(.*?)\n\n\n", PAGE, re.DOTALL)
+    names = {"dm": demur}
+    exec(text, names)
+    return names["charge_surely"]
+
+
+@pytest.mark.postgres
+def test_what_does_not_pass_is_refused_at_once(server, postgres_url, opened):
+    """The attack: a loop over what may pass must not go round for ever."""
+    ledger = opened(postgres_url, **TERMS)
+    name = postgres_url.split("?")[0].rpartition("/")[2]
+    wrong = {
+        "database": postgres_url.replace(f"/{name}", f"/no_{name}"),
+        "role": postgres_url.replace("demur@", "nobody_at_all@"),
+    }
+    for what, url in wrong.items():
+        with pytest.raises(LedgerRefused, match=f"{what} .*does not exist") as told:
+            Ledger.open(url)
+        assert "Nothing was spent" in str(told.value)
+    began = time.monotonic()
+    # In the middle of a session: the ledger's database is gone.
+    ledger.charge(GRAIN, label="one")
+    ledger._store._engine.dispose()
+    server.admin(f"ALTER DATABASE {name} RENAME TO gone_{name}")
+    try:
+        with pytest.raises(LedgerRefused, match="does not exist"):
+            loop_of_the_page()(ledger, GRAIN, "two", "key")
+    finally:
+        server.admin(f"ALTER DATABASE gone_{name} RENAME TO {name}")
+    assert time.monotonic() - began < 30  # the twin that waits takes ten minutes
+    assert [e.label for e in ledger.entries()] == ["one"]
+
+
+def test_the_loop_of_the_page_ends_on_what_never_passes(capsys):
+    class Away:
+        calls = 0
+
+        def charge(self, *_, **__):
+            self.calls += 1
+            raise LedgerUnreachable("away")
+
+    away = Away()
+    with pytest.raises(LedgerUnreachable):
+        loop_of_the_page()(away, GRAIN, "x", "key")
+    assert away.calls == 10
+    capsys.readouterr()
+
+
+def test_a_refusal_after_a_lost_commit_leaves_the_outcome_unknown(tmp_path, opened):
+    """A grant that is taken away between two attempts says nothing of the first."""
+    ledger = opened(tmp_path / "ledger.db", **TERMS)
+    store, attempts = ledger._store, []
+
+    class Remote(type(store)):
+        is_sqlite = False
+
+    @contextmanager
+    def write(*_, **__):
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OutcomeUnknown("lost")
+        raise LedgerRefused("no right any more")
+        yield
+
+    store.write = write
+    store.__class__ = Remote
+    try:
+        with pytest.raises(OutcomeUnknown):
+            store.persist(lambda connection, again: None)
+    finally:
+        store.__class__ = Remote.__base__
+        del store.write
+    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize(
+    "said, refusing",
+    [
+        ('FATAL:  database "x" does not exist', True),
+        ('FATAL:  role "x" does not exist', True),
+        ('FATAL:  password authentication failed for user "x"', True),
+        ('FATAL:  no pg_hba.conf entry for host "192.0.2.1", user "x"', True),
+        ('FATAL:  database "x" is not currently accepting connections', False),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ('connection refused\nFATAL:  database "x" does not exist', False),
+        ("server closed the connection unexpectedly", False),
+    ],
+)
+def test_refusals_and_what_passes_are_told_apart(said, refusing):
+    class Driver:
+        orig = said
+
+    assert postgres.is_refusing(Driver()) is refusing
+    assert postgres.is_passing(Driver()) is not refusing
 
 
 @pytest.mark.postgres
@@ -271,7 +381,7 @@ def test_a_client_needs_no_right_to_change_what_was_written(
         writer._commit(entry, "artefact")
         reader = opened(postgres_url.replace("demur@", "reader@"))
         assert reader.verify(owner.tip()).ok and reader.epsilon(delta=0.0) > 0
-        with pytest.raises(LedgerUnreachable, match="permission denied"):
+        with pytest.raises(LedgerRefused, match="permission denied"):
             reader.charge(GRAIN, label="z")
         for role, harm in (
             ("writer", "UPDATE demur_rows SET body = ''"),

@@ -5,12 +5,18 @@ from typing import TYPE_CHECKING
 from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
+    from demur.core.errors import AccessRefused as AccessRefused
+    from demur.core.errors import AlreadyDecided as AlreadyDecided
+    from demur.core.errors import ApprovalDeclined as ApprovalDeclined
+    from demur.core.errors import ApprovalPending as ApprovalPending
     from demur.core.errors import BudgetExceeded as BudgetExceeded
+    from demur.core.errors import EntryCommitted as EntryCommitted
     from demur.core.errors import IdempotencyConflict as IdempotencyConflict
     from demur.core.errors import KeysExposed as KeysExposed
     from demur.core.errors import LedgerDamaged as LedgerDamaged
     from demur.core.errors import LedgerMismatch as LedgerMismatch
     from demur.core.errors import LedgerMissing as LedgerMissing
+    from demur.core.errors import LedgerRefused as LedgerRefused
     from demur.core.errors import LedgerUnreachable as LedgerUnreachable
     from demur.core.errors import NoiseReuse as NoiseReuse
     from demur.core.errors import NotCovered as NotCovered
@@ -19,11 +25,15 @@ if TYPE_CHECKING:
     from demur.core.errors import NotPrivate as NotPrivate
     from demur.core.errors import OutcomeUnknown as OutcomeUnknown
     from demur.durable.chain import Tip as Tip
+    from demur.durable.chain import evidence_digest as evidence_digest
     from demur.durable.chain import load_signing_key as load_signing_key
     from demur.durable.postgres import Timeouts as Timeouts
+    from demur.ledger.approval.requests import ApprovalRequest as ApprovalRequest
+    from demur.ledger.approval.requests import Decision as Decision
     from demur.ledger.backup import BackupCheck as BackupCheck
     from demur.ledger.backup import backup_ledger as backup_ledger
     from demur.ledger.backup import check_backup as check_backup
+    from demur.ledger.calls import LedgerCalls as LedgerCalls
     from demur.ledger.export import export_ledger as export_ledger
     from demur.ledger.export import registry_records as registry_records
     from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind
@@ -41,15 +51,22 @@ if TYPE_CHECKING:
     from demur.ledger.reader import Recovery as Recovery
     from demur.ledger.reading import Group as Group
     from demur.ledger.reading import Reading as Reading
+    from demur.ledger.remote.wire import error_data as error_data
     from demur.ledger.reservation import Draw as Draw
     from demur.ledger.reservation import Reservation as Reservation
+    from demur.ledger.rules.approval import ApprovalRule as ApprovalRule
     from demur.ledger.rules.budget import Budget as Budget
     from demur.ledger.rules.filters import Filter as Filter
     from demur.ledger.rules.meters import GaussianMeter as GaussianMeter
     from demur.ledger.rules.meters import RenyiMeter as RenyiMeter
+    from demur.ledger.run_ledger import RunLedger as RunLedger
+    from demur.ledger.series import Forecast as Forecast
     from demur.ledger.series import Moment as Moment
+    from demur.ledger.series import Projection as Projection
     from demur.ledger.series import Readings as Readings
+    from demur.ledger.series import forecast as forecast
     from demur.ledger.series import over_time as over_time
+    from demur.ledger.series import project as project
     from demur.ledger.storage.receipts import Receipt as Receipt
     from demur.ledger.storage.receipts import parse_receipts as parse_receipts
     from demur.ledger.verification import Verification as Verification

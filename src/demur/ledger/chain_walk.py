@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
+from demur.ledger.approval.requests import SAME, request_id
 from demur.ledger.notes import checked
 from demur.ledger.rules import amounts, filters
 from demur.ledger.rules.filters import Amounts
@@ -42,6 +43,7 @@ class EqualCharges(NamedTuple):
     spent: list[Amounts | None]
     rows: int
     written_down: bool
+    approved: bool  # or entered again after a loss, whatever became of the approval
 
 
 class ChainWalk:
@@ -65,6 +67,8 @@ class ChainWalk:
         self._written_down = self._unnamed = 0
         self._drawn: dict[str, int] = {}
         self._committed: set[str] = set()
+        self._asked: dict[str, journal.Body] = {}  # requests for approval
+        self._decided: dict[str, bool] = {}  # request: approved
         self._where = ""
 
     def totals(self, *, written_down: bool = True) -> list[Amounts]:
@@ -131,6 +135,10 @@ class ChainWalk:
             self.declarations[body["declaration"]] = self._where
         elif kind == "recovered":
             self._add_recovery(body)
+        elif kind == "request":
+            self._add_request(entry, body)
+        elif kind == "decision":
+            self._add_decision(entry, body)
         elif entry not in self._paid:
             self._problem(f"{kind} of an unknown entry")
         elif kind == "draw":
@@ -154,12 +162,54 @@ class ChainWalk:
         self.declarations[body["declaration"]] = self._where
         self.profiles |= body["profiles"]
         charge = PricedCharge(body["declaration"], body["count"], body["block_delta"])
-        paid = f"{written_down} {body['spent']!r}"
+        approved = self._is_approved(body)
+        paid = f"{written_down} {approved} {body['spent']!r}"
         equal = self.charges.get((charge, paid))
         if equal is None:
             spent = [s if s is None else amounts.from_data(s) for s in body["spent"]]
-            equal = EqualCharges(self._where, spent, 0, written_down)
+            equal = EqualCharges(self._where, spent, 0, written_down, approved)
         self.charges[charge, paid] = equal._replace(rows=equal.rows + 1)
+
+    def _add_request(self, request: str, body: journal.Body) -> None:
+        if request in self._asked:
+            self._problem("its request was made before")
+        if request != request_id(body["charge_key"]):
+            self._problem("its request has another id than its key gives it")
+        self.declarations[body["declaration"]] = self._where
+        self._asked[request] = {name: body[name] for name in (*SAME, "actor")}
+
+    def _add_decision(self, request: str, body: journal.Body) -> None:
+        if request not in self._asked:
+            self._problem("a decision on no request")
+        elif request in self._decided:
+            self._problem("a second decision on one request")
+        elif body["approved"] and body["actor"] == self._asked[request]["actor"]:
+            self._problem("somebody approved their own request")
+        else:
+            self._decided[request] = body["approved"] is True
+
+    def _is_approved(self, body: journal.Body) -> bool:
+        """Whether a charge names a request for this very charge that was approved."""
+        request = body.get("request")
+        if request is None:
+            return False
+        asked = self._asked.get(request)
+        key = body["idempotency_key"]
+        approved = (
+            asked is not None
+            and self._decided.get(request, False)
+            and all(asked[name] == body[name] for name in SAME)
+            and ("again" in body or (key is not None and request == request_id(key)))
+        )
+        if not approved and "again" in body:
+            self.unnamed.append(
+                "whether a charge that was entered again after a loss had been"
+                f" approved ({self._where})"
+            )
+            return True
+        if not approved:
+            self._problem("it was charged under no approval of this charge")
+        return approved
 
     def _add_recovery(self, body: journal.Body) -> None:
         """Follow the lost chain, if it is known, and look for what it held."""
@@ -207,6 +257,10 @@ class ChainWalk:
             entered = self._drawn.get(entry, 0) >= end
         elif kind == "commit":
             entered = entry in self._committed
+        elif kind == "request":
+            entered = entry in self._asked
+        elif kind == "decision":
+            entered = entry in self._decided
         if not entered:
             self._problem(f"a lost {kind} of {entry[:8]} was not entered again")
         return list(row["tips"]) if kind == "recovered" else []

@@ -1,20 +1,19 @@
-"""The steps of a payment: charge, key, draw and commit, each in one transaction.
+"""The steps of a payment, for whoever draws the noise: charge, key, draw and commit.
 
-The order is always: check, price, write the entry, and only then draw. A charge returns
-after its entry is durable; a crash later leaves it spent. Nothing is ever refunded and
-there is no reset. A charge that does not fit is written down as declined: what was
-asked, by whom, at what cost and why not; it costs nothing.
+Keys are made, kept and handed out here; what is written to the ledger is the other side
+(`demur.ledger.journal`), which knows their hashes alone. The order is always: check,
+price, write the entry, and only then draw. A charge returns after its entry is durable;
+a crash later leaves it spent. Nothing is ever refunded and there is no reset. A charge
+that does not fit is written down as declined: what was asked, by whom, at what cost and
+why not; it costs nothing.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy.engine import Connection
 
 from demur.core import validate
 from demur.core.declaration import Declaration, Mechanism, declaration_of
@@ -22,41 +21,33 @@ from demur.core.digest import digest_of_text
 from demur.core.entropy import Binding, NoiseKey, Source, source_name
 from demur.core.entry import Entry
 from demur.core.errors import (
-    BudgetExceeded,
     DemurError,
-    IdempotencyConflict,
+    EntryCommitted,
     NoiseReuse,
     NotPrivate,
     OutcomeUnknown,
 )
 from demur.core.recording import record_charge
-from demur.durable import clock
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
+from demur.ledger.journal import Journal
 from demur.ledger.reader import LedgerReader
 from demur.ledger.reservation import Draw
-from demur.ledger.rules import amounts
-from demur.ledger.rules.admission import PaymentOptions, pay, ways_to_pay
 from demur.ledger.storage import rows
 from demur.ledger.storage.acknowledged import Acknowledged
-from demur.ledger.storage.receipts import Receipt
-from demur.ledger.storage.writing import Writing
-
-_T = TypeVar("_T")
-
-# Of so many rows at the end, so many may be declined requests: a flood is not recorded.
-_RECENT, _MOST_DECLINED = 1000, 100
 
 
 class LedgerCharging(LedgerReader):
     """The steps of a payment, for `Payment` and `LedgerWriter`."""
 
+    _journal: Journal
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
     _keys_folder: Path | None  # where they are on disk
     _actor: str  # who writes
     _unsafe: tuple[str, ...]  # settings of the server that can lose a commit
     _acknowledged: Acknowledged
+    _purpose: str  # why, as requests for approval say it
     _unwritable: tuple[type[DemurError], str] | None  # why nothing may be appended
 
     def _charge(
@@ -88,9 +79,6 @@ class LedgerCharging(LedgerReader):
         declaration = declaration_of(mechanism)
         asked = record_charge(declaration, count, label, private=source.private)
         text = canonical(declaration.to_json())
-        # Prices first: they may take a second, and the lock is short.
-        ways = ways_to_pay(self.terms, declaration, count, block_delta)
-        curves = rows.profiles_of(declaration, count)
         key, entry_id = source.new_key(), secrets.token_hex(16)
         salt = _salt(entry_id, idempotency_key)
         keyed = None if digest is None else self._keys.keyed_digest(digest, salt)
@@ -113,7 +101,7 @@ class LedgerCharging(LedgerReader):
         # charge can still be repeated.
         self._keys.put(entry_id, key, keep=_repeatable(body, declaration))
         try:
-            entry = self._write_charge(label, body, text, declaration, ways, curves)
+            entry = self._write_charge(body, text, declaration)
         except BaseException as error:
             # After a lost answer or an interrupt the entry may be there. A repeat finds
             # it by its idempotency key and draws with its noise key; without one it is
@@ -131,111 +119,13 @@ class LedgerCharging(LedgerReader):
         return entry
 
     def _write_charge(
-        self,
-        label: str,
-        body: rows.Body,
-        text: str,
-        declaration: Declaration,
-        ways: PaymentOptions,
-        curves: dict[str, rows.StoredProfile],
+        self, body: rows.Body, text: str, declaration: Declaration
     ) -> Entry:
-        """The transaction: find a repeat, or pay and append; durable on return."""
-
-        def work(writing: Writing) -> Entry | BudgetExceeded:
-            earlier = self._same_charge(writing, body)
-            if earlier is not None:
-                return earlier
-            totals = amounts.from_text(writing.state.totals)
-            try:
-                spent = pay(self.terms, label, ways, totals)
-            except BudgetExceeded as declined:
-                self._write_declined(writing, body, text, ways, declined)
-                return declined
-            row = body | {
-                "time": clock.now(),
-                "spent": [None if s is None else amounts.to_data(s) for s in spent],
-                "profiles": rows.store_shared(writing.connection, text, curves),
-            }
-            sequence = writing.append(row, amounts.to_text(totals), text)
-            return self._entry(sequence, row, declaration)
-
-        result = self._persist(work)
-        if isinstance(result, BudgetExceeded):
-            raise result
-        return result
-
-    def _write_declined(
-        self,
-        writing: Writing,
-        body: rows.Body,
-        text: str,
-        ways: PaymentOptions,
-        declined: BudgetExceeded,
-    ) -> None:
-        """Write down what was asked and why not, unless many were just before it."""
-        connection, recent = writing.connection, writing.state.sequence - _RECENT
-        before = rows.row_of(connection, body["id"], "declined")
-        if before is not None:  # by an attempt whose answer was lost
-            writing.found(before[0])
-            return
-        if rows.declined_since(connection, recent) >= _MOST_DECLINED:
-            return
-        row = {
-            "kind": "declined",
-            "id": body["id"],
-            "label": body["label"],
-            "declaration": body["declaration"],
-            "count": body["count"],
-            "cost": [None if way is None else amounts.to_data(way[0]) for way in ways],
-            "why": str(declined),
-            "actor": body["actor"],
-            "time": clock.now(),
-        }
-        rows.store_shared(connection, text, {})
-        writing.append(row)
-
-    def _same_charge(self, writing: Writing, body: rows.Body) -> Entry | None:
-        """The entry that this idempotency key made, if it was for the same thing.
-
-        Or the one of this very call, whose answer was lost.
-        """
-        connection, key = writing.connection, body["idempotency_key"]
-        earlier = None if key is None else rows.charge_by_key(connection, key)
-        if earlier is None and writing.again:
-            earlier = rows.charge_by_id(connection, body["id"])
-        if earlier is None:
-            return None
-        sequence, before = earlier
-        for name in ("declaration", "count", "input", "noise"):
-            if before[name] != body[name]:
-                raise IdempotencyConflict(
-                    f"idempotency_key {key!r} was used for {before['label']!r} with"
-                    f" another {'mechanism' if name == 'declaration' else name}: use"
-                    " a new key for a new charge. Nothing was spent."
-                )
-        writing.found(sequence)
-        declaration = rows.declaration(connection, before["declaration"])
-        return self._entry(sequence, before, declaration)
-
-    def _persist(
-        self, work: Callable[[Writing], _T], *, whatever_was_lost: bool = False
-    ) -> _T:
-        """Run `work` under the lock until it is durable, and keep its receipts.
-
-        A ledger that lacks a row which it acknowledged is not written to, unless
-        `whatever_was_lost`.
-        """
-
-        def attempt(connection: Connection, again: bool) -> tuple[_T, list[Receipt]]:
-            writing = Writing(connection, again, self.id, self._signer)
-            if not whatever_was_lost:
-                self._acknowledged.check(writing)
-            return work(writing), writing.receipts
-
-        result, receipts = self._store.persist(attempt)
-        if self.durable:
-            self._acknowledged.keep(receipts)
-        return result
+        """The entry of a charge that the ledger's side has paid; durable on return."""
+        sequence, row = self._journal.charge(
+            body, text, declaration, purpose=self._purpose
+        )
+        return self._entry(sequence, row, declaration)
 
     def find(self, idempotency_key: str, *, settled: bool = False) -> Entry | None:
         """The charge that was made with this idempotency key, if there is one.
@@ -243,12 +133,10 @@ class LedgerCharging(LedgerReader):
         `settled` takes the ledger's lock first: a charge whose answer was lost is there
         by then, or never will be. Without it, the look may come before the commit.
         """
-        if settled:
-            return self._persist(
-                lambda writing: self._found(writing.connection, idempotency_key)
-            )
-        with self._store.read() as connection:
-            return self._found(connection, idempotency_key)
+        row = self._journal.find(idempotency_key, settled=settled)
+        if row is None:
+            return None
+        return self._entry(*row)
 
     def _check_writable(self) -> None:
         if self._unwritable is not None:
@@ -260,14 +148,11 @@ class LedgerCharging(LedgerReader):
 
         What it is bound to comes from the ledger's rows, not from `entry`.
         """
-        with self._store.read() as connection:
-            body = self._charge_row(connection, entry)
-            committed = rows.body_of(connection, entry.id, "commit") is not None
-            declaration = rows.declaration(connection, body["declaration"])
+        body, committed, declaration = self._journal.charged(entry.id)
         if committed:
             # The process died, or lost the answer, between its commit and the wipe.
             self._keys.wipe(entry.id)
-            raise NoiseReuse(
+            raise EntryCommitted(
                 f"{entry.label!r} is committed and its key is wiped: its noise"
                 " cannot be drawn again. Charge a new entry."
             )
@@ -305,70 +190,15 @@ class LedgerCharging(LedgerReader):
     def _commit(self, entry: Entry, artefact: str | None) -> None:
         """Bind the entry to what was released, and wipe its noise key."""
         self._check_writable()
-        if artefact is not None:
-            validate.name(artefact=artefact)
-
-        def work(writing: Writing) -> None:
-            self._charge_row(writing.connection, entry)
-            committed = rows.row_of(writing.connection, entry.id, "commit")
-            if committed is None:
-                body = {
-                    "kind": "commit",
-                    "id": entry.id,
-                    "artefact": artefact,
-                    "time": clock.now(),
-                }
-                writing.append(body)
-                return
-            sequence, before = committed
-            if before["artefact"] != artefact:
-                raise DemurError(
-                    f"{entry.label!r} was committed with another artefact"
-                    f" ({str(before['artefact'])[:12]}...), and one entry pays for one"
-                    " release: pay for the other one. Nothing more was spent."
-                )
-            writing.found(sequence)
-
-        self._persist(work)
+        self._journal.commit(entry.id, artefact)
         self._keys.wipe(entry.id)
 
     def _drawn(self, entry: Entry) -> int:
-        with self._store.read() as connection:
-            return rows.draws(connection, entry.id)
+        return self._journal.drawn(entry.id)
 
     def _draw_many(self, entry: Entry, count: int) -> tuple[Draw, ...]:
         self._check_writable()
-        token = secrets.token_hex(16)
-
-        def work(writing: Writing) -> int:
-            connection = writing.connection
-            paid = self._charge_row(connection, entry)["count"]
-            if writing.again:
-                before = rows.with_token(connection, entry.id, token)
-                if before is not None:
-                    sequence, body = before
-                    writing.found(sequence)
-                    return int(body["index"])
-            index = rows.draws(connection, entry.id)
-            if index + count > paid:
-                left = "all are used" if index == paid else f"{paid - index} are left"
-                raise BudgetExceeded(
-                    f"{entry.label!r} reserved {paid} draws and {left}; asked for"
-                    f" {count}. Reserve more in a new entry. Declined: nothing was"
-                    " released and nothing was spent."
-                )
-            body = {
-                "kind": "draw",
-                "id": entry.id,
-                "index": index,
-                "count": count,
-                "token": token,
-                "time": clock.now(),
-            }
-            writing.append(body)
-            return index
-
-        first = self._persist(work)
+        first = self._journal.draw(entry.id, count, secrets.token_hex(16))
         return tuple(Draw(entry, first + i) for i in range(count))
 
 

@@ -14,10 +14,10 @@ from demur.core.adjacency import (
     Ball,
     Erasure,
     ReplaceOne,
-    Unit,
     ZeroOut,
 )
 from demur.ledger.ledger import Ledger
+from demur.ledger.reading import Reading
 
 FORMAT = 1
 
@@ -47,9 +47,11 @@ def export_ledger(ledger: Ledger, *, actors: bool = False) -> dict[str, Any]:
                 "epsilon": status.budget.epsilon,
                 "delta": status.budget.delta,
                 "spent_epsilon": status.spent_epsilon,
-                "tight_epsilon": ledger.epsilon(unit=status.unit),
+                "tight_epsilon": reading.epsilon,
+                "protects": reading.protects,
             }
             for status in ledger.status()
+            for reading in [ledger.reading(status.unit)]
         ],
         "entries": [
             {
@@ -92,7 +94,7 @@ def registry_records(
                 "year": years[-1] if years else None,
                 "flavour": "Approximate DP" if status.budget.delta else "Pure DP",
                 "privacy_loss": {
-                    "privacy_unit": _level(status.unit),
+                    "privacy_unit": _level(reading),
                     "neighbouring_relation": _NEIGHBOURS[type(status.unit)],
                     "unit": status.unit.to_json(),
                     "epsilon": reading.epsilon,
@@ -114,7 +116,11 @@ def registry_records(
     return records
 
 
-def _level(unit: Unit) -> str:
-    """Record-level, or person-level where a person may own several records."""
-    many = unit.records_per_person
-    return "record-level" if many == 1 else f"person-level (up to {many} records)"
+def _level(reading: Reading) -> str:
+    """Record-level; person-level where entries count persons, or so many records."""
+    many = reading.unit.records_per_person
+    if many > 1:
+        return f"person-level (up to {many} records)"
+    return {"one record": "record-level", "one person": "person-level"}.get(
+        reading.one, f"mixed: {reading.protects}"
+    )

@@ -145,7 +145,7 @@ def whole_budget(declaration: Declaration, unit: Unit) -> Budget:
 
 def _first(cost: Cost) -> Unit:
     """The first unit of a cost; of a curve the ball where it saturates, or of 1."""
-    term = cost.terms[0]
+    term = cost.basic_terms()[0]
     if isinstance(term, Fixed):
         return term.unit
     curve = term.distance if isinstance(term, PureOverBalls) else term.sensitivity

@@ -25,10 +25,15 @@ from demur.durable.chain import Tip
 from demur.durable.keys import KeyStore, keys_folder
 from demur.durable.postgres import Timeouts
 from demur.durable.store import shown_address
+from demur.ledger.journal import Journal
+from demur.ledger.remote.journal import RemoteJournal
+from demur.ledger.remote.mirror import RemoteStore
 from demur.ledger.rules import amounts
+from demur.ledger.rules.approval import ApprovalRule
 from demur.ledger.rules.budget import Budget
 from demur.ledger.rules.filters import Filter
 from demur.ledger.rules.terms import Terms
+from demur.ledger.storage import tables
 from demur.ledger.storage.acknowledged import Acknowledged
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
@@ -85,38 +90,54 @@ class Ledger(LedgerWriter):
         budgets: Mapping[AnyUnit, Budget] | None = None,
         filter: Filter | str | None = None,
         maps: Iterable[LipschitzMap] | None = None,
+        approval: ApprovalRule | None = None,
         tip: Tip | str | None = None,
         signing_key: Ed25519PrivateKey | Path | str | None = None,
         keys: str | os.PathLike[str] | None = None,
+        token: str | None = None,
         testing: bool | None = None,
         timeouts: Timeouts | None = None,
         actor: str | None = None,
+        purpose: str = "",
         read_only: bool = False,
         unsafe_server: bool = False,
     ) -> Ledger:
         """A durable ledger at a file path, `sqlite:///...` or `postgresql://...`.
 
-        The first opening fixes dataset, budgets, filter, maps, signer and whether the
-        ledger is for testing; later ones may leave them out, and are refused if they
-        name others. `tip` is an exported tip: a ledger that does not contain it (one
-        restored from an older backup) is refused. `signing_key` is an Ed25519 key, or a
-        PEM file that only its owner can read (`load_signing_key` takes its password).
+        Or one that a service keeps (`demur serve`), at `https://HOST/ledgers/NAME`,
+        with a `token` (default: DEMUR_TOKEN). The service prices, enters and signs;
+        keys and noise stay here.
+
+        The first opening fixes dataset, budgets, filter, maps, signer, which charges
+        need approval, and whether the ledger is for testing; later ones may leave them
+        out, and are refused if they name others. `tip` is an exported tip: a ledger
+        that does not contain it (one restored from an older backup) is refused.
+        `signing_key` is an Ed25519 key, or a PEM file that only its owner can read
+        (`load_signing_key` takes its password).
         `keys` is the owner-only folder for noise keys of entries not yet committed
         (default: beside a file, or under the user's state folder for a server); one
         that others can read or change is refused. `timeouts` say how long a server is
         waited for; see `OutcomeUnknown` for what a lost answer means.
 
-        `actor` is who charges, as entries record it (default: user@host). With
+        `actor` is who charges, as entries record it (default: user@host); `purpose` is
+        what for, as an officer reads it on a request for approval. With
         `read_only` nothing is written, and no right to write is needed. A server whose
         settings can lose a commit (`fsync`, `full_page_writes`) is refused, unless
         `unsafe_server` says otherwise; entries then record it.
         """
-        place = LedgerStore(os.fspath(url), timeouts, read_only=read_only)
+        place = _place(os.fspath(url), token, timeouts, read_only)
+        if place.remote and (signing_key is not None or actor is not None):
+            raise ValueError(
+                "signing_key and actor are the service's for a served ledger: it signs,"
+                " and takes names from tokens. Nothing was spent."
+            )
         signer = chain.load_signing_key(signing_key) if signing_key else None
         public = chain.public_hex(signer) if signer else None
         self = cls.__new__(cls)
         with ExitStack() as refused:  # A refusal leaves no connection open.
             refused.callback(place.close)
+            if isinstance(place, RemoteStore):
+                actor = place.who()
             first: Terms | None = None
             if not place.exists():
                 if tip is not None or budgets is None or read_only:
@@ -137,6 +158,7 @@ class Ledger(LedgerWriter):
                     maps=maps or (),
                     signer=public,
                     testing=bool(testing),
+                    approval=approval,
                 )
             self._attach(
                 place,
@@ -144,9 +166,10 @@ class Ledger(LedgerWriter):
                 signer,
                 keys=Path(keys) if keys else None,
                 actor=actor,
+                purpose=purpose,
                 unsafe_server=unsafe_server,
             )
-            self._check_asked(dataset, budgets, filter, maps, testing, public)
+            self._check_asked(dataset, budgets, filter, maps, testing, approval, public)
             if tip is not None:
                 known = Tip.parse(tip) if isinstance(tip, str) else tip
                 self._contains(known)
@@ -163,6 +186,7 @@ class Ledger(LedgerWriter):
         budgets: Mapping[AnyUnit, Budget],
         filter: Filter | str | None = None,
         maps: Iterable[LipschitzMap] = (),
+        approval: ApprovalRule | None = None,
         signing_key: Ed25519PrivateKey | Path | str | None = None,
         keys: str | os.PathLike[str] | None = None,
         testing: bool = False,
@@ -184,6 +208,7 @@ class Ledger(LedgerWriter):
                 maps=maps,
                 signer=chain.public_hex(signer) if signer else None,
                 testing=testing,
+                approval=approval,
             )
             made = not place.exists()
             if made:
@@ -205,11 +230,14 @@ class Ledger(LedgerWriter):
         signer: Ed25519PrivateKey | None,
         keys: Path | None,
         actor: str | None = None,
+        purpose: str = "",
         unsafe_server: bool = False,
     ) -> bool:
         """Read the ledger at this place, or make it; whether it was made now."""
-        self._store = place
-        self._signer = signer
+        self._store, self._signer = place, signer
+        if purpose:
+            validate.text(purpose=purpose)
+        self._purpose = purpose
         self._actor = _this_user() if actor is None else actor
         validate.name(actor=self._actor)
         self._unsafe = place.unsafe_settings()
@@ -222,13 +250,14 @@ class Ledger(LedgerWriter):
         made: str | None = None
         if terms is not None:
             totals = amounts.to_text([{} for _ in terms.budgets])
-            new = Header.first(secrets.token_hex(16), terms.to_text(), totals)
+            plain = terms.approval is None
+            version = tables.SCHEMA_VERSION if plain else tables.APPROVALS_VERSION
+            text = terms.to_text()
+            new = Header.first(secrets.token_hex(16), text, totals, version)
             place.create(new)  # unless another process was first
             made = new.ledger_id
         place.migrate()
-        with place.read() as connection:
-            header = Header.read(connection)
-            begins, ends = header.begins(connection), header.ends(connection)
+        header, begins, ends = place.opened()
         self.terms = Terms.from_text(header.terms)
         self.id = header.ledger_id
         self._unwritable = None
@@ -251,7 +280,7 @@ class Ledger(LedgerWriter):
                 " the middle of a write, or rows were cut off. Go back to an intact"
                 " copy. Nothing was spent.",
             )
-        elif signer is None and self.terms.signer is not None:
+        elif signer is None and self.terms.signer is not None and not place.remote:
             self._unwritable = (
                 LedgerMismatch,
                 "this ledger is signed: open it with its signing_key to write."
@@ -266,6 +295,12 @@ class Ledger(LedgerWriter):
         if folder is not None and not place.is_sqlite and not place.read_only:
             receipts = ReceiptFile(folder / "receipts.jsonl")
         self._acknowledged = Acknowledged(self.id, receipts)
+        known = self._acknowledged
+        self._journal = (
+            RemoteJournal(place, self.terms, self.id, known)
+            if isinstance(place, RemoteStore)
+            else Journal(place, self.terms, self.id, signer, known)
+        )
         return self.id == made
 
     def _check_asked(
@@ -275,6 +310,7 @@ class Ledger(LedgerWriter):
         filter: Filter | str | None,
         maps: Iterable[LipschitzMap] | None,
         testing: bool | None,
+        approval: ApprovalRule | None,
         signer: str | None,
     ) -> None:
         """Refuse terms that are not the ledger's; those left out are not compared."""
@@ -288,6 +324,7 @@ class Ledger(LedgerWriter):
                 maps=own.maps if maps is None else maps,
                 signer=own.signer,
                 testing=own.testing if testing is None else testing,
+                approval=own.approval if approval is None else approval,
             )
         )
         if signer is not None and own.signer != signer:
@@ -330,6 +367,19 @@ class Ledger(LedgerWriter):
     def __repr__(self) -> str:
         kind = "durable" if self.durable else "in memory"
         return f"<Ledger {self.terms.dataset!r}, {kind}>"
+
+
+def _place(
+    url: str, token: str | None, timeouts: Timeouts | None, read_only: bool
+) -> LedgerStore:
+    """The place of a ledger: a file, a database, or a service."""
+    if url.startswith(("https://", "http://")):
+        return RemoteStore(url, token, timeouts, read_only=read_only)
+    if token is not None:
+        raise ValueError(
+            "token is for a service, at https://HOST/ledgers/NAME. Nothing was spent."
+        )
+    return LedgerStore(url, timeouts, read_only=read_only)
 
 
 @cache

@@ -19,6 +19,7 @@ from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.errors import NotCovered, NotPriced
 from demur.durable.chain import Tip, signed_by
+from demur.ledger.approval.requests import request_id
 from demur.ledger.notes import checked
 from demur.ledger.reading import declaration_from_text
 from demur.ledger.reservation import LARGEST
@@ -48,12 +49,26 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "commit": {"artefact": str | None},
     "note": {"about": str, "facts": dict, "token": str, "actor": str},
     "declined": {},
+    "request": {
+        "label": str,
+        "declaration": str,
+        "count": int,
+        "noise": str,
+        "input": str | None,
+        "block_delta": float | None,
+        "charge_key": str,
+        "purpose": str,
+        "actor": str,
+    },
+    "decision": {"approved": bool, "reason": str, "actor": str},
     "recovered": {"tips": list, "token": str, "unnamed": bool},
 }
 # What two receipts of one entry have in common: it may have been entered again.
 SAME = ("declaration", "count", "spent", "key", "label", "block_delta")
 _OPTIONAL: dict[str, dict[str, Any]] = {
-    "charge": {"unsafe": list, "again": int, "written_down": bool},
+    "charge": {"unsafe": list, "again": int, "written_down": bool, "request": str},
+    "request": {"again": int},
+    "decision": {"again": int},
     "commit": {"again": int},
     "note": {"again": int},
 }
@@ -187,6 +202,17 @@ def _checked_body(receipt: Receipt, where: str) -> rows.Body:
                 and body["noise"] in ("os", "seeded")
                 and all(isinstance(line, str) for line in body.get("unsafe", []))
             )
+        elif kind == "request":
+            validate.name(label=body["label"], actor=body["actor"])
+            right = (
+                1 <= body["count"] <= LARGEST
+                and body["id"] == request_id(body["charge_key"])
+                and digest_of_text(receipt.declaration or "") == body["declaration"]
+            )
+        elif kind == "decision":
+            validate.name(actor=body["actor"])
+            validate.text(reason=body["reason"])
+            right = True
         elif kind == "draw":
             right = body["index"] >= 0 and 1 <= body["count"] <= LARGEST
         elif kind == "note":

@@ -18,10 +18,12 @@ from demur.core.errors import BudgetExceeded, DemurError
 from demur.core.promise import Promise
 from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import Tip
+from demur.ledger.approval.requests import ApprovalRequest, Decision, decision_of
 from demur.ledger.notes import Note
 from demur.ledger.reading import Reading, read
 from demur.ledger.rules import amounts, filters
 from demur.ledger.rules.admission import pay, ways_to_pay
+from demur.ledger.rules.approval import costs_alone
 from demur.ledger.rules.budget import Budget
 from demur.ledger.rules.terms import Terms
 from demur.ledger.storage import rows
@@ -106,15 +108,6 @@ class LedgerReader:
         """Whether the ledger outlives this process."""
         return self._store.durable
 
-    def _charge_row(self, connection: Connection, entry: Entry) -> rows.Body:
-        body = rows.body_of(connection, entry.id, "charge")
-        if body is None:
-            raise DemurError(
-                f"{entry.label!r} ({entry.id[:8]}) is not an entry of this ledger: use"
-                " the ledger that it was charged to. Nothing was spent."
-            )
-        return body
-
     def _entry(self, sequence: int, body: rows.Body, declaration: Declaration) -> Entry:
         return Entry(
             id=body["id"],
@@ -126,13 +119,16 @@ class LedgerReader:
             time=body["time"],
             dataset=self.terms.dataset,
             durable=self.durable,
-            promises=tuple(
-                Promise(unit, budget.epsilon, budget.delta)
-                for unit, budget in self.terms.budgets
-            ),
+            promises=self._promises(),
             maps=self.terms.maps,
             actor=body["actor"],
             unsafe=tuple(body.get("unsafe", ())),
+        )
+
+    def _promises(self) -> tuple[Promise, ...]:
+        return tuple(
+            Promise(unit, budget.epsilon, budget.delta)
+            for unit, budget in self.terms.budgets
         )
 
     def entries(self) -> list[Entry]:
@@ -145,7 +141,7 @@ class LedgerReader:
         """The charge with this number, as `entries` and statements give it."""
         validate.count(sequence=sequence)
         with self._store.read() as connection:
-            body = rows.charge_at(connection, sequence)
+            body = rows.body_at(connection, sequence, "charge")
             if body is None:
                 last = Header.read(connection).state.sequence
                 raise DemurError(
@@ -158,7 +154,7 @@ class LedgerReader:
     def commit_of(self, entry: Entry) -> Commit | None:
         """The commit of an entry; None while it is unfinished."""
         with self._store.read() as connection:
-            self._charge_row(connection, entry)
+            rows.charge_row(connection, entry.id)
             body = rows.body_of(connection, entry.id, "commit")
         return None if body is None else Commit(body["time"], body["artefact"])
 
@@ -190,19 +186,58 @@ class LedgerReader:
                 for sequence, body in rows.of_kind(connection, "declined")
             )
 
+    def requests(self) -> tuple[ApprovalRequest, ...]:
+        """The charges that waited or wait for approval, in order, with the decisions.
+
+        A ledger opened with `approval=ApprovalRule(...)` has them.
+        """
+        with self._store.read() as connection:
+            asked = rows.of_kind(connection, "request")
+            decided = {
+                body["id"]: decision_of(sequence, body)
+                for sequence, body in rows.of_kind(connection, "decision")
+            }
+            return tuple(
+                self._request(connection, sequence, body, decided.get(body["id"]))
+                for sequence, body in asked
+            )
+
+    def _request(
+        self,
+        connection: Connection,
+        sequence: int,
+        body: rows.Body,
+        decision: Decision | None,
+    ) -> ApprovalRequest:
+        declaration = rows.declaration(connection, body["declaration"])
+        charged = rows.charge_by_key(connection, body["charge_key"])
+        return ApprovalRequest(
+            sequence,
+            body["id"],
+            body["label"],
+            declaration,
+            body["count"],
+            body["purpose"],
+            body["actor"],
+            body["time"],
+            costs_alone(
+                self.terms.budgets, self.terms.maps, declaration, body["count"]
+            ),
+            self._promises(),
+            self.terms.maps,
+            decision,
+            None if charged is None else charged[0],
+        )
+
+    def needs_approval(self, mechanism: Mechanism, *, count: int = 1) -> bool:
+        """Whether a charge for `mechanism` would wait for somebody's decision."""
+        return self.terms.needs_approval(declaration_of(mechanism), count)
+
     def recoveries(self) -> tuple[Recovery, ...]:
         """Each time that lost rows were entered again or written down, in order."""
         with self._store.read() as connection:
             recovered = rows.of_kind(connection, "recovered")
         return tuple(recovery_of(*each) for each in recovered)
-
-    def _found(self, connection: Connection, idempotency_key: str) -> Entry | None:
-        charged = rows.charge_by_key(connection, idempotency_key)
-        if charged is None:
-            return None
-        sequence, body = charged
-        declaration = rows.declaration(connection, body["declaration"])
-        return self._entry(sequence, body, declaration)
 
     def _default_unit(self, unit: Unit | None) -> Unit:
         if unit is not None:
@@ -247,8 +282,7 @@ class LedgerReader:
 
     def status(self) -> tuple[BudgetStatus, ...]:
         """Each budget and what the filter counts as spent of it."""
-        with self._store.read() as connection:
-            totals = amounts.from_text(Header.read(connection).state.totals)
+        totals = amounts.from_text(self._store.header().state.totals)
         rule = self.terms.filter
         return tuple(
             BudgetStatus(
@@ -266,8 +300,7 @@ class LedgerReader:
     def would_fit(self, mechanism: Mechanism) -> bool:
         """Whether every budget could pay for `mechanism` now; nothing is written."""
         ways = ways_to_pay(self.terms, declaration_of(mechanism), 1, None)
-        with self._store.read() as connection:
-            totals = amounts.from_text(Header.read(connection).state.totals)
+        totals = amounts.from_text(self._store.header().state.totals)
         try:
             pay(self.terms, "asked about", ways, totals)
         except BudgetExceeded:
@@ -283,21 +316,29 @@ class LedgerReader:
                 f" {_limit(status.budget)} at delta"
                 f" {status.budget.delta:g}"
             )
-        lines += [f"  {e.sequence}. {e.label}" for e in self.entries()]
+        entries = self.entries()
+        persons = sum(entry.declaration.per_person for entry in entries)
+        if persons:
+            lines.append(
+                f"  {persons} of {len(entries)} entries count persons, not records:"
+                " `reading` says for whom the sum holds"
+            )
+        lines += [f"  {e.sequence}. {e.label}" for e in entries]
         return "\n".join(lines)
 
     # -- trust -----------------------------------------------------------------
 
     def tip(self) -> Tip:
         """The tip of the chain; stored elsewhere, it shows a cut or a rewrite."""
-        with self._store.read() as connection:
-            state = Header.read(connection).state
+        state = self._store.header().state
         return Tip(state.sequence, state.hash)
 
+    def contains(self, tip: Tip) -> bool:
+        """Whether a row is there, or was lost and is accounted for."""
+        return self._store.contains(tip)
+
     def _contains(self, tip: Tip) -> None:
-        with self._store.read() as connection:
-            contained = rows.contains(connection, tip)
-        if not contained:
+        if not self._store.contains(tip):
             raise lost(tip)
 
     def verify(

@@ -3,6 +3,19 @@
 A reading is tight: it prices the whole multiset of entries at once (closed forms,
 Renyi, privacy loss distributions). It holds for entries fixed in advance; for entries
 chosen adaptively the filter's figure holds, which is given beside it.
+
+What a record is. Most entries count records of their input, some count persons, each
+with all of their examples (`Declaration.per_person`). Costs add up for a change that is
+one step for every entry:
+
+- Replacing (and moving) a record of a person replaces that person, so at these units
+  an entry over persons covers one record, and a ledger with both holds for one record.
+- Adding, removing or blanking a record does so to a person only who has no other. Of
+  one who keeps some, an entry over persons sees a replacement, which costs more; of one
+  who goes with several, an entry over records sees several steps. A ledger with both
+  holds for persons with a single record, and for nobody else.
+
+So a reading counts its entries over persons, and says for whom its figure holds.
 """
 
 from __future__ import annotations
@@ -15,7 +28,7 @@ from functools import lru_cache
 from demur.core.accounting import events
 from demur.core.accounting.events import Event, Pure
 from demur.core.accounting.stored_profile import Profile
-from demur.core.adjacency import Erasure, LipschitzMap, Unit
+from demur.core.adjacency import Ball, Erasure, LipschitzMap, ReplaceOne, Unit
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.entry import epsilon_with_slack
@@ -30,6 +43,7 @@ class Reading:
     - `enforced_epsilon`: the filter's figure, which holds whatever choices were
       adaptive; None at a unit without a budget.
     - `left_out`: entries that are deletions in a privacy reading, or the reverse.
+    - `persons`: how many of the entries count persons and not records.
     """
 
     unit: Unit
@@ -40,12 +54,37 @@ class Reading:
     sampler_distance: float
     private: bool
     enforced_epsilon: float | None = None
+    persons: int = 0
+
+    @property
+    def one(self) -> str:
+        """Whose change the figure is about: a record, a person, or both at once."""
+        if not self.persons:
+            return "one record"
+        if self.persons == self.entries:
+            return "one person"
+        if isinstance(self.unit, ReplaceOne | Ball):
+            return "one record"
+        return "one person with a single record"
+
+    @property
+    def protects(self) -> str:
+        """What the figure bounds, in words."""
+        words = self.unit.describe(self.one)
+        if self.one != "one person with a single record":
+            return words
+        counted = "counts persons" if self.persons == 1 else "count persons"
+        return (
+            f"{words} ({self.persons} of the {self.entries} entries {counted}, the"
+            " others records: somebody with several records is not covered)"
+        )
 
     def __str__(self) -> str:
         stamp = "" if self.private else "NOT PRIVATE (seeded noise): "
+        about = f", {self.protects}" if self.persons else ""
         return (
             f"{stamp}epsilon {printed_up(self.epsilon)} at delta {self.delta:g} for"
-            f" {self.unit} over {self.entries} entries"
+            f" {self.unit} over {self.entries} entries{about}"
         )
 
 
@@ -74,7 +113,7 @@ def read(
     """
     known = {} if known is None else known
     counts: dict[events.Atom, int] = {}
-    distance, entries, left_out, private = 0.0, 0, 0, True
+    distance, entries, left_out, persons, private = 0.0, 0, 0, 0, True
     for group in groups:
         cost = group.declaration.cost
         erasure = isinstance(unit, Erasure)
@@ -89,6 +128,7 @@ def read(
                 f" {group.example!r}: {error}"
             ) from error
         entries += group.entries
+        persons += group.entries if group.declaration.per_person else 0
         private = private and group.private
         if group.declaration.sampler_distance:
             distance = up(
@@ -108,6 +148,7 @@ def read(
         left_out=left_out,
         sampler_distance=distance,
         private=private,
+        persons=persons,
     )
 
 

@@ -167,6 +167,9 @@ class _Reentry:
         if kind == "charge":
             self._charge(receipt, body)
             return
+        if kind in ("request", "decision"):
+            self._approval(receipt, kind, body)
+            return
         paid = rows.charge_by_id(self._connection, entry)
         if paid is None:
             return  # a declined request, or of an entry that nobody can name
@@ -177,6 +180,19 @@ class _Reentry:
                 self._writing.append(body | {"again": receipt.sequence})
         elif kind == "note":
             self._writing.append(body | {"again": receipt.sequence})
+
+    def _approval(self, receipt: Receipt, kind: str, body: rows.Body) -> None:
+        """Enter a request or a decision again, unless there is one of its id."""
+        connection, name = self._connection, body["id"]
+        if rows.row_of(connection, name, kind) is not None:
+            return
+        if kind == "request":
+            assert receipt.declaration is not None
+            rows.store_shared(connection, receipt.declaration, {})
+        elif rows.row_of(connection, name, "request") is None:
+            return  # on a request that nobody can name
+        row = body | {"again": receipt.sequence}
+        self._writing.append(row, text=receipt.declaration)
 
     def write_down(
         self, terms: Terms, most: Mapping[Unit, Budget] | None, label: str, actor: str

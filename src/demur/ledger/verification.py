@@ -187,6 +187,11 @@ def _of_prices(
                 )
             if not is_paid(priced[charge], equal.spent):
                 problems.append(f"{equal.where}: it costs more than was paid for it")
+            if equal.approved or equal.written_down:
+                continue
+            declaration = declaration_from_text(declared[charge.declaration])
+            if terms.needs_approval(declaration, charge.runs):
+                problems.append(f"{equal.where}: it was charged without an approval")
         except (*UNREADABLE, NotCovered, NotPriced) as error:
             text = f"its price cannot be computed ({error!r:.80})"
             problems.append(f"{equal.where}: {text}")
@@ -196,9 +201,9 @@ def _of_prices(
 def _takes_long(declaration: Declaration) -> bool:
     return any(
         isinstance(atom, Sampled)
-        for term in declaration.cost.terms
+        for term in declaration.cost.basic_terms()
         if isinstance(term, Fixed)
-        for atom in events.atoms(term.event)
+        for atom in events.single_atoms(term.event)
     )
 
 

@@ -18,18 +18,15 @@ from demur.core.declaration import Mechanism
 from demur.core.entropy import OsEntropy, Source
 from demur.core.entry import Entry
 from demur.core.errors import DemurError
-from demur.durable import clock
-from demur.durable.chain import Tip
+from demur.durable.chain import Tip, evidence_digest, sign
+from demur.ledger.approval.requests import Decision
 from demur.ledger.charging import LedgerCharging
-from demur.ledger.notes import checked
 from demur.ledger.payment import Payment
 from demur.ledger.reader import Recovery
-from demur.ledger.recovery import recover
 from demur.ledger.reservation import LARGEST, Reservation
 from demur.ledger.rules.budget import Budget
 from demur.ledger.storage import rows
 from demur.ledger.storage.receipts import Receipt
-from demur.ledger.storage.writing import Writing
 
 
 @dataclass(frozen=True)
@@ -171,28 +168,36 @@ class LedgerWriter(LedgerCharging):
         from releases and public data alone.
         """
         self._check_writable()
-        about, plain = checked(about, facts)
         token = secrets.token_hex(16)
+        self._journal.note(entry.id, about, facts, token, self._actor)
 
-        def work(writing: Writing) -> None:
-            self._charge_row(writing.connection, entry)
-            if writing.again:
-                before = rows.with_token(writing.connection, entry.id, token)
-                if before is not None:
-                    writing.found(before[0])
-                    return
-            body = {
-                "kind": "note",
-                "id": entry.id,
-                "about": about,
-                "facts": plain,
-                "token": token,
-                "actor": self._actor,
-                "time": clock.now(),
-            }
-            writing.append(body)
+    # -- approvals ----------------------------------------------------------------
 
-        self._persist(work)
+    def approve(self, number: int, *, reason: str) -> Decision:
+        """Approve the request with this number; its charge can then be repeated.
+
+        Nobody approves what they asked for: `actor` of `open` is who decides. A second
+        decision on one request is refused (`AlreadyDecided`).
+        """
+        self._check_writable()
+        return self._journal.decide(number, True, reason, self._actor)
+
+    def decline(self, number: int, *, reason: str) -> Decision:
+        """Decline the request with this number, which nobody can charge from then on.
+
+        Whoever made a request may decline it, to take it back.
+        """
+        self._check_writable()
+        return self._journal.decide(number, False, reason, self._actor)
+
+    def sign_evidence(self, content: bytes) -> str | None:
+        """The signature of an evidence pack's manifest; None without a signing key.
+
+        It signs a digest that no row has (`evidence_digest`): such a signature cannot
+        be passed off as that of a row.
+        """
+        key = self._signer
+        return None if key is None else sign(key, evidence_digest(content))
 
     # -- what was lost ----------------------------------------------------------
 
@@ -230,11 +235,8 @@ class LedgerWriter(LedgerCharging):
         whoever knows the tip, or wrote a lost row, cannot spend.
         """
         self._check_writable()
-        return recover(
-            self.terms,
-            self.id,
+        return self._journal.recover(
             self._actor,
-            lambda work: self._persist(work, whatever_was_lost=True),
             Tip.parse(tip) if isinstance(tip, str) else tip,
             receipts,
             write_down,
@@ -271,6 +273,5 @@ class LedgerWriter(LedgerCharging):
         Its run can then not be repeated with the same noise, and another run is another
         charge. Nothing is written to the ledger.
         """
-        with self._store.read() as connection:
-            self._charge_row(connection, entry)
+        self._journal.charged(entry.id)  # or it is no entry of this ledger
         self._keys.wipe(entry.id)

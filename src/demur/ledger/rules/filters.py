@@ -51,7 +51,7 @@ from typing import Any, TypeAlias
 
 from demur.core import accounting, validate
 from demur.core.accounting import events, gaussian, samplers
-from demur.core.accounting.events import ApproxDP, Atom, Event, Pure
+from demur.core.accounting.events import ApproxDP, Atom, BestOf, Event, Pure
 from demur.core.errors import NotPriced
 from demur.core.rounding import (
     down,
@@ -191,6 +191,16 @@ def shares(rule: Filter, budget: Budget) -> Shares:
     return Shares(meter_budget, capacities, block_epsilon, block_delta)
 
 
+def capacities(rule: Filter, budget: Budget) -> dict[str, Fraction]:
+    """What each account of a budget can hold, exactly."""
+    share = shares(rule, budget)
+    return {
+        BLOCK_EPSILON: share.block_epsilon,
+        BLOCK_DELTA: share.block_delta,
+        **share.capacities,
+    }
+
+
 def room_for_samplers(rule: Filter, delta: float, totals: Amounts) -> Fraction:
     """The most that the samplers' distances may add up to beside these totals."""
     level = _level(rule, delta, totals)
@@ -244,10 +254,12 @@ def payment_options(
                 raise
     if not ways:
         names = ", ".join(sorted({type(atom).__name__ for atom in atoms}))
+        renyi = _sum(RenyiMeter(2), atoms) is not None
+        others = "Filter.pure() or Filter.rdp(order)" if renyi else "or Filter.pure()"
         raise NotPriced(
             f"{names} has no price under the filter {rule}, and no share was set"
-            " aside for blocks: open the ledger with Filter.gaussian(blocks=0.5),"
-            " Filter.pure() or Filter.rdp(order). Nothing was spent."
+            " aside for blocks: open the ledger with Filter.gaussian(blocks=0.5)"
+            f"{', ' if renyi else ' '}{others}. Nothing was spent."
         )
     return ways
 
@@ -275,6 +287,12 @@ def _block(
             case ApproxDP(epsilon=e, delta=d):
                 epsilon += Fraction(e) * count
                 delta += Fraction(d) * count
+            case BestOf() if not shares(rule, budget).block_delta:
+                alone = accounting.price(atom, 0.0)  # finite if its runs are pure
+                if math.isinf(alone):
+                    rest[atom] = count
+                else:
+                    epsilon += Fraction(alone) * count
             case _:
                 rest[atom] = count
     if rest:

@@ -9,7 +9,8 @@ that delta at epsilon is E[h(L - epsilon)]. Entries are chosen adaptively.
   Z = e^-L is a martingale and z -> max(0, 1 - e^epsilon z) is convex, so
   E[h(L - epsilon)] never falls in t: its value at the stop is at most the one at
   mu*^2, which is delta. (Koskela, Tobaben, Honkela 2023; Smith and Thakurta 2022.)
-  A pure epsilon enters with the mu of `gdp.mu_of_pure`, which dominates it.
+  A pure epsilon enters with the mu of `gdp.mu_of_pure`, which dominates it, and so does
+  the best of several pure runs, which is pure.
 - `RenyiMeter(order)`: stop before the Renyi divergences at one fixed order add up to
   more than the conversion to (epsilon, delta) allows. (Feldman and Zrnic 2021.)
 """
@@ -23,7 +24,13 @@ from typing import TypeAlias
 
 from demur.core import accounting, validate
 from demur.core.accounting import gaussian, gdp, renyi
-from demur.core.accounting.events import Atom, GaussianEvent, PoissonGaussian, Pure
+from demur.core.accounting.events import (
+    Atom,
+    BestOf,
+    GaussianEvent,
+    PoissonGaussian,
+    Pure,
+)
 from demur.core.rounding import down, up
 from demur.ledger.rules.budget import Budget
 
@@ -59,6 +66,11 @@ class GaussianMeter:
                 return Fraction(0)
             case Pure(epsilon=epsilon):
                 return Fraction(gdp.mu_of_pure(epsilon)) ** 2
+            case BestOf():
+                # The best of pure runs is pure; that of Gaussian runs is not Gaussian.
+                epsilon = accounting.price(atom, 0.0)
+                if math.isfinite(epsilon):
+                    return Fraction(gdp.mu_of_pure(epsilon)) ** 2
         return None
 
     def epsilon(self, total: Fraction, delta: float) -> float:
@@ -104,7 +116,10 @@ class RenyiMeter:
         """What one event adds."""
         if atom == Pure(0.0):
             return Fraction(0)
-        divergence = renyi.divergence(atom, self.order)
+        if isinstance(atom, BestOf):
+            divergence = accounting.search_divergence(atom, self.order)
+        else:
+            divergence = renyi.divergence(atom, self.order)
         if divergence is None or math.isinf(divergence):
             return None
         # The square of a tiny epsilon underflows, but no event is free.

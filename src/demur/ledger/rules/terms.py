@@ -19,15 +19,17 @@ from demur.core.adjacency import (
     Unit,
     unit_from_json,
 )
+from demur.core.declaration import Declaration
 from demur.core.errors import LedgerMismatch
 from demur.durable.chain import canonical
+from demur.ledger.rules.approval import ApprovalRule
 from demur.ledger.rules.budget import Budget
 from demur.ledger.rules.filters import Filter
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Dataset, budgets by unit, filter, declared maps, signer and purpose."""
+    """Dataset, budgets by unit, filter, declared maps, signer, purpose, approvals."""
 
     dataset: str
     budgets: tuple[tuple[Unit, Budget], ...]
@@ -35,6 +37,7 @@ class Terms:
     maps: tuple[LipschitzMap, ...] = ()
     signer: str | None = None
     testing: bool = False
+    approval: ApprovalRule | None = None
 
     def __post_init__(self) -> None:
         validate.name(dataset=self.dataset)
@@ -42,6 +45,10 @@ class Terms:
             raise ValueError("signer must be a public key, 64 hexadecimal digits")
         if not isinstance(self.testing, bool):
             raise TypeError(f"testing must be True or False; got {self.testing!r:.40}")
+        if self.approval is not None and not isinstance(self.approval, ApprovalRule):
+            raise TypeError(
+                f"approval must be an ApprovalRule or None; got {self.approval!r:.80}"
+            )
         if not self.budgets:
             raise ValueError("budgets must name at least one unit")
         units = [unit for unit, _ in self.budgets]
@@ -60,6 +67,7 @@ class Terms:
         maps: Iterable[LipschitzMap] = (),
         signer: str | None = None,
         testing: bool = False,
+        approval: ApprovalRule | None = None,
     ) -> Terms:
         """Terms from a caller's arguments; the default filter follows from delta.
 
@@ -82,23 +90,24 @@ class Terms:
         if isinstance(filter, str):
             filter = Filter.named(filter, first)
         rows = cast(tuple[tuple[Unit, Budget], ...], tuple(budgets.items()))
-        return cls(dataset, rows, filter, tuple(maps), signer, testing)
+        return cls(dataset, rows, filter, tuple(maps), signer, testing, approval)
 
     def to_text(self) -> str:
         """The terms as canonical text: the genesis of the chain."""
-        return canonical(
-            {
-                "dataset": self.dataset,
-                "budgets": [
-                    {"at": unit.to_json(), "is": budget.to_json()}
-                    for unit, budget in self.budgets
-                ],
-                "filter": self.filter.to_json(),
-                "maps": [asdict(m) for m in self.maps],
-                "signer": self.signer,
-                "testing": self.testing,
-            }
-        )
+        data: dict[str, Any] = {
+            "dataset": self.dataset,
+            "budgets": [
+                {"at": unit.to_json(), "is": budget.to_json()}
+                for unit, budget in self.budgets
+            ],
+            "filter": self.filter.to_json(),
+            "maps": [asdict(m) for m in self.maps],
+            "signer": self.signer,
+            "testing": self.testing,
+        }
+        if self.approval is not None:  # Ledgers without a rule have texts without one.
+            data["approval"] = self.approval.to_json()
+        return canonical(data)
 
     @classmethod
     def from_text(cls, text: str) -> Terms:
@@ -115,11 +124,18 @@ class Terms:
                 tuple(LipschitzMap(**row) for row in data["maps"]),
                 data["signer"],
                 data["testing"],
+                ApprovalRule.from_json(data.get("approval")),
             )
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"not the terms of a ledger: {str(error)[:200]}"
             ) from error
+
+    def needs_approval(self, declaration: Declaration, count: int = 1) -> bool:
+        """Whether a charge has to wait for somebody's decision."""
+        return self.approval is not None and self.approval.concerns(
+            self.budgets, self.maps, declaration, count
+        )
 
     def must_equal(self, asked: Terms) -> None:
         """Refuse to open a ledger under other terms than its own; show both."""
@@ -129,6 +145,7 @@ class Terms:
             ("filter", self.filter, asked.filter),
             ("maps", set(self.maps), set(asked.maps)),
             ("testing", self.testing, asked.testing),
+            ("approval", self.approval, asked.approval),
         ):
             if own != wanted:
                 raise LedgerMismatch(

@@ -83,14 +83,8 @@ def lost_charges(
 
 def _room(rule: Filter, budget: Budget, totals: Amounts) -> Amounts:
     """What a budget leaves in each account of the filter, exactly."""
-    share = filters.shares(rule, budget)
-    capacities = {
-        BLOCK_EPSILON: share.block_epsilon,
-        BLOCK_DELTA: share.block_delta,
-        **share.capacities,
-    }
     room: Amounts = {}
-    for account, capacity in capacities.items():
+    for account, capacity in filters.capacities(rule, budget).items():
         used = totals.get(account, Fraction(0))
         room[account] = (
             Fraction(0) if used is None else max(Fraction(0), capacity - used)

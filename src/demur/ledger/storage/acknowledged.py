@@ -49,6 +49,11 @@ class Acknowledged:
             self._write(lambda file: file.mark_recovered(self._ledger_id))
         connection.info[_CHECKED] = True
 
+    @property
+    def newest(self) -> Tip | None:
+        """The newest row that was acknowledged, as far as it is known here."""
+        return self._newest
+
     def know(self, tip: Tip) -> None:
         """Remember a row that somebody has shown to be acknowledged."""
         if self._newest is None or tip.sequence > self._newest.sequence:

@@ -41,10 +41,12 @@ class Header:
     state: State
 
     @classmethod
-    def first(cls, ledger_id: str, terms: str, totals: str) -> Header:
+    def first(
+        cls, ledger_id: str, terms: str, totals: str, version: int = SCHEMA_VERSION
+    ) -> Header:
         """The header of a new ledger, whose chain is empty."""
-        genesis = _genesis(ledger_id, SCHEMA_VERSION, terms)
-        return cls(ledger_id, SCHEMA_VERSION, terms, State(0, genesis, totals))
+        genesis = _genesis(ledger_id, version, terms)
+        return cls(ledger_id, version, terms, State(0, genesis, totals))
 
     @property
     def genesis(self) -> str:

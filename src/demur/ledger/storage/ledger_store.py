@@ -13,9 +13,10 @@ from sqlalchemy.engine import Connection
 
 from demur.core.errors import LedgerMismatch
 from demur.durable import database_files, postgres
+from demur.durable.chain import Tip
 from demur.durable.database_files import FileKind
 from demur.durable.store import Store
-from demur.ledger.storage import tables
+from demur.ledger.storage import rows, tables
 from demur.ledger.storage.header import Header, lock
 
 _OLD_NAME = "demur_book"  # the table of schemas 1 and 2
@@ -29,6 +30,7 @@ class LedgerStore(Store):
     """A store that holds one ledger, or will."""
 
     noun = "ledger"
+    remote = False  # whether a service keeps it, which signs and names its clients
 
     @property
     def keys_folder(self) -> Path | None:
@@ -79,6 +81,22 @@ class LedgerStore(Store):
             postgres.check_schema_rights(connection)
             return connection.execute(sa.select(tables.ledger.c.id)).first() is not None
 
+    def header(self) -> Header:
+        """The header as it is now."""
+        with self.read() as connection:
+            return Header.read(connection)
+
+    def opened(self) -> tuple[Header, bool, bool]:
+        """The header, and whether the chain begins and ends as it says."""
+        with self.read() as connection:
+            header = Header.read(connection)
+            return header, header.begins(connection), header.ends(connection)
+
+    def contains(self, tip: Tip) -> bool:
+        """Whether a row is there, or was lost and is accounted for."""
+        with self.read() as connection:
+            return rows.contains(connection, tip)
+
     def migrate(self) -> None:
         """Bring an older ledger to this version's schema; refuse a newer one.
 
@@ -87,13 +105,13 @@ class LedgerStore(Store):
         statement = sa.select(tables.ledger.c.schema_version)
         with self.read() as connection:
             versions = set(connection.execute(statement).scalars())
-        if versions <= {tables.SCHEMA_VERSION}:
+        if versions <= tables.KNOWN_VERSIONS:
             return
         newest = max(versions)
-        if newest > tables.SCHEMA_VERSION:
+        if newest > max(tables.KNOWN_VERSIONS):
             raise LedgerMismatch(
                 f"this ledger has schema {newest}; this version of demur reads up to"
-                f" {tables.SCHEMA_VERSION}. Use a newer demur. Nothing was spent."
+                f" {max(tables.KNOWN_VERSIONS)}. Use a newer demur. Nothing was spent."
             )
         if not set(range(newest, tables.SCHEMA_VERSION)) <= set(MIGRATIONS):
             raise LedgerMismatch(

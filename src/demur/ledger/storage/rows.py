@@ -16,7 +16,7 @@ from demur.core.accounting.stored_profile import Profile
 from demur.core.cost import Fixed
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
-from demur.core.errors import LedgerDamaged
+from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable import chain
 from demur.durable.chain import Tip, canonical
 from demur.ledger.reading import Group, declaration_from_text, event_digest
@@ -115,13 +115,22 @@ def charge_by_id(connection: Connection, entry_id: str) -> tuple[int, Body] | No
     return row_of(connection, entry_id, "charge")
 
 
-def charge_at(connection: Connection, sequence: int) -> Body | None:
-    """The charge that is this row, if the row is one."""
+def charge_row(connection: Connection, entry_id: str) -> Body:
+    """The row of a charge, or a clear error."""
+    body = body_of(connection, entry_id, "charge")
+    if body is None:
+        raise DemurError(
+            f"{entry_id[:8]} is not an entry of this ledger: use the ledger that it"
+            " was charged to. Nothing was spent."
+        )
+    return body
+
+
+def body_at(connection: Connection, sequence: int, kind: str) -> Body | None:
+    """The row with this number, if it is of this kind."""
     rows = tables.rows
     text = connection.execute(
-        sa.select(rows.c.body).where(
-            rows.c.sequence == sequence, rows.c.kind == "charge"
-        )
+        sa.select(rows.c.body).where(rows.c.sequence == sequence, rows.c.kind == kind)
     ).scalar_one_or_none()
     return None if text is None else json.loads(text)
 
@@ -164,11 +173,11 @@ def with_token(
     return None
 
 
-def declined_since(connection: Connection, sequence: int) -> int:
-    """How many rows after this one are declined requests."""
+def many_since(connection: Connection, sequence: int, kind: str) -> int:
+    """How many rows after this one are of a kind."""
     rows = tables.rows
     statement = sa.select(sa.func.count()).where(
-        rows.c.sequence > sequence, rows.c.kind == "declined"
+        rows.c.sequence > sequence, rows.c.kind == kind
     )
     return int(connection.execute(statement).scalar_one())
 

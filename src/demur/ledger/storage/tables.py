@@ -9,6 +9,10 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 SCHEMA_VERSION = 5
+# A ledger whose charges may need approval: a demur that knows nothing of that must not
+# open it, and charge past it. The tables are the same.
+APPROVALS_VERSION = 6
+KNOWN_VERSIONS = frozenset({SCHEMA_VERSION, APPROVALS_VERSION})
 
 metadata = sa.MetaData()
 # What moves with every row comes first and together: it lies on one page of a file, so

@@ -1,0 +1,1 @@
+"""Approval of charges: requests, decisions, and what is compared under the lock."""
