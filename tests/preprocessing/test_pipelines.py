@@ -9,6 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
+from sklearn.kernel_approximation import RBFSampler
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import (
@@ -69,6 +70,7 @@ FITTED = {
     "PCA": PCA(2),
     "SimpleImputer": SimpleImputer(),
     "SelectKBest": SelectKBest(k=2),
+    "RBFSampler": RBFSampler(gamma="scale"),  # of the variance of all the rows
 }
 AROUND = {
     "a step": lambda step: make_pipeline(step, clone(HEAD)),
@@ -141,6 +143,8 @@ class Doubled(TransformerMixin, BaseEstimator):
             "(FrozenEstimator) of the pipeline was fitted on public data",
         ),
         (Normalizer(), "the radius is measured after step 'normalizer' (Normalizer)"),
+        (Doubled(), "the radius is measured after step 'doubled' (Doubled)"),
+        (RBFSampler(gamma=1.0), "the radius is measured after step 'rbfsampler'"),
     ],
 )
 def test_what_demur_cannot_check_is_a_condition(step, words):
@@ -187,6 +191,13 @@ def test_a_map_without_a_constant_needs_a_radius_after_it():
     make_pipeline(NormalizeRows(), after).fit(X, Y)
     any_change = BallPrototypeClassifier(unit=ReplaceOne(), classes=[0, 1])
     make_pipeline(NormalizeRows(), any_change).fit(X, Y)
+
+
+@pytest.mark.parametrize("step", [Normalizer(), Doubled()])
+def test_no_radius_is_carried_through_a_step_without_a_known_constant(step):
+    """Rows of length 0.01 are a hundred times as far apart when normalised."""
+    with pytest.raises(NotCovered, match=f"after {type(step).__name__.lower()}"):
+        make_pipeline(PublicScaler(-1, 1), step, clone(HEAD)).fit(X, Y)
 
 
 def test_a_space_of_the_callers_own_passes_through_the_maps():

@@ -1,6 +1,7 @@
 """Row maps: no distance grows by more than a map declares, and some reach it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -71,6 +72,30 @@ def test_the_declared_constant_is_reached(name):
     assert after > 0.99 * stretch.factor * 1e-3
 
 
+def test_the_rounding_of_clipped_rows_is_carried():
+    """Rows of norm 1.3e6, moved by less than the last digit of their clipped ones."""
+    rng = np.random.default_rng(0)
+    rows = np.c_[1.3e6 + rng.normal(size=20_000), 1e4 * rng.uniform(1, 2, 20_000)]
+    moved = rows + [0.0, 9e-12]
+    row_map = ClipRows(1e6).fit(rows)
+    space = row_map.space_after(RowSpace("records"))
+    assert space.name == "clipped records"
+    before = np.linalg.norm(moved - rows, axis=1)
+    after = np.linalg.norm(row_map.transform(moved) - row_map.transform(rows), axis=1)
+    assert (after > 10 * before + 1e-12).any()  # twin: as if nothing were rounded
+    assert after.max() <= space.from_space("records").radius(0.0)
+
+
+def test_names_of_columns_go_through_the_maps():
+    table = pd.DataFrame(np.zeros((3, D)), columns=list("abcd"))
+    for name, row_map in MAPS.items():
+        names = clone(row_map).fit(table).get_feature_names_out().tolist()
+        kept = name in ("clip", "scaler")
+        assert names == list("abcd") if kept else names[0].endswith("projection0")
+        framed = clone(row_map).set_output(transform="pandas").fit_transform(table)
+        assert framed.columns.tolist() == names
+
+
 def test_division_by_the_norm_has_no_constant():
     near = np.array([[1e-9, 0.0], [-1e-9, 0.0]])
     apart = NormalizeRows().fit_transform(near)
@@ -113,6 +138,8 @@ def test_wrong_parameters_are_refused():
     rows = np.zeros((3, D))
     for wrong, words in (
         (ClipRows(0.0), "norm_bound must be positive"),
+        (ClipRows(1e200), "norm_bound must be from 1e-50 to 1e"),
+        (RandomProjection(2, norm_bound=1e-200), "norm_bound must be from 1e-50"),
         (PublicScaler(0.0, 0.0), "high must exceed low"),
         (PublicScaler([0, 0], 1.0), "one per column"),
         (PublicProjection(np.ones((2, 3))), "must be for 4 columns"),

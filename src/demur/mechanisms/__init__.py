@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from demur.mechanisms.bpm.mechanism import BPM as BPM
     from demur.mechanisms.gaussian import Gaussian as Gaussian
     from demur.mechanisms.gaussian_reports import GaussianReports as GaussianReports
+    from demur.mechanisms.grid_response import GridResponse as GridResponse
     from demur.mechanisms.laplace_reports import (
         LaplaceReports as LaplaceReports,
     )

@@ -9,7 +9,8 @@ two probabilities is at most e^epsilon, exactly. Scores are cut at S (which keep
 sum is drawn by rejection from the entry's stream: no rounding, statistical distance 0.
 
 `GridQuantile` chooses a quantile in this way: the score of a candidate is the number of
-values between it and the quantile, which one value changes by at most 1.
+values between it and the quantile, which one value changes by at most 1. Of values in
+groups it chooses the largest of the groups' quantiles (`quantile_scores`).
 """
 
 from __future__ import annotations
@@ -108,20 +109,52 @@ class GridQuantile(Rebuilt):
         authorised = key.authorise(self.fingerprint, digest_of_array(vector))
         return self.drawn(vector, authorised)
 
-    def drawn(self, values: NDArray[np.float64], authorised: NoiseKey) -> float:
+    def drawn(
+        self,
+        values: NDArray[np.float64],
+        authorised: NoiseKey,
+        *,
+        groups: NDArray[np.generic] | None = None,
+    ) -> float:
         """The candidate, drawn by a key that `authorise` gave for this mechanism.
 
         For an engine whose values follow from the input that was paid for and from the
-        key, so that the entry is bound to the input.
+        key, so that the entry is bound to the input. With `groups`, one for each value,
+        it is the largest of the quantiles of the groups.
         """
         authorised.check_authorised(self.fingerprint)
-        aim = round(self.quantile * values.size)
-        ranks = np.searchsorted(np.sort(values), self.grid, side="right")
+        scores = quantile_scores(values, self.quantile, self.grid, groups)
         stream = authorised.stream("exponential mechanism")
-        chosen = draw_index(
-            [abs(int(rank) - aim) for rank in ranks], self.epsilon, stream
-        )
-        return float(self.grid[chosen])
+        return float(self.grid[draw_index(scores, self.epsilon, stream)])
+
+
+def quantile_scores(
+    values: NDArray[np.float64],
+    quantile: float,
+    grid: NDArray[np.float64],
+    groups: NDArray[np.generic] | None = None,
+) -> list[int]:
+    """How many values the group that is furthest behind is away from its quantile.
+
+    A candidate covers rank_g values of group g, and should cover
+    aim_g = round(quantile n_g). One value changes the rank of its own group by at most
+    1, and no aim; so max_g (aim_g - rank_g) changes by at most 1, and so does its
+    absolute value. It is 0 at the largest of the groups' quantiles. Without `groups`
+    all values are one group.
+    """
+    if groups is None or not values.size:
+        parts = [values]
+    else:
+        parts = [values[groups == group] for group in np.unique(groups)]
+    behind = np.max(
+        [
+            round(quantile * part.size)
+            - np.searchsorted(np.sort(part), grid, side="right")
+            for part in parts
+        ],
+        axis=0,
+    )
+    return [abs(int(count)) for count in behind]
 
 
 def draw_index(scores: Sequence[int], epsilon: float, stream: Stream) -> int:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,8 +32,7 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
-from demur.core.entropy import NoiseKey
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.rounding import down
 from demur.ledger import Budget, Ledger, ledger_or_in_memory
 from demur.mechanisms.bpm.mechanism import root_up
@@ -41,15 +41,10 @@ from demur.mechanisms.reports import (
     ASSUMPTIONS,
     BOUNDS,
     UNPROTECTED,
-    Digest,
+    OneByOne,
     RowIds,
     Values,
-    apply_rows,
-    check_points,
     coordinates,
-    digest_of_points,
-    paid_row_key,
-    privatize_rows,
 )
 from demur.mechanisms.sampling.rounded_gaussian import FURTHER_WORDS, rounded_gaussian
 from demur.mechanisms.sampling.row_streams import RowStreams
@@ -59,12 +54,14 @@ _ROWS_AT_ONCE = 1 << 16  # the words of more would take more memory than the row
 
 
 @dataclass(frozen=True)
-class GaussianReports(Rebuilt):
+class GaussianReports(OneByOne):
     """Reports v + N(0, sigma^2 I), (epsilon sqrt(d), delta)-private for a replacement.
 
     >>> round(GaussianReports(epsilon=4.0, dimension=2).sigma, 3)
     1.244
     """
+
+    stream: ClassVar[str] = "gaussian rows"
 
     epsilon: float
     dimension: int
@@ -136,19 +133,6 @@ class GaussianReports(Rebuilt):
         """What a key must have been paid for to draw for this mechanism."""
         kind = f"gaussian rows {type(self).__qualname__}"
         return fingerprint_of(kind, self.sigma, self.dimension)
-
-    check = check_points
-    """The points as a float64 matrix in the unit cube, or a clear error."""
-    digest = digest_of_points
-    """What an entry that pays for these rows is bound to, whatever their order."""
-    apply = apply_rows
-    """One report for each row under a key that was paid for: as `BPM.apply`."""
-    privatize = privatize_rows
-    """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
-
-    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
-        """The key of the rows' streams, which a worker gets, not the entry's key."""
-        return paid_row_key(self, key, digest, "gaussian rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""

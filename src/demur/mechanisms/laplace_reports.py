@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,38 +26,32 @@ from numpy.typing import ArrayLike
 from demur.core import validate
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne
-from demur.core.cost import Cost, Fixed, PureOverBalls
+from demur.core.cost import Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
-from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
-from demur.core.entropy import NoiseKey
+from demur.core.declaration import Declaration, fingerprint_of
 from demur.core.rounding import product_up, quotient_down
 from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.bpm.mechanism import BPM, root_up
 from demur.mechanisms.bpm.table import make_table
 from demur.mechanisms.reports import (
-    ASSUMPTIONS,
-    BOUNDS,
-    UNPROTECTED,
-    Digest,
+    OneByOne,
     RowIds,
     Values,
-    apply_rows,
-    check_points,
     coordinates,
-    digest_of_points,
-    paid_row_key,
-    privatize_rows,
+    declared,
 )
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 
 @dataclass(frozen=True)
-class LaplaceReports(Rebuilt):
+class LaplaceReports(OneByOne):
     """Independent Laplace noise of rate epsilon / sqrt(d) on each of d coordinates.
 
     >>> LaplaceReports(epsilon=4.0, dimension=4).rate
     2.0
     """
+
+    stream: ClassVar[str] = "laplace rows"
 
     epsilon: float
     dimension: int
@@ -97,43 +92,23 @@ class LaplaceReports(Rebuilt):
                 f"epsilon must be smaller: {self.epsilon:g} times sqrt(d) is infinite,"
                 " and no guarantee. Nothing was spent."
             )
-        return Declaration(
-            name=(
-                f"Laplace noise of rate {self.rate:g} on each of {self.dimension}"
-                " coordinates, one report for each record (pure epsilon"
-                f" {self.epsilon:g} * r for a move by r, and {total:.4g} for any"
-                " replacement)"
-            ),
-            cost=Cost(
-                (
-                    PureOverBalls(space, PiecewiseLinear.linear(1.0), self.epsilon),
-                    Fixed(ReplaceOne(), Pure(total)),
-                )
-            ),
-            bounds=BOUNDS,
-            unprotected=UNPROTECTED,
-            assumptions=ASSUMPTIONS,
-            fingerprint=self.fingerprint,
+        name = (
+            f"Laplace noise of rate {self.rate:g} on each of {self.dimension}"
+            " coordinates, one report for each record (pure epsilon"
+            f" {self.epsilon:g} * r for a move by r, and {total:.4g} for any"
+            " replacement)"
         )
+        terms = (
+            PureOverBalls(space, PiecewiseLinear.linear(1.0), self.epsilon),
+            Fixed(ReplaceOne(), Pure(total)),
+        )
+        return declared(name, terms, self.fingerprint)
 
     @cached_property
     def fingerprint(self) -> str:
         """What a key must have been paid for to draw for this mechanism."""
         kind = f"laplace rows {type(self).__qualname__}"
         return fingerprint_of(kind, self.epsilon, self.dimension)
-
-    check = check_points
-    """The points as a float64 matrix in the unit cube, or a clear error."""
-    digest = digest_of_points
-    """What an entry that pays for these rows is bound to, whatever their order."""
-    apply = apply_rows
-    """One report for each row under a key that was paid for: as `BPM.apply`."""
-    privatize = privatize_rows
-    """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
-
-    def row_key(self, key: NoiseKey, digest: Digest = None) -> bytes:
-        """The key of the rows' streams, which a worker gets, not the entry's key."""
-        return paid_row_key(self, key, digest, "laplace rows")
 
     def draw_rows(self, matrix: Values, ids: RowIds, streams: RowStreams) -> Values:
         """Reports of checked points from given streams; nothing is charged here."""

@@ -4,21 +4,23 @@ Every row has noise of its own, addressed by (entry key, row id): order and batc
 change nothing, and neighbouring datasets, which differ in one record, differ in one
 report.
 
-A mechanism takes its `check`, `digest`, `apply` and `privatize` from here.
+A mechanism takes its `check`, `digest`, `apply` and `privatize` from here (`OneByOne`),
+and what it declares beside its cost (`declared`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.core import recording
 from demur.core.bounds import Bound, BoundSource, finite_matrix, real_array
-from demur.core.declaration import Declaration
+from demur.core.cost import Cost, Term
+from demur.core.declaration import Declaration, Rebuilt
 from demur.core.digest import digest_of_rows, increasing
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPaidFor
@@ -36,6 +38,18 @@ UNPROTECTED = ("the number of records", "row ids")
 ASSUMPTIONS = (
     "each record is one row (records_per_person says how many a person may own)",
 )
+
+
+def declared(name: str, terms: tuple[Term, ...], fingerprint: str) -> Declaration:
+    """The declaration of one report for each record, at these costs."""
+    return Declaration(
+        name=name,
+        cost=Cost(terms),
+        bounds=BOUNDS,
+        unprotected=UNPROTECTED,
+        assumptions=ASSUMPTIONS,
+        fingerprint=fingerprint,
+    )
 
 
 @runtime_checkable
@@ -329,3 +343,22 @@ def checked_row_ids(row_ids: ArrayLike | None, count: int) -> RowIds:
             " Nothing was spent."
         )
     return ids
+
+
+class OneByOne(Rebuilt):
+    """A mechanism that draws every row from the row's own stream, by `draw_rows`."""
+
+    stream: ClassVar[str]  # the purpose of the key of its rows
+
+    check = check_points
+    """The points as a float64 matrix in the unit cube, or a clear error."""
+    digest = digest_of_points
+    """What an entry that pays for these rows is bound to, whatever their order."""
+    apply = apply_rows
+    """One report for each row under a key that was paid for: as `BPM.apply`."""
+    privatize = privatize_rows
+    """Local reports of the points, and the entry that paid: as `BPM.privatize`."""
+
+    def row_key(self: Any, key: NoiseKey, digest: Digest = None) -> bytes:
+        """The key of the rows' streams, which a worker gets, not the entry's key."""
+        return paid_row_key(self, key, digest, self.stream)

@@ -6,19 +6,22 @@ record moves, and the head's promise says nothing about that. So an estimator as
 it is fitted, which pipeline it is in and what the steps before it are:
 
 - maps of this package carry a radius on (`RowMap.space_after`);
-- scikit-learn's maps of single rows that read nothing off the data are let through, and
-  a radius is then measured after them;
+- scikit-learn's maps of single rows that read nothing off the data are let through;
 - scikit-learn's other transformers are refused by name;
 - anything else, and a `FrozenEstimator`, becomes a condition of the statement.
 
+Steps that are let through and are no maps of this package have no known constant: a
+radius is measured after them, and none is carried through them.
+
 The pipeline is found on the call stack, because scikit-learn hands a step the rows and
-nothing else. Rows that were transformed before `fit` was called look like any other
-rows: there the caller has to know.
+nothing else. It ends where a thread or a process begins: a head that scikit-learn fits
+in a worker (`n_jobs`) sees the pipelines inside the worker and none around it, and its
+statement says so (`meta_estimators`). Rows that were transformed before `fit` was
+called look like any other rows: there the caller has to know.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +31,13 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 
 from demur.core.adjacency import Ball, Unit
 from demur.core.errors import NotPrivate
+from demur.preprocessing.meta_estimators import conditions_around, frames
 from demur.preprocessing.row_maps import RowMap
 from demur.preprocessing.spaces import RowSpace
 
 INPUT = "records"
-# They look at one row at a time; what they "fit" is the number of columns.
+# They look at one row at a time; what they "fit" is the number of columns (and, where
+# they choose how many components to take, that of the rows, which is public).
 SINGLE_ROWS = frozenset(
     "AdditiveChi2Sampler Binarizer FeatureHasher GaussianRandomProjection"
     " HashingVectorizer Normalizer PolynomialCountSketch PolynomialFeatures RBFSampler"
@@ -48,8 +53,13 @@ _INSTEAD = {
     "PCA": "PrivatePCA, or PublicProjection.pca on public rows",
     "IncrementalPCA": "PrivatePCA, or PublicProjection.pca on public rows",
     "TruncatedSVD": "PrivatePCA, or PublicProjection.pca on public rows",
+    "RBFSampler": "a number for gamma, or RandomProjection",
     "SimpleImputer": "a public constant in place of missing values",
 }
+_UNKNOWN = (
+    "{} maps one row at a time by a rule that does not depend on these records"
+    " (conditional: demur does not know it)"
+)
 _ANY = "PublicScaler, ClipRows, RandomProjection, PrivateStandardScaler or PrivatePCA"
 
 
@@ -66,7 +76,8 @@ def preprocessing_of(estimator: object, unit: Unit, space: str) -> Preprocessing
 
     The input of a pipeline lies in the space "records". A ball in a space that no step
     leads into names that space instead, and so does `space` where the unit is no ball.
-    A step that was fitted on the same rows is refused.
+    A step that was fitted on the same rows is refused, and so is a meta-estimator whose
+    rows are not those of single records.
     """
     steps = _steps_before(estimator)
     conditions = [
@@ -82,6 +93,7 @@ def preprocessing_of(estimator: object, unit: Unit, space: str) -> Preprocessing
         rows.from_space(unit.space)
     else:
         rows = _space_after(steps, RowSpace(space))
+    conditions += conditions_around(estimator, unit)
     return Preprocessing(rows, tuple(conditions))
 
 
@@ -89,8 +101,9 @@ def _space_after(steps: list[tuple[str, object]], rows: RowSpace) -> RowSpace:
     for name, step in steps:
         if isinstance(step, RowMap):
             rows = step.space_after(rows)
-        elif any(isinstance(inner, RowMap) for _, inner in _flat(name, step)):
-            # Maps of some columns, side by side: they have no constant together.
+        elif rows.earlier or any(isinstance(s, RowMap) for _, s in _flat(name, step)):
+            # A step without a known constant, or maps of some columns side by side,
+            # which have none together: no radius is carried through it.
             rows = rows.then(f"{rows.name} after {name}", None)
     return rows
 
@@ -115,8 +128,8 @@ def _in_a_row(steps: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _pipelines(estimator: object) -> Iterator[tuple[Pipeline, int]]:
     """Pipelines on the call stack, from the inside out, and where each one stands."""
-    frame, seen = inspect.currentframe(), set()
-    while frame is not None:
+    seen = set()
+    for frame in frames():
         pipeline = frame.f_locals.get("self")
         if isinstance(pipeline, Pipeline) and id(pipeline) not in seen:
             seen.add(id(pipeline))
@@ -124,7 +137,6 @@ def _pipelines(estimator: object) -> Iterator[tuple[Pipeline, int]]:
             # A copy of a step is being fitted where results are cached.
             at = frame.f_locals.get("step_idx", len(pipeline.steps) - 1)
             yield pipeline, own[0] if own else int(at)
-        frame = frame.f_back
 
 
 def _flat(name: str, step: Any) -> Iterator[tuple[str, Any]]:
@@ -145,24 +157,33 @@ def _flat(name: str, step: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _conditions(name: str, step: Any, unit: Unit, estimator: object) -> tuple[str, ...]:
-    if isinstance(step, RowMap):
-        return step.conditions(estimator)
     kind, module = type(step).__name__, type(step).__module__
     shown = f"step {name!r} ({kind}) of the pipeline"
+    if isinstance(step, RowMap):
+        own = () if module.split(".")[0] == "demur" else (_UNKNOWN.format(shown),)
+        return (*own, *step.conditions(estimator))
     from_sklearn = module.split(".")[0] == "sklearn"
-    if from_sklearn and kind in SINGLE_ROWS:
-        ball = isinstance(unit, Ball)
-        return (f"the radius is measured after {shown}",) if ball else ()
+    measured: tuple[str, ...] = ()
+    if isinstance(unit, Ball):
+        measured = (f"the radius is measured after {shown}",)
+    if from_sklearn and _reads_single_rows(step):
+        return measured
     if from_sklearn and kind == "FrozenEstimator":
-        return (f"{shown} was fitted on public data, and maps one row at a time",)
+        public = f"{shown} was fitted on public data, and maps one row at a time"
+        return (public, *measured)
     if from_sklearn and kind != "FunctionTransformer":
         raise NotPrivate(
             f"{shown} was fitted on the same private rows: when one record moves, it"
             " moves everybody's rows, and the promise says nothing about that. Use"
-            f" {_INSTEAD.get(kind, _ANY)} of demur.preprocessing, or a FrozenEstimator"
-            " around a step that was fitted on public data. Nothing was charged."
+            f" {_INSTEAD.get(kind, _ANY)}, or a FrozenEstimator around a step that was"
+            " fitted on public data. The maps are in demur.preprocessing. Nothing was"
+            " charged."
         )
-    return (
-        f"{shown} maps one row at a time by a rule that does not depend on these"
-        " records (conditional: demur does not know it)",
-    )
+    return (_UNKNOWN.format(shown), *measured)
+
+
+def _reads_single_rows(step: Any) -> bool:
+    """Whether a transformer of scikit-learn reads nothing off the rows of its fit."""
+    # gamma="scale" is a function of the variance of all the rows.
+    scaled = getattr(step, "gamma", None) == "scale"
+    return type(step).__name__ in SINGLE_ROWS and not scaled

@@ -7,20 +7,15 @@ with it like any other two releases on the same data.
 **Standardisation** releases the column means a and, for each column, the second moment
 b over B. When one record moves by r in a ball of radius B,
 
-    |a - a'| <= r / n,    |b - b'| / B <= 2 r / n,
+    |a - a'| <= r / n,    |b - b'| / B <= g(r) / (B n),
 
-the second because sum_j (x_j^2 - x'_j^2)^2 = sum_j (x_j - x'_j)^2 (x_j + x'_j)^2 and
-|x_j + x'_j| <= 2 B. Together sqrt(5) r / n, and any replacement is a move by at most
-2 B. (x_j^2 is non-negative with a norm of at most B^2, so b / B moves by at most
-sqrt(2) B / n as well; the smaller of the two is taken.)
+the second because n b is the diagonal of a sum of x x^T, which moves by at most g(r) in
+Frobenius norm (`second_moments`). Any replacement is a move by at most 2 B.
 
-**PCA** releases the second moments M = (1/n) sum_i x_i x_i^T, as a vector with the
-diagonal and sqrt(2) times what is above it, whose norm is |M|_F. One record moves it by
-
-    |x x^T - x' x'^T|_F <= min(|x - x'| (|x| + |x'|), sqrt(2) B^2) <= min(2 B r, ...),
-
-the second bound since <x x^T, x' x'^T> = <x, x'>^2 >= 0. The projection is onto the
-leading eigenvectors of the noisy matrix: orthonormal rows, a Lipschitz constant of 1.
+**PCA** releases the second moments M = (1/n) sum_i x_i x_i^T, as a vector of norm
+|M|_F. One record that moves by r moves it by at most g(r) / n (`second_moments`). The
+projection is onto the leading eigenvectors of the noisy matrix: orthonormal rows, a
+Lipschitz constant of 1.
 
 Sums of n products in float64 are off by at most (n + 2) 2^-53 of the sum of absolute
 values; twice that is charged as well.
@@ -28,12 +23,14 @@ values; twice that is charged as well.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin
 
 from demur.core import validate
 from demur.core.adjacency import Ball, ReplaceOne, Unit
@@ -51,10 +48,19 @@ from demur.ledger import (
 )
 from demur.mechanisms import Gaussian
 from demur.mechanisms.estimates import positive_mean
-from demur.preprocessing.checked_rows import checked_rows
+from demur.preprocessing.checked_rows import (
+    check_norm_bound,
+    checked_rows,
+    restored_on_error,
+)
 from demur.preprocessing.pipelines import Preprocessing, preprocessing_of
 from demur.preprocessing.projections import projected_space
 from demur.preprocessing.row_maps import UNIT_ROUNDOFF, RowMap
+from demur.preprocessing.second_moments import (
+    as_vector,
+    from_vector,
+    second_moment_bound,
+)
 from demur.preprocessing.spaces import RowSpace
 
 Array = NDArray[np.float64]
@@ -64,40 +70,54 @@ _UNPROTECTED = (
     "labels and the number of records",
     "hyper-parameters and the norm bound, which are public",
 )
+_FINITE = (
+    "every record is a row of finite numbers (a fit on any other is refused, which"
+    " tells that there is one)"
+)
 _FIXED = (
     "the norm bound and every other parameter were fixed without looking at the data"
 )
 
 
-class PrivateMap(RowMap):
+class PrivateMap(RowMap, abc.ABC):
     """What the private maps share: a promise, a ledger, and one release in each fit."""
 
     entry_: Entry
-
-    epsilon: float
-    delta: float
-    radius: float | None
-    unit: Ball | ReplaceOne | None
-    norm_bound: float
-    space: str
     ledger: Ledger | LedgerLeftBehind | None
-    label: str | None
-    source: Source | None
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        radius: float | None = None,
+        norm_bound: float = 1.0,
+        *,
+        unit: Ball | ReplaceOne | None = None,
+        ledger: Ledger | None = None,
+        space: str = "records",
+        label: str | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.radius = radius
+        self.norm_bound = norm_bound
+        self.unit = unit
+        self.ledger = ledger
+        self.space = space
+        self.label = label
+        self.source = source
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Release the moments of these rows once; the charge comes before the noise."""
-        before = dict(self.__dict__)
-        try:
+        with restored_on_error(self):
             self._promise()
             self._fit_rows(checked_rows(self, X, reset=True))
-        except BaseException:  # a refused fit leaves the map as it was
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
         return self
 
+    @abc.abstractmethod
     def _fit_rows(self, rows: Array) -> None:
-        raise NotImplementedError
+        """Release what the map needs of these rows, and keep it."""
 
     def _release(
         self,
@@ -122,7 +142,7 @@ class PrivateMap(RowMap):
             name=f"moments of rows for {type(self).__name__}",
             bounds=(Bound(float(self.norm_bound), BoundSource.ENFORCED),),
             unprotected=_UNPROTECTED,
-            assumptions=(_FIXED, *before.assumptions),
+            assumptions=(_FIXED, _FINITE, *before.assumptions),
         )
         mechanism.check_bound(self.norm_bound * max(1.0, self.norm_bound) * 2.0)
         release = mechanism.release(
@@ -138,7 +158,7 @@ class PrivateMap(RowMap):
         return release.value, mechanism.sigma
 
     def _promise(self) -> Promise:
-        validate.positive(norm_bound=self.norm_bound)
+        check_norm_bound(self.norm_bound)
         return promise_at(
             self.epsilon,
             self.delta,
@@ -194,21 +214,19 @@ def _table(
     # Concave bounds of r: a chord from the first knot on would lie below them.
     radii = [end * 2.0 ** (k / 4.0 - 12.0) for k in range(48)] + [end]
     if isinstance(unit, Ball):
-        here = before.space.from_space(unit.space).radius(unit.radius)
+        here = before.space.radius_of(unit)
         radii += [r for r in (here, here * (1.0 + 2.0**-30)) if r < end]
     curve = PiecewiseLinear.dominating(shift, sorted(set(radii)), saturates=True)
     table: dict[Unit | str, float | PiecewiseLinear] = {}
     table.update(before.space.curves(curve))
     table[ReplaceOne()] = shift(end)
     if unit.records_per_person > 1:
-        one = shift(end)
-        if isinstance(unit, Ball):
-            one = shift(before.space.from_space(unit.space).radius(unit.radius))
-        table[unit] = unit.records_per_person * one * _RESERVE
+        r = before.space.radius_of(unit) if isinstance(unit, Ball) else end
+        table[unit] = unit.records_per_person * shift(r) * _RESERVE
     return table
 
 
-class PrivateStandardScaler(PrivateMap):
+class PrivateStandardScaler(OneToOneFeatureMixin, PrivateMap):
     """Columns less their noisy mean, over their noisy deviation; one paid release.
 
     Rows are clipped to `norm_bound` first. The deviation of the noise is part of every
@@ -219,29 +237,6 @@ class PrivateStandardScaler(PrivateMap):
     mean_: Array
     scale_: Array
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        radius: float | None = None,
-        norm_bound: float = 1.0,
-        *,
-        unit: Ball | ReplaceOne | None = None,
-        ledger: Ledger | None = None,
-        space: str = "records",
-        label: str | None = None,
-        source: Source | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.radius = radius
-        self.norm_bound = norm_bound
-        self.unit = unit
-        self.ledger = ledger
-        self.space = space
-        self.label = label
-        self.source = source
-
     def _fit_rows(self, rows: Array) -> None:
         B = float(self.norm_bound)
 
@@ -249,7 +244,7 @@ class PrivateStandardScaler(PrivateMap):
             return np.concatenate([inside.mean(axis=0), (inside**2).mean(axis=0) / B])
 
         def moved(r: float) -> float:
-            return math.hypot(r, min(2.0 * r, math.sqrt(2.0) * B))
+            return math.hypot(r, second_moment_bound(r, B) / B)
 
         noisy, sigma = self._release(rows, moments, moved)
         mean, square = noisy[: rows.shape[1]], noisy[rows.shape[1] :] * B
@@ -270,7 +265,7 @@ class PrivateStandardScaler(PrivateMap):
         return before.then(f"standardised {before.name}", factor, rounding=rounding)
 
 
-class PrivatePCA(PrivateMap):
+class PrivatePCA(ClassNamePrefixFeaturesOutMixin, PrivateMap):
     """The leading directions of noisy second moments; one paid release.
 
     Rows are clipped to `norm_bound` first. Fitted: `components_` and `entry_`.
@@ -292,16 +287,18 @@ class PrivatePCA(PrivateMap):
         label: str | None = None,
         source: Source | None = None,
     ) -> None:
+        super().__init__(
+            epsilon,
+            delta,
+            radius,
+            norm_bound,
+            unit=unit,
+            ledger=ledger,
+            space=space,
+            label=label,
+            source=source,
+        )
         self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.radius = radius
-        self.norm_bound = norm_bound
-        self.unit = unit
-        self.ledger = ledger
-        self.space = space
-        self.label = label
-        self.source = source
 
     def _fit_rows(self, rows: Array) -> None:
         validate.count(n_components=self.n_components)
@@ -311,26 +308,24 @@ class PrivatePCA(PrivateMap):
                 f"n_components must be at most {columns}, the number of columns; got"
                 f" {self.n_components}. Nothing was spent."
             )
-        upper = np.triu_indices(columns)
-        weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
 
         def moments(inside: Array) -> Array:
-            square: Array = inside.T @ inside / len(inside)
-            return square[upper] * weights
+            return as_vector(inside.T @ inside / len(inside))
 
         def moved(r: float) -> float:
-            B = float(self.norm_bound)
-            return min(2.0 * B * r, math.sqrt(2.0) * B * B)
+            return second_moment_bound(r, float(self.norm_bound))
 
         noisy, _ = self._release(rows, moments, moved)
-        square = np.zeros((columns, columns))
-        square[upper] = noisy / weights
-        square = square + np.triu(square, 1).T
+        square = from_vector(noisy, columns)
         self.components_ = np.linalg.eigh(square)[1][:, ::-1][:, : self.n_components].T
 
     def _map(self, rows: Array) -> Array:
         mapped: Array = clip_rows(rows, self.norm_bound).data @ self.components_.T
         return mapped
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
 
     def space_after(self, before: RowSpace) -> RowSpace:
         """The components: orthonormal, so that distances do not grow."""

@@ -12,9 +12,11 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
 
 from demur.core import validate
 from demur.core.bounds import clip_rows, finite_matrix, real_array
+from demur.preprocessing.checked_rows import check_norm_bound
 from demur.preprocessing.row_maps import UNIT_ROUNDOFF, RowMap
 from demur.preprocessing.spaces import RowSpace
 
@@ -35,7 +37,7 @@ def projected_space(
     return before.then(name, factor, rounding=4.0 * each * largest)
 
 
-class PublicProjection(RowMap):
+class PublicProjection(ClassNamePrefixFeaturesOutMixin, RowMap):
     """(x - centre) A^T for a public matrix A, one row for each component.
 
     `PublicProjection.pca(public_rows, k)` finds the k principal directions of *public*
@@ -78,15 +80,18 @@ class PublicProjection(RowMap):
                 f"components and centre must be for {columns} columns; got shapes"
                 f" {matrix.shape} and {centre.shape}"
             )
-        validate.positive(
-            norm_bound=self.norm_bound, norm_of_components=np.linalg.norm(matrix)
-        )
+        check_norm_bound(self.norm_bound)
+        validate.positive(norm_of_components=np.linalg.norm(matrix))
 
     def _map(self, rows: Array) -> Array:
         matrix = finite_matrix("components", self.components)
         inside = clip_rows(rows, self.norm_bound).data
         projected: Array = (inside - real_array("centre", self.centre)) @ matrix.T
         return projected
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(finite_matrix("components", self.components))
 
     def space_after(self, before: RowSpace) -> RowSpace:
         """The components, with the spectral norm of their matrix."""
@@ -97,7 +102,7 @@ class PublicProjection(RowMap):
         return projected_space(matrix, name, before, largest)
 
 
-class RandomProjection(RowMap):
+class RandomProjection(ClassNamePrefixFeaturesOutMixin, RowMap):
     """A Gaussian projection to `n_components`, from a public seed.
 
     The matrix depends on the seed and the number of columns alone. Distances are kept
@@ -115,7 +120,7 @@ class RandomProjection(RowMap):
 
     def _check(self, columns: int) -> None:
         validate.count(n_components=self.n_components)
-        validate.positive(norm_bound=self.norm_bound)
+        check_norm_bound(self.norm_bound)
         rng = np.random.default_rng(self.seed)
         drawn = rng.normal(size=(self.n_components, columns))
         self.matrix_ = drawn / np.sqrt(self.n_components)
@@ -123,6 +128,10 @@ class RandomProjection(RowMap):
     def _map(self, rows: Array) -> Array:
         projected: Array = clip_rows(rows, self.norm_bound).data @ self.matrix_.T
         return projected
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.matrix_)
 
     def space_after(self, before: RowSpace) -> RowSpace:
         """The projection, with the spectral norm of the drawn matrix."""

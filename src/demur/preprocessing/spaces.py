@@ -9,11 +9,13 @@ and one release states its cost in both.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from demur.core import validate
+from demur.core.adjacency import Ball
 from demur.core.curve import PiecewiseLinear
 from demur.core.errors import NotCovered
-from demur.core.rounding import product_up, quotient_down, sum_up
+from demur.core.rounding import float_down, product_up, sum_up
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class Stretch:
         """
         knots = {0.0: here(self.rounding)}
         for radius, bound in here.knots:
-            moved = quotient_down(radius - self.rounding * (1 + 2.0**-50), self.factor)
-            if moved > 0.0:
-                knots[moved] = bound
+            beyond = Fraction(radius) - Fraction(self.rounding)
+            if beyond > 0:
+                knots[float_down(beyond / Fraction(self.factor))] = bound
         return PiecewiseLinear(tuple(sorted(knots.items())), here.saturates)
 
 
@@ -89,6 +91,10 @@ class RowSpace:
             f" they lie in {known}. Measure the radius there, or use maps that have a"
             " constant. Nothing was spent."
         )
+
+    def radius_of(self, ball: Ball) -> float:
+        """How far apart two versions of a record in `ball` can be here."""
+        return self.from_space(ball.space).radius(ball.radius)
 
     def curves(self, curve: PiecewiseLinear) -> dict[str, PiecewiseLinear]:
         """A bound over balls of the rows' space, and of every earlier one."""

@@ -34,22 +34,20 @@ from demur.core import validate
 from demur.core.accounting import events
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import ReplaceOne, Unit
-from demur.core.cost import Cost, Fixed, PureOverBalls, Term
+from demur.core.cost import Fixed, PureOverBalls, Term
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration, Rebuilt, fingerprint_of
 from demur.core.entropy import NoiseKey, Source
 from demur.core.errors import NotPrivate
 from demur.core.release import Release
-from demur.core.rounding import product_up, up
+from demur.core.rounding import down, product_up, up
 from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.bpm import constants
 from demur.mechanisms.bpm.sampler import draw, grid_of, reach_of
 from demur.mechanisms.bpm.table import make_table
+from demur.mechanisms.bpm.thresholds import USUAL_COUNT, threshold_at_price
 from demur.mechanisms.bpm.two_stage import two_stage
 from demur.mechanisms.reports import (
-    ASSUMPTIONS,
-    BOUNDS,
-    UNPROTECTED,
     Digest,
     Reports,
     RowIds,
@@ -57,6 +55,7 @@ from demur.mechanisms.reports import (
     apply_rows,
     check_points,
     coordinates,
+    declared,
     digest_of_points,
     paid_row_key,
     privatize_rows,
@@ -64,6 +63,8 @@ from demur.mechanisms.reports import (
 from demur.mechanisms.sampling.row_streams import RowStreams
 
 _STREAM = "bpm rows"
+# For `for_unit`: beyond these, numbers of its search have no float64.
+_LEAST_PRICE, _MOST_PRICE, _MOST_RATE = 1e-9, 1e9, 1e100
 
 
 @dataclass(frozen=True, init=False)
@@ -71,12 +72,13 @@ class BPM(Rebuilt):
     """Reports within [-L, 1 + L]^d that are epsilon min(distance, L)-private.
 
     `L="auto"` takes the smallest L at which the informative part has at least 99% of
-    the mass (`alpha >= 0.99`). The paper advises the L that minimises the squared
-    distance E|x - v|^2 instead; that criterion is degenerate: for epsilon^2 below
-    about 6 (d + 1) it is smallest at L = 0, where reports are uniform and independent
-    of their points, because the cube is then small. By the error that is left after
-    removing the bias, larger L is better (for d >= 2 up to infinity), and from
-    alpha = 0.99 on hardly so.
+    the mass (`alpha >= 0.99`): the best at a given epsilon. At a given *price* of a
+    unit a smaller L may be better: `BPM.for_unit`. The paper advises the L that
+    minimises the squared distance E|x - v|^2 instead; that criterion is degenerate:
+    for epsilon^2 below about 6 (d + 1) it is smallest at L = 0, where reports are
+    uniform and independent of their points, because the cube is then small. By the
+    error that is left after removing the bias, larger L is better (for d >= 2 up to
+    infinity), and from alpha = 0.99 on hardly so.
 
     `L=math.inf` is the multivariate Laplace mechanism. Its reports still lie on the
     grid, and one beyond `reach`, which has a probability below e^-600, is cut to that.
@@ -107,6 +109,56 @@ class BPM(Rebuilt):
         object.__setattr__(self, "epsilon", float(epsilon))
         object.__setattr__(self, "L", float(L))
         object.__setattr__(self, "dimension", int(dimension))
+
+    @classmethod
+    def for_unit(
+        cls,
+        unit: Unit,
+        *,
+        price: float,
+        dimension: int,
+        n: int | None = None,
+        space: str = "cube",
+    ) -> BPM:
+        """The rate and L whose reports tell most about clusters, at a price for `unit`.
+
+        BPM costs epsilon min(R, L) where `unit` moves a point by at most R. In few
+        dimensions a small L with a large epsilon is better by factors than L = "auto"
+        at the same price, in many it is not (`thresholds`, which says how it is
+        computed: from public numbers alone). `n` is about how many reports there will
+        be (default: 10,000). A larger epsilon is a larger price at *smaller* units: the
+        promise is the one for `unit`.
+
+        >>> bpm = BPM.for_unit(ReplaceOne(), price=4.0, dimension=2)
+        >>> bpm.event(ReplaceOne()).epsilon <= 4.0, bpm.L < 0.5 < 8.0 < bpm.epsilon
+        (True, True)
+        """
+        validate.positive(price=price)
+        validate.count(dimension=dimension)
+        count = USUAL_COUNT if n is None else n
+        validate.count(n=count)
+        # At rate 1 the price of a unit is how far it moves its records together.
+        moved = cls(1.0, math.inf, dimension).event(unit, space)
+        assert isinstance(moved, Pure)
+        records = unit.records_per_person
+        each = float(price) / records
+        if not _LEAST_PRICE <= each <= _MOST_PRICE:
+            raise ValueError(
+                f"price must lie between {_LEAST_PRICE:g} and {_MOST_PRICE:g} for each"
+                f" record of a person; got {each:g}. Nothing was spent."
+            )
+        if not each <= _MOST_RATE * moved.epsilon / records:
+            raise ValueError(
+                f"the unit {unit} is too small for the price {price:g}: the rate would"
+                f" be above {_MOST_RATE:g}. Nothing was spent."
+            )
+        epsilon, L = threshold_at_price(
+            each, moved.epsilon / records, int(dimension), int(count)
+        )
+        mechanism = cls(epsilon, L, dimension)
+        while not _within(mechanism.event(unit, space), price):
+            mechanism = cls(down(mechanism.epsilon), L, dimension)
+        return mechanism
 
     # -- closed forms, all public ------------------------------------------------
 
@@ -158,6 +210,11 @@ class BPM(Rebuilt):
     def uniform_weight(self) -> float:
         """1 - alpha, without cancellation: the mass of the uniform part."""
         return math.exp(self._constants.log_w)
+
+    @property
+    def excess_square(self) -> float:
+        """E|x - v|^2 of the part of a report that is about its point."""
+        return self._constants.excess_square
 
     @property
     def reach(self) -> float:
@@ -251,17 +308,11 @@ class BPM(Rebuilt):
                 f"pure epsilon {self.epsilon:g} * {cut} for a move by r, and"
                 f" {total:.4g} for any replacement"
             )
-        return Declaration(
-            name=(
-                f"BPM(epsilon={self.epsilon:g}, L={self.L:g}) in {self.dimension}"
-                f" dimensions, one report for each record ({moved})"
-            ),
-            cost=Cost(tuple(terms)),
-            bounds=BOUNDS,
-            unprotected=UNPROTECTED,
-            assumptions=ASSUMPTIONS,
-            fingerprint=self.fingerprint,
+        name = (
+            f"BPM(epsilon={self.epsilon:g}, L={self.L:g}) in {self.dimension}"
+            f" dimensions, one report for each record ({moved})"
         )
+        return declared(name, tuple(terms), self.fingerprint)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -370,6 +421,10 @@ class BPM(Rebuilt):
         """
         make_table(self.epsilon, self.L, self.dimension)
         return ledger_for(ledger, self.declaration(space), unit=ReplaceOne())
+
+
+def _within(event: events.Event, price: float) -> bool:
+    return isinstance(event, Pure) and event.epsilon <= price
 
 
 def root_up(n: int) -> float:

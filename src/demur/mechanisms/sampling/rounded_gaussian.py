@@ -75,7 +75,6 @@ FURTHER_WORDS = 14
 
 # Words, enclosure, scales and results of a block stay in the second-level cache.
 _BLOCK = 8192
-_SIGN = np.uint64(2**63)
 
 
 class ByteStream(Protocol):
@@ -113,10 +112,20 @@ def rounded_gaussian(
         undecided = np.empty(len(out), dtype=np.bool_)
         _round(words.view(np.int64), *enclose(words), here, out, undecided)
         for i in map(int, np.flatnonzero(undecided)):
-            k = int(words[i] & ~_SIGN)
-            magnitude = _decide(k, float(here[i]), functools.partial(refine, start + i))
-            out[i] = -magnitude if words[i] & _SIGN else magnitude
+            further = functools.partial(refine, start + i)
+            out[i] = settled(int(words[i]), float(here[i]), further)
     return result
+
+
+def settled(word: int, scale: float, refine: Callable[[], ByteStream]) -> int:
+    """One coordinate from its 64 bits, in integer arithmetic; `refine()` has more bits.
+
+    >>> import io
+    >>> settled(0x4000_0000_0000_0000, 1000.0, lambda: io.BytesIO(bytes(8)))
+    674
+    """
+    magnitude = _decide(word & (2**63 - 1), scale, refine)
+    return -magnitude if word >> 63 else magnitude
 
 
 def sampler_distance(count: int, scale: float | NDArray[np.float64]) -> float:

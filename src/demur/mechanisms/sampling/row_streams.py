@@ -23,6 +23,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from demur.core import memory_dumps
+
 KEY_BYTES = 32
 WORDS_PER_BLOCK = 8
 _LANES = 64  # blocks side by side: enough for the compiler to use vector units
@@ -37,6 +39,7 @@ class RowStreams:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise ValueError(f"key must be {KEY_BYTES} bytes; got {len(key)}")
+        memory_dumps.switch_off()  # in a task of Spark there is no other key
         self._key = np.frombuffer(key, dtype="<u4").astype(np.uint32)
 
     def words(
