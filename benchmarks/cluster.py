@@ -1,6 +1,7 @@
 """Clustering perturbed points: SSE over the non-private SSE, and speed.
 
-    python benchmarks/cluster.py [--part small middle big china real speed large plot]
+    python benchmarks/cluster.py [--part small middle big china real families price
+                                  steady speed large plot]
 
 Every figure is the SSE of the found centres on the true points, divided by that of
 non-private k-means (10 starts), a median over fresh draws of the noise. The data are
@@ -17,6 +18,13 @@ public, and epsilon is per unit of the cube: the promise is epsilon * distance. 
     floor                  1 + K d^2 / (epsilon^2 SSE): what an efficient estimator
                            reaches when it knows which report belongs where
 
+`families` has ten paired draws (all methods see the same reports) of sets beside the
+usual ones, at equal price: anisotropic, unbalanced, fifteen clusters, uniform, many
+dimensions, a minority; with PCA + k-means, copies of the mean, randomised response over
+a grid, and k-means on a trusted server (demur's and diffprivlib's). `price` compares L
+at equal price of any replacement. `steady` fits one set of reports six times. A mean
+that is more than 10% above clip's or plain's is marked LOSS.
+
 The reference's loop in the speed table is in benchmarks/bpm.py.
 """
 
@@ -30,6 +38,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +55,13 @@ from sklearn.datasets import (
     load_wine,
     make_blobs,
 )
+from sklearn.decomposition import PCA
 
-from demur.cluster import PrivateKMeans
+from demur import ReplaceOne
+from demur.cluster import CentralKMeans, PrivateKMeans, UnsupportedClusters
 from demur.cluster.metrics import assign
 from demur.core.errors import DemurError
-from demur.mechanisms import BPM
+from demur.mechanisms import BPM, GridResponse, LaplaceReports, Reports
 
 DATA = Path(os.environ.get("DEMUR_DATA", "../shared/data"))
 PEERS = Path(".peers/bin/python")
@@ -165,6 +176,226 @@ OURS = next(iter(MAIN))
 SHORT = [*list(MAIN)[:5], "seed's sampler, L = 0.5, plain (NOT PRIVATE)"]
 # Where one noise-aware fit takes ten seconds: ours, and everything that is quick.
 QUICK = [n for n in MAIN if n == OURS or ("aware" not in n and "0.3" not in n)]
+
+
+# -- families, ten paired draws ------------------------------------------------------
+
+
+def mixed(
+    name: str, centers: np.ndarray, weights: list[float], width: float, n: int
+) -> Task:
+    """Round clusters of one width at given centres, clipped to the cube."""
+    rng = np.random.default_rng(len(name))
+    shares = np.array(weights) / np.sum(weights)
+    which = rng.choice(len(centers), n, p=shares)
+    drawn = centers[which] + width * rng.normal(size=(n, centers.shape[1]))
+    return Task(name, np.clip(drawn, 0.0, 1.0), len(centers))
+
+
+def scaled(name: str, X: np.ndarray, k: int) -> Task:
+    low, high = X.min(axis=0), X.max(axis=0)
+    return Task(name, (X - low) / np.where(high > low, high - low, 1.0), k)
+
+
+def minority(n: int = 30_120) -> Task:
+    centers = np.array([[0.25, 0.25], [0.7, 0.3], [0.3, 0.75], [0.85, 0.85]])
+    rest = (1 - 1 / 120) / 3
+    return mixed("minority of 1 in 120", centers, [rest] * 3 + [1 / 120], 0.05, n)
+
+
+def unbalanced(n: int) -> Task:
+    centers = np.array([[0.2, 0.3], [0.75, 0.7], [0.8, 0.15]])
+    return mixed(f"unbalanced 100:10:1, n = {n:,}", centers, [100, 10, 1], 0.06, n)
+
+
+def anisotropic(n: int) -> Task:
+    X, _ = make_blobs(n, 2, centers=4, cluster_std=0.6, random_state=4)
+    turned = X @ np.array([[0.6, -0.6], [-0.4, 0.8]])
+    return scaled(f"anisotropic, n = {n:,}", turned, 4)
+
+
+def fifteen(n: int = 15_000) -> Task:
+    grid = np.array([[i / 4, j / 2] for i in range(5) for j in range(3)]) * 0.8 + 0.1
+    return mixed("fifteen clusters", grid, [1.0] * 15, 0.03, n)
+
+
+def uniform(n: int = 3000) -> Task:
+    return Task("uniform", np.random.default_rng(6).random((n, 2)), 5)
+
+
+def many_dimensions(d: int, n: int = 3000) -> Task:
+    rng = np.random.default_rng(d)
+    centers = np.clip(0.5 + 0.12 * rng.normal(size=(6, d)), 0.1, 0.9)
+    return mixed(f"six clusters, d = {d}, n = {n:,}", centers, [1.0] * 6, 0.1, n)
+
+
+def separated(d: int, n: int) -> Task:
+    centers = 0.1 + 0.8 * np.random.default_rng(d).random((4, d))
+    return mixed(f"four far clusters, d = {d}, n = {n}", centers, [1.0] * 4, 0.1, n)
+
+
+def patches(n: int = 3000) -> Task:
+    image = load_sample_image("china.jpg") / 255.0
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, image.shape[0] - 4, n)
+    columns = rng.integers(0, image.shape[1] - 4, n)
+    cut = [
+        image[y : y + 4, x : x + 4].ravel() for y, x in zip(rows, columns, strict=True)
+    ]
+    return Task("4 x 4 colour patches", np.stack(cut), 8)
+
+
+FAMILIES: list[tuple[Callable[[], Task], list[float]]] = [
+    (lambda: unbalanced(300), [1.0, 2.0]),
+    (lambda: unbalanced(3000), [4.0]),
+    (lambda: anisotropic(300), [2.0]),
+    (lambda: anisotropic(3000), [4.0]),
+    (uniform, [4.0]),
+    (lambda: blobs(300), [1.0, 2.0, 4.0]),
+    (lambda: real("digits"), [4.0, 8.0]),
+    (patches, [4.0, 8.0]),
+    (lambda: many_dimensions(32), [8.0]),
+    (lambda: many_dimensions(64, 400), [4.0, 8.0]),
+    (lambda: separated(64, 400), [4.0, 8.0]),
+    (minority, [8.0]),
+    (fifteen, [8.0]),
+]
+
+
+def paired(task: Task, mechanism: BPM, draws: int) -> dict[str, list[float]]:
+    """SSE ratios of all decoders on the same reports, draw for draw."""
+    best, k = task.best, task.k
+    found: dict[str, list[float]] = {}
+    d = task.points.shape[1]
+    event = mechanism.event(ReplaceOne())
+    price = float(getattr(event, "epsilon", math.nan))
+
+    def add(name: str, centers: np.ndarray) -> None:
+        found.setdefault(name, []).append(assign(task.points, centers)[1] / best)
+
+    def decoded(reports: Reports, decoder: str, draw: int) -> np.ndarray:
+        model = PrivateKMeans(k, random_state=draw, decoder=decoder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsupportedClusters)
+            return model.fit_reports(reports).cluster_centers_
+
+    planar = BPM(mechanism.epsilon, math.inf, d)
+    by_coordinate = LaplaceReports(mechanism.epsilon, d)
+    for draw in range(draws):
+        reports = mechanism.privatize(task.points).value
+        start = time.process_time()
+        add("demur", decoded(reports, "noise_aware", draw))
+        found.setdefault("seconds", []).append(time.process_time() - start)
+        add("clip", decoded(reports, "clip", draw))
+        add("plain", decoded(reports, "plain", draw))
+        rows = reports.values
+        if d > k:
+            pca = PCA(k, random_state=draw).fit(rows)
+            kmeans = KMeans(k, n_init=10, random_state=draw).fit(pca.transform(rows))
+            add("PCA + k-means", pca.inverse_transform(kmeans.cluster_centers_))
+        add("copies", np.clip(mechanism.unbiased(rows).mean(axis=0), 0, 1)[None])
+        for name, other in (("planar Laplace", planar), ("per coord.", by_coordinate)):
+            add(f"{name}, clip", decoded(other.privatize(task.points).value, "clip", 0))
+        if price <= 40.0 and d <= 64:
+            grid = GridResponse(price, d, max(1, min(3, 64 // d)))
+            add("grid, clip", decoded(grid.privatize(task.points).value, "clip", 0))
+        central = CentralKMeans(k, epsilon=price, random_state=draw)
+        add("central", central.fit(task.points).cluster_centers_)
+    for cells in diffprivlib(task, [price], draws).values():
+        found["diffprivlib"] = [cell / best for cell in cells[0]]
+    return found
+
+
+def run_families(draws: int, only: str = "") -> dict[str, object]:
+    """Means of ten paired draws, one line as soon as it is there."""
+    print(
+        f"\n### Families: means of {draws} paired draws; epsilon per unit of the cube\n"
+    )
+    names = ["demur", "clip", "plain", "PCA + k-means", "copies"]
+    names += ["planar Laplace, clip", "per coord., clip", "grid, clip"]
+    names += ["central", "diffprivlib"]
+    print("| data | eps | " + " | ".join(names) + " | s |  |")
+    print("|---|---|" + "---|" * (len(names) + 2))
+    kept: dict[str, object] = {}
+    for make, epsilons in FAMILIES:
+        task = make()
+        if only not in task.name:
+            continue
+        for epsilon in epsilons:
+            bpm = BPM(epsilon, "auto", task.points.shape[1])
+            found = paired(task, bpm, draws)
+            means = {name: float(np.mean(cells)) for name, cells in found.items()}
+            cells = [f"{means[n]:.3g}" if n in means else "" for n in names]
+            rival = min(means["clip"], means["plain"])
+            verdict = "LOSS" if means["demur"] > 1.1 * rival else ""
+            line = " | ".join([task.name, f"{epsilon:g}", *cells])
+            print(f"| {line} | {means['seconds']:.1f} | {verdict} |", flush=True)
+            kept[f"{task.name}, eps {epsilon:g}"] = found
+            (OUT / "cluster_families.json").write_text(json.dumps(kept, indent=1))
+    return kept
+
+
+def run_price(draws: int) -> dict[str, object]:
+    """L at equal price of any replacement: what `for_unit` takes, and others."""
+    print(f"\n### Equal price of any replacement: means of {draws} draws\n")
+    print("| data | price | for_unit: L | ratio | L = 0.5 | alpha 0.99 |")
+    print("|---|---|---|---|---|---|")
+    kept: dict[str, object] = {}
+    tasks = [(blobs(10_000), [2.0, 4.0]), (china(10_000), [4.0])]
+    tasks += [(mixed8(), [8.0])]
+    for task, prices in tasks:
+        n, d = task.points.shape
+        for price in prices:
+            chosen = BPM.for_unit(ReplaceOne(), price=price, dimension=d, n=n)
+            whole = BPM(price / math.sqrt(d), "auto", d)
+            rivals = [chosen, BPM(price / 0.5, 0.5, d), whole]
+            means = []
+            for mechanism in rivals:
+                ratios = []
+                for draw in range(draws):
+                    model = PrivateKMeans(
+                        task.k, random_state=draw, mechanism=mechanism
+                    )
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", UnsupportedClusters)
+                        centers = model.fit(task.points).cluster_centers_
+                    ratios.append(assign(task.points, centers)[1] / task.best)
+                means.append(float(np.mean(ratios)))
+            cells = " | ".join(f"{mean:.3g}" for mean in means)
+            print(f"| {task.name} | {price:g} | {chosen.L:.3g} | {cells} |", flush=True)
+            kept[f"{task.name}, price {price:g}"] = means
+    return kept
+
+
+def mixed8() -> Task:
+    rng = np.random.default_rng(8)
+    centers = 0.15 + 0.7 * rng.random((4, 8))
+    return mixed("four clusters, d = 8", centers, [1.0] * 4, 0.06, 10_000)
+
+
+def run_steady(sets: int = 3, fits: int = 6) -> None:
+    """Fits of one set of reports that differ in their random_state alone."""
+    print(f"\n### {fits} fits of one set of reports: smallest and largest ratio\n")
+    cases = [(blobs(300), 4.0), (blobs(300), 2.0), (anisotropic(300), 2.0)]
+    cases += [(unbalanced(300), 2.0), (real("iris"), 4.0), (separated(64, 400), 8.0)]
+    for task, epsilon in cases:
+        best = task.best
+        for _ in range(sets):
+            bpm = BPM(epsilon, "auto", task.points.shape[1])
+            reports = bpm.privatize(task.points).value
+            ratios = []
+            for seed in range(fits):
+                model = PrivateKMeans(task.k, random_state=seed)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UnsupportedClusters)
+                    centers = model.fit_reports(reports).cluster_centers_
+                ratios.append(assign(task.points, centers)[1] / best)
+            low, high = min(ratios), max(ratios)
+            print(
+                f"{task.name}, epsilon {epsilon:g}: {low:.3f} to {high:.3f},"
+                f" {high / low - 1:.1%} apart",
+                flush=True,
+            )
 
 
 def median_ratio(
@@ -402,10 +633,13 @@ def run_plot() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = ["small", "middle", "big", "china", "real", "speed", "large", "plot"]
+    parts = ["small", "middle", "big", "china", "real", "families", "price", "steady"]
+    parts += ["speed", "large", "plot"]
     parser.add_argument("--part", nargs="*", default=parts, choices=parts)
     sets = ["iris", "wine", "digits", "adult"]
     parser.add_argument("--sets", nargs="*", default=sets, choices=sets)
+    parser.add_argument("--draws", type=int, default=10, help="of families, prices")
+    parser.add_argument("--only", default="", help="families with this in their name")
     parser.add_argument("--runs", type=int, default=200, help="of the first figure")
     parser.add_argument("--few", type=int, default=15, help="of each cell elsewhere")
     options = parser.parse_args()
@@ -427,6 +661,12 @@ def main() -> None:
         if part in options.part:
             kept |= run()
             store.write_text(json.dumps(kept, indent=1))
+    if "families" in options.part:
+        run_families(options.draws, options.only)
+    if "price" in options.part:
+        run_price(options.draws)
+    if "steady" in options.part:
+        run_steady()
     if "speed" in options.part:
         run_speed()
     if "large" in options.part:

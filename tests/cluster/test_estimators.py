@@ -10,19 +10,22 @@ import time
 from types import FunctionType, ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import estimator_checks
 
 from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
 from demur.cluster.decoding import posterior, search
-from demur.cluster.decoding.decoders import choose_decoder
 from demur.cluster.estimators import base, gmm, tmm
-from demur.core.adjacency import Ball
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import OsEntropy, Seeded
 from demur.core.errors import BudgetExceeded, NotPrivate
 from demur.ledger import Budget, Ledger
@@ -31,6 +34,7 @@ from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import Reports
 from demur.mechanisms.sampling.row_streams import RowStreams
+from demur.preprocessing import PublicScaler
 
 UNIT = Ball(0.1, space="cube")
 MODELS = {
@@ -46,9 +50,9 @@ briefly = pytest.mark.usefixtures("short_posterior")
 
 @pytest.fixture
 def short_posterior(monkeypatch):
-    """A tenth of the draws, for tests of anything but what the centres are worth."""
-    monkeypatch.setattr(posterior, "WARM_UP", 6)
-    monkeypatch.setattr(posterior, "DRAWS", 6)
+    """Hardly any draws, for tests of anything but what the centres are worth."""
+    monkeypatch.setattr(posterior, "_MOST", 24)
+    monkeypatch.setattr(posterior, "_FEWEST", 24)
 
 
 def blobs(n=300, seed=42):
@@ -213,44 +217,17 @@ def test_covariances_have_scikit_learns_shapes():
 @pytest.mark.slow
 @briefly
 @every
-def test_too_few_reports_are_shrunk_and_it_says_so(name):
+def test_few_reports_weigh_the_clipped_law_and_say_so(name):
     X = blobs(150)
-    few = model(name, epsilon=2.0).fit(X)
-    assert few.decoder_ == "shrinkage" and "150 reports" in few.decoder_reason_
-    assert "too few" in few.summary()
-    clipped = model(name, decoder="clip").fit_reports(few.reports_)
+    few = model(name, epsilon=1.0).fit(X)
+    assert few.decoder_ == "noise_aware"
+    assert "clipped reports have a share of" in few.summary()
+    other = model(name, fallback=False).fit_reports(few.reports_)
+    assert "clipped" not in other.summary()
     attribute = "cluster_centers_" if name == "kmeans" else "means_"
-    assert np.array_equal(getattr(few, attribute), getattr(clipped, attribute))
-    assert model(name).fit(X).decoder_ == "noise_aware"
-
-
-@pytest.mark.parametrize(
-    ("count", "epsilon", "name"),
-    [
-        (150, 2.0, "shrinkage"),
-        (199, 2.0, "shrinkage"),
-        (150, 2.1, "noise_aware"),
-        (200, 2.0, "noise_aware"),
-    ],
-)
-def test_how_few_are_too_few(count, epsilon, name):
-    mechanism = BPM(epsilon, "auto", 2)
-    found = choose_decoder("noise_aware", count, mechanism, fallback=True)
-    assert found.name == name
-
-
-@pytest.mark.slow
-@briefly
-@every
-def test_without_the_fallback_the_likelihood_is_used_and_it_says_so(name):
-    X = blobs(150)
-    few = model(name, epsilon=2.0, fallback=False).fit(X)
-    assert few.decoder_ == "noise_aware" and "fallback=False" in few.summary()
-    other = model(name, epsilon=2.0).fit_reports(few.reports_)
-    attribute = "cluster_centers_" if name == "kmeans" else "means_"
-    assert other.decoder_ == "shrinkage"
     assert not np.allclose(getattr(few, attribute), getattr(other, attribute))
-    assert "fallback" not in model(name).fit(X).summary()
+    # Informative reports leave nothing to weigh: clipping is far less likely.
+    assert "clipped" not in model(name, epsilon=4.0).fit(blobs(900)).summary()
 
 
 @pytest.mark.slow
@@ -813,3 +790,34 @@ def test_iris_is_decoded_better_than_clipped():
             fitted = PrivateKMeans(3, decoder=decoder, random_state=seed)
             ratios.append(ratio(X, fitted.fit_reports(reports).cluster_centers_))
     assert np.median(aware) < 2.2 and np.median(aware) < 0.8 * np.median(clip)
+
+
+# -- habits of scikit-learn's users ---------------------------------------------------
+
+
+def test_columns_have_names_and_an_order():
+    table = pd.DataFrame(blobs(60), columns=["age", "size"])
+    fitted = PrivateKMeans(2, epsilon=8.0, decoder="clip", random_state=0).fit(table)
+    assert list(fitted.feature_names_in_) == ["age", "size"]
+    assert fitted.transform(table).shape == (60, 2)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(table[["size", "age"]])
+    assert not hasattr(fitted.fit_reports(fitted.reports_), "feature_names_in_")
+
+
+def test_sparse_rows_are_refused_in_words():
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    with pytest.raises(TypeError, match="sparse matrix.*Nothing was spent"):
+        PrivateKMeans(2, ledger=ledger).fit(csr_matrix(blobs(20)))
+    assert not ledger.entries()
+
+
+def test_a_scaler_that_was_fitted_on_the_private_rows_is_found():
+    ledger = Ledger(Budget(100.0), unit=ReplaceOne(), filter="pure")
+    model = PrivateKMeans(2, epsilon=8.0, decoder="clip", ledger=ledger)
+    X = 10.0 * blobs(60)
+    with pytest.raises(NotPrivate, match="PublicScaler"):
+        make_pipeline(MinMaxScaler(), model).fit(X)
+    assert not ledger.entries()
+    make_pipeline(PublicScaler(0.0, 10.0), model).fit(X)
+    assert len(ledger.entries()) == 1

@@ -151,7 +151,7 @@ def work_for(noise, clusters=4, seed=0):
     table = radial_table(noise, None)
     logs = np.log(rng.dirichlet(np.ones(clusters)))
     centers = rng.random((clusters, 3))
-    profile = table.at(math.log(0.1))
+    profile = table.at_all(np.full(clusters, math.log(0.1)))
     product = noise.block != noise.dimension
     return LikelihoodSums(centers, logs, profile, table.step, product)
 
@@ -193,9 +193,8 @@ def test_the_guessed_bounds_hold_for_reports_of_the_mechanism():
         bpm = BPM(6.0, L, d)
         X = np.random.default_rng(0).random((4000, d))
         rows = Batches(np.array(bpm.privatize(X, ledger=None).value.values))
-        objective = MixtureObjective(
-            rows, radial_table(noise_of(bpm), None), 5, False, 30.0
-        )
+        table = radial_table(noise_of(bpm), None)
+        objective = MixtureObjective(rows, table, 5, False, None, math.log(0.2), False)
         rng = np.random.default_rng(1)
         for _ in range(10):
             vector = np.array([rng.uniform(*bound) for bound in objective.bounds])

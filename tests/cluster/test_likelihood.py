@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
+from scipy import integrate, special
 from scipy.optimize import check_grad
 
-from demur.cluster.decoding import posterior, search
+from demur.cluster.decoding import posterior
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.noise import GaussianNoise, PureNoise, noise_of
-from demur.cluster.decoding.posterior import best_centers, posterior_draws
+from demur.cluster.decoding.posterior import Draws, best_centers, posterior_draws
+from demur.cluster.decoding.priors import CentrePrior, weight_prior
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.decoding.search import fit_clusters
 from demur.cluster.rows.ranked_rows import RowsInMemory
@@ -37,10 +38,20 @@ def held(reports):
     return RowsInMemory(reports, np.arange(len(reports), dtype=np.uint64))
 
 
-def objective_for(reports, noise, clusters, pseudo_count=5.0):
+def objective_for(reports, noise, clusters, prior=None, shared=False):
     product = noise.block != noise.dimension
     table = radial_table(noise, None)
-    return MixtureObjective(held(reports), table, clusters, product, pseudo_count)
+    return MixtureObjective(
+        held(reports), table, clusters, product, prior, math.log(0.2), shared
+    )
+
+
+def fields(clusters):
+    return clusters.centers, clusters.weights, clusters.widths
+
+
+def widths(clusters, width):
+    return np.full(clusters, width)
 
 
 @pytest.mark.slow
@@ -57,18 +68,24 @@ def objective_for(reports, noise, clusters, pseudo_count=5.0):
 def test_the_gradient_is_that_of_the_value(noise):
     rng = np.random.default_rng(5)
     reports = rng.normal(0.5, 0.6, size=(300, 3))
-    objective = objective_for(np.clip(reports, -0.5, 1.5), noise, 4)
-    for _ in range(3):
-        start = Clusters(rng.random((4, 3)), rng.dirichlet(np.ones(4)), 0.1)
+    prior = CentrePrior(np.full(3, 0.5), np.diag([2.0, 3.0, 5.0]))
+    for shared in (False, True, False):
+        clipped = np.clip(reports, -0.5, 1.5)
+        objective = objective_for(clipped, noise, 4, prior, shared)
+        wide = np.array([0.1, 0.25, 0.06, 0.1])
+        start = Clusters(rng.random((4, 3)), rng.dirichlet(np.ones(4)), wide)
         vector = objective.pack(start)
         size = np.linalg.norm(objective(vector)[1])
-        error = check_grad(
-            lambda v: objective(v)[0], lambda v: objective(v)[1], vector, epsilon=1e-6
-        )
+
+        def value(v, objective=objective):
+            return objective(v)[0]
+
+        def gradient(v, factor=1.0, objective=objective):
+            return factor * objective(v)[1]
+
+        error = check_grad(value, gradient, vector, epsilon=1e-6)
         assert error < 1e-4 * max(size, 0.1)
-        wrong = check_grad(
-            lambda v: objective(v)[0], lambda v: 0.97 * objective(v)[1], vector
-        )
+        wrong = check_grad(value, lambda v, g=gradient: g(v, 0.97), vector)
         assert wrong > 1e-4 * max(size, 0.1)
 
 
@@ -96,7 +113,7 @@ def test_the_truth_is_more_likely_under_the_right_noise_than_under_a_wrong_one()
     bpm = BPM(4.0, 0.7, 2)
     X = points(20_000)
     reports = reports_of(bpm, X)
-    truth = Clusters(CENTERS, np.full(3, 1 / 3), 0.05)
+    truth = Clusters(CENTERS, np.full(3, 1 / 3), widths(3, 0.05))
 
     def likelihood(noise):
         return objective_for(reports, noise, 3).log_likelihood(truth)
@@ -121,35 +138,42 @@ def test_the_search_finds_what_a_start_from_the_truth_finds():
         max_iter=300,
     )
     objective = objective_for(reports, noise_of(bpm), 3)
-    truth = objective.log_likelihood(Clusters(CENTERS, np.full(3, 1 / 3), 0.05))
+    truth = objective.log_likelihood(
+        Clusters(CENTERS, np.full(3, 1 / 3), widths(3, 0.05))
+    )
     assert found.log_likelihood > truth - 1e-3
     gaps = np.linalg.norm(found.centers[:, None] - CENTERS, axis=2)
     assert gaps.min(axis=0).max() < 0.06  # 2,000 reports of deviation 0.43 / sqrt(2)
     assert sorted(gaps.argmin(axis=0)) == [0, 1, 2]
 
 
-@pytest.mark.slow
-def test_the_prior_of_the_weights_keeps_clusters_alive(monkeypatch):
-    """The smallest of three equal weights, 150 reports; the twin has no prior."""
-    bpm = BPM(4.0, "auto", 2)
-    monkeypatch.setattr(search, "_AVERAGED", 0)  # the peak alone
+def test_the_prior_of_the_weights_is_that_of_an_unknown_concentration():
+    """Against quadrature; its slope is the points it adds. The twin has them fixed."""
+    for weights in ([0.2, 0.3, 0.5], [0.9, 0.09, 0.01], [1 / 3] * 3):
+        logs = np.log(weights)
 
-    def smallest(pseudo_count, seed):
-        monkeypatch.setattr(search, "PSEUDO_COUNT", pseudo_count)
-        reports = held(reports_of(bpm, points(150, seed=seed), seed=seed))
-        rng = np.random.default_rng(seed)
-        found = fit_clusters(reports, noise_of(bpm), 3, rng=rng, n_init=4, max_iter=100)
-        return found.peak.weights.min()
+        def density(t, logs=logs):
+            a = math.exp(t)
+            norm = special.gammaln(3 * a) - 3 * special.gammaln(a)
+            return math.exp(norm + a * logs.sum())
 
-    kept, bare = (np.array([smallest(n, s) for s in range(4)]) for n in (30.0, 0.0))
-    assert (kept > bare).all()
-    assert kept.min() > 0.25 and bare.min() < 0.2
+        exact, _ = integrate.quad(density, 0.0, math.log(100.0), epsabs=0)
+        value, added = weight_prior(logs)
+        assert value == pytest.approx(math.log(exact / math.log(100.0)), abs=0.03)
+        slope = (weight_prior(logs + 1e-5)[0] - weight_prior(logs - 1e-5)[0]) / 6e-5
+        assert slope == pytest.approx(added, rel=1e-6)
+    even, odd = (
+        weight_prior(np.log(w)) for w in ([0.25] * 4, [0.33, 0.33, 0.33, 0.01])
+    )
+    fixed = 30.0 * (np.log([0.25] * 4).sum() - np.log([0.33, 0.33, 0.33, 0.01]).sum())
+    assert even[1] > 30.0 > 5.0 > odd[1]
+    assert even[0] - odd[0] < 10.0 < 50.0 < fixed
 
 
 @pytest.mark.slow
 def test_equal_generators_give_equal_centres(monkeypatch):
-    monkeypatch.setattr(posterior, "WARM_UP", 6)
-    monkeypatch.setattr(posterior, "DRAWS", 6)
+    monkeypatch.setattr(posterior, "_MOST", 24)
+    monkeypatch.setattr(posterior, "_FEWEST", 24)
     bpm = BPM(4.0, "auto", 2)
     reports = reports_of(bpm, points(400))
 
@@ -171,23 +195,26 @@ def test_posterior_draws_have_the_closed_form_of_one_gaussian_cluster():
     sigma, n = 0.4, 400
     reports = 0.5 + sigma * rng.normal(size=(n, 2))
     noise = GaussianNoise(sigma, 2)
-    objective = objective_for(reports, noise, 1, 0.0)
-    peak = objective.pack(Clusters(reports.mean(axis=0)[None], np.ones(1), 0.013))
+    objective = objective_for(reports, noise, 1)
+    peak = objective.pack(
+        Clusters(reports.mean(axis=0)[None], np.ones(1), widths(1, 0.013))
+    )
     drawn = []
     for seed in range(4):
         draws = posterior_draws(
-            objective, peak, noise.information, np.random.default_rng(seed)
+            objective, peak, noise.information, np.random.default_rng(seed), steps=160
         )
-        drawn += [one.centers[0] for one in draws]
+        drawn += list(draws.clusters.centers[:, 0])
     centers = np.array(drawn)
     # The width is drawn as well, up to what 400 reports allow (s^2 << sigma^2).
     expected = sigma / math.sqrt(n)
     assert np.abs(centers.mean(axis=0) - reports.mean(axis=0)).max() < 0.3 * expected
     assert np.abs(centers.std(axis=0) / expected - 1.0).max() < 0.2
     # The twin sees a quarter of the reports and is told apart.
-    quarter = objective_for(reports[: n // 4], noise, 1, 0.0)
-    wide = posterior_draws(quarter, peak, noise.information, np.random.default_rng(0))
-    spread = np.array([one.centers[0] for one in wide]).std(axis=0)
+    quarter = objective_for(reports[: n // 4], noise, 1)
+    rng = np.random.default_rng(0)
+    wide = posterior_draws(quarter, peak, noise.information, rng, steps=300)
+    spread = wide.clusters.centers[:, 0].std(axis=0)
     assert (np.abs(spread / expected - 1.0) > 0.4).all()
 
 
@@ -197,19 +224,58 @@ def test_draws_stay_in_the_box():
     corner = points(100, np.array([[0.0, 1.0]]), 0.02)
     reports = reports_of(bpm, corner)
     objective = objective_for(reports, noise_of(bpm), 2)
-    peak = objective.pack(Clusters(np.array([[0.0, 1.0]] * 2), np.full(2, 0.5), 0.05))
-    draws = posterior_draws(objective, peak, 1.0, np.random.default_rng(0))
-    assert len(draws) == posterior.DRAWS
-    for one in draws:
-        assert (one.centers >= 0.0).all() and (one.centers <= 1.0).all()
-        assert objective.table.narrowest <= one.width * (1 + 1e-9)
-    assert len({one.width for one in draws}) > posterior.DRAWS // 3
+    two = np.array([[0.0, 1.0]] * 2), np.full(2, 0.5), widths(2, 0.05)
+    peak = objective.pack(Clusters(*two))
+    found = posterior_draws(objective, peak, 1.0, np.random.default_rng(0), steps=120)
+    drawn = found.clusters
+    # Of 120 steps a third is warm-up, and each gives four draws.
+    assert len(drawn.centers) == 80 * 4 and found.weights.sum() == pytest.approx(1.0)
+    assert (drawn.centers >= 0.0).all() and (drawn.centers <= 1.0).all()
+    assert (objective.table.narrowest <= drawn.width * (1 + 1e-9)).all()
+    assert len(np.unique(drawn.width)) > 80
+
+
+@pytest.mark.slow
+def test_places_on_the_way_are_draws_only_if_taken_by_their_own_acceptance(monkeypatch):
+    """Leapfrog steps that are far too long: the posterior is still the closed form's.
+
+    One cluster of reports under Gaussian noise; the twin takes every place.
+    """
+    rng = np.random.default_rng(2)
+    sigma, n = 0.4, 400
+    reports = 0.5 + sigma * rng.normal(size=(n, 1))
+    noise = GaussianNoise(sigma, 1)
+    objective = objective_for(reports, noise, 1)
+    start = np.full((1, 1), reports.mean())
+    peak = objective.pack(Clusters(start, np.ones(1), widths(1, 0.013)))
+    scales = posterior._scales(objective, objective.unpack(peak), noise.information)
+    scales[1:] = 0.0
+    expected = sigma / math.sqrt(n)
+
+    def spread():
+        monkeypatch.setattr(posterior, "_WANTED", 0.2)  # acceptance: steps grow
+        heats = np.ones((1500, 8))
+        rng = np.random.default_rng(0)
+        places, _ = posterior._chains(objective, peak, scales, heats, rng)
+        return places[500:, :, :, 0].std() / expected
+
+    assert spread() == pytest.approx(1.0, abs=0.08)
+    # The twin: nothing on the way is ever left.
+    monkeypatch.setattr(np, "minimum", lambda a, b: np.zeros_like(a))
+    assert not spread() == pytest.approx(1.0, abs=0.08)
 
 
 def test_the_best_centres_are_the_k_means_of_the_predictive_law():
     """Two draws that disagree about one centre meet in the middle, by their weights."""
-    one = Clusters(np.array([[0.1, 0.1], [0.8, 0.8]]), np.array([0.5, 0.5]), 0.01)
-    two = Clusters(np.array([[0.1, 0.1], [0.9, 0.8]]), np.array([0.5, 0.5]), 0.01)
-    found = best_centers([one, two], np.random.default_rng(0))
+    one = Clusters(
+        np.array([[0.1, 0.1], [0.8, 0.8]]), np.array([0.5, 0.5]), widths(2, 0.01)
+    )
+    two = Clusters(
+        np.array([[0.1, 0.1], [0.9, 0.8]]), np.array([0.5, 0.5]), widths(2, 0.01)
+    )
+    both = Clusters(
+        *(np.stack(pair) for pair in zip(fields(one), fields(two), strict=True))
+    )
+    found = best_centers(Draws(both, np.full(2, 0.5), 1.0), np.random.default_rng(0))
     found = found[found[:, 0].argsort()]
     assert np.allclose(found, [[0.1, 0.1], [0.85, 0.8]], atol=1e-3)

@@ -8,6 +8,8 @@ from sklearn.datasets import load_iris
 
 from demur.cluster.metrics import Quality
 from demur.cluster.sweep import METRICS, Band, SweepSettings, Trial, sweep
+from demur.core.adjacency import Ball, ReplaceOne
+from demur.mechanisms.bpm import BPM
 
 X, y = load_iris(return_X_y=True)
 X = (X - X.min(axis=0)) / (X.max(axis=0) - X.min(axis=0))
@@ -50,9 +52,9 @@ def test_little_noise_is_nearly_none_and_much_is_seen(found):
 
 
 def test_bands_are_percentiles():
-    values = [1.0, 2.0, 3.0, 4.0, 5.0, math.nan]
+    values, bpm = [1.0, 2.0, 3.0, 4.0, 5.0, math.nan], BPM(1.0, 0.5, 4)
     trials = [
-        Trial("kmeans", 1.0, "auto", i, "clip", Quality(*([v] * len(METRICS))))
+        Trial("kmeans", 1.0, "auto", i, "clip", Quality(*([v] * len(METRICS))), bpm)
         for i, v in enumerate(values)
     ]
     band = Band.of("kmeans", 1.0, "auto", trials)
@@ -92,3 +94,15 @@ def test_bad_input(change, words):
     points = asked.pop("points", X)
     with pytest.raises(ValueError, match=words):
         sweep(points, y, n_clusters=3, settings=SweepSettings(**asked))
+
+
+def test_prices_are_met_whatever_L_is():
+    for unit in (ReplaceOne(), Ball(0.3, space="cube")):
+        settings = SweepSettings([4.0], [0.25, 1.0, "auto"], unit=unit)
+        for L in settings.Ls:
+            bpm = settings.mechanism(4.0, L, 2, 1000)
+            assert 3.999 < bpm.event(unit).epsilon <= 4.0
+            assert L == "auto" or bpm.L == L
+    # The twin compares at one rate: a small L then costs less, and is no comparison.
+    rate = SweepSettings([4.0], [0.25])
+    assert rate.mechanism(4.0, 0.25, 2, 1000).event(ReplaceOne()).epsilon == 1.0

@@ -9,6 +9,8 @@ from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.cluster.errors import InputChanged as InputChanged
+    from demur.cluster.errors import UnsupportedClusters as UnsupportedClusters
+    from demur.cluster.estimators import CentralKMeans as CentralKMeans
     from demur.cluster.estimators import PrivateGMM as PrivateGMM
     from demur.cluster.estimators import PrivateKMeans as PrivateKMeans
     from demur.cluster.estimators import PrivateTMM as PrivateTMM

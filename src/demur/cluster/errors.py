@@ -7,3 +7,7 @@ from demur.core.errors import DemurError
 
 class InputChanged(DemurError):
     """The input is not the one that was paid for; nothing was written."""
+
+
+class UnsupportedClusters(UserWarning):
+    """More clusters were asked for than the reports can tell apart."""

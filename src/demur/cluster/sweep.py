@@ -7,6 +7,7 @@ or L by a sweep over private data would leak them. It is for public and test dat
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -14,9 +15,13 @@ from itertools import product
 import numpy as np
 from sklearn.cluster import KMeans
 
+from demur.cluster.errors import UnsupportedClusters
 from demur.cluster.estimators import PrivateGMM, PrivateKMeans, PrivateTMM
 from demur.cluster.metrics import Labels, Quality, Values, assign, quality
 from demur.core import validate
+from demur.core.accounting.events import Pure
+from demur.core.adjacency import Ball, ReplaceOne, Unit
+from demur.core.rounding import quotient_down
 from demur.mechanisms.bpm import BPM
 
 _MODELS = {"kmeans": PrivateKMeans, "gmm": PrivateGMM, "tmm": PrivateTMM}
@@ -25,13 +30,34 @@ METRICS = tuple(field.name for field in fields(Quality))
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What a sweep tries: each algorithm, epsilon and L together, `trials` times."""
+    """What a sweep tries: each algorithm, epsilon and L together, `trials` times.
+
+    With a `unit`, `epsilons` are prices at that unit: a number L gets the rate of that
+    price, and L = "auto" is `BPM.for_unit`'s, so that all settings of one price make
+    the same promise.
+    """
 
     epsilons: Sequence[float]
     Ls: Sequence[float | str] = ("auto",)
     algorithms: Sequence[str] = ("kmeans",)
     trials: int = 20
     decoder: str = "noise_aware"
+    unit: Unit | None = None
+
+    def mechanism(self, asked: float, L: float | str, dimension: int, n: int) -> BPM:
+        """BPM of one setting: of an epsilon, or of a price at the unit."""
+        if self.unit is None:
+            return BPM(asked, L, dimension)
+        if L == "auto":
+            return BPM.for_unit(self.unit, price=asked, dimension=dimension, n=n)
+        one = BPM(1.0, L, dimension).event(self.unit)
+        assert isinstance(one, Pure)
+        if one.epsilon == 0.0:
+            raise ValueError(
+                "L must be above 0 where prices are compared: at L = 0 reports cost"
+                " nothing and say nothing"
+            )
+        return BPM(quotient_down(asked, one.epsilon), L, dimension)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.algorithms if name not in _MODELS]
@@ -49,11 +75,18 @@ class Trial:
     """One draw of noise, clustered and measured."""
 
     algorithm: str
-    epsilon: float
+    epsilon: float  # as it was asked for: a rate, or a price where there is a unit
     L: float | str  # as it was asked for: a number, or "auto"
     trial: int
     decoder: str  # the one that was really used
     quality: Quality
+    mechanism: BPM
+    unit: Unit = ReplaceOne()  # what prices are for
+
+    @property
+    def price(self) -> float:
+        """The epsilon at the unit: of any replacement where none was asked for."""
+        return price_of(self.mechanism, self.unit)
 
 
 @dataclass(frozen=True)
@@ -62,6 +95,14 @@ class Sweep:
 
     baseline: Quality
     trials: tuple[Trial, ...]
+
+    @property
+    def priced(self) -> str:
+        """What prices are for, in words."""
+        unit = self.trials[0].unit
+        if isinstance(unit, Ball):
+            return f"a move by at most {unit.radius:g}"
+        return "any replacement"
 
     def bands(self) -> list[Band]:
         """The trials of each setting, as a median and a band."""
@@ -83,6 +124,9 @@ class Band:
     low: Quality
     median: Quality
     high: Quality
+    rate: float  # epsilon of the mechanism, and its L
+    threshold: float
+    price: float  # at the unit of the sweep, any replacement by default
 
     @classmethod
     def of(
@@ -95,7 +139,9 @@ class Band:
             for p in (10.0, 50.0, 90.0)
         )
         used = tuple(sorted({t.decoder for t in trials}))
-        return cls(algorithm, epsilon, L, used, low, median, high)
+        bpm = trials[0].mechanism
+        numbers = bpm.epsilon, bpm.L, trials[0].price
+        return cls(algorithm, epsilon, L, used, low, median, high, *numbers)
 
 
 def sweep(
@@ -113,8 +159,13 @@ def sweep(
     `random_state` seeds the clustering; the noise comes from the operating system, so
     that two sweeps agree within their bands and not in their digits.
     """
-    for epsilon, L in product(settings.epsilons, settings.Ls):
-        BPM(epsilon, L, points.shape[1]).check(points)  # all of it, before the work
+    count, d = points.shape
+    mechanisms = {
+        (asked, L): settings.mechanism(asked, L, d, count)
+        for asked, L in product(settings.epsilons, settings.Ls)
+    }
+    for mechanism in mechanisms.values():
+        mechanism.check(points)  # all of it, before the work
     exact = KMeans(n_clusters, n_init=10, random_state=random_state).fit(points)
     best = np.asarray(exact.cluster_centers_, dtype=np.float64)
     assigned, best_sse = assign(points, best)
@@ -135,21 +186,34 @@ def sweep(
     for done, (algorithm, epsilon, L, trial) in enumerate(runs):
         if progress is not None:
             progress(done, len(runs))
+        mechanism = mechanisms[epsilon, L]
         model = _MODELS[algorithm](
             n_clusters,
-            epsilon=epsilon,
-            L=L,
+            epsilon=mechanism.epsilon,
+            mechanism=mechanism,
             random_state=random_state + trial,
             decoder=settings.decoder,
         )
-        model.fit(points)
+        with warnings.catch_warnings():
+            # A sweep goes to where reports show nothing; its numbers say so.
+            warnings.simplefilter("ignore", UnsupportedClusters)
+            model.fit(points)
         centres = model.cluster_centers_ if algorithm == "kmeans" else model.means_
         fitted = measure(np.asarray(centres))
         decoder = str(model.decoder_)
-        trials.append(Trial(algorithm, float(epsilon), L, trial, decoder, fitted))
+        setting = algorithm, float(epsilon), L, trial, decoder
+        unit = ReplaceOne() if settings.unit is None else settings.unit
+        trials.append(Trial(*setting, fitted, mechanism, unit))
     if progress is not None:
         progress(len(runs), len(runs))
     return Sweep(measure(best), tuple(trials))
+
+
+def price_of(mechanism: BPM, unit: Unit) -> float:
+    """The epsilon of a report at the unit."""
+    event = mechanism.event(unit)
+    assert isinstance(event, Pure)
+    return event.epsilon
 
 
 def _percentile(values: Values, percent: float) -> float:

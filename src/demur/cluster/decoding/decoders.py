@@ -16,7 +16,6 @@ from demur.mechanisms.reports import ReportMechanism
 Array = NDArray[np.float64]
 
 DECODERS = ("noise_aware", "clip", "plain")
-FEW_REPORTS, SMALL_EPSILON = 200, 2.0
 # In sides of the cube. Through wider noise not even 10^18 reports show where in the
 # cube anything is; squares of farther reports have no float64.
 _WIDEST_NOISE = 1e9
@@ -31,27 +30,11 @@ class Decoder:
     reason: str
 
 
-def choose_decoder(
-    asked: str, count: int, mechanism: ReportMechanism, *, fallback: bool = True
-) -> Decoder:
-    """The decoder asked for, or shrinkage where reports are too few for it.
-
-    Both `clip` and the fallback clip reports to the cube before clustering them.
-    """
+def choose_decoder(asked: str) -> Decoder:
+    """The decoder asked for, and what it does."""
     if asked != "noise_aware":
         return Decoder(asked, "asked for")
-    few = count < FEW_REPORTS and mechanism.epsilon <= SMALL_EPSILON
-    if few and fallback:
-        return Decoder(
-            "shrinkage",
-            f"{count} reports at epsilon {mechanism.epsilon:g} are too few for the"
-            f" noise-aware likelihood (fewer than {FEW_REPORTS} at epsilon <="
-            f" {SMALL_EPSILON:g}): the reports were clipped to the cube instead",
-        )
-    reason = "maximum likelihood under the known noise"
-    if few:
-        reason += f"; {count} reports are few for it, and fallback=False"
-    return Decoder("noise_aware", reason)
+    return Decoder("noise_aware", "maximum likelihood under the known noise")
 
 
 def check_reach(mechanism: ReportMechanism) -> None:
@@ -82,7 +65,7 @@ def check_informative(mechanism: ReportMechanism) -> None:
 
 
 def prepared(reports: Array, decoder: str) -> Array:
-    """Reports as a decoder takes them: clipped to the cube by "clip" and shrinkage."""
+    """Reports as a decoder takes them: clipped to the cube by "clip"."""
     if decoder in ("noise_aware", "plain"):
         return reports
     return np.clip(reports, 0.0, 1.0)

@@ -1,6 +1,6 @@
 """The likelihood of local reports under K round clusters and the known noise.
 
-    log-likelihood = sum_i log sum_j pi_j f(|x_i - mu_j|, s)
+    log-likelihood = sum_i log sum_j pi_j f(|x_i - mu_j|, s_j)
 
 with f of `radial`. Where the noise is independent on every coordinate (per-dimension
 Laplace), log f is the sum of the one-dimensional tables over coordinates. One pass
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy import special
 
+from demur.cluster.decoding.priors import CentrePrior, weight_prior, width_prior
 from demur.cluster.decoding.radial import RadialTable
 from demur.cluster.rows.exact_sums import PartialSums, Summable, summed
 
@@ -25,100 +25,178 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Round clusters of one width in the unit cube."""
+    """Round clusters in the unit cube, each of its own width.
+
+    Many sets of them at once have one more axis, the first, in all three arrays.
+    """
 
     centers: Array
     weights: Array
-    width: float
+    widths: Array
+
+    @property
+    def width(self) -> Array:
+        """The width of a typical cluster."""
+        return np.asarray(np.exp((self.weights * np.log(self.widths)).sum(axis=-1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The likelihood and the prior of some vectors, with their gradients."""
+
+    likelihood: Array
+    likelihood_gradient: Array
+    prior: Array
+    prior_gradient: Array
+
+    def at(self, heats: Array) -> tuple[Array, Array]:
+        """log density and gradient with the likelihood to the power of its heat."""
+        return (
+            heats * self.likelihood + self.prior,
+            heats[:, None] * self.likelihood_gradient + self.prior_gradient,
+        )
+
+    def where(self, chosen: NDArray[np.bool_], other: Parts) -> Parts:
+        """These for the vectors that are chosen, and `other` for the rest."""
+        rows = chosen[:, None]
+        return Parts(
+            np.where(chosen, self.likelihood, other.likelihood),
+            np.where(rows, self.likelihood_gradient, other.likelihood_gradient),
+            np.where(chosen, self.prior, other.prior),
+            np.where(rows, self.prior_gradient, other.prior_gradient),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureObjective:
     """The negative mean log-posterior of reports, as a function of one flat vector.
 
-    The vector is (centres, log width, logits of the weights). `pseudo_count` points are
-    added to every cluster in the weights' prior (a Dirichlet law): without them few
-    reports let a cluster's weight run away and its centre with it.
+    The vector is (centres, log widths, logits of the weights); `shared` clusters have
+    one width. `share` is the part of the prior that these reports get: a subsample of
+    a tenth gets a tenth, so that its optimum is that of all reports. Coordinates of
+    centres that are `fixed` at 0 hold what the reports have outside of a subspace.
     """
 
     reports: Summable
     table: RadialTable
     clusters: int
     product: bool  # whether coordinates are blocks of their own
-    pseudo_count: float
+    centre_prior: CentrePrior | None = None
+    widest: float = 0.0  # log of the widest cell of a k-means
+    shared: bool = False
+    share: float = 1.0
+    box: tuple[Array, Array] | None = None  # of a centre; the unit cube without one
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """Centres in the cube, the width in the table, logits where they matter."""
+        """Centres in their box, widths in the table, logits where they matter."""
         d = self.reports.shape[1]
+        low, high = (np.zeros(d), np.ones(d)) if self.box is None else self.box
+        inside = list(zip(low.tolist(), high.tolist(), strict=True))
+        widths = 1 if self.shared else self.clusters
         return (
-            [(0.0, 1.0)] * (self.clusters * d)
-            + [self.table.log_widths]
-            + [(-8.0, 8.0)] * self.clusters
+            inside * self.clusters
+            + [self.table.log_widths] * widths
+            + [(-12.0, 12.0)] * self.clusters
         )
 
     def pack(self, clusters: Clusters) -> Array:
         """The vector of some clusters."""
-        logits = np.log(np.maximum(clusters.weights, 1e-6))
-        low, high = self.table.log_widths
-        width = min(max(float(np.log(clusters.width)), low), high)
-        centers = clusters.centers.ravel()
-        return np.concatenate([centers, [width], logits - logits.mean()])
+        logits = np.log(np.maximum(clusters.weights, 1e-8))
+        logits = np.clip(logits - logits.mean(), -12.0, 12.0)
+        widths = np.clip(np.log(clusters.widths), *self.table.log_widths)
+        if self.shared:
+            widths = np.array([clusters.weights @ widths])
+        return np.concatenate([clusters.centers.ravel(), widths, logits])
 
-    def unpack(self, vector: Array) -> Clusters:
-        """The clusters of a vector."""
-        size = self.clusters * self.reports.shape[1]
+    def unpack(self, vectors: Array) -> Clusters:
+        """The clusters of one or many vectors."""
+        centers, widths, logits = self.split(vectors)
         return Clusters(
-            vector[:size].reshape(self.clusters, -1).copy(),
-            special.softmax(vector[size + 1 :]),
-            float(np.exp(vector[size])),
+            centers.copy(),
+            np.exp(_log_softmax(logits)),
+            np.exp(np.broadcast_to(widths, logits.shape)),
         )
+
+    def split(self, vectors: Array) -> tuple[Array, Array, Array]:
+        """Centres, log widths (one, if shared) and logits of one or many vectors."""
+        k = self.clusters
+        size = k * self.reports.shape[1]
+        centers = vectors[..., :size].reshape(*vectors.shape[:-1], k, -1)
+        return centers, vectors[..., size:-k], vectors[..., -k:]
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
         """The value and its gradient."""
-        n, d = self.reports.shape
-        size = self.clusters * d
-        centers = vector[:size].reshape(self.clusters, d)
-        log_weights = _log_softmax(vector[size + 1 :])
-        sums = self._sums(centers, log_weights, float(vector[size]))
-        total, by_width = sums[0], sums[1]
-        mass, by_center = sums[2 : 2 + self.clusters], sums[2 + self.clusters :]
-        prior = self.pseudo_count * log_weights.sum()
+        value, gradient = self.parts(vector[None]).at(np.ones(1))
+        n = self.reports.shape[0]
+        return -float(value[0]) / n, -gradient[0] / n
+
+    def parts(self, vectors: Array) -> Parts:
+        """The log-likelihood and the log-prior of each vector, summed over reports."""
+        n, k, many = self.reports.shape[0], self.clusters, len(vectors)
+        centers, widths, logits = self.split(vectors)
+        log_weights = _log_softmax(logits)
+        sums = self._sums(centers, log_weights, widths)
+        by_width, mass = sums[:, 1 : 1 + k], sums[:, 1 + k : 1 + 2 * k]
+        by_center = sums[:, 1 + 2 * k :]
         weights = np.exp(log_weights)
-        by_logit = mass - n * weights
-        by_logit += self.pseudo_count * (1.0 - self.clusters * weights)
-        gradient = np.concatenate([by_center, [by_width], by_logit])
-        return -float(total + prior) / n, -gradient / n
+        if self.shared:
+            by_width = by_width.sum(axis=1, keepdims=True)
+        gradient = np.concatenate([by_center, by_width, mass - n * weights], axis=1)
+        prior, points = weight_prior(log_weights)
+        value, prior_widths = width_prior(widths, self.widest)
+        prior = prior + value
+        prior_centers = np.zeros((many, centers[0].size))
+        if self.centre_prior is not None:
+            value, slope = self.centre_prior(centers)
+            prior = prior + value
+            prior_centers = slope.reshape(many, -1)
+        prior_logits = points[:, None] * (1.0 - k * weights)
+        slopes = np.concatenate([prior_centers, prior_widths, prior_logits], axis=1)
+        return Parts(sums[:, 0], gradient, self.share * prior, self.share * slopes)
 
     def log_likelihood(self, clusters: Clusters) -> float:
         """The mean log-likelihood of a report."""
-        width = float(np.log(clusters.width))
-        total = self._sums(clusters.centers, np.log(clusters.weights), width)[0]
+        widths = np.log(clusters.widths)
+        logs = np.log(clusters.weights)
+        total = self._sums(clusters.centers[None], logs[None], widths[None])[0, 0]
         return float(total) / self.reports.shape[0]
 
-    def _sums(self, centers: Array, log_weights: Array, log_width: float) -> Array:
-        profile = self.table.at(log_width)
-        step = self.table.step
+    def _sums(self, centers: Array, log_weights: Array, log_widths: Array) -> Array:
+        """The sums of `LikelihoodSums`, a row for each of many sets of clusters."""
+        many, k = log_weights.shape
+        every = np.broadcast_to(log_widths, (many, k))
         work = LikelihoodSums(
-            np.ascontiguousarray(centers), log_weights, profile, step, self.product
+            np.ascontiguousarray(centers.reshape(many * k, -1)),
+            np.ascontiguousarray(log_weights.reshape(-1)),
+            self.table.at_all(every.reshape(-1)),
+            self.table.step,
+            self.product,
+            many,
         )
-        return summed(self.reports, work)
+        return summed(self.reports, work).reshape(many, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodSums:
-    """Over reports: log f, its derivative by log width, masses, those by centres."""
+    """Over reports: log f, slopes by log widths, masses, slopes by centres.
+
+    Clusters may be those of several mixtures of as many each, one after the other; the
+    sums are, too.
+    """
 
     centers: Array
     log_weights: Array
-    profile: Array  # four rows over r: log f, its slope, and both by log width
+    profiles: Array  # by cluster, four rows over r: log f, slope, both by log width
     step: float
     product: bool
+    mixtures: int = 1
 
     @property
     def bounds(self) -> Array:
         """The largest log f, derivative by log width, share, derivative by a centre."""
-        value, slope, by_width, _ = 2.0 * np.abs(self.profile).max(axis=1)
+        largest = np.maximum(self.profiles.max(axis=(0, 2)), -self.profiles.min((0, 2)))
+        value, slope, by_width, _ = 2.0 * largest
         blocks = self.centers.shape[1] if self.product else 1
         return np.array([blocks * value + 16.0, blocks * by_width, 1.0, slope])
 
@@ -128,14 +206,15 @@ class LikelihoodSums:
         # seconds, where an argument may be written to.
         rows = reports.view()
         rows.flags.writeable = False
-        sums = _pass(
+        sums = _passes(
             rows,
             self.centers,
             self.log_weights,
-            self.profile,
+            self.profiles,
             self.step,
             self.product,
             anchors,
+            self.mixtures,
         )
         return PartialSums(*sums)
 
@@ -145,8 +224,8 @@ def _log_softmax(logits: Array) -> Array:
 
     For a few hundred reports that would be a fifth of a fit.
     """
-    below = logits - logits.max()
-    return np.asarray(below - np.log(np.exp(below).sum()))
+    below = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(below - np.log(np.exp(below).sum(axis=-1, keepdims=True)))
 
 
 # Everything the kernel needs is in this file or an argument: numba's cache does not
@@ -167,8 +246,7 @@ def _pass(
     """
     n, d = reports.shape
     count = len(centers)
-    value, slope, by_w, by_w_slope = rows[0], rows[1], rows[2], rows[3]
-    last = value.size - 2
+    last = rows.shape[2] - 2
     inverse = 1.0 / step
     blocks = d if product else 1
     logs = np.empty(count)
@@ -179,12 +257,15 @@ def _pass(
     b_total, b_width, b_mass, b_center = anchors[1]
     mass, mass_rest = np.zeros(count), np.zeros(count)
     center, center_rest = np.zeros((count, d)), np.zeros((count, d))
-    total, total_rest, by_width, by_width_rest = 0.0, 0.0, 0.0, 0.0
+    total, total_rest = 0.0, 0.0
+    by_width, by_width_rest = np.zeros(count), np.zeros(count)
     largest_total, largest_width, steepest = 0.0, 0.0, 0.0
     for i in range(n):
         top = -np.inf
         for j in range(count):
             log_f = log_weights[j]
+            value, slope = rows[j, 0], rows[j, 1]
+            by_w, by_w_slope = rows[j, 2], rows[j, 3]
             width = 0.0
             for b in range(blocks):
                 if product:
@@ -227,13 +308,16 @@ def _pass(
         h = (x + a_total) - a_total
         total += h
         total_rest += ((x - h) + b_total) - b_total
-        width = 0.0
         for j in range(count):
             share = logs[j] / s
             h = (share + a_mass) - a_mass
             mass[j] += h
             mass_rest[j] += ((share - h) + b_mass) - b_mass
-            width += share * widths[j]
+            x = share * widths[j]
+            largest_width = max(largest_width, abs(x))
+            h = (x + a_width) - a_width
+            by_width[j] += h
+            by_width_rest[j] += ((x - h) + b_width) - b_width
             if product:
                 for a in range(d):
                     x = share * pulls[j, a] * (centers[j, a] - reports[i, a])
@@ -250,15 +334,40 @@ def _pass(
                     h = (x + a_center) - a_center
                     center[j, a] += h
                     center_rest[j, a] += ((x - h) + b_center) - b_center
-        largest_width = max(largest_width, abs(width))
-        h = (width + a_width) - a_width
-        by_width += h
-        by_width_rest += ((width - h) + b_width) - b_width
-    high = np.empty(2 + count + count * d)
-    low = np.empty(2 + count + count * d)
-    high[0], high[1], high[2 : 2 + count] = total, by_width, mass
-    low[0], low[1], low[2 : 2 + count] = total_rest, by_width_rest, mass_rest
-    high[2 + count :], low[2 + count :] = center.ravel(), center_rest.ravel()
+    high = np.empty(1 + 2 * count + count * d)
+    low = np.empty(1 + 2 * count + count * d)
+    high[0], low[0] = total, total_rest
+    high[1 : 1 + count], low[1 : 1 + count] = by_width, by_width_rest
+    high[1 + count : 1 + 2 * count], low[1 + count : 1 + 2 * count] = mass, mass_rest
+    high[1 + 2 * count :], low[1 + 2 * count :] = center.ravel(), center_rest.ravel()
     # Radii are rounded; a share is at most 1.
     largest = np.array([largest_total, largest_width, 0.0, 1.001 * steepest])
+    return high, low, largest
+
+
+@njit(cache=True, nogil=True)
+def _passes(
+    reports: Array,
+    centers: Array,
+    log_weights: Array,
+    rows: Array,
+    step: float,
+    product: bool,
+    anchors: Array,
+    mixtures: int,
+) -> tuple[Array, Array, Array]:
+    """A pass for each of some mixtures, their sums one after the other."""
+    k = len(centers) // mixtures
+    size = 1 + 2 * k + k * centers.shape[1]
+    high, low = np.empty(mixtures * size), np.empty(mixtures * size)
+    largest = np.zeros(4)
+    for m in range(mixtures):
+        a, b = m * k, (m + 1) * k
+        one = _pass(
+            reports, centers[a:b], log_weights[a:b], rows[a:b], step, product, anchors
+        )
+        high[m * size : (m + 1) * size] = one[0]
+        low[m * size : (m + 1) * size] = one[1]
+        for i in range(4):
+            largest[i] = max(largest[i], one[2][i])
     return high, low, largest

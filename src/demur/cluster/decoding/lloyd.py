@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 # Threads add up centres in the order in which they end, so that two runs differ in
 # their last bits. Up to this many rows one thread is quick enough, and exact.
-_ONE_THREAD = 40_000
+_ONE_THREAD = 250_000
 
 
 @contextmanager
@@ -40,6 +40,7 @@ def lloyd(
     n_init: int = 1,
     max_iter: int = 300,
     weights: Array | None = None,
+    tol: float = 1e-4,
 ) -> KMeans:
     """k-means from given centres, or from several k-means++ starts."""
     model = KMeans(
@@ -47,6 +48,7 @@ def lloyd(
         init="k-means++" if start is None else start,
         n_init=n_init,
         max_iter=max_iter,
+        tol=tol,
         random_state=None if rng is None else int(rng.integers(2**31 - 1)),
     )
     threads = 1 if len(rows) <= _ONE_THREAD else None

@@ -13,7 +13,20 @@ from demur.mechanisms.gaussian_reports import GaussianReports
 from demur.mechanisms.laplace_reports import LaplaceReports
 from demur.mechanisms.reports import ReportMechanism
 
+_FAR_SHARE = 1e-4  # of reports that `within` leaves out beside those of the floor
 _INVISIBLE = 1e-12  # weight of a uniform floor: below one report of many billions
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Moments of reports given their points v, about the middle c of the cube.
+
+    E[x - c] = informative (v - c), and a coordinate of a report has the variance
+    `noise` beyond that of informative points.
+    """
+
+    informative: float
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,39 @@ class PureNoise:
         """The deviation of one coordinate of the unbounded noise."""
         return math.sqrt(self.block + 1.0) / self.rate
 
+    @property
+    def spread(self) -> Spread:
+        """A share of alpha has the variance of the ball's part, the rest the cube's."""
+        law = self._law
+        variance = law.alpha * law.excess_square / self.block
+        if math.isfinite(self.threshold):
+            variance += law.uniform_weight * (1.0 + 2.0 * self.threshold) ** 2 / 12.0
+        return Spread(law.alpha, variance)
+
+    def within(self) -> tuple[float, Spread]:
+        """A radius about the middle of the cube, and the spread of reports within.
+
+        Reports on the floor lie all over a wide cube. In many dimensions they are told
+        from the others by their distance alone, and one in a hundred of them would be
+        most of the reports' variance. A report of the other part is farther from its
+        point than q once in 10,000, and its point sqrt(d) / 2 from the middle at most.
+        Within T = q + sqrt(d) / 2 nearly all of that part is kept, whatever the point,
+        and of the floor the share V_d T^d / (1 + 2L)^d, uniform in a ball. Where that
+        ball does not lie in the cube of reports all of them are kept.
+        """
+        law, d = self._law, self.block
+        q = float(special.gammaincinv(d + 1.0, 1.0 - _FAR_SHARE)) / self.rate
+        radius = q + 0.5 * math.sqrt(d)
+        if not d == self.dimension or not radius < 0.5 + self.threshold < math.inf:
+            return math.inf, self.spread
+        log_share = 0.5 * d * math.log(math.pi) - math.lgamma(0.5 * d + 1.0)
+        log_share += d * math.log(radius / (1.0 + 2.0 * self.threshold))
+        floor = law.uniform_weight * math.exp(log_share)
+        informative = law.alpha / (law.alpha + floor)
+        variance = informative * law.excess_square / d
+        variance += (1.0 - informative) * radius**2 / (d + 2.0)
+        return radius, Spread(informative, variance)
+
     def furthest(self, widest: float) -> float:
         """The distance beyond which log density is a straight line."""
         if math.isfinite(self.threshold):
@@ -81,6 +127,15 @@ class GaussianNoise:
         """sigma."""
         return self.sigma
 
+    @property
+    def spread(self) -> Spread:
+        """All of a report is about its point."""
+        return Spread(1.0, self.sigma**2)
+
+    def within(self) -> tuple[float, Spread]:
+        """All reports: there is no floor."""
+        return math.inf, self.spread
+
     def furthest(self, widest: float) -> float:
         """The distance beyond which there are practically no reports."""
         root = math.sqrt(self.dimension)
@@ -106,5 +161,5 @@ def noise_of(mechanism: ReportMechanism) -> Noise:
             return GaussianNoise(mechanism.sigma, mechanism.dimension)
     raise TypeError(
         f"the noise of {type(mechanism).__name__} is not known to the noise-aware"
-        " decoder; use decoder='clip' or 'plain'"
+        " decoder; use decoder='clip' or 'plain'. Nothing was spent."
     )

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from scipy import interpolate, special
 
@@ -98,6 +99,16 @@ class RadialTable:
             rows[2 + i] = da * (v - v_next) + dc * w + de * w_next
         return rows
 
+    def at_all(self, log_widths: Array) -> Array:
+        """`at` for each of some widths."""
+        tables = self.value, self.by_r, self.by_width, self.by_both
+        return _profiles(
+            *tables,
+            np.asarray(log_widths, dtype=np.float64),
+            self.first,
+            self.width_step,
+        )
+
     def log_density(self, r: Array, width: float) -> Array:
         """log f(r, s), for tests and small inputs."""
         value, slope = self.at(math.log(width))[:2]
@@ -110,6 +121,39 @@ class RadialTable:
         log_f = log_f + t * t * (3 - 2 * t) * value[i + 1]
         log_f += h * t * (1 - t) ** 2 * slope[i] + h * t * t * (t - 1) * slope[i + 1]
         return np.asarray(log_f + beyond * slope[-1])
+
+
+@njit(cache=True, nogil=True)
+def _profiles(
+    value: Array,
+    by_r: Array,
+    by_width: Array,
+    by_both: Array,
+    log_widths: Array,
+    first: float,
+    h: float,
+) -> Array:
+    """As `RadialTable.at`, without its dozens of small arrays."""
+    nodes = value.shape[1]
+    rows = np.empty((len(log_widths), 4, nodes))
+    for i in range(len(log_widths)):
+        place = (log_widths[i] - first) / h
+        j = min(max(int(place), 0), len(value) - 2)
+        t = place - j
+        a, b = (1 + 2 * t) * (1 - t) ** 2, t * t * (3 - 2 * t)
+        c, e = h * t * (1 - t) ** 2, h * t * t * (t - 1)
+        da, dc = 6 * t * (t - 1) / h, (1 - t) * (1 - 3 * t)
+        de = t * (3 * t - 2)
+        for m in range(nodes):
+            v, v_next = value[j, m], value[j + 1, m]
+            w, w_next = by_width[j, m], by_width[j + 1, m]
+            rows[i, 0, m] = a * v + b * v_next + c * w + e * w_next
+            rows[i, 2, m] = da * (v - v_next) + dc * w + de * w_next
+            v, v_next = by_r[j, m], by_r[j + 1, m]
+            w, w_next = by_both[j, m], by_both[j + 1, m]
+            rows[i, 1, m] = a * v + b * v_next + c * w + e * w_next
+            rows[i, 3, m] = da * (v - v_next) + dc * w + de * w_next
+    return rows
 
 
 @lru_cache(maxsize=16)

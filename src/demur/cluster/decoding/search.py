@@ -1,9 +1,13 @@
-"""Maximum likelihood of round clusters, from many starts.
+"""Maximum likelihood of round clusters, from many starts, by split and merge.
 
 The likelihood of a mixture has local maxima. Starts are k-means on the reports clipped
 to the cube, and centres drawn at random (in the cube, and among the clipped reports).
 All are improved a little on a subsample (4,000 reports); the best few go on, on at most
-40,000; the best of those is followed to convergence on all reports.
+40,000, and from there clusters are moved to where one lacks (`moves`) until no move
+helps; the best is followed to convergence on all reports.
+
+In many dimensions centres of many reports are looked for in the subspace in which the
+reports show any variance (`subspace`).
 
 Nothing depends on where the reports lie or in which order (`ranked_rows`): a
 subsample is a function of the row ids, and a pass over all reports gives exact sums.
@@ -12,29 +16,52 @@ subsample is a function of the row ids, and a pass over all reports gives exact 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from demur.cluster.decoding.clipped_law import with_clipped_law
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.lloyd import lloyd
+from demur.cluster.decoding.moments import moments
+from demur.cluster.decoding.moves import (
+    log_parts,
+    losses_without,
+    proposals,
+    rows_of,
+    without,
+)
 from demur.cluster.decoding.noise import Noise
-from demur.cluster.decoding.posterior import best_centers, posterior_draws
-from demur.cluster.decoding.radial import radial_table
+from demur.cluster.decoding.posterior import (
+    Draws,
+    best_centers,
+    peak_draws,
+    posterior_draws,
+)
+from demur.cluster.decoding.priors import CentrePrior
+from demur.cluster.decoding.radial import RadialTable, radial_table
+from demur.cluster.decoding.subspace import (
+    WHOLE,
+    Subspace,
+    directions_for,
+    in_whole_space,
+    subspace_for,
+)
 from demur.cluster.rows.ranked_rows import RankedRows, RowsInMemory, new_key, subsample
 
 Array = NDArray[np.float64]
 
-# Points added to every cluster in the prior of the weights: they hardly count among
-# thousands of reports, and keep clusters alive among hundreds.
-PSEUDO_COUNT = 30.0
 _SCREENED = 4_000
 _SHORTLISTED = 40_000
 _SHORTLIST = 3
-_FIRST_STEPS = 25
+FIRST_STEPS = 25
 _FIRST_WIDTH = 0.1
+_MOVES = 12  # rounds of split and merge, at most
+_COMPARED = 10_000  # reports on which moves are tried
+_REFITTED = 100  # steps of a fit with one cluster less
+_LEAST_GAIN = 2.0  # nats of a move that is kept
 # Reports times clusters (times coordinates, for noise by coordinate) up to which the
 # posterior is drawn from: beyond, a pass costs much and the peak is narrow.
 _AVERAGED = 1_000_000
@@ -57,10 +84,79 @@ class MixtureFit:
 
     peak: Clusters
     centers: Array
-    width: float  # of a cluster, averaged like the centres
     log_likelihood: float
     iterations: int
     averaged: bool
+    draws: Draws
+    spare: float | None  # nats by which one cluster less is better, if it is
+    clipped_share: float = 0.0  # of the law of the clipped reports, in the centres
+
+    @property
+    def width(self) -> float:
+        """The width of a typical cluster, averaged like the centres."""
+        logs = np.log(self.draws.clusters.width)
+        return float(np.exp(np.average(logs, weights=self.draws.weights)))
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all objectives of a fit share."""
+
+    noise: Noise
+    table: RadialTable
+    clusters: int
+    shared: bool
+    total: int
+    prior: CentrePrior
+    widest: float
+    subspace: Subspace | None
+    directions: int  # in which reports show any variance
+
+    @property
+    def product(self) -> bool:
+        """Whether coordinates are blocks of their own."""
+        return self.noise.block != self.noise.dimension
+
+    def objective(self, rows: RankedRows) -> MixtureObjective:
+        """The objective of some of the reports."""
+        return MixtureObjective(
+            rows,
+            self.table,
+            self.clusters,
+            self.product,
+            self.prior,
+            self.widest,
+            self.shared,
+            rows.shape[0] / self.total,
+            None if self.subspace is None else self.subspace.box,
+        )
+
+
+def setting_for(
+    reports: RankedRows,
+    noise: Noise,
+    clusters: int,
+    near: RowsInMemory,
+    *,
+    nu: float | None = None,
+    shared: bool = False,
+    whole: bool = False,
+) -> tuple[Setting, RowsInMemory]:
+    """Priors, table and subspace of a fit, and the rows `near` as they take them."""
+    known = moments(_first(near, _SHORTLISTED).values, noise)
+    single = noise.block == noise.dimension
+    space = subspace_for(known, clusters) if single and not whole else None
+    # The widest cell of a k-means (`priors`).
+    cell = math.sqrt(known.variances.mean()) * clusters ** (-1.0 / len(known.mean))
+    if space is None:
+        prior = CentrePrior(known.mean, known.root())
+    else:
+        prior, near = space.prior, space.reduced(near)
+    table, total = radial_table(noise, nu), reports.shape[0]
+    widest = math.log(cell)
+    size = directions_for(known, clusters)
+    found = Setting(noise, table, clusters, shared, total, prior, widest, space, size)
+    return found, near
 
 
 def fit_clusters(
@@ -73,46 +169,140 @@ def fit_clusters(
     max_iter: int,
     nu: float | None = None,
     width: float = _FIRST_WIDTH,
+    shared: bool = False,
+    clipped: bool = False,
 ) -> MixtureFit:
     """The most likely clusters behind the reports, and the best k-means centres."""
     n = reports.shape[0]
-    table = radial_table(noise, nu)
     blocks = noise.dimension // noise.block
     averaged = n * clusters * blocks <= _AVERAGED
     # Hundreds of passes are to come where the posterior is drawn from.
     near = subsample(reports, new_key(rng), n if averaged else _SHORTLISTED)
-
-    def objective(rows: RankedRows) -> MixtureObjective:
-        # A part of the reports gets its part of the prior.
-        prior = PSEUDO_COUNT * rows.shape[0] / n
-        return MixtureObjective(rows, table, clusters, blocks > 1, prior)
-
+    whole_space = averaged and in_whole_space(n, clusters, noise.dimension)
+    setting, near = setting_for(
+        reports, noise, clusters, near, nu=nu, shared=shared, whole=whole_space
+    )
     few = _first(near, _SCREENED)
-    small = objective(few)
+    small = setting.objective(few)
     tried = [
-        _improve(small, small.pack(start), min(_FIRST_STEPS, max_iter))
-        for start in _starts(few.values, clusters, n_init, width, rng)
+        improve(small, small.pack(start), min(FIRST_STEPS, max_iter))
+        for start in _starts(small, few.values, n_init, width, rng)
     ]
     tried.sort(key=lambda attempt: attempt[0])
-    whole = objective(_first(near, _SHORTLISTED))
-    best = [_improve(whole, start, max_iter) for _, start, _ in tried[:_SHORTLIST]]
+    whole = setting.objective(_first(near, _SHORTLISTED))
+    best = [improve(whole, start, max_iter) for _, start, _ in tried[:_SHORTLIST]]
     _, vector, iterations = min(best, key=lambda attempt: attempt[0])
-    if n > _SHORTLISTED:
-        whole = objective(near if averaged else reports)
-        _, vector, more = _improve(whole, vector, max_iter)
+    vector, more = _moved(setting, whole, vector, max_iter, rng)
+    iterations += more
+    space = setting.subspace
+    close = whole
+    if n > _SHORTLISTED and (averaged or space is None):
+        whole = setting.objective(near if averaged else reports)
+        _, vector, more = improve(whole, vector, max_iter)
         iterations += more
     peak = whole.unpack(vector)
-    draws = [peak]
+    spare = spare_clusters(setting, close, peak)
+    share = 0.0
     if averaged:
         draws = posterior_draws(whole, vector, noise.information, rng)
+        centers = best_centers(draws, rng, whole.box)
+        if clipped and noise.dimension <= WHOLE:
+            both, share = with_clipped_law(whole, draws, centers, rng)
+            if share:
+                centers = best_centers(both, rng, whole.box)
+    else:
+        draws = peak_draws(close, vector, n, noise.information, rng)
+        alone = Draws(whole.unpack(vector[None]), np.ones(1), 1.0)
+        centers = best_centers(alone, rng, whole.box)
+    likelihood = whole.log_likelihood(peak)
+    if space is not None:
+        peak, centers, draws = _lifted(space, peak, centers, draws, rng)
     return MixtureFit(
         peak=peak,
-        centers=best_centers(draws, rng),
-        width=float(np.exp(np.mean([math.log(draw.width) for draw in draws]))),
-        log_likelihood=whole.log_likelihood(peak),
+        centers=centers,
+        log_likelihood=likelihood,
         iterations=max(1, iterations),
         averaged=averaged,
+        draws=draws,
+        spare=spare,
+        clipped_share=share,
     )
+
+
+def spare_clusters(
+    setting: Setting, whole: MixtureObjective, peak: Clusters
+) -> float | None:
+    """The nats by which one cluster less is better by Schwarz's criterion.
+
+    The cluster that the others miss least is left out and they are fitted again. With
+    n reports a cluster is worth its d + 2 parameters from (d + 2) / 2 log n nats on;
+    None where it is.
+    """
+    if setting.clusters == 1:
+        return None
+    part = replace(whole, reports=_first(rows_in_memory(whole), _COMPARED))
+    losses = losses_without(peak, log_parts(part, peak, rows_of(part)))
+    fewer = without(peak, int(losses.argmin()))
+    less = replace(part, clusters=setting.clusters - 1)
+    there = less.unpack(improve(less, less.pack(fewer), _REFITTED)[1])
+    lost = part.log_likelihood(peak) - less.log_likelihood(there)
+    gain = (
+        0.5 * (setting.directions + 2) * math.log(setting.total) - setting.total * lost
+    )
+    return gain if gain > 0.0 else None
+
+
+def rows_in_memory(objective: MixtureObjective) -> RowsInMemory:
+    """The rows of an objective that is not of remote reports."""
+    assert isinstance(objective.reports, RowsInMemory)
+    return objective.reports
+
+
+def _moved(
+    setting: Setting,
+    whole: MixtureObjective,
+    vector: Array,
+    max_iter: int,
+    rng: np.random.Generator,
+) -> tuple[Array, int]:
+    """Split and merge until no move gains, tried on 10,000 reports first."""
+    rows = rows_in_memory(whole)
+    n, steps = rows.shape[0], 0
+    part = setting.objective(_first(rows, _COMPARED))
+    value = whole(vector)[0]
+    failures = 0
+    for _ in range(_MOVES if setting.clusters > 1 else 0):
+        tried = [
+            improve(part, part.pack(start), min(FIRST_STEPS, max_iter))
+            for start in proposals(part, whole.unpack(vector), rng)
+        ]
+        if not tried:
+            break
+        best = min(tried, key=lambda attempt: attempt[0])
+        stay = improve(part, vector, min(FIRST_STEPS, max_iter))
+        if best[0] < stay[0]:
+            there, moved, more = improve(whole, best[1], max_iter)
+            steps += more
+            if (value - there) * n > _LEAST_GAIN:
+                value, vector, failures = there, moved, 0
+                continue
+        failures += 1
+        if failures == 2:
+            break
+    return vector, steps
+
+
+def _lifted(
+    space: Subspace,
+    peak: Clusters,
+    centers: Array,
+    draws: Draws,
+    rng: np.random.Generator,
+) -> tuple[Clusters, Array, Draws]:
+    """Everything of a fit in the subspace, in all dimensions."""
+    top = Clusters(space.lifted(peak.centers), peak.weights, peak.widths)
+    drawn = replace(draws, clusters=space.scattered(draws.clusters, rng))
+    return top, space.lifted(centers), drawn
 
 
 def _first(rows: RowsInMemory, count: int) -> RowsInMemory:
@@ -120,9 +310,10 @@ def _first(rows: RowsInMemory, count: int) -> RowsInMemory:
     return RowsInMemory(rows.values[:count], rows.row_ids[:count])
 
 
-def _improve(
+def improve(
     objective: MixtureObjective, start: Array, steps: int
 ) -> tuple[float, Array, int]:
+    """Steps of L-BFGS: the value, the vector there, and how many were taken."""
     result = minimize(
         objective,
         start,
@@ -135,21 +326,26 @@ def _improve(
 
 
 def _starts(
+    objective: MixtureObjective,
     reports: Array,
-    clusters: int,
     n_init: int,
     width: float,
     rng: np.random.Generator,
 ) -> list[Clusters]:
-    equal = np.full(clusters, 1.0 / clusters)
-    clipped = np.clip(reports, 0.0, 1.0)
+    count = objective.clusters
+    equal, widths = np.full(count, 1.0 / count), np.full(count, width)
+    low, high = (np.array(side) for side in zip(*objective.bounds, strict=True))
+    low, high = low[: reports.shape[1]], high[: reports.shape[1]]
+    clipped = np.clip(reports, low, high)
     starts = []
     for i in range(n_init):
         if i % 3 == 0:
-            centers = lloyd(clipped, clusters, rng=rng).cluster_centers_
+            centers = lloyd(clipped, count, rng=rng).cluster_centers_
         elif i % 3 == 1:
-            centers = rng.random((clusters, reports.shape[1]))
+            centers = low + rng.random((count, len(low))) * (high - low)
+            if i % 2 and objective.centre_prior is not None:
+                centers = objective.centre_prior.draw(count, rng)
         else:
-            centers = clipped[rng.choice(len(clipped), clusters, replace=False)]
-        starts.append(Clusters(np.clip(centers, 0.0, 1.0), equal, width))
+            centers = clipped[rng.choice(len(clipped), count, replace=False)]
+        starts.append(Clusters(np.clip(centers, low, high), equal, widths))
     return starts

@@ -6,6 +6,7 @@ does both parts: it perturbs X (at a cost), then clusters the reports. `predict`
 are raw data, the results are not private.
 """
 
+from demur.cluster.estimators.central_kmeans import CentralKMeans as CentralKMeans
 from demur.cluster.estimators.gmm import PrivateGMM as PrivateGMM
 from demur.cluster.estimators.kmeans import PrivateKMeans as PrivateKMeans
 from demur.cluster.estimators.tmm import PrivateTMM as PrivateTMM

@@ -8,12 +8,11 @@ second budget), and a pickle leaves it behind and refuses to fit without it.
 
 from __future__ import annotations
 
-import numbers
+import warnings
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from demur.cluster.decoding.decoders import (
@@ -26,20 +25,26 @@ from demur.cluster.decoding.decoders import (
 from demur.cluster.decoding.labelling import Label, Labels, squared_gaps
 from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.radial import radial_table
+from demur.cluster.decoding.search import MixtureFit, subsampling
+from demur.cluster.errors import UnsupportedClusters
+from demur.cluster.estimators.conventions import ChargedClusterer
 from demur.cluster.estimators.inputs import (
     check_mechanism,
+    feature_names_of,
+    generator_of,
     mechanism_for,
     points_of,
     reports_of,
 )
 from demur.cluster.rows.ranked_rows import RankedRows, RemoteReports, RowsInMemory
 from demur.core import validate
-from demur.core.bounds import finite_matrix
+from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.release import Release
-from demur.ledger import Ledger, LedgerLeftBehind, left_behind
+from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.preprocessing.pipelines import preprocessing_of
 
 Array = NDArray[np.float64]
 
@@ -47,7 +52,7 @@ N_INIT = 12
 LABEL = "local reports for clustering"
 
 
-class PrivateClusterer(ClusterMixin, BaseEstimator):
+class PrivateClusterer(ChargedClusterer):
     """The base of private clusterers; subclasses cluster reports in `_cluster`."""
 
     epsilon: float
@@ -58,7 +63,6 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     fallback: bool
     mechanism: str | ReportMechanism
     n_init: int
-    ledger: Ledger | LedgerLeftBehind | None
     label: str
     space: str
     source: Source | None
@@ -70,10 +74,12 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     decoder_reason_: str
     report_mechanism_: ReportMechanism
     n_reports_: int
-    n_features_in_: int
 
     # Which reports the decoder used, where these are not all; for the summary.
     _subsampled: str | None = None
+    # What the fit found out about its decoder, and steps of a pipeline before it.
+    _noted: str = ""
+    _conditions: tuple[str, ...] = ()
 
     @property
     def _count(self) -> int:
@@ -98,22 +104,6 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         """The function that gives each report its cluster; it holds no reports."""
         raise NotImplementedError
 
-    # -- scikit-learn's conventions ------------------------------------------------
-
-    def __sklearn_clone__(self) -> Self:
-        # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
-        return type(self)(**self.get_params(deep=False))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        return state | {"ledger": left_behind(self.ledger), "source": None}
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        tags.input_tags.positive_only = True
-        return tags
-
     # -- fitting -------------------------------------------------------------------
 
     def fit(
@@ -126,11 +116,14 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         """
         del y
         points = points_of(X)
+        names = feature_names_of(X)
+        # A scaler that was fitted on these rows is refused before anything is charged.
+        before = preprocessing_of(self, ReplaceOne(), self.space)
         count, d = points.shape
         self._check_all(count)
         mechanism = mechanism_for(self.mechanism, self.epsilon, self.L, d)
         points = mechanism.check(points)
-        decoder = self._decoder_for(count, mechanism)
+        decoder = self._decoder_for(mechanism)
         release = mechanism.privatize(
             points,
             ledger=cast(Ledger | None, self.ledger),  # anything else is refused
@@ -140,7 +133,10 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             source=self.source,
         )
         del points
-        return self._fitted(release.value, release.entry, decoder)
+        self._fitted(release.value, release.entry, decoder)
+        self._conditions = before.assumptions
+        self._keep_names(names)
+        return self
 
     def fit_reports(
         self,
@@ -162,7 +158,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             return self._fit_remote(reports)
         checked = reports_of(reports, mechanism)
         self._check_all(len(checked))
-        decoder = self._decoder_for(len(checked), checked.mechanism)
+        decoder = self._decoder_for(checked.mechanism)
         return self._fitted(checked, None, decoder)
 
     def report_labels(self, reports: ArrayLike) -> Labels:
@@ -187,16 +183,16 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
                 f"decoder={self.decoder!r} runs scikit-learn on all reports at once,"
                 " and these are not on this machine: use decoder='noise_aware'"
             )
-        decoder = self._decoder_for(count, reports.mechanism)
+        decoder = self._decoder_for(reports.mechanism)
         self._reset()
         self.entry_ = None
         self._decode(reports, reports.mechanism, decoder)
         self.inertia_ = squared_gaps(reports, self._labelling(), self._centers)
         return self
 
-    def _decoder_for(self, count: int, mechanism: ReportMechanism) -> Decoder:
+    def _decoder_for(self, mechanism: ReportMechanism) -> Decoder:
         """The decoder of a fit; what it cannot take is refused before the charge."""
-        decoder = choose_decoder(self.decoder, count, mechanism, fallback=self.fallback)
+        decoder = choose_decoder(self.decoder)
         check_reach(mechanism)
         if self.decoder == "noise_aware":
             check_informative(mechanism)
@@ -227,16 +223,15 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         return self
 
     def _reset(self) -> None:
-        for name in [key for key in vars(self) if key.endswith("_")]:
-            delattr(self, name)
-        self._subsampled = None
+        super()._reset()
+        self._subsampled, self._noted, self._conditions = None, "", ()
 
     def _decode(
         self, rows: RankedRows, mechanism: ReportMechanism, decoder: Decoder
     ) -> None:
         self._cluster(rows, mechanism, decoder.name)
         self.decoder_ = decoder.name
-        self.decoder_reason_ = decoder.reason
+        self.decoder_reason_ = decoder.reason + self._noted
         self.report_mechanism_ = mechanism
         self.n_reports_, self.n_features_in_ = rows.shape
 
@@ -252,7 +247,8 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
             raise AttributeError(message)
 
     def _check_all(self, count: int) -> None:
-        validate.count(**{self._count_name: self._count, "max_iter": self.max_iter})
+        self._check_count()
+        validate.count(max_iter=self.max_iter)
         validate.count(n_init=self.n_init)
         if self.decoder not in DECODERS:
             raise ValueError(
@@ -277,31 +273,29 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
     def _count_name(self) -> str:
         return "n_components"
 
-    def _rng(self) -> np.random.Generator:
-        seed = self.random_state
-        if isinstance(seed, np.random.RandomState):
-            seed = int(seed.randint(2**31 - 1))
-        elif seed is not None and (
-            isinstance(seed, bool)
-            or not isinstance(seed, numbers.Integral)
-            or int(seed) < 0
-        ):
-            raise ValueError(
-                "random_state must be None, a whole number from 0 or a RandomState;"
-                f" got {seed!r:.40}. Nothing was spent."
-            )
-        return np.random.default_rng(seed)
+    def _check_count(self) -> None:
+        validate.count(**{self._count_name: self._count})
 
-    def _rows(self, X: ArrayLike) -> Array:
-        """Rows to predict or score on; any real numbers."""
-        check_is_fitted(self, "n_features_in_")
-        rows = finite_matrix("X", X)
-        if rows.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is"
-                f" expecting {self.n_features_in_} features as input"
+    def _note(self, fit: MixtureFit, count: int) -> None:
+        """Keep what a fit found out, and warn of clusters that nothing supports."""
+        self._subsampled = subsampling(count)
+        if fit.clipped_share:
+            self._noted = (
+                f"; the clipped reports have a share of {fit.clipped_share:.0%} in the"
+                " centres"
             )
-        return rows
+        if fit.spare is not None:
+            clusters = len(fit.centers)
+            warnings.warn(
+                f"the reports do not show {clusters} clusters: {clusters - 1} are"
+                f" better by {fit.spare:.3g} nats of Schwarz's criterion. Ask for"
+                " fewer clusters, or take more reports.",
+                UnsupportedClusters,
+                stacklevel=5,
+            )
+
+    def _rng(self) -> np.random.Generator:
+        return generator_of(self.random_state)
 
     def _about(self, lines: list[str]) -> str:
         """The text of a summary: `lines`, and those that all estimators have."""
@@ -314,6 +308,7 @@ class PrivateClusterer(ClusterMixin, BaseEstimator):
         ]
         if self._subsampled is not None:
             first.append(f"subsampled: {self._subsampled}")
+        lines = [*lines, *(f"condition: {one}" for one in self._conditions)]
         paid = (
             "reports were given; nothing was charged by this fit"
             if self.entry_ is None

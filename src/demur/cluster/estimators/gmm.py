@@ -20,7 +20,7 @@ from demur.cluster.decoding.labelling import Label, Labels
 from demur.cluster.decoding.lloyd import without_convergence_warnings
 from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.scale_mixture import Nodes, scale_mixture
-from demur.cluster.decoding.search import PSEUDO_COUNT, fit_clusters, subsampling
+from demur.cluster.decoding.search import fit_clusters
 from demur.cluster.estimators.base import LABEL, N_INIT
 from demur.cluster.estimators.mixture import PrivateMixture
 from demur.cluster.rows.ranked_rows import RankedRows, new_key, subsample
@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 
 _EM_REPORTS = 100_000  # a Gaussian mixture is fitted to at most that many reports
 _FIRST_WIDTH = 0.05
+_PRIOR_POINTS = 5.0  # added to every weight
 
 
 class PrivateGMM(PrivateMixture):
@@ -127,12 +128,6 @@ class PrivateGMM(PrivateMixture):
     ) -> None:
         sample = subsample(reports, new_key(rng), _EM_REPORTS)
         values = sample.values
-        self._subsampled = subsampling(len(values))
-        if len(values) < reports.shape[0]:
-            self._subsampled = (
-                f"{len(values):,} of the {reports.shape[0]:,} reports were fitted;"
-                f" of those {self._subsampled}"
-            )
         spheres = fit_clusters(
             sample,
             noise,
@@ -140,7 +135,14 @@ class PrivateGMM(PrivateMixture):
             rng=rng,
             n_init=self.n_init,
             max_iter=300,
+            clipped=self.fallback,
         )
+        self._note(spheres, len(values))
+        if len(values) < reports.shape[0]:
+            self._subsampled = (
+                f"{len(values):,} of the {reports.shape[0]:,} reports were fitted;"
+                f" of those {self._subsampled}"
+            )
         peak = spheres.peak
         eye = np.eye(values.shape[1])
         # EM leaves a tiny covariance only slowly: begin wide rather than narrow.
@@ -153,7 +155,7 @@ class PrivateGMM(PrivateMixture):
             start,
             covariance_type=self.covariance_type,
             max_iter=self.max_iter,
-            pseudo_count=PSEUDO_COUNT,
+            pseudo_count=_PRIOR_POINTS,
         )
         clusters = fit.clusters
         self.weights_, self.means_ = clusters.weights, clusters.means

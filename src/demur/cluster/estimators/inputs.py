@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import numbers
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
 from demur.core.bounds import finite_matrix, real_array
 from demur.core.release import Release
@@ -16,15 +19,52 @@ from demur.mechanisms.reports import ReportMechanism, Reports
 
 Array = NDArray[np.float64]
 
-MECHANISMS = ("bpm", "laplace", "laplace_per_dimension", "gaussian")
+MECHANISMS = ("bpm", "laplace", "planar_laplace", "laplace_per_dimension", "gaussian")
 
 
 def points_of(X: ArrayLike) -> Array:
     """Points to perturb, as a finite matrix."""
+    refuse_sparse(X)
     try:
         return finite_matrix("X", X)
     except ValueError as error:
         raise ValueError(f"{str(error).rstrip('.')}. Nothing was spent.") from error
+
+
+def generator_of(seed: Any) -> np.random.Generator:
+    """The generator of a `random_state`."""
+    if isinstance(seed, np.random.RandomState):
+        seed = int(seed.randint(2**31 - 1))
+    elif seed is not None and (
+        isinstance(seed, bool)
+        or not isinstance(seed, numbers.Integral)
+        or int(seed) < 0
+    ):
+        raise ValueError(
+            "random_state must be None, a whole number from 0 or a RandomState;"
+            f" got {seed!r:.40}. Nothing was spent."
+        )
+    return np.random.default_rng(seed)
+
+
+def feature_names_of(X: object) -> NDArray[np.object_] | None:
+    """The names of the columns of a table, if all of them are strings."""
+    columns = getattr(X, "columns", None)
+    if columns is None or not hasattr(X, "dtypes"):
+        return None
+    names = list(columns)
+    if not names or not all(isinstance(name, str) for name in names):
+        return None
+    return np.array(names, dtype=object)
+
+
+def refuse_sparse(X: object) -> None:
+    """Refuse a sparse matrix: reports are dense, whatever the points are."""
+    if issparse(X):
+        raise TypeError(
+            "X is a sparse matrix, and a local report of a row is dense: give"
+            " X.toarray(), of fewer columns where that is large. Nothing was spent."
+        )
 
 
 def mechanism_for(
@@ -35,7 +75,7 @@ def mechanism_for(
         match mechanism:
             case "bpm":
                 return BPM(epsilon, L, dimension)
-            case "laplace":
+            case "laplace" | "planar_laplace":  # polar, in the plane
                 return BPM(epsilon, math.inf, dimension)
             case "laplace_per_dimension":
                 return LaplaceReports(epsilon, dimension)

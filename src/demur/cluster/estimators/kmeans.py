@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
+from demur.cluster.decoding.counts import best_count
 from demur.cluster.decoding.decoders import baseline_rows
 from demur.cluster.decoding.labelling import Labels, NearestCenter
+from demur.cluster.decoding.likelihood import Clusters
 from demur.cluster.decoding.lloyd import lloyd
-from demur.cluster.decoding.noise import noise_of
-from demur.cluster.decoding.search import fit_clusters, subsampling
+from demur.cluster.decoding.noise import Noise, noise_of
+from demur.cluster.decoding.search import fit_clusters
+from demur.cluster.decoding.uncertainty import probabilities, uncertainty
 from demur.cluster.estimators.base import LABEL, N_INIT, PrivateClusterer
 from demur.cluster.rows.ranked_rows import RankedRows
 from demur.core.entropy import Source
@@ -20,18 +24,30 @@ from demur.mechanisms.reports import ReportMechanism
 
 Array = NDArray[np.float64]
 
+_AGREEMENT = 1.2
+
 
 class PrivateKMeans(PrivateClusterer):
     """k-means of points that their owners perturbed (local differential privacy).
 
-    `decoder="noise_aware"` fits round clusters under the known noise by maximum
-    likelihood, and takes the centres with the least expected SSE over the posterior
-    (`decoding.posterior`). "clip" is k-means on the reports clipped to the cube,
-    "plain" on the reports as they are (its centres may lie outside). Below 200 reports
-    at epsilon <= 2 the default falls back to clipping, unless `fallback=False`;
-    `decoder_` and `decoder_reason_` say what was done.
+    `decoder="noise_aware"` fits round clusters under the known noise and takes the
+    centres with the least expected SSE over the posterior (`decoding.posterior`).
+    Where reports are few, the law that k-means on the clipped reports suggests has a
+    share in them, by its likelihood (`decoding.clipped_law`), unless `fallback=False`;
+    `decoder_reason_` says so. "clip" is k-means on the reports clipped to the cube,
+    "plain" on the reports as they are (its centres may lie outside).
 
-    Of many reports all starts use 4,000, the best few 40,000, the last one all of them.
+    `n_clusters="auto"` takes the number with the best Schwarz criterion of the reports,
+    at most 20 (`n_clusters_`). A warning (`UnsupportedClusters`) says where the reports
+    do not show as many clusters as were asked for.
+
+    Of the noise-aware fit: `centers_interval_` (by cluster and coordinate, 95% of the
+    posterior), `centers_covariance_`, `weights_` and `weights_interval_` (shares of the
+    points), `widths_` (of each cluster) and `width_`. They hold for the model of round
+    clusters; beyond 1,000,000 pairs of report and cluster they are those of a Gaussian
+    at the peak of the likelihood. Where centres are looked for in a subspace (many
+    reports in more than 12 dimensions) they include what the reports leave open outside
+    of it, and are wide there (`decoding.subspace`).
 
     `labels_` and `inertia_` are those of the *reports*, and so is `fit_predict`.
     `entry_` is the ledger entry that paid, None after `fit_reports`.
@@ -49,7 +65,7 @@ class PrivateKMeans(PrivateClusterer):
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: int | str = 8,
         epsilon: float = 1.0,
         L: float | str = "auto",
         max_iter: int = 300,
@@ -80,7 +96,19 @@ class PrivateKMeans(PrivateClusterer):
 
     @property
     def _count(self) -> int:
+        if isinstance(self.n_clusters, str):
+            return int(vars(self).get("n_clusters_", 1))
         return self.n_clusters
+
+    def _check_count(self) -> None:
+        if not isinstance(self.n_clusters, str):
+            super()._check_count()
+        elif self.n_clusters != "auto" or self.decoder != "noise_aware":
+            raise ValueError(
+                "n_clusters must be a whole number from 1, or 'auto' with"
+                f" decoder='noise_aware'; got {self.n_clusters!r:.40}. Nothing was"
+                " spent."
+            )
 
     @property
     def _count_name(self) -> str:
@@ -98,36 +126,85 @@ class PrivateKMeans(PrivateClusterer):
     ) -> None:
         rng = self._rng()
         if decoder == "noise_aware":
-            fit = fit_clusters(
-                reports,
-                noise_of(mechanism),
-                self.n_clusters,
-                rng=rng,
-                n_init=self.n_init,
-                max_iter=self.max_iter,
-            )
-            self._subsampled = subsampling(reports.shape[0])
-            self.cluster_centers_ = fit.centers
-            self.n_iter_ = fit.iterations
-            self.width_: float | None = fit.width
-            self.averaged_ = fit.averaged
-        else:
-            model = lloyd(
-                baseline_rows(reports, decoder),
-                self.n_clusters,
-                rng=rng,
-                n_init=self.n_init,
-                max_iter=self.max_iter,
-            )
-            self.cluster_centers_ = model.cluster_centers_.astype(np.float64)
-            self.n_iter_ = int(model.n_iter_)
-            self.width_ = None
-            self.averaged_ = False
+            self._noise_aware(reports, noise_of(mechanism), rng)
+            return
+        model = lloyd(
+            baseline_rows(reports, decoder),
+            self._count,
+            rng=rng,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+        )
+        self.cluster_centers_ = model.cluster_centers_.astype(np.float64)
+        self.n_clusters_ = self._count
+        self.n_iter_ = int(model.n_iter_)
+        self.width_: float | None = None
+        self.averaged_ = False
+
+    def _noise_aware(
+        self, reports: RankedRows, noise: Noise, rng: np.random.Generator
+    ) -> None:
+        count = self._count
+        if self.n_clusters == "auto":
+            count = best_count(reports, noise, rng=rng)
+        fit = fit_clusters(
+            reports,
+            noise,
+            count,
+            rng=rng,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            clipped=self.fallback,
+        )
+        self._note(fit, reports.shape[0])
+        self.n_clusters_ = count
+        self.cluster_centers_ = fit.centers
+        self.n_iter_ = fit.iterations
+        self.averaged_ = fit.averaged
+        known = uncertainty(fit.draws, fit.centers)
+        self.width_ = fit.width
+        self.widths_ = known.widths
+        self.weights_ = known.weights
+        self.weights_interval_ = known.weights_interval
+        self.centers_interval_ = known.centers_interval
+        self.centers_covariance_ = known.centers_covariance
+        self.disagreement_ = fit.draws.disagreement
 
     def predict(self, X: ArrayLike) -> Labels:
         """The nearest centre of each row."""
         rows = self._rows(X)
         return self._labelling()(rows)
+
+    def transform(self, X: ArrayLike) -> Array:
+        """The distance of each row to each centre, as scikit-learn's k-means."""
+        rows = self._rows(X)
+        gaps = rows[:, None, :] - self.cluster_centers_[None, :, :]
+        return np.asarray(np.sqrt((gaps**2).sum(axis=2)))
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The probability of each cluster for each row, taken for a point."""
+        rows = self._rows(X)
+        d = rows.shape[1]
+        widths = self._soft("widths_")
+        logs = np.log(self.weights_) - d * np.log(widths)
+        return special.softmax(
+            logs - 0.5 * (self.transform(rows) / widths) ** 2, axis=1
+        )
+
+    def report_proba(self, reports: ArrayLike) -> Array:
+        """The probability of each cluster for each *report*, its noise known."""
+        rows = self._rows(reports)
+        noise = noise_of(self.report_mechanism_)
+        clusters = Clusters(self.cluster_centers_, self.weights_, self._soft("widths_"))
+        return probabilities(clusters, noise, rows)
+
+    def _soft(self, name: str) -> Array:
+        if name not in vars(self):
+            raise AttributeError(
+                f"decoder={self.decoder_!r} has no probabilities: it fits centres"
+                " alone. Use decoder='noise_aware'."
+            )
+        return np.asarray(vars(self)[name])
 
     def compute_sse(self, X: ArrayLike) -> float:
         """Squared distances of rows to their centres, summed; not private for raw X."""
@@ -148,4 +225,17 @@ class PrivateKMeans(PrivateClusterer):
                 else "of the most likely clusters (reports are many)"
             )
             lines.append(f"centres {how}; width of a cluster {self.width_:.3g}")
+            low, high = self.weights_interval_.T
+            shares = ", ".join(
+                f"{w:.3f} ({a:.3f} to {b:.3f})"
+                for w, a, b in zip(self.weights_, low, high, strict=True)
+            )
+            lines.append(f"shares (95%): {shares}")
+            half = 0.5 * np.diff(self.centers_interval_, axis=2).max()
+            lines.append(f"centres known within {half:.2g} on each coordinate (95%)")
+            if self.disagreement_ > _AGREEMENT:
+                lines.append(
+                    f"the chains of the posterior disagree ({self.disagreement_:.2f};"
+                    " 1 where they agree): the reports allow several answers"
+                )
         return self._about(lines)

@@ -13,7 +13,7 @@ from demur.cluster.decoding.labelling import Label, Labels, NearestCenter
 from demur.cluster.decoding.lloyd import lloyd
 from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.radial import radial_table
-from demur.cluster.decoding.search import fit_clusters, subsampling
+from demur.cluster.decoding.search import fit_clusters
 from demur.cluster.decoding.student_em import StudentClusters, fit_students
 from demur.cluster.estimators.base import LABEL, N_INIT
 from demur.cluster.estimators.mixture import PrivateMixture
@@ -101,6 +101,8 @@ class PrivateTMM(PrivateMixture):
                 max_iter=self.max_iter,
                 nu=float(self.nu),
                 width=math.sqrt(self.alpha),
+                shared=True,
+                clipped=self.fallback,
             )
             clusters = StudentClusters(
                 fit.peak.weights,
@@ -109,7 +111,7 @@ class PrivateTMM(PrivateMixture):
                 float(self.nu),
             )
             self.n_iter_ = fit.iterations
-            self._subsampled = subsampling(reports.shape[0])
+            self._note(fit, reports.shape[0])
         else:
             rows = baseline_rows(reports, decoder)
             model = lloyd(rows, self.n_components, rng=rng, n_init=self.n_init)

@@ -124,7 +124,10 @@ class PointTable:
                 size = min(_MOST_ROWS, max(1, _NUMBERS_AT_ONCE // len(wanted)))
                 # pyarrow would by default fetch the whole file ahead of the batches.
                 with pyarrow.parquet.ParquetFile(
-                    self.path, pre_buffer=False, buffer_size=2**16
+                    self.path,
+                    pre_buffer=False,
+                    buffer_size=2**16,
+                    page_checksum_verification=True,
                 ) as file:
                     yield from file.iter_batches(batch_size=size, columns=wanted)
                 return

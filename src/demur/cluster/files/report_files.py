@@ -50,7 +50,7 @@ class ReportWriter:
         self._overwrite = overwrite
         self._keep_aside = False
         self._csv = kind_of(path) == "csv"
-        names = list(metadata.columns)
+        names = list(metadata.file_columns)
         types = [pa.float64()] * len(names)
         if metadata.id_column is not None:
             names.insert(0, metadata.id_column)
@@ -159,12 +159,13 @@ def read_reports(
         metadata = _metadata_given(file, list(table.column_names), epsilon, L)
     else:
         _must_agree(file, metadata.mechanism, epsilon, L)
-    missing = [name for name in metadata.columns if name not in table.column_names]
+    columns = _columns_of(metadata, table.column_names)
+    missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise ValueError(f"{file.name} lacks the columns {missing[:5]}")
     if table.num_rows == 0:
         raise ValueError(f"{file.name} holds no reports")
-    values = np.column_stack([_numbers(table, n) for n in metadata.columns])
+    values = np.column_stack([_numbers(table, n) for n in columns])
     ids = np.arange(len(values), dtype=np.uint64)
     if metadata.id_column in table.column_names:
         ids = np.asarray(_column(table, str(metadata.id_column)))
@@ -173,6 +174,13 @@ def read_reports(
     except ValueError as error:
         raise ValueError(f"{file.name}: {error}") from error
     return ReportFile(reports, metadata)
+
+
+def _columns_of(metadata: ReportMetadata, names: list[str]) -> tuple[str, ...]:
+    """The columns of reports; files of earlier versions have the points' names."""
+    old = all(name in names for name in metadata.columns)
+    new = all(name in names for name in metadata.file_columns)
+    return metadata.columns if old and not new else metadata.file_columns
 
 
 def _metadata_text(file: Path) -> str | None:
@@ -188,8 +196,9 @@ def _metadata_text(file: Path) -> str | None:
 
 def _read(file: Path, metadata: ReportMetadata | None) -> pa.Table:
     if kind_of(file) == "parquet":
-        return pyarrow.parquet.read_table(file)
-    types = {name: pa.float64() for name in metadata.columns} if metadata else {}
+        return pyarrow.parquet.read_table(file, page_checksum_verification=True)
+    both = (*metadata.columns, *metadata.file_columns) if metadata else ()
+    types = {name: pa.float64() for name in both}
     if metadata and metadata.id_column is not None:
         types[metadata.id_column] = pa.uint64()
     options = pyarrow.csv.ConvertOptions(column_types=types)

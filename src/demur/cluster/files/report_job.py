@@ -34,6 +34,7 @@ from demur.cluster.files.checked_points import (
 from demur.cluster.files.point_tables import PointTable, kind_of
 from demur.cluster.files.report_files import ReportWriter, sidecar
 from demur.cluster.files.report_metadata import ReportMetadata
+from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.entropy import NoiseKey, Source
 from demur.core.entry import Entry
 from demur.core.errors import NoiseReuse, NotPaidFor
@@ -69,6 +70,8 @@ def make_reports(
         make_reports(PointTable("people.csv", low=0.0, high=100.0), "reports.parquet",
                      epsilon=4.0, L="auto", ledger=ledger)
 
+    `BPM.for_unit` has the epsilon and L that tell most at a price of the ledger's unit.
+
     An output that exists is refused, or replaced with `overwrite`. `progress` is called
     with (pass, rows done, rows in all if known). `source` is where the noise comes
     from: the operating system, or, in tests, a `Seeded` source.
@@ -86,6 +89,40 @@ def make_reports(
     return job.run(
         ledger=ledger, label=label, idempotency_key=idempotency_key, source=source
     )
+
+
+def mechanism_for_job(
+    table: PointTable,
+    epsilon: float | None,
+    L: float | str,
+    price: float | None,
+    units: tuple[Unit, ...] = (),
+) -> BPM:
+    """BPM of an epsilon and L, or of a price at the unit of the ledger.
+
+    Of several units it is the one that covers all the others.
+    """
+    if (epsilon is None) == (price is None):
+        raise ValueError(
+            "give either epsilon (per unit of the cube) or price (for the ledger's"
+            " unit). Nothing was spent."
+        )
+    if price is None:
+        assert epsilon is not None
+        return BPM(epsilon, L, table.dimension)
+    if L != "auto":
+        raise ValueError(
+            "L is chosen with the rate where a price is given: leave it out. Nothing"
+            " was spent."
+        )
+    widest = [u for u in units if all(u.covers(other) for other in units)]
+    if units and not widest:
+        raise ValueError(
+            "the ledger has several units and none covers the others, so that a price"
+            " alone does not decide: give epsilon and L. Nothing was spent."
+        )
+    unit = widest[0] if widest else ReplaceOne()
+    return BPM.for_unit(unit, price=price, dimension=table.dimension, space=table.space)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,17 @@ class ReportMetadata:
             if any(a >= b for a, b in zip(self.low, self.high, strict=True)):
                 raise ValueError("high must exceed low in every column")
 
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """Columns of reports in a file: `cube_` before the names of the points'.
+
+        A report is a point of the (enlarged) unit cube, not of the original units.
+        """
+        named = [f"cube_{name}" for name in self.columns]
+        while self.id_column in named:
+            named = [f"{name}_" for name in named]
+        return tuple(named)
+
     def in_original_units(self, cube: ArrayLike) -> NDArray[np.float64]:
         """Points of the unit cube in the units of the public box."""
         if self.low is None or self.high is None:

@@ -1,0 +1,61 @@
+"""What all clusterers with a ledger keep of scikit-learn's conventions."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from demur.cluster.estimators.inputs import refuse_sparse
+from demur.core.bounds import finite_matrix
+from demur.ledger import Ledger, LedgerLeftBehind, left_behind
+
+Array = NDArray[np.float64]
+
+
+class ChargedClusterer(ClusterMixin, BaseEstimator):
+    """A clusterer that charges a ledger: a clone shares it, a pickle leaves it."""
+
+    ledger: Ledger | LedgerLeftBehind | None
+    n_features_in_: int
+
+    def __sklearn_clone__(self) -> Self:
+        # deepcopy would copy the ledger, and a copy of a ledger is a second budget.
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        return state | {"ledger": left_behind(self.ledger), "source": None}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.positive_only = True
+        return tags
+
+    def _reset(self) -> None:
+        """Forget what an earlier fit found."""
+        for name in [key for key in vars(self) if key.endswith("_")]:
+            delattr(self, name)
+
+    def _keep_names(self, names: NDArray[np.object_] | None) -> None:
+        """Keep the names of the columns of a table that was fitted."""
+        if names is not None:
+            self.feature_names_in_ = names
+
+    def _rows(self, X: ArrayLike) -> Array:
+        """Rows to predict or score on; any real numbers."""
+        check_is_fitted(self, "n_features_in_")
+        refuse_sparse(X)
+        # Columns of other names, or in another order, are refused by scikit-learn.
+        validate_data(self, X, reset=False, skip_check_array=True)
+        rows = finite_matrix("X", X)
+        if rows.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is"
+                f" expecting {self.n_features_in_} features as input"
+            )
+        return rows
