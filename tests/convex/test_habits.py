@@ -1,6 +1,7 @@
 """Habits of users: sparse rows, embeddings in a column, star imports, NaN."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 
@@ -63,10 +64,20 @@ def test_arrays_of_different_lengths_are_refused_without_a_quote():
     assert "0.123456" not in str(refused.value) and "othing was" in str(refused.value)
 
 
+def test_a_table_of_sparse_columns_is_a_table():
+    table = pd.DataFrame(X, columns=[f"c{k}" for k in range(X.shape[1])])
+    sparse = table.astype(pd.SparseDtype(float, 0.0))
+    fitted = head().fit(sparse, Y)
+    np.testing.assert_array_equal(fitted.predict(sparse), fitted.predict(table))
+    assert list(fitted.feature_names_in_) == list(table.columns)
+
+
 def test_sparse_rows_that_are_too_large_dense_are_refused(monkeypatch):
     monkeypatch.setattr(checked_rows, "_MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match="RandomProjection"):
-        head().fit(scipy.sparse.csr_array(X), Y)
+    table = pd.DataFrame(X).astype(pd.SparseDtype(float, 0.0))
+    for rows in (scipy.sparse.csr_array(X), table):
+        with pytest.raises(ValueError, match="RandomProjection"):
+            head().fit(rows, Y)
 
 
 def test_nan_is_refused_in_words_of_our_own():

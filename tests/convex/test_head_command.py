@@ -1,6 +1,8 @@
 """`demur head`: tables in, one safe file out."""
 
 import inspect
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +15,13 @@ from demur.convex import (
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
+    files,
     load_head,
+    save_head,
 )
 from demur.convex.rows.parquet import ParquetSource
 from demur.convex.rows.tables import features_of
+from demur.ledger import Ledger
 from tests.commands import run
 from tests.convex.kit import blobs
 
@@ -78,7 +83,7 @@ def test_parquet_is_streamed_when_asked_and_when_it_is_large(tables, monkeypatch
     monkeypatch.setattr(ParquetSource, "totals", totals)
     assert fit(tables, "t.parquet", "--classes", "red,green,blue").exit_code == 0
     assert not seen
-    monkeypatch.setattr("demur.cli.head._LARGE", 1000)
+    monkeypatch.setattr("demur.cli.head_rows._LARGE", 1000)
     assert fit(tables, "t.parquet", "--classes", "red,green,blue").exit_code == 0
     assert seen == [["a", "b", "c"]]
     folder = tables / "folder"
@@ -157,7 +162,7 @@ def test_a_head_at_a_replacement(tables, head, stream):
         (["--unit", "sphere"], "a unit is one of"),
         (["--steps", "5"], "--steps is not an option of --head prototypes"),
         (["--head", "softmax", "--prior", "uniform"], "--prior is not an option"),
-        (["--exclude", "size"], "'size', which is not a column"),
+        (["--exclude", "size"], "there is no column 'size'"),
         (["--columns", "a,b", "--exclude", "b"], "is in --columns and is excluded"),
         (["--lam", "-1"], "lam must be"),
         (["--weight-column", "a"], "--weight-column is not an option"),
@@ -268,13 +273,198 @@ def test_an_identifier_is_refused_until_it_is_left_out(with_ids, data):
     assert "Features (4 columns): a, b, c, user_id." in output and share < 0.6
 
 
+IDENTIFIERS = (
+    "id user_id UserId userID index a.uuid UUID Index UID PATIENTID PatientID pid ids"
+    " identifier id_ id1 user_id_2 row_number ssn SSN patient_no customer_number"
+    " account_number kunden_nr rownum __index_level_0__ level_0 _id"
+).split()
+FEATURES = (
+    "paid grid humid key valid COVID avoid smoker_no number nose score code a1 X"
+    " rapid_test number_of_visits income"
+).split()
+
+
 def test_names_of_identifiers():
-    for given in ("id", "user_id", "UserId", "index", "a.uuid", "Unnamed: 0"):
+    for given in (*IDENTIFIERS, "Unnamed: 0", "User ID", "Row ID"):
         with pytest.raises(ValueError, match="identifier by its name"):
             features_of(["a", given, "y"], label="y")
-    assert features_of(["paid", "grid", "humid", "key", "y"], label="y") == [
-        "paid",
-        "grid",
-        "humid",
-        "key",
-    ]
+    assert features_of([*FEATURES, "y"], label="y") == FEATURES
+
+
+@pytest.mark.slow
+def test_the_index_of_a_table_is_an_identifier(tables):
+    table = pyarrow.parquet.read_table(tables / "t.parquet")
+    meta = {b"pandas": b'{"index_columns": ["a", {"kind": "range"}]}'}
+    path = tables / "indexed.parquet"
+    pyarrow.parquet.write_table(table.replace_schema_metadata(meta), path)
+    for how in ([], ["--stream"]):
+        found = fit(tables, "indexed.parquet", *how)
+        assert found.exit_code == 1 and "'a' is an identifier" in found.output
+        assert fit(tables, "indexed.parquet", *how, "--exclude", "a").exit_code == 0
+
+
+# -- what was paid for is not lost -----------------------------------------------------
+
+
+@pytest.fixture
+def numbered(tables):
+    """Labels 0 and 1, dates, and missing values in a column that nobody needs."""
+    X, y = blobs(60, 2, 2)
+    holes = [None, *map(float, range(59))]
+    days = np.arange(60).astype("datetime64[D]").astype("datetime64[ns]")
+    table = pa.table(
+        {
+            "a": X[:, 0],
+            "b": X[:, 1],
+            "kind": y,
+            "holes": holes,
+            "day": days,
+            "zip": ["007"] * 60,
+        }
+    )
+    pyarrow.parquet.write_table(table, tables / "n.parquet")
+    return tables
+
+
+WEIGHTED = ["--head", "logistic", "--columns", "a,b", "--class-weight", "0=2,1=1"]
+
+
+def test_weights_of_numbered_classes_are_written(numbered):
+    ledger = ["--ledger", str(numbered / "ledger.db"), *NEW]
+    made = fit(numbered, "n.parquet", *WEIGHTED, *ledger)
+    assert made.exit_code == 0, made.output
+    assert load_head(numbered / "head.npz").class_weight == {0: 2.0, 1: 1.0}
+
+
+@pytest.mark.slow
+def test_what_cannot_be_written_is_found_before_the_charge(numbered, monkeypatch):
+    ledger = ["--ledger", str(numbered / "ledger.db")]
+    weights = {0: Fraction(2), 1: Fraction(1)}  # a head takes them, a file does not
+    monkeypatch.setattr(head_command, "_class_weight", lambda *_: weights)
+    (numbered / "head.npz").write_bytes(b"precious")
+
+    def entries():
+        with Ledger.open(numbered / "ledger.db") as opened:
+            return len(opened.entries())
+
+    found = fit(numbered, "n.parquet", *WEIGHTED, *ledger, *NEW)
+    assert found.exit_code == 1 and "class_weight of the head cannot" in found.output
+    assert entries() == 0
+    # Twin: found by `save_head` alone, the head is paid for and lost.
+    real, asked = files.saved_parameters, []
+
+    def late(head):
+        asked.append(head)
+        return real(head) if len(asked) > 1 else {}
+
+    monkeypatch.setattr(files, "saved_parameters", late)
+    assert fit(numbered, "n.parquet", *WEIGHTED, *ledger).exit_code == 1
+    assert entries() == 1
+    assert (numbered / "head.npz").read_bytes() == b"precious"
+    assert not list(numbered.glob(".head*"))
+    refused = fit(numbered, "n.parquet", *WEIGHTED, "-o", str(numbered))
+    assert refused.exit_code == 1 and "no file can be written" in refused.output
+
+
+NUMPY_WEIGHTS: Any = {np.int64(0): np.float32(3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "head",
+    [
+        BallSoftmaxClassifier(radius=0.2, class_weight={0: 3.0}),
+        BallSoftmaxClassifier(radius=0.2, class_weight=NUMPY_WEIGHTS),
+        BallPrototypeClassifier(radius=0.2, prior=np.array([1.0, 2.0])),
+        BallPrototypeClassifier(radius=0.2, epsilon=np.float32(1.0)),
+        BallSVC(radius=0.2, mechanism="noisy_gd", steps=np.int64(3)),
+    ],
+)
+def test_numbers_of_numpy_are_written_and_a_file_is_whole_or_old(
+    tmp_path, head, monkeypatch
+):
+    X, y = blobs(60, 2, 2)
+    save_head(head.fit(X, y), tmp_path / "h.npz")
+    loaded = load_head(tmp_path / "h.npz")
+    assert np.array_equal(loaded.predict(X), head.predict(X))
+    if "class_weight" in head.get_params() and head.class_weight:
+        assert loaded.class_weight == {0: 3.0}
+    whole = (tmp_path / "h.npz").read_bytes()
+
+    def stopped(file, **arrays):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("demur.convex.files.np.savez", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save_head(head, tmp_path / "h.npz")
+    assert (tmp_path / "h.npz").read_bytes() == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["h.npz"]
+
+
+# -- options that would be ignored, columns that would be used twice -------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--columns", "a,kind"], "'kind' would be used twice"),
+        (["--columns", "a,a"], "'a' would be used twice"),
+        (["--columns", "a,size"], "there is no column 'size'"),
+        (["--columns", "a,day"], "column 'day' must hold numbers"),
+        (["--columns", "a", "--id-column", "who"], "there is no column 'who'"),
+        (["--columns", "a", "--exclude", "who"], "there is no column 'who'"),
+        (
+            ["--head", "svm", "--columns", "a,b", "--weight-column", "b"],
+            "'b' is in --columns and is excluded",
+        ),
+        (["--columns", "a,zip"], "column 'zip' must hold numbers"),
+        (["--exclude", "a,b,holes,day,zip"], "there are no feature columns"),
+        (["--exclude", "day,zip"], "column 'holes' has missing values:"),
+        (["--head", "svm", "--steps", "5"], "--steps is an option of --mechanism"),
+        (
+            ["--head", "svm", "--mechanism", "noisy_gd", "--tau", "1e-6"],
+            "--tau is an option of --mechanism output",
+        ),
+        (["--lam", "auto"], "lam must be a number"),
+        (["--lam", "much"], "--lam must be numbers; got 'much'"),
+        (
+            ["--head", "svm", "--columns", "a", "--class-weight", "zero=2"],
+            "--class-weight must name labels as they are in the data, which are whole",
+        ),
+        (
+            ["--head", "svm", "--columns", "a", "--class-weight", "7=2"],
+            "class_weight names 7, which is no class",
+        ),
+    ],
+)
+def test_nothing_is_ignored_and_nothing_used_twice(numbered, more, words):
+    found = fit(numbered, "n.parquet", *more)
+    assert found.exit_code == 1 and words in " ".join(found.output.split())
+    assert not (numbered / "head.npz").exists()
+
+
+@pytest.mark.slow
+def test_a_column_that_is_not_used_does_not_matter(numbered):
+    assert fit(numbered, "n.parquet", "--columns", "a,b").exit_code == 0
+    assert fit(numbered, "n.parquet", "--exclude", "holes,day,zip").exit_code == 0
+    made = fit(
+        numbered, "n.parquet", "--head", "svm", "--columns", "a", "--lam", "auto"
+    )
+    assert made.exit_code == 0, made.output
+
+
+@pytest.mark.slow
+def test_errors_of_a_table_quote_no_cell(tables):
+    """pyarrow's own messages do: of the two rows below, and of a word among numbers."""
+    (tables / "bad.csv").write_text("a,kind\n1,x\nAlice Smith,2,3\n")
+    found = fit(tables, "bad.csv")
+    assert found.exit_code == 1 and "cannot be read" in found.output
+    (tables / "twice.csv").write_text("a,a,kind\n1,2,x\n3,4,y\n")
+    twice = fit(tables, "twice.csv")
+    assert twice.exit_code == 1 and "'a' would be used twice" in twice.output
+    (tables / "text.csv").write_text("a,kind\n1,x\nAlice Smith,y\n")
+    text = fit(tables, "text.csv")
+    assert text.exit_code == 1 and "'a' must hold numbers" in text.output
+    assert "Alice" not in found.output + text.output

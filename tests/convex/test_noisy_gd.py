@@ -89,6 +89,19 @@ def test_noise_is_fresh_in_every_step_and_paid_for_once():
         descend(plan, stated, ledger=ledger, label="again")
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_step_is_paid_for_and_released(steps):
+    """With one draw the key compares its input: the data, not a gradient of them."""
+    X, y = blobs(40, 3, 2)
+    ledger = Ledger(Budget(1.0, 1e-6), unit=Ball(0.2, space="records"))
+    head = BallLogisticRegression(
+        radius=0.2, mechanism="noisy_gd", steps=steps, ledger=ledger
+    )
+    head.fit(X, y)
+    assert 0.99 < ledger.epsilon() <= 1.0
+    assert ledger.commit_of(ledger.entries()[0]) and np.isfinite(head.coef_).all()
+
+
 def test_without_a_ledger_it_is_not_recorded():
     X, y = blobs(120, 4, 3)
     release = descend(plan_for(steps=2), objective(FREE, X, y))

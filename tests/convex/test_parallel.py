@@ -27,7 +27,7 @@ def test_a_worker_opens_the_ledger_again(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "getppid", os.getpid)
         copy.fit(X, Y)
         assert [entry.id for entry in ledger.entries()] == [copy.entry_.id]
-        with pytest.raises(BudgetExceeded):
+        with pytest.raises(BudgetExceeded, match="would have fitted"):
             pickle.loads(pickle.dumps(head)).fit(X, Y)
     moved = tmp_path / "other.db"
     with Ledger.open(moved, dataset="others", budgets=budgets) as other:

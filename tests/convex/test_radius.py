@@ -1,14 +1,28 @@
 """The radius: public, or paid for exactly."""
 
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from demur.convex import compute_radius_policy, private_radius
+from demur.convex import (
+    BallPrototypeClassifier,
+    compute_radius_policy,
+    private_radius,
+)
+from demur.convex.sensitivity.radius import (
+    _disjoint_pairs,
+    within_class_nn_distances,
+)
+from demur.convex.sensitivity.radius_origin import (
+    EstimatedRadius,
+    PaidRadius,
+    was_estimated,
+)
 from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.bounds import BoundSource
+from demur.core.bounds import BoundSource, clip_rows
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import BudgetExceeded, NotCovered, NotPrivate
 from demur.ledger import Budget, Ledger
@@ -17,6 +31,7 @@ from demur.mechanisms.exponential import (
     check_size,
     draw_index,
     integer_weights,
+    quantile_scores,
 )
 from tests.convex.kit import blobs
 
@@ -115,6 +130,98 @@ def test_a_paid_radius_is_near_the_median_pair_and_charged():
         private_radius(X, y, epsilon=0.1, norm_bound=2.0, ledger=ledger)
 
 
+def _largest_of_the_quantiles(values, groups, quantile, grid):
+    """By counting: the smallest candidate with every group's share at or below it."""
+    for candidate in grid:
+        if all(
+            (values[groups == g] <= candidate).sum()
+            >= round(quantile * (groups == g).sum())
+            for g in np.unique(groups)
+        ):
+            return candidate
+    return grid[-1]
+
+
+def test_labelwise_aims_at_the_largest_of_the_classes_quantiles():
+    rng = np.random.default_rng(0)
+    grid = np.linspace(0.0, 2.0, 201)[1:]
+    for _ in range(50):
+        groups = rng.integers(0, 4, size=200)
+        values = rng.uniform(0.0, 0.4, size=200) * (1 + groups)
+        quantile = rng.uniform(0.2, 0.8)
+        scores = quantile_scores(values, quantile, grid, groups)
+        best = _largest_of_the_quantiles(values, groups, quantile, grid)
+        at = int(np.flatnonzero(grid == best)[0])
+        # Up to there the worst class is behind, and from there on none is.
+        assert scores[at] <= min(scores[:at])
+        pooled = quantile_scores(values, quantile, grid)
+        assert int(np.argmin(pooled)) < at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["pooled", "labelwise"])
+def test_a_replacement_changes_every_score_by_at_most_one(strategy):
+    """The same pairs on two neighbouring datasets, whatever the row becomes."""
+    rng = np.random.default_rng(1)
+    grid = np.linspace(0.0, 2.0, 101)[1:]
+    most = twin = 0
+    for trial in range(60):
+        X, y = blobs(60, 3, 3)
+        X = clip_rows(X, 1.0).data
+        other, row = X.copy(), int(rng.integers(60))
+        other[row] = -X[row] if trial % 2 else rng.normal(size=3) / 4
+        scores = []
+        for rows in (X, clip_rows(other, 1.0).data):
+            key = NoiseKey(bytes([trial] * 32), private=False)
+            pairs = _disjoint_pairs(rows, y, key.stream("pairs"))
+            groups = pairs.groups if strategy == "labelwise" else None
+            scores.append(quantile_scores(pairs.distances, 0.5, grid, groups))
+        most = max(most, np.abs(np.subtract(*scores)).max())
+        # Twin: nearest neighbours share records, and one changes many distances.
+        near = [
+            quantile_scores(within_class_nn_distances(rows, y), 0.5, grid)
+            for rows in (X, other)
+        ]
+        twin = max(twin, np.abs(np.subtract(*near)).max())
+    assert most == 1
+    assert twin > 1
+
+
+def test_a_labelwise_radius_is_larger_and_costs_one_epsilon():
+    rng = np.random.default_rng(0)
+    y = np.arange(3000) % 3
+    X = rng.normal(size=(3000, 2)) * np.array([0.02, 0.05, 0.2])[y][:, None]
+    ledger = Ledger(Budget(2.0), unit=Ball(2.0, space="records"))
+    pooled, worst = (
+        private_radius(
+            X, y, epsilon=1.0, norm_bound=1.0, strategy=strategy, ledger=ledger
+        )
+        for strategy in ("pooled", "labelwise")
+    )
+    widest = X[y == 2]
+    gaps = np.linalg.norm(widest[:500] - widest[500:], axis=1)
+    assert abs(worst.value - np.median(gaps)) < 0.05 < worst.value - pooled.value
+    assert ledger.epsilon() == 2.0
+    assert "(labelwise)" in worst.statement()
+    with pytest.raises(ValueError, match="strategy must be"):
+        private_radius(X, y, epsilon=1.0, norm_bound=1.0, strategy="mean")
+
+
+@pytest.mark.slow
+def test_a_head_at_a_paid_radius_says_so():
+    X, y = blobs(300, 3, 2)
+    r = private_radius(X, y, epsilon=1.0, norm_bound=1.0).value
+    for radius, says in ((r, True), (round(r / 2, 3), True), (float(r), False)):
+        head = BallPrototypeClassifier(epsilon=1.0, radius=radius).fit(X, y)
+        assert ("was paid for" in head.entry_.statement()) is says
+    again = pickle.loads(pickle.dumps(2 * r))
+    assert isinstance(again, PaidRadius) and not was_estimated(again)
+    mixed = r + EstimatedRadius(0.123456789)
+    assert was_estimated(mixed)
+    head = BallPrototypeClassifier(epsilon=1.0, unit=Ball(mixed, space="records"))
+    assert "it was estimated from the data" in head.fit(X, y).entry_.statement()
+
+
 def test_the_candidates_are_public():
     X, y = blobs(100, 3, 2)
     grid = [0.1, 0.2, 0.4, 0.8]
@@ -171,3 +278,18 @@ def test_bad_input_is_refused_before_the_charge(change):
     with pytest.raises((ValueError, TypeError)):
         private_radius(**(given | change))
     assert ledger.entries() == []
+
+
+def test_no_error_of_a_paid_radius_tells_of_the_records():
+    X, y = blobs(40, 3, 2)
+    words = "a row of finite numbers with a label"
+    paid = private_radius(X, y, epsilon=1.0, norm_bound=1.0)
+    assert words in " ".join(paid.entry.declaration.assumptions)
+    broken = X.copy()
+    broken[:7] = np.nan
+    with pytest.raises(ValueError, match="some rows hold NaN.*Nothing was spent"):
+        private_radius(broken, y, epsilon=1.0, norm_bound=1.0)
+    labels = np.array(["SECRET", None] * 20, dtype=object)
+    with pytest.raises(ValueError, match="y must be labels of one type") as refused:
+        private_radius(X, labels, epsilon=1.0, norm_bound=1.0)
+    assert "SECRET" not in str(refused.value)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from demur.convex import (
+    BallDiscriminantClassifier,
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
@@ -14,6 +15,7 @@ from demur.convex import (
 )
 from demur.convex.heads import recommendation
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
+from demur.preprocessing.second_moments import second_moment_bound
 from tests.convex.kit import blobs
 
 pytestmark = pytest.mark.slow
@@ -28,13 +30,19 @@ def test_no_data_are_touched():
     }  # fmt: skip
 
 
+def test_fewer_records_than_classes_have_an_answer_too():
+    found = recommend(3, 2, 10, unit=UNIT, epsilon=1.0)
+    assert found.best.head == "prototypes"
+    assert all(np.isfinite(one.noise_share) for one in found.table)
+
+
 @pytest.mark.parametrize("unit", [UNIT, ReplaceOne()])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_table_has_the_noise_of_the_heads_themselves(unit, classes):
     X, y = blobs(600, 4, classes)
     given = {"unit": unit, "epsilon": 2.0, "classes": list(range(classes))}
     found = recommend(600, 4, classes, unit=unit, epsilon=2.0)
-    means, descent, output = found.table
+    means, descent, output, moments = found.table
     head = BallPrototypeClassifier(**given).fit(X, y)
     if isinstance(unit, Ball):  # at a replacement the counts are noisy themselves
         rms = np.sqrt(np.mean(np.square(head.privacy_.sigma)))
@@ -51,6 +59,12 @@ def test_the_table_has_the_noise_of_the_heads_themselves(unit, classes):
     longest = recommendation.gradient_norm_bound(form, theta_radius=1e4)
     share = vectors * steps.sigma / np.sqrt(7) / longest
     assert descent.noise_share == pytest.approx(share, rel=1e-3)
+    sigma = BallDiscriminantClassifier(**given).fit(X, y).privacy_.sigma
+    moved = 2.0 if isinstance(unit, ReplaceOne) else unit.radius
+    scale = moved / second_moment_bound(moved, 1.0) * np.sqrt(3 / 7)
+    # Noise alone, drawn: its largest eigenvalue is near the edge where d is large.
+    share = sigma * np.sqrt(2 * 4) / (scale * 600) * 4
+    assert moments.noise_share == pytest.approx(share, rel=1e-3)
 
 
 def test_more_records_and_more_epsilon_lead_from_means_to_descent():
@@ -61,6 +75,18 @@ def test_more_records_and_more_epsilon_lead_from_means_to_descent():
     few = recommend(1000, 8, 2, unit=UNIT, epsilon=1.0).table[2].lam
     many = recommend(100_000, 8, 2, unit=UNIT, epsilon=1.0).table[2].lam
     assert many < few / 100
+
+
+def test_discriminant_analysis_is_recommended_where_the_measured_sets_say_so():
+    """Above and below the share at which it took the lead (docs/convex.md)."""
+    unit = Ball(0.42, space="records")
+    for n, d, classes, epsilon, head in (
+        (880, 64, 10, 1.0, "prototypes"),
+        (880, 64, 10, 2.0, "discriminant"),
+        (7000, 384, 77, 2.0, "prototypes"),
+        (7000, 384, 77, 4.0, "discriminant"),
+    ):
+        assert recommend(n, d, classes, unit=unit, epsilon=epsilon).best.head == head
 
 
 def test_auto_lam_is_the_smallest_that_keeps_its_share():
@@ -96,6 +122,7 @@ def test_lam_auto_depends_on_no_record():
         ({"K": 1}, "at least two"),
         ({"counts": [5, 6]}, "add up to n=10"),
         ({"counts": [10]}, "2 sizes of classes"),
+        ({"counts": [5, 5], "unit": ReplaceOne()}, "counts must be left out"),
         ({"unit": AddOrRemoveOne()}, "number of records is public"),
         ({"epsilon": 0.0}, "epsilon must be positive"),
     ],

@@ -5,7 +5,10 @@ apart, at no epsilon. So no label decides whether a head with public classes is 
 and what can still be refused is a condition of the statement.
 """
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -23,6 +26,7 @@ from demur.convex import (
 from demur.convex.heads import inputs
 from demur.convex.heads.noisy_gd import Schedule, plan_descent
 from demur.core.adjacency import Ball, ReplaceOne
+from demur.preprocessing import ClipRows
 from tests.convex.kit import blobs
 
 pytestmark = pytest.mark.slow
@@ -160,3 +164,114 @@ def test_the_size_of_gradients_is_checked_before_the_charge():
     promise = Promise(Ball(1e-9, space="records"), 300.0, 1e-6)
     with pytest.raises(ValueError, match="too large for its noise"):
         plan_descent(form, promise, Schedule(3), n=10**9, dimension=4)
+
+
+# -- labels, warnings and errors -------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_label_of_the_classes_decides_a_fit(stream, tmp_path, monkeypatch):
+    """Labels 0.5 and 1.0: scikit-learn calls the first dataset continuous."""
+    told = []
+    for first in (0.5, 1.0):
+        y = np.r_[first, np.ones(59)]
+        rows: object = X
+        if stream:
+            path = tmp_path / "t.parquet"
+            pyarrow.parquet.write_table(pa.table({"x": list(X), "y": y}), path)
+            rows, y = ParquetRows(path), None
+        head = BallPrototypeClassifier(unit=ReplaceOne(), classes=[0.5, 1.0])
+        told.append(refused(head, rows, y))
+        # Twin: where the classes are read off the labels it does decide.
+        told.append(refused(BallPrototypeClassifier(radius=0.2), rows, y))
+    assert told[0] is None and told[2] is None and told[1] != told[3]
+
+
+def test_no_warning_counts_the_labels():
+    """20 and 21 different labels of 41 records are on two sides of a warning."""
+    for labels in (20, 21):
+        y = np.arange(41) % 20
+        y[0] = 30 if labels == 21 else 0
+        head = BallPrototypeClassifier(unit=ReplaceOne(), classes=list(range(40)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            head.fit(X[:41], y)
+
+
+def test_no_error_quotes_a_record():
+    words = np.array(["a", "HIV-positive"], dtype=object)[Y]
+    mixed = np.array(["a", 3.5], dtype=object)[Y]
+    head = BallPrototypeClassifier(unit=ReplaceOne(), classes=["a", "b"])
+    assert "HIV" not in refused(head, X, words)
+    assert "3.5" not in refused(head, X, mixed)
+    for name in ("emb", "plain"):
+        table = pd.DataFrame({"emb": list(X), "name": ["Alice Smith"] * 60})
+        if name == "plain":
+            table["emb"] = X[:, 0]
+        why = refused(BallPrototypeClassifier(radius=0.2), table, Y)
+        assert why is not None and "Alice" not in why
+
+
+def test_a_solver_that_gives_up_does_not_say_after_how_many_steps():
+    told = set()
+    for scale in (0.01, 1.0, 10.0):
+        head = BallLogisticRegression(radius=0.2, classes=[0, 1], tau=1e-300)
+        told.add(refused(head, X * scale, Y))
+    assert len(told) == 1 and "steps" in told.pop()
+
+
+def test_wrong_weights_are_a_condition_where_weights_are_given():
+    head = BallLogisticRegression(unit=ReplaceOne(), classes=[0, 1])
+    for wrong in (np.nan, -1.0, np.inf):
+        with pytest.raises(ValueError, match="finite numbers from 0"):
+            head.fit(X, Y, np.r_[wrong, np.ones(59)])
+    words = "every record has a finite weight from 0"
+    assert words in " ".join(head.fit(X, Y, np.ones(60)).privacy_.statement().split())
+    assert words not in " ".join(head.fit(X, Y).privacy_.statement().split())
+
+
+def test_a_weight_of_no_class_is_refused():
+    for key in (7, "1"):
+        head = BallSVC(radius=0.2, classes=[0, 1], class_weight={key: 3.0})
+        assert "is no class" in refused(head, X, Y)
+
+
+def test_norm_bounds_beyond_float64_are_refused():
+    for bound in (1e-200, 1e200):
+        for name in ("prototypes", "logistic"):
+            why = refused(
+                HEADS[name](radius=bound / 10, norm_bound=bound), X * bound, Y
+            )
+            assert why is not None and "norm_bound must be from" in why
+    for bound in (1e-49, 1e49):
+        head = BallPrototypeClassifier(radius=bound / 10, norm_bound=bound, epsilon=9.0)
+        assert np.isfinite(head.fit(X * bound, Y).predict_proba(X * bound)).all()
+
+
+# -- names of a table with a column of arrays ------------------------------------------
+
+
+def test_a_table_with_arrays_keeps_its_names():
+    table = pd.DataFrame({"emb": list(X[:, :2]), "age": X[:, 2]})
+    head = BallPrototypeClassifier(radius=0.2, epsilon=50.0).fit(table, Y)
+    assert head.feature_names_in_.tolist() == ["emb[0]", "emb[1]", "age"]
+    assert np.array_equal(head.predict(table), head.predict(table.copy()))
+    for other in (table[["age", "emb"]], table.rename(columns={"age": "salary"})):
+        with pytest.raises(ValueError, match="feature names"):
+            head.predict(other)
+    clipped = ClipRows(1.0).fit(table)
+    with pytest.raises(ValueError, match="feature names"):
+        clipped.transform(table[["age", "emb"]])
+    twice = pd.DataFrame(X[:, :2], columns=["a", "a"])
+    assert "two columns with the name 'a'" in refused(head, twice, Y)
+
+
+def test_dates_are_no_numbers():
+    days = pd.date_range("2020", periods=60)
+    for table in (
+        pd.DataFrame({"day": days}),
+        pd.DataFrame({"day": days.tz_localize("UTC"), "emb": list(X)}),
+        pd.DataFrame({"a": X[:, 0], "long": days - days[0]}),
+    ):
+        why = refused(BallPrototypeClassifier(radius=1.0), table, Y)
+        assert why is not None and "holds dates" in why

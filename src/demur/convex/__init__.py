@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from demur.convex.errors import NotConverged as NotConverged
     from demur.convex.files import load_head as load_head
     from demur.convex.files import save_head as save_head
+    from demur.convex.heads.discriminant import (
+        BallDiscriminantClassifier as BallDiscriminantClassifier,
+    )
     from demur.convex.heads.linear import (
         BallLogisticRegression as BallLogisticRegression,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from demur.convex.heads.discriminant import BallDiscriminantClassifier
 from demur.convex.heads.linear import (
     BallLogisticRegression,
     BallSoftmaxClassifier,
@@ -23,16 +24,22 @@ from demur.convex.sensitivity.curves import Breakdown
 from demur.core.adjacency import Unit, unit_from_json
 from demur.core.entry import Entry
 from demur.core.promise import Promise
+from demur.durable.atomic_files import temporary_name
 from demur.ledger import LedgerLeftBehind
 
 Head = (
-    BallPrototypeClassifier | BallLogisticRegression | BallSoftmaxClassifier | BallSVC
+    BallPrototypeClassifier
+    | BallDiscriminantClassifier
+    | BallLogisticRegression
+    | BallSoftmaxClassifier
+    | BallSVC
 )
 _FORMAT = "demur head 2"
 _KINDS: dict[str, type[Head]] = {
     cls.__name__: cls
     for cls in (
         BallPrototypeClassifier,
+        BallDiscriminantClassifier,
         BallLogisticRegression,
         BallSoftmaxClassifier,
         BallSVC,
@@ -49,17 +56,14 @@ def save_head(
 ) -> None:
     """Write a fitted head: released arrays, classes, parameters and its report.
 
-    `columns` names the columns of a table that the features came from.
+    `columns` names the columns of a table that the features came from. A file that
+    has the name already is replaced when the new one is whole, and not before.
     """
     if type(head).__name__ not in _KINDS or not hasattr(head, "privacy_"):
         raise TypeError(
             f"head must be a fitted head of demur.convex; got {type(head).__name__}"
         )
-    parameters = {
-        name: value.to_json() if isinstance(value, Unit) else value
-        for name, value in head.get_params().items()
-        if name not in _LEFT_OUT
-    }
+    parameters = saved_parameters(head)
     names = getattr(head, "feature_names_in_", None)
     meta = {
         "format": _FORMAT,
@@ -75,14 +79,46 @@ def save_head(
     classes = np.asarray(head.classes_)
     if classes.dtype.kind == "O":
         classes = classes.astype(str)
-    with Path(path).open("wb") as file:
-        np.savez(
-            file,
-            allow_pickle=False,
-            meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8),
-            classes=classes,
-            **arrays,
-        )
+    arrays["meta"] = np.frombuffer(_json(meta).encode(), dtype=np.uint8)
+    place = Path(path).resolve()  # a link stays a link
+    if place.exists() and not place.is_file():  # a device, which nothing may replace
+        with place.open("wb") as file:
+            np.savez(file, allow_pickle=False, classes=classes, **arrays)
+        return
+    aside = temporary_name(place)
+    try:
+        with aside.open("xb") as file:
+            np.savez(file, allow_pickle=False, classes=classes, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, place)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def saved_parameters(head: Head) -> dict[str, Any]:
+    """The parameters as a file holds them; one that no file can hold is a TypeError.
+
+    Ask before a fit: a head that was paid for and cannot be written is lost.
+    """
+    saved: dict[str, Any] = {}
+    for name, value in head.get_params().items():
+        if name in _LEFT_OUT:
+            continue
+        if isinstance(value, Unit):
+            value = value.to_json()
+        elif isinstance(value, Mapping):  # JSON's own keys are strings alone
+            value = [[_plain(key), _plain(one)] for key, one in value.items()]
+        try:
+            saved[name] = json.loads(_json(value))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{name} of the head cannot be written to a file: it must be made of"
+                f" plain numbers and words; got {type(value).__name__}. Nothing was"
+                " written."
+            ) from None
+    return saved
 
 
 def load_head(path: str | os.PathLike[str]) -> Head:
@@ -124,7 +160,21 @@ def head_columns(path: str | os.PathLike[str]) -> list[str] | None:
 
 def _read(parameters: dict[str, Any]) -> dict[str, Any]:
     unit = parameters.get("unit")
-    return parameters | {"unit": None if unit is None else unit_from_json(unit)}
+    read = parameters | {"unit": None if unit is None else unit_from_json(unit)}
+    if isinstance(read.get("class_weight"), list):
+        read["class_weight"] = {key: weight for key, weight in read["class_weight"]}
+    return read
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A scalar or an array of numpy as plain numbers and words; others unchanged."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return value
 
 
 def _meta(data: Any) -> dict[str, Any]:

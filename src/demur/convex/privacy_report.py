@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -9,8 +10,8 @@ from typing import Any
 
 from demur.convex.sensitivity.curves import Breakdown
 from demur.convex.sensitivity.form import unit_of
-from demur.core import validate
-from demur.core.accounting.events import Event, GaussianEvent, Pure
+from demur.core import accounting, validate
+from demur.core.accounting.events import BestOf, Event, GaussianEvent, Pure
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.cost import GaussianOverBalls
 from demur.core.entry import Entry
@@ -19,6 +20,7 @@ from demur.core.promise import Promise
 
 _NORMAL = NormalDist()
 _CURVE_POINTS = 25
+_BOUNDS = 20  # points of a search's profile that bound a reconstruction
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,16 @@ class PrivacyReport:
 
     @property
     def mu(self) -> float:
-        """The release is mu-GDP at its unit: N(0, 1) against N(mu, 1)."""
+        """The release is mu-GDP at its unit: N(0, 1) against N(mu, 1).
+
+        The winner of a private search is not: asking is a `NotCovered`.
+        """
         return _mu(self._event(self.unit))
+
+    @property
+    def searched(self) -> bool:
+        """Whether this is the winner of a private search, which paid for all runs."""
+        return isinstance(self._event(self.unit), BestOf)
 
     @property
     def recorded(self) -> bool:
@@ -122,7 +132,17 @@ class PrivacyReport:
         mu-GDP; the bound is concave in kappa, so it survives averaging over the prior.)
         """
         validate.open_probability(kappa=kappa)
-        mu = self.mu if radius is None else self.mu_at(radius)
+        unit = self.unit if radius is None else Ball(radius, space=self.space)
+        event = self._event(unit)
+        if isinstance(event, BestOf):
+            # At each point of the profile: success is at most e^eps kappa + delta.
+            end = accounting.price(event, kappa / 100.0)
+            points = [end * share / _BOUNDS for share in range(_BOUNDS + 1)]
+            bounds = [
+                math.exp(e) * kappa + accounting.delta_of(event, e) for e in points
+            ]
+            return min(1.0, min(bounds) * (1.0 + 1e-12))
+        mu = _mu(event)
         return min(1.0, _NORMAL.cdf(_NORMAL.inv_cdf(kappa) + mu) * (1.0 + 1e-12))
 
     def statement(self, *, records: int | None = None) -> str:
@@ -139,7 +159,7 @@ class PrivacyReport:
             "space": self.space,
             "norm_bound": self.norm_bound,
             "mechanism": self.mechanism,
-            "mu": self.mu,
+            "mu": None if self.searched else self.mu,
             "sigma": self.sigma if isinstance(self.sigma, float) else list(self.sigma),
             "epsilon_at_unit": self._epsilon(self.unit, None),
             "same_label_epsilon": self.same_label_epsilon,
@@ -159,7 +179,7 @@ class PrivacyReport:
 
         2B for rows in their own space, more or less in a space before preprocessing.
         """
-        for term in self.entry.declaration.cost.terms:
+        for term in self.entry.declaration.cost.basic_terms():
             if isinstance(term, GaussianOverBalls) and term.space == self.space:
                 return term.sensitivity.knots[-1][0]
         return 2.0 * self.norm_bound

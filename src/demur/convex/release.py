@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.errors import NotAtMinimiser
+from demur.convex.sensitivity import radius_origin
 from demur.convex.sensitivity.curves import (
     HeadSensitivity,
     declared_sensitivity,
@@ -16,6 +17,7 @@ from demur.convex.sensitivity.curves import (
 from demur.convex.sensitivity.form import DeclaredForm, Fit, HeadForm, unit_of
 from demur.convex.sensitivity.gradient_bounds import minimiser_radius
 from demur.core import validate
+from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, real_array
 from demur.core.entropy import Source
 from demur.core.promise import Promise
@@ -157,7 +159,8 @@ def release_head(
     values = real_array("theta", theta)
     if not values.size:
         raise ValueError("theta must not be empty. Nothing was spent.")
-    unit_of(promise)
+    unit = unit_of(promise)
+    radius = unit.radius if isinstance(unit, Ball) else None
     validate.positive(tau=fit.tau)
     if fit.gradient_norm is not None and fit.gradient_norm > fit.tau:
         raise NotAtMinimiser(
@@ -174,7 +177,12 @@ def release_head(
         fit,
         dimension=values.size,
         bounds=bounds,
-        assumptions=(FIXED_IN_ADVANCE, *conditional, *assumptions),
+        assumptions=(
+            FIXED_IN_ADVANCE,
+            *radius_origin.conditions(radius),
+            *conditional,
+            *assumptions,
+        ),
     )
     return plan.release(
         values,

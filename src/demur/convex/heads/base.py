@@ -10,30 +10,38 @@ a pickle leaves it behind and refuses to fit without it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from demur.convex.heads import inputs
 from demur.convex.privacy_report import PrivacyReport
 from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
 from demur.convex.rows.sources import Rows
+from demur.convex.sensitivity import radius_origin
 from demur.convex.solving.streamed_objective import StreamedRows
-from demur.core import validate
+from demur.core import accounting
+from demur.core.accounting.events import BestOf, GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
+from demur.core.accounting.repetitions import default_repetitions
 from demur.core.adjacency import Ball, ReplaceOne
-from demur.core.declaration import Mechanism
+from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.errors import BudgetExceeded
 from demur.core.promise import Promise, promise_at
-from demur.core.rounding import printed_down
+from demur.core.rounding import printed_down, printed_up
 from demur.ledger import Ledger, LedgerLeftBehind, left_behind
+from demur.preprocessing.checked_rows import check_norm_bound, restored_on_error
+from demur.preprocessing.meta_estimators import searched_settings
 from demur.preprocessing.pipelines import Preprocessing, preprocessing_of
 
 Array = NDArray[np.float64]
@@ -48,7 +56,19 @@ _NO_LONG_ROWS = (
     "no row is longer than the norm bound (with clip=False a fit on a longer one is"
     " refused, which tells that there is one)"
 )
+_TOLD: WeakSet[Any] = WeakSet()  # searches that were compared with a private one
 _BISECTIONS = 14  # of a factor of 1000: to a relative 4e-4
+
+
+@dataclass(frozen=True)
+class StagedFit:
+    """A fit whose noise is fixed: what it will pay for, and the rest of it.
+
+    `finish` charges, draws, and gives the estimator what was released.
+    """
+
+    mechanism: Mechanism
+    finish: Callable[[], None]
 
 
 class PrivateHead(ClassifierMixin, BaseEstimator):
@@ -74,10 +94,24 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
         In place of both, `ParquetRows` names files that need not fit into memory. They
         are read several times; the certificate is the same.
         """
-        with inputs.restored_on_error(self):
-            return self._fit(X, y)
+        with restored_on_error(self):
+            self._staged(X, y).finish()
+            return self
 
-    def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
+    def fit_declaration(
+        self, X: ArrayLike | Rows, y: ArrayLike | None = None
+    ) -> Declaration:
+        """What a fit on these rows would declare to the ledger; nothing is spent.
+
+        For a private search, which pays for all of its fits before the first one.
+        """
+        return declaration_of(clone(self)._staged(X, y).mechanism)
+
+    def check_rows(self, X: ArrayLike | Rows, y: ArrayLike | None = None) -> None:
+        """Refuse rows and labels that a fit would refuse; nothing is spent."""
+        clone(self)._prepare(X, y, two_classes=False)
+
+    def _staged(self, X: ArrayLike | Rows, y: ArrayLike | None) -> StagedFit:
         raise NotImplementedError
 
     def promise(self) -> Promise:
@@ -119,7 +153,7 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
     def _promise(self, *, classes_known: bool = False) -> Promise:
         """The promise that was asked for; all the shared parameters checked."""
         with inputs.nothing_spent():
-            validate.positive(norm_bound=self.norm_bound)
+            check_norm_bound(self.norm_bound)
             promise = promise_at(
                 self.epsilon,
                 self.delta,
@@ -137,7 +171,9 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
 
     def _before(self, promise: Promise) -> Preprocessing:
         """What was done to the rows before this fit, in a pipeline around it."""
-        return preprocessing_of(self, promise.unit, self.space)
+        before = preprocessing_of(self, promise.unit, self.space)
+        _compare_with_a_private_search(promise)
+        return before
 
     def _ledger(self, promise: Promise) -> Ledger:
         return head_ledger(self.ledger, promise)
@@ -150,9 +186,10 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
         try:
             yield
         except BudgetExceeded as declined:
-            if not isinstance(self.ledger, Ledger):
+            if self.ledger is None:
                 raise
-            advice = _what_fits(self.ledger, promise, mechanism_at)
+            # In a worker, its own opening of the ledger.
+            advice = _what_fits(self._ledger(promise), promise, mechanism_at)
             raise BudgetExceeded(f"{declined} {advice}") from None
 
     def _assumptions(self, data: Data, before: Preprocessing) -> tuple[str, ...]:
@@ -163,7 +200,10 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
             found.append(_CLASSES_FROM_LABELS)
         if not self.clip:
             found.append(_NO_LONG_ROWS)
-        return (*found, *before.assumptions)
+        radius = self.radius
+        if isinstance(self.unit, Ball):
+            radius = self.unit.radius
+        return (*found, *radius_origin.conditions(radius), *before.assumptions)
 
     def _prepare(
         self, X: ArrayLike | Rows, y: ArrayLike | None, *, two_classes: bool
@@ -188,6 +228,32 @@ def reported_space(promise: Promise, before: Preprocessing) -> str:
     """The space whose radii a report speaks of."""
     unit = promise.unit
     return unit.space if isinstance(unit, Ball) else before.space.name
+
+
+def search_around() -> tuple[object, int, int] | None:
+    """The search of scikit-learn around a fit, its settings and folds; told once."""
+    around = searched_settings()
+    if around is None or around[0] in _TOLD:
+        return None
+    _TOLD.add(around[0])
+    return around
+
+
+def _compare_with_a_private_search(promise: Promise) -> None:
+    """Inside a search that charges every fit: what a private one would cost, once."""
+    around = search_around()
+    if around is None:
+        return
+    search, settings, folds = around
+    mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
+    event = BestOf((GaussianEvent(1.0 / mu),), default_repetitions(settings))
+    warnings.warn(
+        f"{type(search).__name__} charges each of its {settings * folds} fits with"
+        f" epsilon {printed_up(promise.epsilon)}; demur.tuning.PrivateGridSearch over"
+        f" the same {settings} settings, at the same noise, would cost epsilon"
+        f" {printed_up(accounting.price(event, promise.delta))} in all.",
+        stacklevel=2,
+    )
 
 
 def _what_fits(

@@ -78,23 +78,6 @@ def nothing_spent() -> Iterator[None]:
         raise type(error)(f"{message}\nNothing was charged or released.") from None
 
 
-@contextmanager
-def restored_on_error(estimator: Any) -> Iterator[None]:
-    """A fit that is refused or declined leaves the estimator as it was before.
-
-    scikit-learn stores the number of features when it checks X. Left there after a
-    refusal, it would make an unfitted head look fitted, and a fitted one refuse its own
-    rows.
-    """
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
-
-
 def prepare(
     estimator: Any,
     X: ArrayLike | Rows,
@@ -137,7 +120,9 @@ def prepare(
                 ensure_min_samples=2,
                 ensure_all_finite=False,
             )
-            check_classification_targets(labels)
+            if classes is None:
+                # Looks at all labels, and warns of many: only where they are public.
+                check_classification_targets(labels)
         refuse_missing(rows)
         known = _classes(labels, classes, two_classes)
         index = _indices(labels, known)
@@ -168,8 +153,9 @@ def _counted(
         raise ValueError("X has fewer records than a minimum of 2 is required")
     with no_records_quoted():
         labels = np.asarray(list(label_counts))
-        # Twice each: labels that occur once look like real numbers to scikit-learn.
-        check_classification_targets(np.repeat(labels, 2))
+        if classes is None:
+            # Twice: labels that occur once look like real numbers to scikit-learn.
+            check_classification_targets(np.repeat(labels, 2))
     known = _classes(labels, classes, two_classes)
     counts = np.zeros(len(known), dtype=np.int64)
     counts[_indices(labels, known)] = list(label_counts.values())
@@ -183,8 +169,7 @@ def _classes(
         known = np.unique(labels)
         if len(known) < 2:
             raise ValueError(
-                "a classifier needs at least two classes; y holds only one class:"
-                f" {known[:1].tolist()}"
+                "a classifier needs at least two classes; y holds only one class"
             )
     else:
         known = np.asarray(classes)
@@ -203,10 +188,13 @@ def _classes(
 
 
 def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
-    outside = np.setdiff1d(labels, known)
-    if len(outside):
+    try:
+        outside = len(np.setdiff1d(labels, known)) > 0
+    except TypeError:  # words and numbers have no order
+        outside = True
+    if outside:
         raise ValueError(
-            f"y holds labels outside classes: {outside[:5].tolist()}; classes are"
-            f" {known[:10].tolist()}. Add them to classes, or drop those records."
+            f"y holds labels outside classes, which are {known[:10].tolist()}. Add them"
+            " to classes, or drop those records."
         )
     return np.searchsorted(known, labels)

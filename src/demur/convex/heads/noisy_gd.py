@@ -56,7 +56,7 @@ Array = NDArray[np.float64]
 
 MOMENTUM = 0.9
 # Far beyond any useful head; keeps the rounding of a score small where lam is 0.
-_LARGEST_THETA = 1e4
+LARGEST_THETA = 1e4
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Schedule:
 
     def inside(self, form: HeadForm) -> float:
         """The radius of the ball that theta is kept in."""
-        inside = min(_LARGEST_THETA, self.theta_radius or _LARGEST_THETA)
+        inside = min(LARGEST_THETA, self.theta_radius or LARGEST_THETA)
         return min(inside, minimiser_radius(form)) if form.lam > 0 else float(inside)
 
     def rate(self, form: HeadForm) -> float:
@@ -225,9 +225,9 @@ def descend(
         theta, velocity = np.zeros(objective.shape), np.zeros(objective.shape)
         for index in range(plan.steps):
             gradient = _gradient(objective, theta, payment.entry)
-            noisy = plan.step.apply(
-                gradient, payment.key, draw=index, paid_as=plan.fingerprint
-            )
+            # The data were paid for, and each gradient is computed from them.
+            key = payment.key.part(plan.step.digest(gradient))
+            noisy = plan.step.apply(gradient, key, draw=index, paid_as=plan.fingerprint)
             velocity = plan.momentum * velocity - plan.learning_rate * noisy
             theta = theta + velocity
             norm = float(np.linalg.norm(theta))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,12 @@ from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from demur.convex.heads import inputs, prototypes
-from demur.convex.heads.base import Array, PrivateHead, reported_space
+from demur.convex.heads.base import (
+    Array,
+    PrivateHead,
+    StagedFit,
+    reported_space,
+)
 from demur.convex.heads.prototype_rule import PrototypeRule
 from demur.convex.privacy_report import PrivacyReport
 from demur.convex.rows.sources import Rows
@@ -84,7 +89,7 @@ class BallPrototypeClassifier(PrivateHead):
         self.label = label
         self.source = source
 
-    def _fit(self, X: ArrayLike | Rows, y: ArrayLike | None) -> Self:
+    def _staged(self, X: ArrayLike | Rows, y: ArrayLike | None) -> StagedFit:
         promise = self._promise()
         with inputs.nothing_spent():
             validate.non_negative(lam=self.lam)
@@ -108,27 +113,30 @@ class BallPrototypeClassifier(PrivateHead):
             )
 
         plan = plan_at(promise)
-        with self._declining(promise, lambda less: plan_at(less).mechanism):
-            release = plan.mechanism.release(
-                plan.value(sums, data.counts),
-                ledger=self._ledger(promise),
-                label=self.label or "class prototypes",
-                source=self.source,
+
+        def finish() -> None:
+            with self._declining(promise, lambda less: plan_at(less).mechanism):
+                release = plan.mechanism.release(
+                    plan.value(sums, data.counts),
+                    ledger=self._ledger(promise),
+                    label=self.label or "class prototypes",
+                    source=self.source,
+                )
+            known = plan.read(release.value)
+            self.classes_ = data.classes
+            self.prototypes_ = known.prototypes
+            self.privacy_ = PrivacyReport(
+                promise,
+                float(self.norm_bound),
+                "output",
+                tuple(float(s) for s in known.sigma),
+                None,
+                release.entry,
+                reported_space(promise, before),
+                tuple(float(count) for count in known.counts),
             )
-        known = plan.read(release.value)
-        self.classes_ = data.classes
-        self.prototypes_ = known.prototypes
-        self.privacy_ = PrivacyReport(
-            promise,
-            float(self.norm_bound),
-            "output",
-            tuple(float(s) for s in known.sigma),
-            None,
-            release.entry,
-            reported_space(promise, before),
-            tuple(float(count) for count in known.counts),
-        )
-        return self
+
+        return StagedFit(plan.mechanism, finish)
 
     @property
     def class_prior_(self) -> Array:

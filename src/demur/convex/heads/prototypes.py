@@ -184,7 +184,7 @@ def _moved(unit: Ball | ReplaceOne, rows: RowSpace, largest: float) -> float:
     """How far one record moves at `unit`, in the space of the rows."""
     if isinstance(unit, ReplaceOne):
         return largest
-    return min(rows.from_space(unit.space).radius(unit.radius), largest)
+    return min(rows.radius_of(unit), largest)
 
 
 def _table(

@@ -9,13 +9,16 @@ compared with the size of what it is added to:
   while a signal that every step sees can move it by eta T A Bt; with
   sigma = sqrt(T) G / (n mu) the quotient is G / (n mu A Bt), whatever T and eta. Each
   of K score vectors has 1/sqrt(K) of the length: sqrt(K) times this is its share;
+- discriminant analysis: the largest eigenvalue that noise alone would have in the
+  second moments, over B^2 / d, the mean of theirs at most;
 - output perturbation: sigma = Delta / mu over the largest minimiser R, times sqrt(K)
   for the same reason. It falls as 1 / sqrt(lam), and lam = "auto" is the smallest lam
   of a grid at which it is at most `OUTPUT_SHARE`.
 
 Descent uses more of the data than class means do (which see no correlations), and needs
-more of them: it is recommended where its share is at most `DESCENT_SHARE`, prototypes
-otherwise. The two constants are conventions, not theorems: docs/convex.md says on what
+more of them: it is recommended where its share is at most `DESCENT_SHARE`, then
+discriminant analysis where its own is at most `MOMENT_SHARE`, prototypes otherwise. The
+three constants are conventions, not theorems: docs/convex.md says on what
 they were set and what the heads reach there. A setting that is chosen on public data of
 the same kind can do better.
 """
@@ -24,10 +27,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from demur.convex.heads.discriminant import plan_discriminant
+from demur.convex.heads.noisy_gd import LARGEST_THETA
 from demur.convex.heads.prototypes import plan_prototypes
 from demur.convex.sensitivity.form import TAU, HeadForm
 from demur.convex.sensitivity.gradient_bounds import (
@@ -43,9 +48,9 @@ from demur.core.bounds import Bound, BoundSource
 from demur.core.promise import promise_at
 
 DESCENT_SHARE = 5e-4
+MOMENT_SHARE = 2.5
 OUTPUT_SHARE = 1.0 / 64.0
 LAMS = tuple(10.0 ** (k / 4.0) for k in range(-24, 9))
-_ANY_THETA = 1e4  # noisy descent without a bound on theta
 
 
 @dataclass(frozen=True)
@@ -101,15 +106,21 @@ def recommend(
     """
     validate.count(n=n, d=d, K=K)
     promise = promise_at(epsilon, delta, unit=unit, radius=None, space="records")
-    sizes = np.full(K, n // K) if counts is None else np.asarray(counts, dtype=np.int64)
+    equal = n // K + (np.arange(K) < n % K)
+    sizes = np.asarray(equal if counts is None else counts, dtype=np.int64)
     if (
         K < 2
         or sizes.shape != (K,)
         or (sizes < 0).any()
-        or (counts and sizes.sum() != n)
+        or (counts is not None and sizes.sum() != n)
     ):
         raise ValueError(
             f"counts must be {K} sizes of classes (at least two) that add up to n={n}"
+        )
+    if counts is not None and not isinstance(unit, Ball):
+        raise ValueError(
+            f"counts must be left out at {unit}: the sizes of the classes are not"
+            " public there"
         )
     loss = "logistic" if K == 2 else "softmax"
     vectors = 1.0 if K == 2 else math.sqrt(K)
@@ -129,25 +140,31 @@ def recommend(
         0.0,
         float(np.sqrt(np.mean(noise**2))) / norm_bound,
     )
-    free = _form(loss, 0.0, K, norm_bound, bias_scale)
-    full = full_replacement_bound(free, theta_radius=_ANY_THETA)
-    moved = full
-    if isinstance(unit, Ball):
-        moved = grad_diff_bound(free, unit.radius, theta_radius=_ANY_THETA)
-    moved *= unit.records_per_person
-    signal = gradient_norm_bound(free, theta_radius=_ANY_THETA)
-    descent = HeadCandidate(loss, "noisy_gd", 0.0, vectors * moved / (n * mu * signal))
-    lam = auto_lam(
-        _form(loss, 1.0, K, norm_bound, bias_scale),
-        unit,
-        n,
-        epsilon=epsilon,
-        delta=delta,
+    form = HeadForm(
+        loss, lam=0.0, norm_bound=norm_bound, num_classes=K, bias_scale=bias_scale
     )
-    share = _output_share(_form(loss, lam, K, norm_bound, bias_scale), unit, n, mu)
+    moved = _moved(form, unit, theta_radius=LARGEST_THETA)
+    signal = gradient_norm_bound(form, theta_radius=LARGEST_THETA)
+    descent = HeadCandidate(loss, "noisy_gd", 0.0, vectors * moved / (n * mu * signal))
+    lam = auto_lam(form, unit, n, epsilon=epsilon, delta=delta)
+    share = _output_share(replace(form, lam=lam), unit, n, mu)
     output = HeadCandidate(loss, "output", lam, share)
-    best = descent if descent.noise_share <= DESCENT_SHARE else means
-    return Recommendation(best, (means, descent, output))
+    moments = plan_discriminant(
+        sizes,
+        promise,
+        dimension=d,
+        bound=Bound(norm_bound, BoundSource.DECLARED),
+        step=2.0**-44,
+    )
+    discriminant = HeadCandidate(
+        "discriminant", "output", 0.0, moments.edge * d / norm_bound**2
+    )
+    best = means
+    if descent.noise_share <= DESCENT_SHARE:
+        best = descent
+    elif discriminant.noise_share <= MOMENT_SHARE:
+        best = discriminant
+    return Recommendation(best, (means, descent, output, discriminant))
 
 
 def is_auto(lam: object) -> bool:
@@ -165,28 +182,27 @@ def auto_lam(
 ) -> float:
     """The smallest lam of a public grid whose noise share is at most `OUTPUT_SHARE`.
 
-    The largest of the grid where none is.
+    The largest of the grid where none is. The form's own lam does not matter.
     """
     mu = gaussian_mu(epsilon, ideal_delta(delta))
     for lam in LAMS:
-        stated = _form(
-            form.loss, lam, form.num_classes, form.norm_bound, form.bias_scale
-        )
-        if _output_share(stated, unit, n, mu) <= OUTPUT_SHARE:
+        if _output_share(replace(form, lam=lam), unit, n, mu) <= OUTPUT_SHARE:
             return lam
     return LAMS[-1]
 
 
-def _form(loss: str, lam: float, K: int, norm_bound: float, bias: float) -> HeadForm:
-    return HeadForm(
-        loss, lam=lam, norm_bound=norm_bound, num_classes=K, bias_scale=bias
-    )
+def _moved(
+    form: HeadForm, unit: Ball | ReplaceOne, *, theta_radius: float | None = None
+) -> float:
+    """How far the gradients of one person's records move at `unit`."""
+    if isinstance(unit, Ball):
+        one = grad_diff_bound(form, unit.radius, theta_radius=theta_radius)
+    else:
+        one = full_replacement_bound(form, theta_radius=theta_radius)
+    return unit.records_per_person * one
 
 
 def _output_share(form: HeadForm, unit: Ball | ReplaceOne, n: int, mu: float) -> float:
-    moved = full_replacement_bound(form)
-    if isinstance(unit, Ball):
-        moved = grad_diff_bound(form, unit.radius)
-    delta = unit.records_per_person * moved / (form.lam * n) + 2.0 * TAU / form.lam
+    delta = _moved(form, unit) / (form.lam * n) + 2.0 * TAU / form.lam
     vectors = math.sqrt(form.num_classes) if form.multinomial else 1.0
     return vectors * delta / mu / minimiser_radius(form)

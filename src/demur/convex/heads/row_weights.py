@@ -32,6 +32,10 @@ from demur.core.bounds import real_array
 Array = NDArray[np.float64]
 
 PUBLIC_AT_A_BALL = "the weights of the records, like their labels, are public"
+FINITE_WEIGHTS = (
+    "every record has a finite weight from 0 (a fit with any other is refused, which"
+    " tells that there is one)"
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,12 @@ def _by_class(
     if isinstance(class_weight, Mapping):
         for label, weight in class_weight.items():
             validate.non_negative(**{f"class_weight of {label!r}": weight})
+        unknown = [label for label in class_weight if label not in classes.tolist()]
+        if unknown:
+            raise ValueError(
+                f"class_weight names {unknown[0]!r:.40}, which is no class; classes are"
+                f" {classes[:10].tolist()}"
+            )
         return np.array([float(class_weight.get(c, 1.0)) for c in classes.tolist()])
     if class_weight != "balanced":
         raise ValueError(

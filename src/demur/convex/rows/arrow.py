@@ -12,7 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from demur.convex.rows.tables import features_of, is_list, list_block
+from demur.convex.rows.tables import (
+    features_of,
+    index_columns,
+    is_list,
+    list_block,
+)
 from demur.convex.rows.totals import Index
 
 Array = NDArray[np.float64]
@@ -25,21 +30,21 @@ def feature_columns(
     if isinstance(columns, str):
         raise TypeError("columns must be a list of names, not one. Nothing was spent.")
     names = list(schema.names)
-    features = features_of(names, label=label) if columns is None else list(columns)
-    missing = [name for name in (label, *features) if name not in names]
+    missing = [name for name in (label, *(columns or ())) if name not in names]
     if missing:
         raise ValueError(
             f"{where} has no column {missing[0]!r}; it has {names[:12]}."
             " Nothing was spent."
         )
-    if not features:
-        raise ValueError(f"{where} has no feature columns. Nothing was spent.")
-    twice = [n for n in features if n == label or features.count(n) > 1]
-    twice += [n for n in (label, *features) if names.count(n) > 1]
-    if twice:
-        raise ValueError(
-            f"column {twice[0]!r} of {where} would be used twice. Nothing was spent."
+    try:
+        features = features_of(
+            names,
+            label=label,
+            indexes=index_columns(schema),
+            columns=None if columns is None else list(columns),
         )
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     if not _is_label(schema.field(label).type):
         raise ValueError(
             f"the label {label!r} must hold one word or number for each row; got"
@@ -57,10 +62,36 @@ def feature_columns(
 
 
 def matrix_of(
-    batch: pa.RecordBatch, columns: Sequence[str], width: int | None
+    batch: pa.RecordBatch, columns: Sequence[str], widths: Sequence[int]
 ) -> Array:
-    """The features of a batch as a new float64 matrix of the given width."""
-    blocks = []
+    """The features of a batch as a new float64 matrix, each column of its width."""
+    blocks = _blocks(batch, columns)
+    for name, block, width in zip(columns, blocks, widths, strict=True):
+        # Not their sum alone: two columns may make up for each other, and then the
+        # same place of two rows holds two different things.
+        if block.shape[1] != width and len(block):
+            raise ValueError(
+                f"column {name!r} must have {width} features in every row, as in the"
+                f" first; it holds lists of {block.shape[1]}. Nothing was spent."
+            )
+    matrix = np.empty((batch.num_rows, sum(widths)))
+    start = 0
+    for block in blocks:
+        matrix[:, start : start + block.shape[1]] = block
+        start += block.shape[1]
+    return matrix
+
+
+def widths_of(batch: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
+    """How many features each column of a batch that has rows brings."""
+    widths = [block.shape[1] for block in _blocks(batch, columns)]
+    if not sum(widths):
+        raise ValueError("the lists of the features are empty. Nothing was spent.")
+    return widths
+
+
+def _blocks(batch: pa.RecordBatch, columns: Sequence[str]) -> list[NDArray[Any]]:
+    blocks: list[NDArray[Any]] = []
     for name in columns:
         column = batch.column(name)
         if column.null_count:
@@ -74,20 +105,7 @@ def matrix_of(
             if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
             blocks.append(column.to_numpy(zero_copy_only=False)[:, None])
-    total = sum(block.shape[1] for block in blocks)
-    if not total:
-        raise ValueError("the lists of the features are empty. Nothing was spent.")
-    if width is not None and total != width:
-        raise ValueError(
-            f"rows must have {width} features, as the first; a column of lists has"
-            " lists of another length. Nothing was spent."
-        )
-    matrix = np.empty((batch.num_rows, total))
-    start = 0
-    for block in blocks:
-        matrix[:, start : start + block.shape[1]] = block
-        start += block.shape[1]
-    return matrix
+    return blocks
 
 
 def class_indices(labels: pa.Array, classes: NDArray[Any]) -> Index:

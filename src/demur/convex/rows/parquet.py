@@ -10,23 +10,24 @@ An error names a file or a column, never a value.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from demur.convex.errors import DataChanged
-from demur.convex.rows.arrow import class_indices, feature_columns, matrix_of
+from demur.convex.rows.arrow import (
+    class_indices,
+    feature_columns,
+    matrix_of,
+    widths_of,
+)
 from demur.convex.rows.sources import (
     MOST_LABELS,
     Task,
@@ -35,12 +36,13 @@ from demur.convex.rows.sources import (
     rechunked,
     rows_at_once,
 )
+from demur.convex.rows.tables import features_of, index_columns
 from demur.convex.rows.totals import Chunk, Totals
+from demur.preprocessing.table_files import Paths, TableFile, changed, table_files
 
 Array = NDArray[np.float64]
 
 _SAMPLED_GROUPS = 64
-_BUFFER = 2**16  # bytes for each column; without it a whole column chunk is fetched
 
 
 @dataclass(frozen=True)
@@ -51,45 +53,59 @@ class ParquetRows:
     columns of numbers, or of lists of numbers of one length (an embedding); default:
     every column but the label, none of which may be an identifier by its name.
 
+    A folder may be partitioned (`key=value` in the names of its folders): these columns
+    are there for `label` and `columns`, and no feature by default. Paths may be
+    addresses of an object store (`s3://...`), or paths in a `filesystem` of pyarrow.fs
+    or fsspec. A file that is named twice is refused, links included.
+
     The files are read several times and must not change meanwhile: a change is
     noticed, and the fit refused.
     """
 
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    path: Paths
     _: KW_ONLY
     label: str = "y"
     columns: Sequence[str] | None = None
+    filesystem: Any = None
 
-    def column_names(self) -> list[str]:
-        """All columns of the first file, the label among them."""
-        file = _files(self.path)[0]
-        with _no_cell_in_errors(file):
-            return list(pyarrow.parquet.read_schema(file).names)
+    def features(self, exclude: Sequence[str] = ()) -> list[str]:
+        """The feature columns by default, less those to `exclude`."""
+        schema = table_files(self.path, self.filesystem)[0].own_schema()
+        return features_of(
+            schema.names,
+            label=self.label,
+            exclude=exclude,
+            indexes=index_columns(schema),
+            columns=self.columns,
+        )
 
     def row_source(self) -> ParquetSource:
         """The source, its schemas checked; only one row is read."""
-        return ParquetSource(_files(self.path), self.label, self.columns)
+        files = table_files(self.path, self.filesystem)
+        return ParquetSource(files, self.label, self.columns)
 
 
 class ParquetSource:
     """The files of a `ParquetRows`, and their identity when they were first seen."""
 
     def __init__(
-        self, files: list[Path], label: str, columns: Sequence[str] | None
+        self, files: list[TableFile], label: str, columns: Sequence[str] | None
     ) -> None:
         """Check that every file has the same columns."""
         self._files = files
         self._label = label
-        with _no_cell_in_errors(files[0]):
-            schema = pyarrow.parquet.read_schema(files[0])
+        schema = _asked_schema(files[0], label, columns)
         self._columns = feature_columns(schema, label, columns, files[0].name)
-        for path in files[1:]:
-            with _no_cell_in_errors(path):
-                other = pyarrow.parquet.read_schema(path)
-            feature_columns(other, label, self._columns, path.name)
-        self._identities = [_identity(path) for path in files]
+        for file in files[1:]:
+            feature_columns(file.schema(), label, self._columns, file.name)
+        self._identities = [file.identity() for file in files]
         self._label_type = schema.field(label).type
-        self.width = self._first_width()
+        self._widths = self._first_widths()
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return sum(self._widths)
 
     @property
     def columns(self) -> list[str]:
@@ -125,9 +141,9 @@ class ParquetSource:
         row is taken instead, which reads everything once.
         """
         groups = [
-            (path, i, file_rows)
-            for path in self._files
-            for i, file_rows in enumerate(_group_rows(path))
+            (file, i, rows)
+            for file in self._files
+            for i, rows in enumerate(_group_rows(file))
         ]
         n = sum(rows for _, _, rows in groups)
         if n <= most:
@@ -155,40 +171,49 @@ class ParquetSource:
         return rechunked(pieces, size)
 
     def _leading(
-        self, path: Path, group: int, rows: int, task: Task
+        self, file: TableFile, group: int, rows: int, task: Task
     ) -> Iterator[Chunk]:
         size = min(rows, rows_at_once(self.width))
         columns = [*self._columns, self._label]
-        with _opened(path) as file:
-            for batch in file.iter_batches(size, [group], columns, use_threads=False):
-                yield self._chunk(batch.slice(0, rows), task)
-                rows -= batch.num_rows
-                if rows <= 0:
-                    break
+        for batch in file.batches(columns, size, [group]):
+            yield self._chunk(batch.slice(0, rows), task)
+            rows -= batch.num_rows
+            if rows <= 0:
+                break
 
     def _batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
-        for path in self._files:
-            with _opened(path) as file:
-                yield from file.iter_batches(size, columns=columns, use_threads=False)
+        for file in self._files:
+            yield from file.batches(columns, size)
 
     def _chunk(self, batch: pa.RecordBatch, task: Task) -> Chunk:
-        rows = matrix_of(batch, self._columns, self.width)
+        rows = matrix_of(batch, self._columns, self._widths)
         return Chunk(rows, class_indices(batch.column(self._label), task.classes))
 
-    def _first_width(self) -> int:
+    def _first_widths(self) -> list[int]:
         for batch in self._batches(list(self._columns), 1):
             if batch.num_rows:
-                return matrix_of(batch, self._columns, None).shape[1]
+                return widths_of(batch, self._columns)
         raise ValueError(f"{self._files[0].name} holds no rows. Nothing was spent.")
 
     def _refuse_changes(self) -> None:
-        for path, before in zip(self._files, self._identities, strict=True):
-            if _identity(path) != before:
-                raise DataChanged(
-                    f"{path.name} was changed while it was being read, and a fit reads"
-                    " it several times. Fit again when nobody writes to it. Nothing was"
-                    " released, nothing was charged."
-                )
+        name = changed(self._files, self._identities)
+        if name is not None:
+            raise DataChanged(
+                f"{name} was changed while it was being read, and a fit reads it"
+                " several times. Fit again when nobody writes to it. Nothing was"
+                " released, nothing was charged."
+            )
+
+
+def _asked_schema(
+    file: TableFile, label: str, columns: Sequence[str] | None
+) -> pa.Schema:
+    """The schema to choose from: folders' names are columns only if asked for."""
+    schema, own = file.schema(), set(file.own_schema().names)
+    asked = own | {label, *(columns or ())}
+    return pa.schema(
+        [field for field in schema if field.name in asked], schema.metadata
+    )
 
 
 def _resembles(
@@ -212,67 +237,7 @@ def _every(stride: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         offset += len(chunk.rows)
 
 
-def _files(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-) -> list[Path]:
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    files: list[Path] = []
-    for named in map(Path, given):
-        if named.is_dir():
-            # By Parquet's convention, names with a leading _ or . are not data.
-            inside = sorted(
-                p
-                for p in named.rglob("*")
-                if p.suffix.lower() in (".parquet", ".pq")
-                and not any(
-                    part.startswith(("_", ".")) for part in p.relative_to(named).parts
-                )
-            )
-            files.extend(inside)
-        elif named.is_file():
-            files.append(named)
-        else:
-            raise ValueError(f"there is no file {named}. Nothing was spent.")
-    if not files:
-        raise ValueError(f"there are no Parquet files in {paths}. Nothing was spent.")
-    if len(set(map(Path.resolve, files))) != len(files):
-        raise ValueError("a Parquet file is named twice. Nothing was spent.")
-    return files
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    try:
-        now = path.stat()
-    except OSError:
-        return ()
-    return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
-
-
-def _group_rows(path: Path) -> list[int]:
-    with _opened(path) as file:
-        groups = range(file.metadata.num_row_groups)
-        return [file.metadata.row_group(i).num_rows for i in groups]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    # pyarrow would by default fetch the whole file ahead of the batches.
-    with (
-        _no_cell_in_errors(path),
-        pyarrow.parquet.ParquetFile(
-            path, pre_buffer=False, buffer_size=_BUFFER
-        ) as file,
-    ):
-        yield file
-
-
-@contextmanager
-def _no_cell_in_errors(path: Path) -> Iterator[None]:
-    """pyarrow's messages may quote a cell; ours names the file alone."""
-    try:
-        yield
-    except (pa.ArrowException, OSError):
-        raise ValueError(
-            f"{path.name} cannot be read: it is not, or no longer, a well-formed"
-            " Parquet file. Nothing was released."
-        ) from None
+def _group_rows(file: TableFile) -> list[int]:
+    with file.opened() as opened:
+        groups = range(opened.metadata.num_row_groups)
+        return [opened.metadata.row_group(i).num_rows for i in groups]

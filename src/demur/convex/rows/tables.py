@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +19,18 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_IDENTIFIER = re.compile(
-    r"(.*[_ .-])?(id|ID|Id|uuid|guid|index|idx|rowid|rownum)$|.*[a-z]I[dD]$"
-    r"|unnamed: ?\d+$|Unnamed: ?\d+$|__index_level_\d+__$"
+_WORDS = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
+_NAMING = frozenset(
+    "id ids uid uids pid uuid guid identifier identifiers index idx rowid rownum rownr"
+    " ssn".split()
 )
+_NUMBERED = frozenset(
+    "account case client customer employee household insurance invoice member nhs order"
+    " participant passport patient person phone policy record row security student"
+    " subject user visit".split()
+)
+_NUMBERS = frozenset("id ids no nr num number".split())
+_INDEX = re.compile(r"unnamed: ?\d+|level_\d+|__index_level_\d+__", re.IGNORECASE)
 
 
 class Labelled(NamedTuple):
@@ -50,82 +60,169 @@ def read_rows(
         raise ValueError(f"{file} is a folder; this reads one file. Nothing was spent.")
     if not file.is_file():
         raise ValueError(f"there is no file {file}. Nothing was spent.")
+    table = _open(file)
+    if label is not None and label not in table.names:
+        raise ValueError(
+            f"--label {label!r} is not a column of {file.name}; it has"
+            f" {table.names[:12]}. Nothing was spent."
+        )
+    features = features_of(
+        table.names,
+        label=label,
+        exclude=exclude,
+        indexes=table.indexes,
+        columns=columns,
+    )
+    y = table.column(label) if label is not None else None
+    if y is not None and y.ndim != 1:
+        raise ValueError(f"the label {label!r} must be one value for each row")
+    blocks = [_block(name, table.column(name)) for name in features]
+    return Labelled(np.hstack(blocks), y, features)
+
+
+def read_column(path: str | os.PathLike[str], name: str) -> NDArray[Any]:
+    """One column of a table, such as that of the persons' ids."""
+    table = _open(Path(path))
+    if name not in table.names:
+        raise ValueError(
+            f"there is no column {name!r}; there are {table.names[:12]}. Nothing was"
+            " spent."
+        )
+    return table.column(name)
+
+
+def features_of(
+    names: Iterable[str],
+    *,
+    label: str | None,
+    exclude: Sequence[str] = (),
+    indexes: Iterable[str] = (),
+    columns: Sequence[str] | None = None,
+) -> list[str]:
+    """The feature columns: those of `columns`, or all but the label and `exclude`.
+
+    An index or a person's number holds nothing to learn, and it is long: clipped to the
+    norm bound a row is little else. It is told by the name of the column, which is
+    public, and never by its values (`indexes` are the columns that the file itself
+    calls an index), and it is refused unless `columns` names it.
+    """
+    known = list(names)
+    absent = [name for name in (*exclude, *(columns or ())) if name not in known]
+    if absent:
+        raise ValueError(
+            f"there is no column {absent[0]!r}; there are {known[:12]}. Nothing was"
+            " spent."
+        )
+    features = [name for name in known if name != label and name not in exclude]
+    if columns is not None:
+        features = list(columns)
+    if not features:
+        raise ValueError("there are no feature columns. Nothing was spent.")
+    twice = [n for n in features if n == label or features.count(n) > 1]
+    twice += [n for n in (label, *features) if n is not None and known.count(n) > 1]
+    if twice:
+        raise ValueError(
+            f"column {twice[0]!r} would be used twice: name each column once, and the"
+            " label not among the features. Nothing was spent."
+        )
+    for name in features if columns is None else ():
+        if name in indexes or _is_identifier(name):
+            raise ValueError(
+                f"column {name!r} is an identifier by its name, and holds nothing to"
+                " learn. Leave it out (exclude; --id-column on the command line), or"
+                " name the feature columns (columns=). Nothing was spent."
+            )
+    return features
+
+
+def index_columns(schema: pa.Schema) -> set[str]:
+    """The columns of a Parquet file that pandas wrote as the index of a table."""
+    about = (schema.metadata or {}).get(b"pandas")
+    try:
+        named = json.loads(about)["index_columns"] if about else []
+    except (ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in named if isinstance(name, str)}
+
+
+def _is_identifier(name: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if _INDEX.fullmatch(name) or not words:
+        return bool(words)
+    last = words[-1]
+    joined = [last[: -len(end)] for end in _NUMBERS if last.endswith(end)]
+    numbered = last in _NUMBERS and len(words) > 1 and words[-2] in _NUMBERED
+    return (
+        last in _NAMING
+        or numbered
+        or (last == "nr" and len(words) > 1)
+        or any(start in _NUMBERED for start in joined)
+    )
+
+
+class _Table(NamedTuple):
+    """The names of a file's columns, those that are an index, and each by its name.
+
+    A column is converted, and can be refused, when it is asked for: one that nobody
+    uses decides nothing.
+    """
+
+    names: list[str]
+    indexes: set[str]
+    column: Callable[[str], NDArray[Any]]
+
+
+def _open(file: Path) -> _Table:
     match file.suffix.lower():
         case ".npz":
-            table = _npz(file)
+            with np.load(file, allow_pickle=False) as data:
+                arrays = dict(data)
+            return _Table(list(arrays), set(), arrays.__getitem__)
         case ".parquet" | ".pq":
-            table = _arrow(pyarrow.parquet.read_table(file))
+            with _no_cell_in_errors(file):
+                table = pyarrow.parquet.read_table(
+                    file, page_checksum_verification=True
+                )
         case ".csv":
-            table = _arrow(pyarrow.csv.read_csv(file))
+            with _no_cell_in_errors(file):
+                table = pyarrow.csv.read_csv(file)
         case other:
             raise ValueError(
                 f"{file.name} must be .parquet, .csv or .npz; got {other or 'none'!r}."
                 " Nothing was spent."
             )
-    if label is not None and label not in table:
+    return _Table(
+        table.column_names,
+        index_columns(table.schema),
+        lambda name: _array(name, table.column(name)),
+    )
+
+
+@contextmanager
+def _no_cell_in_errors(file: Path) -> Iterator[None]:
+    """pyarrow's messages may quote a cell; ours names the file alone."""
+    try:
+        yield
+    except pa.ArrowException:
         raise ValueError(
-            f"--label {label!r} is not a column of {file.name}; it has"
-            f" {list(table)[:12]}. Nothing was spent."
-        )
-    features = columns or features_of(table, label=label, exclude=exclude)
-    missing = [name for name in features if name not in table]
-    if missing or not features:
+            f"{file.name} cannot be read: it is no well-formed {file.suffix} file, or a"
+            " column mixes words and numbers. Nothing was spent."
+        ) from None
+
+
+def _array(name: str, chunks: pa.ChunkedArray) -> NDArray[Any]:
+    column = chunks.combine_chunks()
+    if column.null_count:
         raise ValueError(
-            f"{file.name} lacks the feature columns {missing[:5]}. Nothing was spent."
+            f"column {name!r} has missing values: drop or impute them by a rule that"
+            " does not look at other rows. Nothing was spent."
         )
-    y = table[label] if label is not None else None
-    if y is not None and y.ndim != 1:
-        raise ValueError(f"the label {label!r} must be one value for each row")
-    return Labelled(np.hstack([_block(n, table[n]) for n in features]), y, features)
-
-
-def features_of(
-    names: Iterable[str], *, label: str | None, exclude: Sequence[str] = ()
-) -> list[str]:
-    """All columns but the label and the excluded ones, if none is an identifier.
-
-    An index or a person's number holds nothing to learn, and it is long: clipped to the
-    norm bound a row is little else. It is told by the name of the column, which is
-    public, and never by its values.
-    """
-    known = list(names)
-    absent = [name for name in exclude if name not in known]
-    if absent:
-        raise ValueError(
-            f"exclude names {absent[0]!r}, which is not a column; there are"
-            f" {known[:12]}. Nothing was spent."
-        )
-    features = [name for name in known if name != label and name not in exclude]
-    for name in features:
-        if _IDENTIFIER.match(name):
-            raise ValueError(
-                f"column {name!r} is an identifier by its name, which a head would"
-                " learn from. Exclude it (--exclude on the command line), or name the"
-                " feature columns (columns=, --columns). Nothing was spent."
-            )
-    return features
-
-
-def _npz(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as data:
-        return {name: data[name] for name in data.files}
-
-
-def _arrow(table: pa.Table) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        if column.null_count:
-            raise ValueError(
-                f"column {name!r} has {column.null_count} missing values: drop or"
-                " impute them by a rule that does not look at other rows."
-                " Nothing was spent."
-            )
-        if is_list(column.type):
-            arrays[name] = list_block(name, column)
-        else:
-            arrays[name] = column.to_numpy(zero_copy_only=False)
-    return arrays
+    if is_list(column.type):
+        return list_block(name, column)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return array
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -157,11 +254,11 @@ def list_block(name: str, column: pa.Array) -> NDArray[Any]:
 
 
 def _block(name: str, values: NDArray[Any]) -> Array:
-    try:
-        block = values.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    # By the type of the column: words that look like numbers are words.
+    if values.dtype.kind not in "biuf":
         raise ValueError(
             f"column {name!r} must hold numbers; got {values.dtype}. Encode it by a"
             " public rule, or leave it out. Nothing was spent."
-        ) from error
+        )
+    block = values.astype(np.float64)
     return block[:, None] if block.ndim == 1 else block

@@ -6,12 +6,8 @@ chunks, in any order and any tree, s + e is off by at most u + (2 k u)^2 of the 
 absolute values. The number of chunks, which a file's layout or a cluster decides, is
 therefore does not enter the certificate; only the most rows summed at once do.
 
-**The same rows each time.** Each pass counts its classes and sums a 64-bit fingerprint
-of its rows, which an accidental change does not preserve: every row is hashed by odd
-multipliers (a change of one number always changes the hash) and a bijection, and the
-sum does not depend on the order of the rows. A multiplier moves no bit downwards, and
-whole numbers end in fifty zero bits: the upper half of each number is first folded onto
-the lower.
+**The same rows each time.** Each pass counts its classes and sums a fingerprint of its
+rows (`preprocessing.row_fingerprints`), which an accidental change does not preserve.
 """
 
 from __future__ import annotations
@@ -23,12 +19,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.preprocessing import row_fingerprints
+
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Work = Callable[[Array, Index], tuple[NDArray[Any], ...]]
 
 UNIT_ROUNDOFF = 2.0**-53
-_FOLDED_AT_ONCE = 128  # rows: small enough for a core's cache
 
 
 class Chunk(NamedTuple):
@@ -80,7 +77,9 @@ class Totals:
         file = io.BytesIO()
         arrays: dict[str, Any] = {
             "counts": self.counts,
-            "fingerprint": np.array(self.fingerprint, dtype=np.uint64),
+            "fingerprint": np.array(
+                row_fingerprints.halves(self.fingerprint), dtype=np.uint64
+            ),
         }
         for i, (total, error) in enumerate(zip(self._sums, self._errors, strict=True)):
             arrays[f"sum{i}"] = total
@@ -95,7 +94,8 @@ class Totals:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             totals = cls(len(arrays["counts"]))
             totals.counts = arrays["counts"]
-            totals.fingerprint = int(arrays["fingerprint"])
+            first, second = map(int, arrays["fingerprint"])
+            totals.fingerprint = first + second * 2**64
             count = sum(name.startswith("sum") for name in arrays.files)
             for i in range(count):
                 totals._sums.append(arrays[f"sum{i}"])
@@ -104,7 +104,7 @@ class Totals:
         return totals
 
     def _add_fingerprint(self, fingerprint: int) -> None:
-        self.fingerprint = (self.fingerprint + fingerprint) % 2**64
+        self.fingerprint = row_fingerprints.joined(self.fingerprint, fingerprint)
 
     def _add(
         self,
@@ -139,24 +139,10 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, (a - (total - other)) + (b - other)
 
 
-def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit words that leaves no structure (SplitMix64's)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def fingerprint_of(chunk: Chunk) -> int:
-    """64 bits of a chunk's rows and labels, whatever the order of the rows."""
-    width = chunk.rows.shape[1]
-    places = np.arange(1, width + 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    odd = _scrambled(places) | np.uint64(1)
+    """The fingerprint of a chunk's rows and labels, whatever the order of the rows."""
+    lanes = row_fingerprints.new_lanes(len(chunk.rows))
     words = np.ascontiguousarray(chunk.rows).view(np.uint64)
-    hashed = np.empty(len(words), dtype=np.uint64)
-    for start in range(0, len(words), _FOLDED_AT_ONCE):
-        some = slice(start, start + _FOLDED_AT_ONCE)
-        folded = words[some] >> np.uint64(32)
-        folded ^= words[some]
-        np.einsum("ij,j->i", folded, odd[:width], out=hashed[some])
-    hashed += chunk.y.astype(np.uint64) * odd[width]
-    return int(_scrambled(hashed).sum(dtype=np.uint64))
+    row_fingerprints.fold_rows(words, *lanes)
+    row_fingerprints.fold(chunk.y.astype(np.uint64), *lanes)
+    return row_fingerprints.sum_of(lanes)

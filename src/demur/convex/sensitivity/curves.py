@@ -99,7 +99,7 @@ def unit_table(
     rows = row_space(unit, space)
     exact_at = largest
     if isinstance(unit, Ball):
-        exact_at = rows.from_space(unit.space).radius(unit.radius)
+        exact_at = rows.radius_of(unit)
     curve = dominating_curve(
         lambda r: moved(gradient(r)), largest=largest, exact_at=exact_at
     )
@@ -219,6 +219,6 @@ def at_unit(
 ) -> float:
     """How far one record's gradient moves at `unit`."""
     if isinstance(unit, Ball):
-        return gradient(rows.from_space(unit.space).radius(unit.radius))
+        return gradient(rows.radius_of(unit))
     assert full is not None
     return full

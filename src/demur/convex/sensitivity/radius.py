@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
 
+from demur.convex.sensitivity.radius_origin import PaidRadius
 from demur.core import validate
 from demur.core.adjacency import Ball
 from demur.core.bounds import Bound, BoundSource, clip_rows, finite_matrix, real_array
@@ -27,6 +29,8 @@ from demur.ledger import Ledger, ledger_for
 from demur.mechanisms.exponential import GridQuantile
 
 Array = NDArray[np.float64]
+
+Strategy: TypeAlias = Literal["pooled", "labelwise"]
 
 GRID_POINTS = 200
 
@@ -162,6 +166,7 @@ def private_radius(
     epsilon: float,
     norm_bound: float,
     quantile: float = 0.5,
+    strategy: Strategy = "pooled",
     ledger: Ledger | None = None,
     space: str = "records",
     grid: Sequence[float] | None = None,
@@ -173,18 +178,38 @@ def private_radius(
     Records are paired at random inside their class, each in one pair at most: a
     same-label replacement changes one distance, so the number of distances up to a
     candidate changes by at most 1. The exponential mechanism then picks from `grid`
-    (fixed and public; default 200 steps to 2 `norm_bound`), the score of a candidate
-    being the number of distances between it and the quantile. Charged as a pure epsilon
-    at Ball(2 `norm_bound`): any same-label replacement, as rows are clipped to the
-    bound.
+    (fixed and public; default 200 steps to 2 `norm_bound`), by the number of distances
+    between a candidate and the quantile:
 
-    The radius is itself a release. A unit Ball(r) with this r depends on the data;
-    read the ledger at a radius fixed in advance where that matters.
+    - strategy "pooled": of the distances of all classes together;
+    - strategy "labelwise": of the class that is furthest behind, so that the radius is
+      the largest of the classes' quantiles. One distance changes in one class, so the
+      largest gap changes by at most 1 as well, and all classes together cost one
+      epsilon. A class of few records has few distances to tell candidates apart: with
+      m pairs in the smallest class take epsilon well above 1 / m.
+
+    Charged as a pure epsilon at Ball(2 `norm_bound`): any same-label replacement, as
+    rows are clipped to the bound.
+
+    The radius is itself a release, and it is a `float` that says so: a head that gets
+    it as `radius=` repeats it in its statement. A unit Ball(r) with this r depends on
+    the data; read the ledger at a radius fixed in advance where that matters.
     """
+    if strategy not in ("pooled", "labelwise"):
+        raise ValueError(
+            f"strategy must be 'pooled' or 'labelwise'; got {strategy!r}. Nothing was"
+            " spent."
+        )
     validate.positive(epsilon=epsilon)
     validate.open_probability(quantile=quantile)
     validate.positive(norm_bound=norm_bound)
-    bounded = clip_rows(X, norm_bound, space=space)
+    given = real_array("X", X, "a matrix")
+    if not np.isfinite(given).all():
+        raise ValueError(
+            "X must be finite, and some rows hold NaN or infinity. Drop them, or fill"
+            " them by a rule that does not look at other rows. Nothing was spent."
+        )
+    bounded = clip_rows(given, norm_bound, space=space)
     rows, labels = bounded.data, np.asanyarray(y)
     _same_length(rows, labels)
     candidates = _grid(grid, norm_bound)
@@ -195,35 +220,49 @@ def private_radius(
         epsilon,
         candidates,
         unit,
-        "a within-class distance by the exponential mechanism",
+        f"a within-class distance ({strategy}) by the exponential mechanism",
         bounds=(bounded.bound,),
         unprotected=("labels, the number of records of each class and n",),
         assumptions=(
             "the radius is itself a release, and the grid it was chosen from is public",
+            "every record is a row of finite numbers with a label (any other is"
+            " refused, which tells that there is one)",
         ),
     )
-    digest = digest_of_parts(digest_of_array(rows), labels.tolist())
+    digest = digest_of_parts(digest_of_array(rows), labels.tolist(), strategy)
     with ledger_for(ledger, mechanism.declaration()).paid(
         mechanism, label=label, digest=digest, source=source
     ) as payment:
         # The entry is bound to the rows: the pairs are drawn from its key too.
         key = payment.key.authorise(mechanism.fingerprint, digest)
-        distances = _disjoint_pairs(rows, labels, key.stream("pairs"))
-        value = mechanism.drawn(distances, key)
+        pairs = _disjoint_pairs(rows, labels, key.stream("pairs"))
+        groups = pairs.groups if strategy == "labelwise" else None
+        value = mechanism.drawn(pairs.distances, key, groups=groups)
         payment.released(digest_of_array(np.array([value])))
-    return Release(value, payment.entry)
+    return Release(PaidRadius(value), payment.entry)
 
 
 def _must_have_pairs(labels: NDArray[np.generic]) -> None:
     """Refuse, before anything is charged, labels without a within-class pair."""
-    if np.unique(labels, return_counts=True)[1].max(initial=0) < 2:
+    try:
+        sizes = np.unique(labels, return_counts=True)[1]
+    except TypeError:  # words and numbers, or missing ones, have no order
+        raise ValueError(
+            "y must be labels of one type, none of them missing. Nothing was spent."
+        ) from None
+    if sizes.max(initial=0) < 2:
         raise ValueError(
             "no class has two records: there is no within-class distance."
             " Nothing was spent."
         )
 
 
-def _disjoint_pairs(rows: Array, labels: NDArray[np.generic], stream: Stream) -> Array:
+class _Pairs(NamedTuple):
+    distances: Array
+    groups: NDArray[np.intp]
+
+
+def _disjoint_pairs(rows: Array, labels: NDArray[np.generic], stream: Stream) -> _Pairs:
     """Distances of random within-class pairs, each record in one pair at most.
 
     Which records are paired depends on labels and chance alone, never on the rows.
@@ -236,7 +275,8 @@ def _disjoint_pairs(rows: Array, labels: NDArray[np.generic], stream: Stream) ->
         distances.append(
             np.linalg.norm(rows[index[:half]] - rows[index[half : 2 * half]], axis=1)
         )
-    return np.concatenate(distances)
+    groups = np.repeat(np.arange(len(distances)), [len(one) for one in distances])
+    return _Pairs(np.concatenate(distances), groups)
 
 
 def _grid(grid: Sequence[float] | None, norm_bound: float) -> Array:

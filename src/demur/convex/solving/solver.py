@@ -100,7 +100,7 @@ def minimise(
         if ahead is not None:
             here = ahead
         single = single and ahead is not None and (here.norm < norm or here.norm > 1e-3)
-    raise not_reached(objective, tau, iteration)
+    raise not_reached(objective, tau)
 
 
 class Stated(Protocol):
@@ -149,11 +149,11 @@ def certified(objective: Stated, norm: float, rounding: float, tau: float) -> bo
     return False
 
 
-def not_reached(objective: Stated, tau: float, steps: int) -> NotConverged:
+def not_reached(objective: Stated, tau: float) -> NotConverged:
     """The refusal of a search that ended before its certificate."""
     return NotConverged(
-        f"the gradient norm did not fall to tau={tau:g} in {steps} Newton steps"
-        f" (n={objective.n}, lam={objective.lam:g}). Allow more steps, or raise lam or"
+        f"the gradient norm did not fall to tau={tau:g} (n={objective.n},"
+        f" lam={objective.lam:g}). Allow more steps, or raise lam or"
         " tau, which adds 2 tau / lam to the sensitivity. Nothing was released, nothing"
         " was charged."
     )

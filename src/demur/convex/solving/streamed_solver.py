@@ -84,7 +84,7 @@ def minimise_streamed(
             break
         search.moved(ahead.theta - here.theta, ahead.gradient - here.gradient)
         here = ahead
-    raise not_reached(objective, tau, iteration)
+    raise not_reached(objective, tau)
 
 
 class _Search:
