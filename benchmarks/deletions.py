@@ -1,6 +1,6 @@
 """Accuracy of streams under deletions: every mode, live and published, beside river.
 
-    python benchmarks/deletions.py [--draws 5] [--quick]
+    python benchmarks/deletions.py [--draws 5] [--streams adult] [--quick]
 
 Each stream is predicted before it is learned. A share of its records is deleted on the
 way, at random times after they were learned, each by another person at epsilon 1, delta
@@ -181,11 +181,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--modes", nargs="*", default=list(GRIDS))
+    parser.add_argument("--streams", nargs="*", default=["elec2", "adult"])
     parser.add_argument("--quick", action="store_true", help="an eighth of each stream")
     args = parser.parse_args()
     OUT.parent.mkdir(exist_ok=True)
     done: dict[str, float] = json.loads(OUT.read_text()) if OUT.exists() else {}
     for stream, (X, y) in streams().items():
+        if stream not in args.streams:
+            continue
         if args.quick:
             X, y = X[: len(X) // 8], y[: len(y) // 8]
         tenth = len(X) // 10

@@ -29,6 +29,12 @@ CASES = {
 }
 
 
+def own_folder(tmp_path):
+    """A service in a folder of its own: backups with keys lie elsewhere."""
+    (tmp_path / "service").mkdir()
+    return tmp_path / "service" / "model.db"
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -37,7 +43,7 @@ CASES = {
     ],
 )
 def test_a_backup_with_keys_is_the_service_of_one_moment(tmp_path, case):
-    with open_service(tmp_path / "model.db", **CASES[case]) as service:
+    with open_service(own_folder(tmp_path), **CASES[case]) as service:
         fill(service, range(8))
         held = service.delete(1, *record(1))
         service.retrain([(n, *record(n)) for n in range(2, 8)])
@@ -74,7 +80,7 @@ def test_a_backup_without_keys_goes_back_beside_them(tmp_path):
 @pytest.mark.parametrize("keys", [True, False])
 def test_a_backup_from_before_a_deletion_is_refused(tmp_path, keys):
     """By the ledger that was not lost; by a tip, if that was put back as well."""
-    path, copy = tmp_path / "model.db", tmp_path / "copy"
+    path, copy = own_folder(tmp_path), tmp_path / "copy"
     with open_service(path) as service:
         fill(service, range(4))
         service.backup(copy, keys=keys)
@@ -86,9 +92,9 @@ def test_a_backup_from_before_a_deletion_is_refused(tmp_path, keys):
     with pytest.raises(ServiceDamaged, match="still deleted|seal key"):
         UnlearningService.open(path)
     if keys:  # everything is put back: nothing here knows of the deletion
-        for left in tmp_path.glob("model.db.ledger-1*"):
+        for left in path.parent.glob("model.db.ledger-1*"):
             left.unlink() if left.is_file() else shutil.rmtree(left)
-        shutil.copy(copy / "model.db.ledger-1", tmp_path)
+        shutil.copy(copy / "model.db.ledger-1", path.parent)
         with pytest.raises(ServiceDamaged, match="row .* of this tip"):
             UnlearningService.open(path, tip=str(tip))
         UnlearningService.open(path).close()
@@ -110,7 +116,7 @@ def deleting(service, numbers):
 @pytest.mark.parametrize("keys", [True, False])
 def test_a_deletion_meanwhile_is_noticed(tmp_path, monkeypatch, keys):
     """A reader copies beside the running service, whose deletions come in between."""
-    path = tmp_path / "model.db"
+    path = own_folder(tmp_path)
     with (
         open_service(path) as service,
         UnlearningService.open(path, read_only=True) as reader,
@@ -144,7 +150,7 @@ def test_the_twin_that_copies_once_makes_a_backup_of_two_moments(tmp_path, monke
 
 @pytest.mark.deep
 def test_backups_beside_a_busy_writer_all_open(tmp_path):
-    path, stop = tmp_path / "model.db", threading.Event()
+    path, stop = own_folder(tmp_path), threading.Event()
     taken = []
 
     def read():
@@ -188,7 +194,7 @@ def test_no_moment_between_deletions_is_told_and_nothing_is_left(tmp_path, monke
 def test_a_shared_ledger_is_backed_up_by_itself(tmp_path):
     budgets = {Erasure(): Budget(1.0, 1e-6)}
     with Ledger.open(tmp_path / "shared.db", dataset="d", budgets=budgets) as ledger:
-        with open_service(tmp_path / "model.db", ledger=ledger) as service:
+        with open_service(own_folder(tmp_path), ledger=ledger) as service:
             fill(service, range(3))
             service.delete(1)
             service.backup(tmp_path / "copy", keys=True)
@@ -220,3 +226,15 @@ def test_a_disk_that_is_full_is_said_to_be_one(tmp_path, monkeypatch, full):
         keys = tmp_path / "model.db.keys" / "copy"
         with pytest.raises(ValueError, match="does not belong"):
             service.backup(keys)
+
+
+def test_keys_that_a_deletion_erases_do_not_stay_in_the_services_folder(tmp_path):
+    """A copy of the seal's key beside the service would outlive the deletion."""
+    path = own_folder(tmp_path)
+    with open_service(path) as service:
+        before = sorted(path.parent.iterdir())
+        for place in (path.parent / "copy", tmp_path / "service" / ".." / "service/b"):
+            with pytest.raises(ValueError, match="does not belong in the folder of"):
+                service.backup(place, keys=True)
+        assert sorted(path.parent.iterdir()) == before
+        service.backup(path.parent / "copy")  # without keys nothing is told

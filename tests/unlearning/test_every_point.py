@@ -22,7 +22,13 @@ import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
 from demur.core.errors import DemurError
-from demur.unlearning import Publications, UnknownRecord, make_mode
+from demur.unlearning import (
+    Publications,
+    QueuedRequest,
+    ServiceLimits,
+    UnknownRecord,
+    make_mode,
+)
 from demur.unlearning.records import tables
 from tests.families import thinned
 from tests.unlearning import forgetter
@@ -88,6 +94,26 @@ def live(url, options, pipe):
         s.retrain([(n, *record(n)) for n in (0, 3, 4)])
         deleted([5])
         forget([3])
+    if options["mode"] != "ridge":  # an exact mode has nothing to wait for
+        wait(url, options, pipe)
+
+
+def wait(url, options, pipe):
+    """A request past the owner's limit, which waits and is carried out later."""
+    strict, x_y = ServiceLimits(score_noise=1e-9), record(4)
+    more = {"dimension": DIM, "on_exhausted": "queue"} | options
+    with UnlearningService.open(url, limits=strict, **more) as s:
+        waiting = s.delete(4, *x_y)
+        assert isinstance(waiting, QueuedRequest)
+        say(pipe, "queued", 4)
+    with UnlearningService.open(url, **more) as s:
+        assert not s.process_queue(), "it keeps its limits"
+    with UnlearningService.open(url, limits=ServiceLimits(), **more) as s:
+        if options["mode"] == "logistic":  # which must see the record
+            s.delete(4, *x_y)
+        s.process_queue()
+        held = s.certificate(4)
+        say(pipe, "deleted", 4, held.generation, held.tip)
 
 
 def reopen(url, options, pipe):
@@ -209,6 +235,12 @@ def check(url, options, words):
         blocked = 0 in known.values()
         if len(words) > 11:  # it came past the burial
             assert blocked and known[name(99)] == 0
+        asked = [int(number) for word, number, *_ in words if word == "queued"]
+        if not [
+            word for word, number, *_ in words if (word, number) == ("deleted", "4")
+        ]:
+            waiting = {queued.record for queued in service.queue()}
+            assert all(known[name(n)] < 0 or name(n) in waiting for n in asked)
     witness = Witness()
     witness.listen(words)
     witness.check(url)

@@ -14,10 +14,16 @@ from demur.core.accounting.events import Pure
 from demur.core.accounting.gaussian import gaussian_mu
 from demur.core.adjacency import AddOrRemoveOne, Erasure, ZeroOut
 from demur.core.cost import Cost, Fixed
+from demur.core.entropy import Seeded
 from demur.core.errors import LedgerMismatch
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.gaussian import Gaussian
-from demur.unlearning import CapacityExhausted, Publications, verify_certificate
+from demur.unlearning import (
+    CapacityExhausted,
+    Publications,
+    UnknownRecord,
+    verify_certificate,
+)
 from demur.unlearning.errors import ServiceMismatch
 from demur.unlearning.models import OGD, Logistic, Ridge
 from demur.unlearning.models.published import PublishedAnswers
@@ -546,3 +552,45 @@ def test_before_the_first_copy_there_is_nothing_to_flip(tmp_path):
             warnings.simplefilter("error")
             service.delete(3)
         assert service.status().noise.flipped == 0.0 < service.forecast().score_noise
+
+
+def all_that_leaves(folder, mode, first, cls=UnlearningService):
+    """What anybody sees of a service between two copies; `first` is one record."""
+    folder.mkdir()
+    terms = {"answers": Publications(1.0, 1e-6, count=3), "source": Seeded(7)}
+    with open_service(folder / "m.db", mode=mode, **terms) as service:
+        service.__class__ = cls
+        service.publish()
+        service.insert(*first, record_id=0)  # its own answer is about its own row
+        told = [service.insert(*record(n), record_id=n) for n in range(1, 6)]
+        rows = [record(n)[0] for n in range(6)]
+        told += [service.predict(x) for x in rows]
+        told.append(service.published().tolist())
+        told.append(service.forecast(7, rows=rows))
+        told.append(dataclasses.replace(service.status(), tip=None))
+        held = service.delete(3, *record(3))
+        random = {"tip": None, "ledger": "", "entry": "", "state_digest": None}
+        told.append(dataclasses.replace(held, time="", **random))
+        for wrong in (lambda: service.delete(99), lambda: service.insert([1], 0)):
+            with pytest.raises((UnknownRecord, TypeError)) as refused:
+                wrong()
+            told.append(str(refused.value))
+        told.append(service.verify().problems)
+        service.evidence(folder / "evidence.db")
+        sizes = {p.name: p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+        return [*told, sizes]
+
+
+@pytest.mark.parametrize("mode", ["ogd", "ridge"])
+def test_between_two_copies_nothing_follows_the_record(tmp_path, mode):
+    """The twin that answers from the secret model is found by the same comparison."""
+    blank, far = (np.zeros(DIM), 0.0), (np.ones(DIM), 1.0)
+    seen = [
+        all_that_leaves(tmp_path / name, mode, first, cls)
+        for name, first, cls in (
+            ("blank", blank, UnlearningService),
+            ("far", far, UnlearningService),
+            ("twin", far, ServesTheLiveModel),
+        )
+    ]
+    assert seen[0] == seen[1] != seen[2]

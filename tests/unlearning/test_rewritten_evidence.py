@@ -1,22 +1,17 @@
 """Evidence that was rewritten, consistently, by whoever may write to it."""
 
-import hashlib
 import json
 import shutil
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from demur.durable.chain import Tip, canonical, public_hex
+from demur.durable.chain import canonical, public_hex
 from demur.ledger import Ledger
-from demur.unlearning import (
-    Certificate,
-    ServiceDamaged,
-    verify_certificate,
-    verify_evidence,
-)
+from demur.unlearning import ServiceDamaged, verify_certificate, verify_evidence
 from demur.unlearning.service import backup, certificate_verification
-from demur.unlearning.service.verification import LedgersBefore, ledger_problems
+from demur.unlearning.service.verification import LedgersBefore, payment_problems
+from tests.unlearning.evidence_kit import rows_of, write_rows
 from tests.unlearning.service_kit import fill, open_service, record, sql
 
 pytestmark = pytest.mark.slow
@@ -41,36 +36,10 @@ def honest(tmp_path_factory):
 
 def rewritten(file, change, key=None):
     """Rows as `change` makes them, with hashes, certificates and end that fit."""
-    ((terms,),) = sql(file, "SELECT terms FROM demur_unlearning_evidence")
-    rows = sql(
-        file, "SELECT op, body, sequence FROM demur_unlearning_journal ORDER BY 3"
-    )
-    last, number, certificates = hashlib.sha256(terms.encode()).hexdigest(), 0, {}
-    for table in ("journal", "certificates"):
-        sql(file, f"DELETE FROM demur_unlearning_{table}")
-    for op, text, sequence in rows:
-        body = change(op, json.loads(text), sequence)
-        if body is None:
-            continue
-        number += 1
-        text = canonical(body)
-        last = hashlib.sha256(f"{last}\n{text}".encode()).hexdigest()
-        values = (number, op, text, last)
-        sql(file, "INSERT INTO demur_unlearning_journal VALUES (?, ?, ?, ?)", *values)
-        if "certificate" in body:
-            held = Certificate(**body["certificate"], tip=Tip(number, last))
-            held = held if key is None else held.signed(key)
-            certificates[held.record, held.generation] = held
-    for (name, generation), held in certificates.items():
-        sql(
-            file,
-            "INSERT INTO demur_unlearning_certificates VALUES (?, ?, ?)",
-            name,
-            generation,
-            held.to_json(),
-        )
-    end = "UPDATE demur_unlearning_evidence SET sequence = ?, hash = ?"
-    sql(file, end, number, last)
+    changed = [
+        change(body["op"], body, number) for number, body in enumerate(rows_of(file), 1)
+    ]
+    write_rows(file, [body for body in changed if body is not None], key)
 
 
 def certificates(**values):
@@ -247,7 +216,7 @@ def test_a_deletion_while_somebody_verifies_is_no_problem(tmp_path, monkeypatch)
             connection.rollback()
             service.delete(3)
             late = LedgersBefore.the_journal([ledger], history.service)
-            assert "1 operations" in str(ledger_problems(history, late))
+            assert "1 operations" in str(payment_problems(history, late, None))
 
 
 @pytest.mark.parametrize("looks", [True, False])

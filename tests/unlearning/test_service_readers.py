@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import stat
 import sys
+import threading
 from contextlib import suppress
 
 import pytest
@@ -23,6 +24,7 @@ from demur.errors import (
     LedgerDamaged,
     LedgerMismatch,
     LedgerMissing,
+    LedgerRefused,
     LedgerUnreachable,
     ServiceDamaged,
     ServiceMismatch,
@@ -171,7 +173,7 @@ def test_without_the_refusal_the_file_itself_refuses(path, monkeypatch):
     with read(path) as service:
         service._requests = None
         before = folder(path)
-        with pytest.raises(LedgerUnreachable, match="privilege is missing"):
+        with pytest.raises(LedgerRefused, match="privilege is missing"):
             service._state.block("nobody")
     assert folder(path) == before
 
@@ -249,7 +251,7 @@ def test_a_file_that_one_may_not_read_is_called_that(path):
     def refused():
         path.chmod(0) if os.getuid() == path.stat().st_uid else None
         for opening in openings(path, certificate):
-            with pytest.raises(LedgerUnreachable, match="privilege is missing"):
+            with pytest.raises(LedgerRefused, match="privilege is missing"):
                 opening()
 
     ended = as_nobody(path, refused)
@@ -405,7 +407,7 @@ def test_a_file_with_a_log_is_not_read_and_gets_no_second_one(
         assert folder(path) != before
         return
     for opening in (lambda: read(path), lambda: verify_certificate(certificate, path)):
-        with pytest.raises(LedgerUnreachable, match="write-ahead mode.*Nothing was"):
+        with pytest.raises(LedgerRefused, match="write-ahead mode.*Nothing was"):
             opening()
     assert folder(path) == before
     UnlearningService.open(path).close()  # once for writing
@@ -425,6 +427,18 @@ def interrupted(path, statement):
     writer.close()
     for place, content in kept.items():
         place.write_bytes(content)
+
+
+def test_a_journal_that_passes_is_waited_for(path):
+    """As where a running writer removes it between two looks of SQLite's."""
+    used(path)
+    interrupted(path, "UPDATE demur_unlearning SET used = used + 1")
+    writer = threading.Timer(0.2, lambda: UnlearningService.open(path).close())
+    writer.start()
+    try:
+        read(path)
+    finally:
+        writer.join()
 
 
 @pytest.mark.parametrize("honest", [True, False])

@@ -158,7 +158,7 @@ def test_the_key_is_fixed_and_needed_to_write(tmp_path):
         service.delete(0)
         service.retrain([(n, *record(n)) for n in range(1, 4)])  # a second ledger
         held = service.delete(1)
-    for key, said in ((None, "open it with its signing_key"), (OTHER, "belongs to")):
+    for key, said in ((None, "give their key"), (OTHER, "is that of")):
         with pytest.raises(ServiceMismatch, match=said):
             UnlearningService.open(path, signing_key=key)
     with UnlearningService.open(path, read_only=True) as reader:

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
     from demur.unlearning.pricing.publications import Publications as Publications
     from demur.unlearning.records.certificate import Certificate as Certificate
     from demur.unlearning.records.commitments import Opening as Opening
+    from demur.unlearning.records.influence_certificate import (
+        InfluenceCertificate as InfluenceCertificate,
+    )
+    from demur.unlearning.records.influence_certificate import (
+        influence_certificate as influence_certificate,
+    )
+    from demur.unlearning.records.influence_certificate import (
+        verify_influence as verify_influence,
+    )
     from demur.unlearning.records.memory_key import Passphrase as Passphrase
     from demur.unlearning.records.queue import QueuedRequest as QueuedRequest
     from demur.unlearning.retrain.comparison import (

@@ -1,4 +1,4 @@
-"""Arrays as scikit-learn hands them in; errors quote none of their values."""
+"""Values and arrays as callers hand them in; errors quote none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from demur.core.bounds import real_array
 from demur.unlearning.models.base import Array
 
 # What float() would read as a number, or cut to one.
-NO_NUMBER = (str, bytes, bytearray, complex, np.complexfloating)
+_NO_NUMBER = (str, bytes, bytearray, complex, np.complexfloating)
+
+
+def feature(value: Any) -> float:
+    """One value of a record over dicts as a number."""
+    if isinstance(value, _NO_NUMBER):
+        raise ValueError("the features of x must be numbers")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        # Python's message quotes the value that it cannot read; ours must not.
+        raise ValueError("the features of x must be numbers") from None
 
 
 def matrix(name: str, values: ArrayLike) -> Array:

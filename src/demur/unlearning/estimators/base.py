@@ -9,14 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from demur.core.bounds import real_array
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.ledger import Ledger, LedgerLeftBehind, checked_ledger, left_behind
-from demur.unlearning.estimators.arrays import NO_NUMBER, matrix, vector_of
+from demur.unlearning.estimators.arrays import feature, matrix, vector_of
 from demur.unlearning.estimators.dict_events import (
     Features,
     SlowWay,
@@ -54,7 +53,7 @@ SKLEARN_EXCEPTIONS: Mapping[str, str] = {
 }
 
 
-class Unlearnable(RiverHabits, BaseEstimator):
+class Unlearnable(RiverHabits):
     """An estimator over one `MemoryPair`, for dicts and arrays."""
 
     mode: str
@@ -148,13 +147,7 @@ class Unlearnable(RiverHabits, BaseEstimator):
                 " changed."
             )
         values = [x[name] for name in names] + [1.0] * self._constant
-        if any(isinstance(value, NO_NUMBER) for value in values):
-            raise ValueError("the features of x must be numbers")
-        try:
-            return np.array([float(value) for value in values])
-        except (TypeError, ValueError, OverflowError):
-            # Python's message quotes the value that it cannot read; ours must not.
-            raise ValueError("the features of x must be numbers") from None
+        return np.array([feature(value) for value in values])
 
     @property
     def _constant(self) -> bool:

@@ -1,12 +1,13 @@
 """Events over dicts at full speed: names in a fixed order, one buffer for all rows.
 
 Converting a dict takes longer than learning from it, so this path has few layers: the
-values are packed into one row, which the model reads under its lock. Between calls the
-row is zero, so that no record stays in it. What is not a row of finite numbers under
-the known names in a plain dict (a Counter answers for names that it lacks), or comes
-while there is more to do than learning, takes the slow way, which also says what is
-wrong. One thing slips by: a complex number of numpy is read as its real part, with
-numpy's ComplexWarning. A look at every value would take a tenth of an event.
+values are packed into one row, which the model reads and empties under its lock.
+Between calls the row is zero, so that no record stays in it. What is not a row of
+finite numbers under the known names in a plain dict (a Counter answers for names that
+it lacks), or comes while there is more to do than learning, takes the slow way, which
+also says what is wrong. One thing slips by: a complex number of numpy is read as its
+real part, with numpy's ComplexWarning. A look at every value would take a tenth of an
+event.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def in_fixed_order(names: Iterable[Hashable]) -> list[Hashable]:
     >>> in_fixed_order(["b", "a"]), in_fixed_order([10, 9]), in_fixed_order([("b",), 1])
     (['a', 'b'], [9, 10], [1, ('b',)])
     """
-    given = list(names)
+    given: list[Any] = list(names)
     for kind in (str, (int, np.integer)):
         if all(isinstance(name, kind) for name in given):
-            return sorted(given)  # type: ignore[type-var]
+            return sorted(given)
     return sorted(given, key=lambda name: (type(name).__name__, repr(name)))
 
 
@@ -58,8 +59,8 @@ def dict_events(
     pack, zeros = struct.Struct(f"{count}d").pack, bytes(8 * count)
     row = np.zeros(count + constant)
     row[count:] = 1.0
-    view = memoryview(row[:count]).cast("B")  # type: ignore[arg-type]
-    predict_row, learn_row = model.mode.on_row(row)
+    view = row[:count].data.cast("B")
+    predict_row, learn_row = model.mode.on_row(row, count)
     acquire, release = model._lock.acquire, model._lock.release
     slow_predict, slow_learn, number = slow.predict, slow.learn, slow.number
 
@@ -76,8 +77,10 @@ def dict_events(
                 answer = predict_row()
                 if answer == answer:
                     return answer
-        finally:
+        except BaseException:  # interrupted between the two
             view[:] = zeros
+            raise
+        finally:
             release()
         return slow_predict(x)
 
@@ -96,8 +99,10 @@ def dict_events(
                 if answer == answer:
                     model.inserts_seen += 1
                     return
-        finally:
+        except BaseException:
             view[:] = zeros
+            raise
+        finally:
             release()
         slow_learn(x, y)
 

@@ -38,8 +38,6 @@ _WHY = {
     )
 }
 _JOINING = frozenset({"TransformerProduct", "TransformerUnion"})
-_SCALERS = "scale by declared numbers (RangeScaler), or let"
-_SCALERS += " mode='ridge' standardise its own features (standardise=True)"
 
 
 def unlearn_one(
@@ -109,22 +107,22 @@ def _parts(step: Any) -> Iterator[Any]:
 
 def _require_fixed(step: Any) -> None:
     for part in _parts(step):
-        kind = type(part)
-        of_river = kind.__module__.startswith("river.") and kind.__name__ in _FIXED
-        if not of_river and getattr(part, "fixed_map", False) is not True:
-            if kind.__module__.startswith("river.") and kind.__name__ in _WHY:
-                raise TypeError(
-                    f"{kind.__name__} {_WHY[kind.__name__]}. Nothing has changed."
-                )
+        kind, name = type(part), type(part).__name__
+        of_river = kind.__module__.startswith("river.")
+        fixed = of_river and name in _FIXED
+        if not fixed and getattr(part, "fixed_map", False) is not True:
+            if of_river and name in _WHY:
+                raise TypeError(f"{name} {_WHY[name]}. Nothing has changed.")
             raise TypeError(
-                f"{kind.__name__} learns from the records, or is not known not to: it"
-                " keeps the one to be forgotten, and later rows depend on it. Instead,"
-                f" {_SCALERS}; a transformer of your own that learns nothing says so by"
-                " `fixed_map = True`. Nothing has changed."
+                f"{name} learns from the records, or is not known not to: it keeps the"
+                " one to be forgotten, and later rows depend on it. Instead, scale by"
+                " declared numbers (RangeScaler), or let mode='ridge' standardise its"
+                " own features (standardise=True); a transformer of your own that"
+                " learns nothing says so by `fixed_map = True`. Nothing has changed."
             )
         if not isinstance(part, import_module("river.base").Transformer):
             raise TypeError(
-                f"{kind.__name__} is no Transformer of river: a pipeline does not apply"
+                f"{name} is no Transformer of river: a pipeline does not apply"
                 " it when it learns, so the record cannot be found through it. Derive"
                 " it from river.base.Transformer and learn again. Nothing has changed."
             )

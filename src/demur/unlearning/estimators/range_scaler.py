@@ -9,16 +9,14 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, ClassVar, Self, TypeAlias
 
-from sklearn.base import BaseEstimator
-
 from demur.core import validate
-from demur.unlearning.estimators.arrays import NO_NUMBER
+from demur.unlearning.estimators.arrays import feature
 from demur.unlearning.estimators.river_habits import RiverHabits
 
 Ranges: TypeAlias = Mapping[Hashable, tuple[float, float]]
 
 
-class RangeScaler(RiverHabits, BaseEstimator):
+class RangeScaler(RiverHabits):
     """Each feature from its declared range to [-1, 1], clipped at the ends.
 
     `ranges` gives (low, high) for each name. They must be public: known without looking
@@ -91,12 +89,7 @@ class RangeScaler(RiverHabits, BaseEstimator):
 
 
 def _scaled(value: float, middle: float, half: float) -> float:
-    if isinstance(value, NO_NUMBER):
-        raise ValueError("the features of x must be numbers")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError("the features of x must be numbers") from None
+    number = feature(value)
     if not math.isfinite(number):
         raise ValueError("the features of x must be finite numbers")
     return min(max((number - middle) / half, -1.0), 1.0)

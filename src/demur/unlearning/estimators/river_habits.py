@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
+from sklearn.base import BaseEstimator
+
 # Checks of river.checks that cannot hold, each with its reason. The table in
 # docs/unlearning.md says the same in full sentences.
 RIVER_EXCEPTIONS: Mapping[str, str] = {
@@ -22,8 +24,8 @@ RIVER_EXCEPTIONS: Mapping[str, str] = {
 }
 
 
-class RiverHabits:
-    """river's conventions for a class that has scikit-learn's `get_params`."""
+class RiverHabits(BaseEstimator):
+    """river's conventions for an estimator of scikit-learn's."""
 
     _river_kind: ClassVar[str]
 
@@ -67,7 +69,7 @@ class RiverHabits:
         return import_module("river.compose").Pipeline(other, self)
 
     def _get_params(self) -> dict[str, Any]:
-        params: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
+        params: dict[str, Any] = self.get_params(deep=False)
         return params
 
     @property

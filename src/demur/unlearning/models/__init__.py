@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from demur.core import validate
@@ -65,4 +66,10 @@ def make_mode(name: str, dimension: int, **config: Any) -> Mode:
     try:
         return MODES[name](dimension, **config)  # type: ignore[call-arg]
     except TypeError as error:
+        options = list(inspect.signature(MODES[name]).parameters)[1:]
+        if unknown := config.keys() - set(options):
+            raise TypeError(
+                f"mode {name!r} has no option {validate.shorten(min(unknown))}: it has"
+                f" {', '.join(options)}"
+            ) from error
         raise TypeError(f"mode {name!r}: {error}") from error

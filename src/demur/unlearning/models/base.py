@@ -138,13 +138,27 @@ class Mode(abc.ABC):
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """Learn rows in order: `insert` in a loop, bit for bit, all rows or none."""
 
-    def on_row(self, row: Array) -> RowFunctions:
+    def on_row(self, row: Array, emptied: int) -> RowFunctions:
         """`predict()` and `insert(y)` of the record that is in `row` at that time.
 
-        For callers who write many records into one array. NaN means that nothing has
-        changed and that the record is to go through `predict` or `insert`.
+        For callers who write many records into one array, whose first `emptied` numbers
+        are 0 afterwards. NaN means that nothing has changed and that the record is to
+        go through `predict` or `insert`.
         """
-        return lambda: self.predict(row), lambda y: self.insert(row, y)
+
+        def predict() -> float:
+            try:
+                return self.predict(row)
+            finally:
+                row[:emptied] = 0.0
+
+        def insert(y: float) -> float:
+            try:
+                return self.insert(row, y)
+            finally:
+                row[:emptied] = 0.0
+
+        return predict, insert
 
     def planned_gradient(self, gradient: Array) -> Array:
         """A gradient in the units that calibration plans in: here, as it is."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numba import typeof
@@ -133,6 +133,38 @@ def rows(X: ArrayLike, Y: ArrayLike, dimension: int) -> tuple[Array, Array]:
             f"X and Y must be finite: row {int(np.argmin(good))} holds NaN or infinity;"
             " nothing was learned"
         )
+    return matrix, targets
+
+
+class _Counted(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def records(self) -> int: ...
+
+
+def to_forget(
+    mode: _Counted,
+    x: ArrayLike | None,
+    y: ArrayLike | None,
+    records: int,
+    checked: Callable[[ArrayLike, ArrayLike], tuple[Array, Array]],
+) -> tuple[Array, Array]:
+    """The `records` rows of a deletion, `checked`, no more than are live; or an error.
+
+    For a mode that must see what it is to forget.
+    """
+    validate.count(records=records)
+    if x is None or y is None:
+        raise ValueError(
+            f"mode {mode.name!r} needs the record (x, y) that it is to forget"
+        )
+    matrix, targets = checked(np.atleast_2d(np.asarray(x)), np.atleast_1d(y))
+    if len(matrix) != records:
+        raise ValueError(f"records={records}, but {len(matrix)} were handed in")
+    if records > mode.records:
+        raise ValueError(f"{records} record(s) to forget, but {mode.records} are live")
     return matrix, targets
 
 

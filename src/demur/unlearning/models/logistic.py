@@ -89,6 +89,7 @@ from demur.unlearning.models.inputs import (
     longest,
     rows,
     sum_with,
+    to_forget,
     vector,
     with_noise,
 )
@@ -360,18 +361,7 @@ class Logistic(Mode):
         grid: float | None = None,
     ) -> None:
         """A Newton step for each record, then a published copy with the noise."""
-        validate.count(records=records)
-        if x is None or y is None:
-            raise ValueError(
-                "mode 'logistic' needs the record (x, y) that it is to forget"
-            )
-        matrix, targets = self._rows(np.atleast_2d(np.asarray(x)), np.atleast_1d(y))
-        if len(matrix) != records:
-            raise ValueError(f"records={records}, but {len(matrix)} were handed in")
-        if records > self.records:
-            raise ValueError(
-                f"{records} record(s) to forget, but {self.records} are live"
-            )
+        matrix, targets = to_forget(self, x, y, records, self._rows)
         # Refused before anything changes; a step is at most sqrt(2) B / Lambda long.
         reach = np.abs(self._vectors[0]) + 2.0 * records * self._bound / self.Lambda
         sum_with(reach, noise, grid, self.size)

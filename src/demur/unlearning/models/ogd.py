@@ -90,7 +90,7 @@ from numpy.typing import ArrayLike
 
 from demur.core import validate
 from demur.core.rounding import up
-from demur.unlearning.models import kernels
+from demur.unlearning.models import kernels, row_kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
@@ -271,14 +271,13 @@ class OGD(Mode):
         self._room(1)
         return float(kernels.ogd_step(self._state, row, self._constants, target))
 
-    def on_row(self, row: Array) -> RowFunctions:
+    def on_row(self, row: Array, emptied: int) -> RowFunctions:
         """The compiled steps alone; the array of the state is never another one."""
-        predict = without_dispatch(
-            kernels.predict, self._state, row, self.norm_bound, self._kind
-        )
-        bound = (self._state, row, self._constants)
-        insert = partial(without_dispatch(kernels.ogd_step, *bound, 0.0), *bound)
-        return partial(predict, self._state, row, self.norm_bound, self._kind), insert
+        shown = (self._state, row, self.norm_bound, self._kind, emptied)
+        bound = (self._state, row, self._constants, emptied)
+        predict = without_dispatch(row_kernels.predict, *shown)
+        insert = without_dispatch(row_kernels.ogd_step, *bound, 0.0)
+        return partial(predict, *shown), partial(insert, *bound)
 
     def insert_many(self, X: ArrayLike, Y: ArrayLike) -> Array:
         """All rows in order, at full speed; the predictions from before each."""

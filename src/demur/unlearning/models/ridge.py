@@ -48,7 +48,6 @@ from demur.unlearning.models import kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
-    Mode,
     State,
     Theorem,
     digest_of,
@@ -68,11 +67,12 @@ from demur.unlearning.models.inputs import (
     rows,
     vector,
 )
+from demur.unlearning.models.least_squares import LeastSquares
 
 _SMALL = 32  # up to here the compiled Cholesky beats LAPACK's call overhead
 
 
-class Ridge(Mode):
+class Ridge(LeastSquares):
     """Exact ridge regression: deleting a record leaves no trace of it, bit for bit.
 
     `bits` is the resolution of a feature (2^-bits of the bound); up to 21 bits one
@@ -89,13 +89,6 @@ class Ridge(Mode):
     """
 
     name = "ridge"
-    needs_record = True
-    exact = True
-    publishes = "state"
-    losses = ("squared",)
-    loss = "squared"
-    regulariser = "Lambda"
-    multiclass = True
     theorem = Theorem(
         id="ridge-exact",
         statement=(
@@ -327,66 +320,22 @@ class Ridge(Mode):
         if self._clock[1] % self.refresh == 0:
             self._solve()
 
-    def shift_bound(self, records: int = 1) -> float:
-        """0.0: there is nothing to hide."""
-        validate.count(records=records)
-        return 0.0
-
-    def delete(
-        self,
-        x: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        noise: Array | None = None,
-        *,
-        records: int = 1,
-        grid: float | None = None,
-    ) -> None:
-        """Subtract a record, or rows of them; takes no noise."""
-        validate.count(records=records)
-        if noise is not None:
-            raise ValueError("mode 'ridge' is exact and takes no noise")
-        if x is None or y is None:
-            raise ValueError(
-                "mode 'ridge' needs the record (x, y) that it is to forget"
-            )
-        matrix, targets = self._rows(np.atleast_2d(np.asarray(x)), np.atleast_1d(y))
-        if len(matrix) != records:
-            raise ValueError(f"records={records}, but {len(matrix)} were handed in")
-        if records > self.records:
-            raise ValueError(
-                f"{records} record(s) to forget, but {self.records} are live"
-            )
-        for row, target in zip(matrix, targets, strict=True):
+    def _subtract(self, X: Array, Y: Array) -> bool:
+        for row, target in zip(X, Y, strict=True):
             self._add(row, target, -1)
-        possible = kernels.ridge_possible(self._sums, self.records - records)
-        if not possible:
-            for row, target in zip(matrix, targets, strict=True):
+        possible = kernels.ridge_possible(self._sums, self.records - len(X))
+        if possible:
+            self._clock[0] -= len(X)
+            self._clock[3] = 1
+        else:
+            for row, target in zip(X, Y, strict=True):
                 self._add(row, target, 1)
         self._integers[:] = 0  # work space that still held the record
-        if not possible:
-            raise ValueError(
-                "this record is not among the live ones: what is left without it cannot"
-                " be a sum over records. Nothing has changed."
-            )
-        self._clock[0] -= records
-        self._clock[3] = 1
-        self._solve()
+        return bool(possible)
 
     def _add(self, row: Array, target: float, sign: int) -> None:
         kernels.ridge_integers(row, target, self._constants, self._integers)
         kernels.ridge_add(self._sums, self._integers, sign)
-
-    def forget_nothing(
-        self, noise: Array | None = None, *, grid: float | None = None
-    ) -> None:
-        """Solve, as a deletion does."""
-        self.publish(noise)
-        self._solve()
-
-    def published(self) -> Array:
-        """The weights."""
-        self._solve()
-        return self._w.copy()
 
     def state(self) -> State:
         """The sums, and the lagged weights with their clock."""

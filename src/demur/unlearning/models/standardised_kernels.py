@@ -106,6 +106,14 @@ def _pair(sums: Ints, i: int, j: int) -> tuple[float, float]:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
+def _mean(first: float, rest: float, records: float) -> tuple[float, float]:
+    """A sum of two floats divided by a count, as two floats."""
+    mean = first / records
+    p, e = _two_product(mean, records)
+    return mean, ((first - p) - e + rest) / records
+
+
+@njit(cache=True, fastmath=False, nogil=True)
 def _centred(
     sums: Ints, i: int, j: int, first: float, rest: float, mean: float, tail: float
 ) -> float:
@@ -132,17 +140,11 @@ def equations(sums: Ints, system: Floats, spread: Floats, constants: Floats) -> 
     tails = np.empty(last)
     for i in range(last):
         first, rest = _pair(sums, last, i)
-        mean = first / records
-        p, e = _two_product(mean, records)
-        spread[n + i] = mean
-        tails[i] = ((first - p) - e + rest) / records
+        spread[n + i], tails[i] = _mean(first, rest, records)
     for i in range(last):
         first, rest = _pair(sums, last, i)
         for j in range(min(i + 1, n)):
             value = _centred(sums, i, j, first, rest, spread[n + j], tails[j])
-            if i >= n:
-                system[j, i] = value
-                continue
             system[j, i] = value
             if i == j:
                 square, _ = _pair(sums, i, i)
@@ -253,9 +255,7 @@ def possible(sums: Ints) -> bool:
     for i in range(last):
         square, _ = _pair(sums, i, i)
         first, rest = _pair(sums, last, i)
-        mean = first / float(records)
-        p, e = _two_product(mean, float(records))
-        tail = ((first - p) - e + rest) / float(records)
+        mean, tail = _mean(first, rest, float(records))
         variance = _centred(sums, i, i, first, rest, mean, tail)
         if square < 0.0 or variance < -_CONSTANT * square:
             return False

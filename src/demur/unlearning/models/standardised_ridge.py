@@ -55,7 +55,6 @@ from demur.unlearning.models import standardised_kernels as kernels
 from demur.unlearning.models.base import (
     NEVER_COVERED,
     Array,
-    Mode,
     State,
     Theorem,
     digest_of,
@@ -66,6 +65,7 @@ from demur.unlearning.models.classes import (
     nearest_distribution,
 )
 from demur.unlearning.models.inputs import check_size, number, rows, vector
+from demur.unlearning.models.least_squares import LeastSquares
 
 _SMALL = 32  # up to here the compiled elimination beats LAPACK's call overhead
 _BITS = 48
@@ -73,7 +73,7 @@ _MOST_RECORDS = 2**29
 _WIDE = 2.0**24
 
 
-class StandardisedRidge(Mode):
+class StandardisedRidge(LeastSquares):
     """Exact ridge regression on features that it standardises itself.
 
     A record with a feature beyond `feature_bound` or a target beyond `y_bound` is
@@ -91,14 +91,7 @@ class StandardisedRidge(Mode):
     """
 
     name = "standardised_ridge"
-    needs_record = True
-    exact = True
-    publishes = "state"
-    losses = ("squared",)
-    loss = "squared"
-    regulariser = "Lambda"
     clips = False
-    multiclass = True
     theorem = Theorem(
         id="standardised-exact",
         statement=(
@@ -353,62 +346,19 @@ class StandardisedRidge(Mode):
             system[:, d:] = cho_solve(factor, system[:, d:], check_finite=False)
         kernels.weights(system, self._spread, self._w, self._constants)
 
-    def shift_bound(self, records: int = 1) -> float:
-        """0.0: there is nothing to hide."""
-        validate.count(records=records)
-        return 0.0
-
-    def delete(
-        self,
-        x: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        noise: Array | None = None,
-        *,
-        records: int = 1,
-        grid: float | None = None,
-    ) -> None:
-        """Subtract a record, or rows of them; takes no noise."""
-        validate.count(records=records)
-        if noise is not None:
-            raise ValueError(f"mode {self.name!r} is exact and takes no noise")
-        if x is None or y is None:
-            raise ValueError(
-                f"mode {self.name!r} needs the record (x, y) that it is to forget"
-            )
-        matrix, targets = self._rows(np.atleast_2d(np.asarray(x)), np.atleast_1d(y))
-        if len(matrix) != records:
-            raise ValueError(f"records={records}, but {len(matrix)} were handed in")
-        if records > self.records:
-            raise ValueError(
-                f"{records} record(s) to forget, but {self.records} are live"
-            )
-        self._add(matrix, targets, -1)
+    def _subtract(self, X: Array, Y: Array) -> bool:
+        self._add(X, Y, -1)
         if not kernels.possible(self._sums):
-            self._add(matrix, targets, 1)
-            raise ValueError(
-                "this record is not among the live ones: what is left without it cannot"
-                " be a sum over records. Nothing has changed."
-            )
+            self._add(X, Y, 1)
+            return False
         self._stale = True
-        self._solve()
+        return True
 
     def _add(self, X: Array, Y: Array, sign: int) -> None:
         for row, target in zip(X, Y, strict=True):
             kernels.whole_steps(row, target, self._constants, self._integers)
             kernels.add(self._sums, self._integers, sign)
         self._integers[:] = 0  # work space that still held a record
-
-    def forget_nothing(
-        self, noise: Array | None = None, *, grid: float | None = None
-    ) -> None:
-        """Solve, as a deletion does."""
-        self.publish(noise)
-        self._solve()
-
-    def published(self) -> Array:
-        """The weights of the raw features and the intercept, target by target."""
-        self._solve()
-        return self._w.copy()
 
     def state(self) -> State:
         """The sums, and the lagged weights."""

@@ -22,6 +22,7 @@ from demur.mechanisms.gaussian import Gaussian
 from demur.unlearning.models.base import Array
 
 _ERASURE = Erasure()
+_NAME = "the noise of a deletion"
 
 
 class NoiseNeed(NamedTuple):
@@ -45,7 +46,7 @@ def mechanism_for(
     dimension: int,
     *,
     unit: Unit = _ERASURE,
-    name: str = "the noise of a deletion",
+    name: str = _NAME,
 ) -> Gaussian:
     """The least Gaussian noise that meets every need, the cost of its grid included.
 
@@ -68,6 +69,11 @@ def mechanism_for(
         if sigma >= least:
             return mechanism
         sigma = least
+
+
+def deletion_noise(sigma: float, shift: float, dimension: int) -> Gaussian:
+    """The noise that `mechanism_for` has made, from its deviation and largest shift."""
+    return Gaussian(sigma, {_ERASURE: shift}, dimension=dimension, name=_NAME)
 
 
 def moved_by(mechanism: Gaussian, shift: float) -> float:

@@ -29,7 +29,7 @@ from demur.unlearning.pricing.budget import (
     WHOLE,
     DeletionPrice,
 )
-from demur.unlearning.pricing.noise import NoiseNeed, mechanism_for
+from demur.unlearning.pricing.noise import NoiseNeed, deletion_noise, mechanism_for
 from demur.unlearning.pricing.publications import PublicationPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 
@@ -62,6 +62,11 @@ class DeletionPrices:
         )
 
     @property
+    def capacity(self) -> int | None:
+        """How many deletions an epoch has; None: any number."""
+        return self._terms.capacity
+
+    @property
     def per_person(self) -> bool:
         """Whether each person has the budget for themselves."""
         return self.composition == "nothing"
@@ -81,6 +86,10 @@ class DeletionPrices:
     def mechanism(self, needs: Sequence[NoiseNeed]) -> GaussianMechanism:
         """The noise that meets every need."""
         return mechanism_for(needs, self._size)
+
+    def drawn_for(self, sigma: float, shift: float) -> GaussianMechanism:
+        """The noise of this deviation, as it is declared for this shift."""
+        return deletion_noise(sigma, shift, self._size)
 
     def epsilon(self, multiplier: float) -> float:
         """The epsilon of one deletion by itself."""

@@ -249,9 +249,12 @@ class ServiceTerms:
     def from_text(cls, text: str) -> ServiceTerms:
         """The terms that `to_text` wrote; anything else is a ValueError."""
         try:
-            return cls(**json.loads(text))
+            terms = cls(**json.loads(text))
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the terms of a service: {error}") from error
+        if terms.to_text() != text:  # A name twice says two things to two readers.
+            raise ValueError("not the terms of a service: another wrote this text")
+        return terms
 
     def _wanted_answers(self, answers: Answers | None) -> object:
         """The answers that are asked for, as they are stored; None: as they are."""

@@ -154,8 +154,8 @@ class Certificate:
         """What `to_json` or `for_holder` wrote; anything else is a ValueError."""
         data = _parsed(text)
         names = {each.name: each.type for each in fields(cls)}
-        if not isinstance(data, dict):
-            raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
+        if not isinstance(data, dict):  # It may be anything: none of it is quoted.
+            raise ValueError("not a certificate of deletion: it has no named fields")
         if isinstance(data.get("version"), int) and data["version"] != VERSION:
             raise ValueError(
                 f"this certificate has version {validate.shorten(data['version'])};"
@@ -163,7 +163,7 @@ class Certificate:
                 " made it"
             )
         if set(data) | {"opening"} != set(names):
-            raise ValueError(f"not a certificate of deletion: {validate.shorten(data)}")
+            raise ValueError("not a certificate of deletion: it has other fields")
         held = data.pop("opening", None)
         for name, value in data.items():
             _check_type(name, str(names[name]), value)
@@ -177,6 +177,16 @@ class Certificate:
                 "opening": None if held is None else Opening.parse(held),
             }
         )
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any], tip: Tip) -> Certificate:
+        """The certificate in a row of the journal; anything else is a ValueError."""
+        kinds = {e.name: str(e.type) for e in fields(cls) if e.name not in _OUTSIDE}
+        if not isinstance(content, dict) or set(content) != set(kinds):
+            raise ValueError("not a certificate of deletion: a field is missing")
+        for name, kind in kinds.items():
+            _check_type(name, kind, content[name])
+        return cls(**content, tip=tip)
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -255,5 +265,5 @@ def _check_type(name: str, kind: str, value: object) -> None:
     }[kind]
     if not valid:
         raise ValueError(
-            f"not a certificate of deletion: {name} is {validate.shorten(value)}"
+            f"not a certificate of deletion: its {name} is none that one can have"
         )

@@ -34,18 +34,6 @@ from demur.unlearning.errors import ServiceDamaged
 from demur.unlearning.records import tables
 
 Body: TypeAlias = dict[str, Any]
-OPERATIONS = (
-    "insert",
-    "intent",
-    "delete",
-    "abandon",
-    "publish",
-    "block",
-    "retrain",
-    "drop",
-    "restore",
-    "renew",
-)
 
 PUBLICATION: Final = "publication"  # the kind of an intent to publish a copy
 # The outcomes of operations that were paid for (`operation`).
@@ -169,6 +157,13 @@ def paid_entries(connection: Connection) -> dict[str, tuple[str, int]]:
             epoch = body["before"] if row.op == "retrain" else body["epoch"]
             entries[outcome["entry"]] = (outcome["ledger"], epoch)
     return entries
+
+
+def abandoned(connection: Connection) -> Iterator[Body]:
+    """The rows of operations that were given up."""
+    table = tables.journal
+    for stored in connection.execute(sa.select(table).where(table.c.op == "abandon")):
+        yield _parsed(stored)[1]
 
 
 def intents_since(connection: Connection, since: datetime) -> Iterator[Body]:

@@ -56,6 +56,7 @@ def check_place(given: MemoryKey, folders: list[Path]) -> None:
             " elsewhere. Nothing was changed."
         )
     if path.exists():
+        private_files.drop_second_name(path)
         private_files.check_file(path)
     else:
         private_files.check_folder(path.parent)

@@ -22,7 +22,8 @@ class QueuedRequest:
     """A deletion that could not be carried out yet; the record is still in the model.
 
     `reason` is "privacy", "regret", "numeric" or "rate" (see `CapacityExhausted`), or
-    "interrupted" for one that a crash cut short.
+    "interrupted" for one that a crash cut short. `limits` are those that were named
+    when it was made (`ServiceLimits`), as text.
     """
 
     record: str
@@ -30,6 +31,7 @@ class QueuedRequest:
     requested: str
     deadline: str
     reason: str
+    limits: str | None = None
 
     @property
     def overdue(self) -> bool:
@@ -53,14 +55,22 @@ def deadline_text(deadline: datetime | timedelta | None) -> str:
 
 
 def put(
-    connection: Connection, pseudonym: str, generation: int, deadline: str, reason: str
+    connection: Connection,
+    pseudonym: str,
+    generation: int,
+    deadline: str,
+    reason: str,
+    limits: str | None = None,
 ) -> QueuedRequest:
-    """Let a request wait; one that waits already keeps its first deadline."""
+    """Let a request wait; one that waits already keeps its first deadline and limits.
+
+    `limits` are those that the owner named for it, as text.
+    """
     statement = sa.select(tables.queue).where(tables.queue.c.pseudonym == pseudonym)
     row = connection.execute(statement).one_or_none()
     if row is not None:
         return _queued(row)
-    queued = QueuedRequest(pseudonym, generation, now(), deadline, reason)
+    queued = QueuedRequest(pseudonym, generation, now(), deadline, reason, limits)
     connection.execute(
         tables.queue.insert().values(
             pseudonym=pseudonym,
@@ -68,6 +78,7 @@ def put(
             requested=queued.requested,
             deadline=deadline,
             reason=reason,
+            limits=limits,
         )
     )
     return queued
@@ -82,5 +93,10 @@ def waiting(connection: Connection) -> list[QueuedRequest]:
 
 def _queued(row: Any) -> QueuedRequest:
     return QueuedRequest(
-        row.pseudonym, row.generation, row.requested, row.deadline, row.reason
+        row.pseudonym,
+        row.generation,
+        row.requested,
+        row.deadline,
+        row.reason,
+        row.limits,
     )

@@ -16,6 +16,7 @@ UNREADABLE = (
     LookupError,
     AttributeError,
     ArithmeticError,
+    RecursionError,  # nested as deeply as a text can be
     NoResultFound,
 )
 

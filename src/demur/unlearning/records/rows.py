@@ -107,10 +107,11 @@ def insert_learned(connection: Connection, learned: Sequence[LearnedRecord]) -> 
 def live_of(connection: Connection, subjects: Sequence[str]) -> dict[str, int]:
     """How many records of each person are live."""
     columns, counts = tables.records.c, {}
-    for at in range(0, len(subjects), 500):
+    for at in range(0, len(subjects), _MOST_VARIABLES):
+        part = subjects[at : at + _MOST_VARIABLES]
         statement = (
             sa.select(columns.subject, sa.func.count())
-            .where(columns.live, columns.subject.in_(subjects[at : at + 500]))
+            .where(columns.live, columns.subject.in_(part))
             .group_by(columns.subject)
         )
         for subject, count in connection.execute(statement):

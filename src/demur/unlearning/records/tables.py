@@ -39,7 +39,8 @@ from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 
 # Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
 # 4: seals that die, ids that are forgotten. 5: pseudonyms that can be opened, signers.
-SCHEMA_VERSION = 5
+# 6: a new model is bound to the last of its rows, and requests keep their limits.
+SCHEMA_VERSION = 6
 _ADVISORY_LOCK = 6845231978
 
 metadata = sa.MetaData()
@@ -111,6 +112,7 @@ queue = sa.Table(
     sa.Column("requested", sa.String(40), nullable=False),
     sa.Column("deadline", sa.String(40), nullable=False),
     sa.Column("reason", sa.String(16), nullable=False),
+    sa.Column("limits", sa.Text),
 )
 encrypted_records = sa.Table(
     "demur_unlearning_boxes",

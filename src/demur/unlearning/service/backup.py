@@ -20,7 +20,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,6 +60,12 @@ def backup_service(
             "a backup does not belong in the folder of the service's keys: name one"
             " elsewhere. Nothing was written."
         )
+    if keys is not None and folder.resolve().is_relative_to(path.parent.resolve()):
+        raise ValueError(
+            f"a backup with keys does not belong in the folder of the service"
+            f" ({path.parent}): keys that a deletion erases would stay there. Name one"
+            " elsewhere. Nothing was written."
+        )
     if not folder.parent.is_dir():
         raise ValueError(f"there is no folder {folder.parent}. Nothing was written.")
     if os.path.lexists(folder):
@@ -76,21 +82,16 @@ def _copy_at_one_moment(
     """Copy until nothing was charged meanwhile; then the copy is put in its place."""
     path = database.path
     assert path is not None
+
+    def copied(before: int) -> Tip | None:
+        tip = _copy_all(path, aside, keys)
+        if tip is not None and _last_intent(database) == before:
+            return tip
+        shutil.rmtree(aside, ignore_errors=True)
+        return None
+
     try:
-        for _ in range(_TRIES):
-            before = _last_intent(database)
-            if before is not None:
-                tip = _copy_all(path, aside, keys)
-                if tip is not None and _last_intent(database) == before:
-                    break
-            shutil.rmtree(aside, ignore_errors=True)
-            time.sleep(_WAIT)
-        else:
-            raise ServiceBusy(
-                "deletions followed each other so closely that no moment between two"
-                " could be copied: call backup() in the process that writes, or try"
-                " again later. Nothing was written."
-            )
+        tip = _between_operations(database, copied, "backup")
         for left in (*aside.iterdir(), aside):
             if left.is_dir():
                 atomic_files.sync_folder(left)
@@ -99,6 +100,26 @@ def _copy_at_one_moment(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return tip
+
+
+def _between_operations(
+    database: tables.ServiceStore, attempt: Callable[[int], Tip | None], call: str
+) -> Tip:
+    """Try while no operation is under way; None says that one began meanwhile.
+
+    `attempt` is given the number of the last intent's row.
+    """
+    for _ in range(_TRIES):
+        before = _last_intent(database)
+        tip = None if before is None else attempt(before)
+        if tip is not None:
+            return tip
+        time.sleep(_WAIT)
+    raise ServiceBusy(
+        "deletions followed each other so closely that no moment between two could be"
+        f" copied: call {call}() in the process that writes, or try again later."
+        " Nothing was written."
+    )
 
 
 @contextmanager
@@ -163,24 +184,19 @@ def write_evidence(database: tables.ServiceStore, place: str | os.PathLike[str])
     It has copies of the service's own ledgers, of the same moment as the journal: a
     ledger with more than its journal would look like a journal that was cut off.
     """
-    for _ in range(_TRIES):
-        before = _last_intent(database)
 
-        def copies(before: int | None = before) -> dict[str, bytes]:
+    def written(before: int) -> Tip | None:
+        def copies() -> dict[str, bytes]:
             made = _ledger_copies(database.path)
             if _last_intent(database) != before:
                 raise _WentOn
             return made
 
-        if before is not None:
-            with suppress(_WentOn), _written_whole(Path(place)):
-                return evidence.write(database, copies, place)
-        time.sleep(_WAIT)
-    raise ServiceBusy(
-        "deletions followed each other so closely that no moment between two could be"
-        " copied: call evidence() in the process that writes, or try again later."
-        " Nothing was written."
-    )
+        with suppress(_WentOn), _written_whole(Path(place)):
+            return evidence.write(database, copies, place)
+        return None
+
+    return _between_operations(database, written, "evidence")
 
 
 def _ledger_copies(path: Path | None) -> dict[str, bytes]:
@@ -190,8 +206,7 @@ def _ledger_copies(path: Path | None) -> dict[str, bytes]:
             TemporaryDirectory() as folder,
             Ledger.open(ledger, read_only=True) as opened,
         ):
-            backup_ledger(opened, Path(folder) / "ledger.db")
-            copies[ledger.name.rpartition(".")[2]] = (
-                Path(folder) / "ledger.db"
-            ).read_bytes()
+            copy = Path(folder) / "ledger.db"
+            backup_ledger(opened, copy)
+            copies[ledger.name.rpartition(".")[2]] = copy.read_bytes()
     return copies

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from demur import __version__
@@ -20,6 +22,7 @@ from demur.unlearning.service.charges import PER_PERSON, entry_name
 from demur.unlearning.service.retraining import WITHOUT_NOISE
 
 _LOOSE = 1.0 + 1e-9
+_GRID = 1.0 + 2e-4  # more than the grid of any noise adds to its shift
 
 
 def holder_problems(
@@ -45,12 +48,16 @@ def so_far_problems(
     if prices.exact:
         free = certificate.epsilon_so_far == 0.0
         return [] if free else ["an exact mode costs nothing"]
+    if certificate.theorem in WITHOUT_NOISE:
+        spent = prices.epsilon_of_requests(certificate.requests)
+        equal = math.isclose(certificate.epsilon_so_far, spent, rel_tol=_LOOSE - 1.0)
+        return [] if equal else ["its epsilon so far is not that of its requests"]
+    if certificate.epsilon_so_far * _LOOSE < certificate.epsilon:
+        return ["its epsilon so far is less than its own epsilon"]
     if prices.per_person:
         least = prices.epsilon_of_requests(certificate.requests)
         if certificate.requests <= 1:
             least = min(least, certificate.epsilon)
-    elif certificate.theorem in WITHOUT_NOISE:
-        return []
     else:
         least = prices.epsilon_of(history.used_at.get(certificate.operation, 0))
     if certificate.epsilon_so_far * _LOOSE < least:
@@ -106,31 +113,45 @@ def number_problems(
     certificate: Certificate,
     terms: ServiceTerms,
     prices: DeletionPrices,
+    history: History,
     ledger: Ledger | None,
-) -> list[str]:
-    """Cost and shift, computed again; numbers that no service has are wrong, too."""
+) -> tuple[list[str], list[str]]:
+    """Cost and shift, computed again, and what is not known.
+
+    Numbers that no service has are wrong, too.
+    """
+    unknown: list[str] = []
+    records = certificate.records
+    intent = history.intents.get(certificate.operation)
+    if intent is not None and not prices.per_person:
+        records = sum(intent.records.values())  # One noise for all of them.
     try:
-        problems = _noise_problems(certificate, prices)
+        problems = _noise_problems(certificate, prices, records)
         if ledger is not None and not problems:
-            problems = _cost_problems(certificate, prices, ledger)
-        return problems + _shift_problems(certificate, terms)
+            shift = history.shifts.get(certificate.operation, certificate.shift_bound)
+            problems, unknown = _cost_problems(certificate, prices, ledger, shift)
+        return problems + _shift_problems(certificate, terms, records), unknown
     except (ValueError, ArithmeticError, CapacityExhausted):
-        return ["its numbers are none that this service can give"]
+        return ["its numbers are none that this service can give"], []
 
 
-def _shift_problems(certificate: Certificate, terms: ServiceTerms) -> list[str]:
+def _shift_problems(
+    certificate: Certificate, terms: ServiceTerms, records: int
+) -> list[str]:
     """The bound is the theorem's at that tick; grids of earlier deletions may add."""
     model = make_mode(terms.mode, terms.dimension, **terms.config)
     state = model.state()
     if "ticks" in state:
         model.restore(state | {"ticks": np.array(certificate.tick)})
-    least = model.shift_bound(certificate.records)
+    least = model.shift_bound(records)
     if certificate.shift_bound * _LOOSE < least:
         return ["its shift bound is below that of the theorem at its tick"]
     return []
 
 
-def _noise_problems(certificate: Certificate, prices: DeletionPrices) -> list[str]:
+def _noise_problems(
+    certificate: Certificate, prices: DeletionPrices, records: int
+) -> list[str]:
     """Whether the noise is as large as the epsilon says."""
     if prices.exact:
         claimed = (certificate.epsilon, certificate.shift_bound, certificate.sigma)
@@ -143,35 +164,50 @@ def _noise_problems(certificate: Certificate, prices: DeletionPrices) -> list[st
     needed = prices.epsilon(certificate.sigma / certificate.shift_bound)
     if certificate.epsilon * _LOOSE < needed:
         problems.append("its noise is too small for the epsilon that it claims")
-    if prices.per_person:
-        needed = prices.price(certificate.requests).multiplier
-        if certificate.sigma * _LOOSE < needed * certificate.shift_bound:
-            problems.append(
-                f"its noise is too small for request {certificate.requests} of one"
-                " person: together they would exceed the budget"
-            )
+    request, who = certificate.requests, f"request {certificate.requests} of one person"
+    if not prices.per_person:
+        request, who = 1, f"one of {prices.capacity} that share the budget"
+    needed = prices.price(request, records).multiplier
+    if certificate.sigma * _LOOSE < needed * certificate.shift_bound:
+        problems.append(
+            f"its noise is too small for {who}: together they would exceed the budget"
+        )
     return problems
 
 
 def _cost_problems(
-    certificate: Certificate, prices: DeletionPrices, ledger: Ledger
-) -> list[str]:
-    """Whether the entry is there, and pays for this noise."""
+    certificate: Certificate, prices: DeletionPrices, ledger: Ledger, shift: float
+) -> tuple[list[str], list[str]]:
+    """Whether the entry is there, and pays for this noise; what is not known.
+
+    `shift` is the largest of its operation's certificates: the noise is declared for
+    that.
+    """
     service = certificate.service
     entry = ledger.find(entry_name(service, certificate.operation))
     if entry is None or entry.id != certificate.entry:
-        return ["the cost of this deletion is not in the ledger"]
+        return ["the cost of this deletion is not in the ledger"], []
     if prices.exact:
-        return []
+        return [], []
     payer: Entry | None = entry
     if prices.per_person:
         payer = ledger.find(entry_name(service, PER_PERSON))
     event = None if payer is None else payer.declaration.cost.at(Erasure())
     if not isinstance(event, GaussianEvent):
-        return ["the ledger has no entry that pays for this deletion"]
+        return ["the ledger has no entry that pays for this deletion"], []
     if prices.per_person:
         if certificate.epsilon > prices.epsilon(event.multiplier) * _LOOSE:
-            return ["the ledger's entry pays for less than it claims"]
+            return ["the ledger's entry pays for less than it claims"], []
     elif quotient_up(certificate.sigma, certificate.shift_bound) < event.multiplier:
-        return ["the ledger's entry is for more noise than it claims"]
-    return []
+        return ["the ledger's entry is for more noise than it claims"], []
+    elif certificate.sigma > event.multiplier * certificate.shift_bound * _GRID:
+        return ["the ledger's entry is for less noise than it claims"], []
+    if certificate.library != __version__:
+        return [], [
+            f"whether the ledger's entry names this noise as version"
+            f" {certificate.library:.20} of demur names it"
+        ]
+    noise = prices.drawn_for(certificate.sigma, shift)
+    if entry.declaration.fingerprint != noise.fingerprint:
+        return ["the ledger's entry is for other noise than it claims"], []
+    return [], []

@@ -31,14 +31,14 @@ from demur.unlearning.records.read_errors import readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service import certificate_checks, recovery
-from demur.unlearning.service.charges import ledgers_beside
-from demur.unlearning.service.publication import publication_problems
+from demur.unlearning.service.charges import ledgers_beside, own_dataset
 from demur.unlearning.service.retraining import WITHOUT_NOISE
 from demur.unlearning.service.verification import (
     LedgersBefore,
     ServiceVerification,
+    capacity_problems,
     certificate_problems,
-    ledger_problems,
+    payment_problems,
     read_history,
     state_problems,
     stored_problems,
@@ -61,20 +61,18 @@ class _Examined:
     def __post_init__(self) -> None:
         try:
             self.prices = DeletionPrices(self.terms)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise _unreadable_terms() from error
-        wrong, unknown = ledger_problems(self.history, self.ledgers)
-        self.problems += wrong
+        wrong, unknown = payment_problems(
+            self.history, self.ledgers, self.prices.publications
+        )
+        self.problems += wrong + capacity_problems(self.history, self.prices)
         self.unknown += unknown
         for ledger in self.ledgers.held if self.own else []:
             if ledger.terms.signer != self.terms.signer:
                 self.problems.append("the ledger has another signer than the terms")
-        if self.prices.publications is not None:  # what `epsilon_in_all` rests on
-            wrong, unknown = publication_problems(
-                self.prices.publications, self.history, self.ledgers.by_id
-            )
-            self.problems += wrong
-            self.unknown += unknown
+            if ledger.terms.dataset != own_dataset(self.history.service):
+                self.problems.append("a ledger in it is another service's")
 
     def result(self) -> ServiceVerification:
         """What was found."""
@@ -158,8 +156,8 @@ def verify_evidence(
         _check_signer(examined, signer)
         for row, content in history.certified.values():
             try:
-                certificate = Certificate(**content, tip=row.tip)
-            except TypeError:
+                certificate = Certificate.from_content(content, row.tip)
+            except ValueError:
                 examined.problems.append(f"row {row.sequence}: not a certificate")
                 continue
             _check_numbers(examined, certificate)
@@ -302,4 +300,8 @@ def _check_numbers(examined: _Examined, certificate: Certificate) -> None:
             "the ledger that was charged is not beside the journal: give its address"
             " (--ledger)"
         )
-    problems += certificate_checks.number_problems(certificate, terms, prices, charged)
+    wrong, unknown = certificate_checks.number_problems(
+        certificate, terms, prices, examined.history, charged
+    )
+    problems += wrong
+    examined.unknown += unknown

@@ -105,6 +105,11 @@ def check_shared(given: object, terms: ServiceTerms, prices: DeletionPrices) -> 
     return ledger
 
 
+def own_dataset(service_id: str) -> str:
+    """What the ledger of a service's own is about."""
+    return f"deletion service {service_id}"
+
+
 def _of_service(service_id: str) -> str:
     return f" of service {service_id}"
 
@@ -121,6 +126,20 @@ def _entries(ledger: Ledger, service_id: str, kinds: Sequence[Kind]) -> list[Ent
 def recorded_entries(ledger: Ledger, service_id: str) -> set[str]:
     """The entries of a service's operations, the budget per person aside."""
     return {entry.id for entry in _entries(ledger, service_id, get_args(Kind))}
+
+
+def newest_committed(ledger: Ledger, service_id: str) -> Entry | None:
+    """The newest operation of a service in a ledger, if its outcome is bound there."""
+    entries = _entries(ledger, service_id, get_args(Kind))
+    if not entries or ledger.commit_of(entries[-1]) is None:
+        return None
+    return entries[-1]
+
+
+def is_committed(ledger: Ledger, service_id: str, operation: str) -> bool:
+    """Whether a ledger has an entry of this operation, bound to an outcome."""
+    entry = ledger.find(entry_name(service_id, operation))
+    return entry is not None and ledger.commit_of(entry) is not None
 
 
 def publication_entries(ledger: Ledger, service_id: str) -> list[Entry]:
@@ -169,7 +188,7 @@ class DeletionCharges:
         path, composes = state.database.path, not prices.per_person
         ledger = Ledger.open(
             url if path is None else ledger_path(path, state.epoch, composes),
-            dataset=f"deletion service {state.id}",
+            dataset=own_dataset(state.id),
             budgets=prices.budgets,
             filter=prices.filter,
             keys=keys / "ledger" if path is None else None,

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,7 @@ from demur.unlearning.service.limits import (
     ServiceLimits,
     check_noise,
     check_persons,
+    strictest,
 )
 from demur.unlearning.service.state import ServiceState
 
@@ -106,8 +107,33 @@ class Deletions:
         limits: ServiceLimits | None = None,
     ) -> None:
         self._state, self._charges, self._prices = state, charges, prices
+        self._named = limits  # by the owner, at this opening
         self._limits = ServiceLimits() if limits is None else limits
         self._warn_from = _NOTICEABLE
+
+    @property
+    def named_limits(self) -> str | None:
+        """The limits that hold for a request by name, to be kept with it."""
+        return None if self._named is None else self._named.to_text()
+
+    @contextmanager
+    def under(self, kept: Iterable[str | None]) -> Iterator[None]:
+        """Around requests that waited: the limits that were kept with them.
+
+        Limits that this opening names hold instead.
+        """
+        texts = list(kept)
+        if self._named is not None or not any(texts):
+            yield
+            return
+        before = self._limits
+        self._named = self._limits = strictest(
+            before if text is None else ServiceLimits.from_text(text) for text in texts
+        )
+        try:
+            yield
+        finally:
+            self._named, self._limits = None, before
 
     def plan(self, records: Sequence[RecordToDelete]) -> DeletionPlan:
         """The noise and the cost, or `CapacityExhausted`; nothing is written."""
@@ -213,7 +239,7 @@ class Deletions:
                 warnings.warn(
                     NoiseGrows(
                         f"{expected}. Retraining on the records that stay takes the"
-                        " noise out: retrain()."
+                        " noise out (`retrain`)."
                     ),
                     stacklevel=6,
                 )
@@ -274,6 +300,7 @@ class Deletions:
             used=plan.used,
             used_by=plan.used_by,
             deadline=deadline,
+            limits=self.named_limits if records else None,
         )
 
     def spend(self, operation: str, plan: DeletionPlan) -> Payment:

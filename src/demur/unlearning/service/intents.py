@@ -37,13 +37,15 @@ def intent(
     used_by: Mapping[str, int] | None = None,
     deadline: str = "",
     kind: str | None = None,
+    limits: str | None = None,
 ) -> Body:
     """The row of what is about to be done, and what it will cost.
 
     `used` is what it takes of the capacity, `used_by` what each person's part would
-    take by itself.
+    take by itself, `limits` what the owner named for the request, as text.
     """
     named = {} if kind is None else {"kind": kind}
+    named |= {} if limits is None else {"limits": limits}
     return state.row(
         "intent",
         operation=name,
@@ -88,11 +90,11 @@ def abandon(state: ServiceState, charges: DeletionCharges, name: str) -> None:
 def replacing(state: ServiceState, charges: DeletionCharges) -> Iterator[Body]:
     """Around putting a new model in the model's place; the charge, for its first row.
 
-    The entry is bound to that row. It costs nothing and draws no noise.
+    The entry is bound to the last of its rows, and so to all of them. It costs nothing
+    and draws no noise.
     """
     name = new_name(state)
     state.flush(then=intent(state, name))
-    first = state.tip.sequence + 1
     try:
         payment = charges.paid(charges.prices.replacement(), name)
         entry = payment.entry
@@ -101,6 +103,4 @@ def replacing(state: ServiceState, charges: DeletionCharges) -> Iterator[Body]:
         abandon(state, charges, name)
         raise
     with state.step():
-        with state.database.read() as connection:
-            row, _ = journal.row_at(connection, first)
-        payment.commit(row.hash)
+        payment.commit(state.tip.hash)

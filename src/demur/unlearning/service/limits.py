@@ -11,18 +11,25 @@ exceeds the limit by itself can be answered by a retrain alone.
 
 A limit may not follow what the model published, or whether a request is carried out
 would depend on it. These follow counts, the clock and the configuration.
+
+A request that waits, or that a crash cut short, keeps the limits that were named for
+it. An opening that names none carries it out under these; one that names limits has
+them hold instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from demur.core import validate
+from demur.durable.chain import canonical
 from demur.unlearning.errors import CapacityExhausted
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.records import journal
+from demur.unlearning.records.read_errors import readable
 from demur.unlearning.service.forecast import score_noise
 from demur.unlearning.service.state import ServiceState
 
@@ -52,6 +59,28 @@ class ServiceLimits:
             raise ValueError(f"days must be at most {_MOST_DAYS}; got {self.days!r}")
         if self.score_noise is not None:
             validate.positive(score_noise=self.score_noise)
+
+    def to_text(self) -> str:
+        """The limits as text, to be kept with a request."""
+        return canonical(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ServiceLimits:
+        """What `to_text` wrote."""
+        with readable():
+            return cls(**json.loads(text))
+
+
+def strictest(limits: Iterable[ServiceLimits]) -> ServiceLimits:
+    """What keeps all of these, for requests that are carried out together."""
+    kept = list(limits)
+    noise = [each.noise for each in kept if each.noise is not None]
+    score = [each.score_noise for each in kept if each.score_noise is not None]
+    return ServiceLimits(
+        noise=min(noise, default=None),
+        days=max(each.days for each in kept),
+        score_noise=min(score, default=None),
+    )
 
 
 def check_persons(

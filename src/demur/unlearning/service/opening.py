@@ -152,7 +152,7 @@ def open_to_read(
     if not database.exists():
         raise ServiceMismatch(
             f"there is no deletion service at {shown_address(url)}. To create one, open"
-            " it without read_only. Nothing was created."
+            " it to write. Nothing was created."
         )
     terms = recovery.stored_terms(database)
     terms.must_equal(requested_terms, config)
@@ -197,7 +197,8 @@ def _check_memory(terms: ServiceTerms, memory_key: MemoryKey | None) -> None:
     if memory_key is not None and not terms.remembers:
         raise ServiceMismatch(
             "this service does not remember ids of deleted records, and its terms never"
-            " change: open it without memory_key, or open another. Nothing was changed."
+            " change: open it without a key for that (memory_key=), or open another."
+            " Nothing was changed."
         )
 
 
@@ -208,13 +209,13 @@ def _check_signer(terms: ServiceTerms, signer: Ed25519PrivateKey | None) -> None
         return
     if public is None:
         raise ServiceMismatch(
-            "the certificates of this service are signed: open it with its signing_key"
-            " to write. Nothing was changed."
+            "the certificates of this service are signed: to write, give their key"
+            " (signing_key=). Nothing was changed."
         )
     raise ServiceMismatch(
         f"the certificates of this service are signed by {terms.signer or 'nobody'};"
-        f" signing_key belongs to {public}, and terms never change. Nothing was"
-        " changed."
+        f" this key (signing_key=) is that of {public}, and terms never change. Nothing"
+        " was changed."
     )
 
 

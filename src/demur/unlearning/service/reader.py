@@ -184,11 +184,17 @@ class ServiceReader:
         return refused
 
     def find_live(
-        self, record_ids: Sequence[str | int], X: ArrayLike, Y: ArrayLike
+        self,
+        record_ids: Sequence[str | int],
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        subject_ids: Sequence[str | int | None] | None = None,
     ) -> tuple[list[int], list[int]]:
         """Which rows are live under their ids: as they are here, and with other values.
 
-        For whoever repeats an insert of many rows that was interrupted.
+        For whoever repeats an insert of many rows that was interrupted. With
+        `subject_ids`, a record of another person has other values, too.
         """
         state, columns = self._state, tables.records.c
         points, targets = np.asarray(X), np.asarray(state.terms.numbers_of(Y))
@@ -205,12 +211,27 @@ class ServiceReader:
                     columns.content,
                     [p for p in found if state.index.get(p, BLOCKED) > 0],
                 )
+            owners = {} if subject_ids is None else state.subjects(contents)
             for at, pseudonym in enumerate(found):
                 if pseudonym in contents:
                     here = state.pseudonyms.content(points[at], targets[at])
                     same = contents[pseudonym] == here
+                    if subject_ids is not None and same:
+                        same = self._owned_by(
+                            pseudonym, owners[pseudonym], subject_ids[at]
+                        )
                     (equal if same else other).append(at)
         return equal, other
+
+    def _owned_by(
+        self, pseudonym: str, owner: str, subject_id: str | int | None
+    ) -> bool:
+        """Whether a live record would be of this person if it were inserted now."""
+        if subject_id is not None:
+            return self._state.directory.find_subject(subject_id) == owner
+        if self._state.index[pseudonym] > 1:  # It went on being the same person's.
+            return True
+        return self._state.pseudonyms.alone(pseudonym) == owner
 
     def evidence(self, path: str | os.PathLike[str]) -> Tip:
         """Write a file with journal, certificates and own ledgers; the journal's tip.

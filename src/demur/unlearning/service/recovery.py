@@ -18,7 +18,12 @@ from sqlalchemy.engine import Connection
 
 from demur.core.digest import digest_of_text
 from demur.core.entropy import OsEntropy, Source
-from demur.core.errors import DemurError, LedgerUnreachable, OutcomeUnknown
+from demur.core.errors import (
+    DemurError,
+    LedgerRefused,
+    LedgerUnreachable,
+    OutcomeUnknown,
+)
 from demur.ledger import Tip
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.service_terms import ServiceTerms
@@ -31,6 +36,7 @@ from demur.unlearning.records.seals import Seals
 from demur.unlearning.service.charges import (
     DeletionCharges,
     entry_name,
+    is_committed,
     later_ledger,
     ledgers_beside,
 )
@@ -187,8 +193,8 @@ def _with_memory(
     pseudonyms = pseudonyms.remembering(memory)
     if pseudonyms.own_memory() != row.memory_proof:
         raise ServiceMismatch(
-            "memory_key is not the one that this service was opened with: no id could"
-            " be found again with it. Nothing was changed."
+            "this key (memory_key=) is not the one that this service was opened with:"
+            " no id could be found again with it. Nothing was changed."
         )
     return pseudonyms
 
@@ -211,6 +217,7 @@ def recover(state: ServiceState, charges: DeletionCharges) -> None:
         intent = journal.open_intent(connection)
         paid = journal.last_of(connection, journal.PAID)
     if intent is not None:
+        _check_outcome(state, charges, intent, state.epoch)
         close_intent(state, charges, intent)
     check_copies(state, charges)
     if paid is not None:
@@ -243,7 +250,12 @@ def close_intent(state: ServiceState, charges: DeletionCharges, intent: Body) ->
         journal.append(connection, rows)
         for pseudonym, generation in intent["records"]:
             queue.put(
-                connection, pseudonym, generation, intent["deadline"], queue.INTERRUPTED
+                connection,
+                pseudonym,
+                generation,
+                intent["deadline"],
+                queue.INTERRUPTED,
+                intent.get("limits"),
             )
     state.tip = rows[-1].tip
 
@@ -256,6 +268,9 @@ def check_copies(state: ServiceState, charges: DeletionCharges) -> None:
     """
     with readable(), state.database.read() as connection:
         entries = journal.paid_entries(connection)
+        given_up = list(journal.abandoned(connection))
+    for body in given_up:
+        _check_outcome(state, charges, body, body["epoch"])
     recorded = charges.recorded()
     if recorded - set(entries):
         raise ServiceDamaged(
@@ -284,6 +299,25 @@ def check_copies(state: ServiceState, charges: DeletionCharges) -> None:
         )
 
 
+def _check_outcome(
+    state: ServiceState, charges: DeletionCharges, body: Body, epoch: int
+) -> None:
+    """Refuse an operation that has no outcome in the journal, and one in the ledger.
+
+    A row that was forged may name another epoch than the one that was charged.
+    """
+    with readable(), charges.ledger_of(state, int(epoch)) as named:
+        ledgers, operation = (named, charges.ledger), body["operation"]
+        made = any(is_committed(each, state.id, operation) for each in ledgers)
+    if made:
+        raise ServiceDamaged(
+            f"the ledger has the outcome of the operation {body['operation']:.8}, which"
+            " this journal calls abandoned or under way: the service was put back from"
+            " an older copy, and what was deleted since is still deleted. Do not serve"
+            " this copy."
+        )
+
+
 def _commit_in_ledger(
     state: ServiceState, charges: DeletionCharges, row: Row, body: Body
 ) -> None:
@@ -292,12 +326,16 @@ def _commit_in_ledger(
         name = entry_name(state.id, body["operation"])
         # A retrain is charged to the ledger of the epoch that it ends.
         epoch = int(body.get("before", state.epoch))
+        # A new model's entry is bound to the last of its rows.
+        following = int(body.get("new", 0)) + int(body.get("drops", 0))
+        with state.database.read() as connection:
+            row, _ = journal.row_at(connection, row.sequence + following)
     try:
         with charges.ledger_of(state, epoch) as ledger:
             payment = ledger.resumed(name)
             if payment is not None:
                 payment.commit(row.hash)
-    except (LedgerUnreachable, OutcomeUnknown):
+    except (LedgerRefused, LedgerUnreachable, OutcomeUnknown):
         raise
     except DemurError as error:
         raise ServiceDamaged(

@@ -179,8 +179,11 @@ class DeletionRequests:
         self, records: Sequence[RecordToDelete], deadline: str
     ) -> dict[str, Answer]:
         """Delete, or what `on_exhausted` says where the capacity is used up."""
+        wanted = {record.pseudonym for record in records}
+        kept = [each.limits for each in self.waiting() if each.record in wanted]
         try:
-            return dict(self.deletions.carry_out(records, deadline))
+            with self.deletions.under(kept):
+                return dict(self.deletions.carry_out(records, deadline))
         except CapacityExhausted as error:
             if self._on_exhausted == "raise":
                 raise
@@ -189,7 +192,12 @@ class DeletionRequests:
             with self._state.writing() as connection:
                 return {
                     r.pseudonym: queue.put(
-                        connection, r.pseudonym, r.generation, deadline, error.reason
+                        connection,
+                        r.pseudonym,
+                        r.generation,
+                        deadline,
+                        error.reason,
+                        self.deletions.named_limits,
                     )
                     for r in records
                 }
@@ -210,6 +218,7 @@ class DeletionRequests:
         issued: list[Certificate] = []
         by_person: dict[str, list[RecordToDelete]] = {}
         deadlines: dict[str, str] = {}
+        kept: dict[str, list[str | None]] = {}
         for queued in waiting:
             if self._state.index.get(queued.record) != queued.generation:
                 continue
@@ -217,8 +226,9 @@ class DeletionRequests:
                 record = self.record(queued.record, queued.generation, None, None)
                 by_person.setdefault(record.subject, []).append(record)
                 deadlines.setdefault(record.subject, queued.deadline)
+                kept.setdefault(record.subject, []).append(queued.limits)
         for subject, records in by_person.items():
-            with suppress(*_NOT_NOW):
+            with suppress(*_NOT_NOW), self.deletions.under(kept[subject]):
                 for request in self.deletions.grouped(records):
                     done = self.deletions.carry_out(request, deadlines[subject])
                     issued.extend(done.values())
@@ -240,7 +250,8 @@ class DeletionRequests:
             records = [self.record(q.record, q.generation, None, None) for q in waiting]
             if not records:
                 return []
-            done = self.deletions.carry_out(records, waiting[0].deadline)
+            with self.deletions.under(queued.limits for queued in waiting):
+                done = self.deletions.carry_out(records, waiting[0].deadline)
         except _NOT_NOW:
             return self.process(waiting)
         return list(done.values())

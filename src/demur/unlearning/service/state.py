@@ -131,10 +131,12 @@ class ServiceState:
     def pseudonyms(self) -> Pseudonyms:
         """Pseudonyms under the service's secret."""
         if self._pseudonyms is None:
+            memory = ", and the key of its memory (memory_key=)"
             raise ServiceMismatch(
                 "the secret of this service cannot be read here, and without it no id"
-                " can be looked up. Name the folder that has it (keys=), or ask the"
-                " service's owner. Nothing was changed."
+                " can be looked up. Name the folder that has it (keys=)"
+                f"{memory if self.terms.remembers else ''}, or ask the service's owner."
+                " Nothing was changed."
             )
         return self._pseudonyms
 

@@ -17,16 +17,26 @@ from sqlalchemy.engine import Connection
 from demur.core.errors import DemurError
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
-from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
+from demur.unlearning.errors import (
+    CapacityExhausted,
+    ServiceDamaged,
+    ServiceMismatch,
+)
 from demur.unlearning.pricing.publications import PublicationPrices
+from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import tables
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.journal_rules import History, follow
+from demur.unlearning.records.journal_rules import REPLACEMENTS, History, follow
 from demur.unlearning.records.read_errors import UNREADABLE, readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
-from demur.unlearning.service.charges import entry_name, recorded_entries
+from demur.unlearning.service.charges import (
+    entry_name,
+    is_committed,
+    newest_committed,
+    recorded_entries,
+)
 from demur.unlearning.service.publication import publication_problems
 
 
@@ -154,12 +164,16 @@ class LedgersBefore:
 
     held: tuple[Ledger, ...]
     entries: frozenset[str]
+    # The newest of each ledger, where an outcome was bound: that row was durable then.
+    made: frozenset[str] = frozenset()
 
     @classmethod
     def the_journal(cls, ledgers: Sequence[Ledger], service: str) -> LedgersBefore:
         """The ledgers as they are now; the journal is read after this."""
+        made = (newest_committed(each, service) for each in ledgers)
+        made_ids = frozenset(entry.id for entry in made if entry is not None)
         entries = (e for each in ledgers for e in recorded_entries(each, service))
-        return cls(tuple(ledgers), frozenset(entries))
+        return cls(tuple(ledgers), frozenset(entries), made_ids)
 
     @property
     def by_id(self) -> dict[str, Ledger]:
@@ -167,7 +181,18 @@ class LedgersBefore:
         return {ledger.id: ledger for ledger in self.held}
 
 
-def ledger_problems(
+def payment_problems(
+    history: History, before: LedgersBefore, publications: PublicationPrices | None
+) -> tuple[list[str], list[str]]:
+    """What is wrong with the ledgers, published copies included; what is not known."""
+    wrong, unknown = _ledger_problems(history, before)
+    if publications is not None:  # what `epsilon_in_all` rests on
+        more, not_known = publication_problems(publications, history, before.by_id)
+        wrong, unknown = wrong + more, unknown + not_known
+    return wrong, unknown
+
+
+def _ledger_problems(
     history: History, before: LedgersBefore
 ) -> tuple[list[str], list[str]]:
     """What is wrong with the ledgers of the epochs; and what cannot be checked."""
@@ -212,10 +237,15 @@ def ledger_problems(
             )
         if operation in history.paid:
             problems.append(f"the operation {operation[:8]} was abandoned and made")
+        if any(is_committed(each, history.service, operation) for each in ledgers):
+            problems.append(_undone(operation))
     named = {e for e, _ in (*history.paid.values(), *history.abandoned.values())}
     if history.open_intent is not None:
         under_way = entry_name(history.service, history.open_intent)
-        named |= {e.id for e in (each.find(under_way) for each in ledgers) if e}
+        charged_now = {e.id for e in (each.find(under_way) for each in ledgers) if e}
+        if charged_now & before.made:
+            problems.append(_undone(history.open_intent))
+        named |= charged_now
     if more := len(before.entries - named):
         problems.append(
             f"the ledger has {more} operations that the journal lacks: rows were cut"
@@ -225,6 +255,58 @@ def ledger_problems(
     if elsewhere:
         unknown.append(f"whether {elsewhere} operations are in ledgers not given here")
     return problems, unknown
+
+
+def _undone(operation: str) -> str:
+    return (
+        f"the ledger has the outcome of the operation {operation[:8]}, which the"
+        " journal calls abandoned or under way: rows were cut off or rewritten, or one"
+        " of the two comes from another copy"
+    )
+
+
+def capacity_problems(history: History, prices: DeletionPrices) -> list[str]:
+    """Whether each intent takes of the capacity what its requests come to, at least.
+
+    The same price as when it was planned (`deletion`), from the counts in its row.
+    """
+    problems = []
+    priced: dict[tuple[int, int], int] = {}
+
+    def used(request: int, records: int) -> int:
+        if (request, records) not in priced:
+            priced[request, records] = prices.price(request, records).used
+        return priced[request, records]
+
+    for operation, intent in history.intents.items():
+        together = sum(intent.records.values())
+        by: dict[str, int] = {}
+        try:
+            if intent.kind is not None and prices.publications is None:
+                raise ValueError("nothing is published here")
+            if intent.kind is not None or intent.outcome in REPLACEMENTS:
+                allowed = {0}
+            elif not together:  # A new copy or, while it is open, a new model.
+                allowed = {used(1, 1)}
+                if intent.outcome != "publish":
+                    allowed.add(0)
+            elif prices.per_person:
+                numbers = intent.requests
+                by = {s: used(numbers[s], k) for s, k in intent.records.items()}
+                allowed = {max(by.values())}
+            else:
+                by, allowed = dict(intent.records), {used(1, together)}
+        except (LookupError, ValueError, CapacityExhausted):
+            problems.append(f"the operation {operation[:8]} is none that has a price")
+            continue
+        if intent.used not in allowed or intent.used_by != by:
+            problems.append(
+                f"the operation {operation[:8]} takes another part of the capacity than"
+                " its requests come to"
+            )
+    if prices.capacity is not None and history.most_used > prices.capacity:
+        problems.append("the deletions of an epoch exceed the capacity of the service")
+    return problems
 
 
 def state_problems(
@@ -283,11 +365,9 @@ def verify_service(
     with database.read() as connection:
         history = read_history(connection)
         problems, unknown = state_problems(connection, terms, history, seals, cipher)
-    wrong, elsewhere = ledger_problems(history, before)
-    if terms.answers is not None:
-        prices = PublicationPrices(terms.answers)
-        more, not_known = publication_problems(prices, history, before.by_id)
-        wrong, elsewhere = wrong + more, elsewhere + not_known
+    prices = DeletionPrices(terms)
+    wrong, elsewhere = payment_problems(history, before, prices.publications)
+    wrong += capacity_problems(history, prices)
     unknown = [*elsewhere, *unknown]
     unknown.append(
         "whether rows were cut off the end, or the whole journal rewritten: keep its"

@@ -80,7 +80,7 @@ def read_stream(path: Path) -> EventStream:
         raise ValueError(f"there is no file {path}")
     match path.suffix.lower():
         case ".parquet" | ".pq":
-            table = pyarrow.parquet.read_table(path)
+            table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
         case ".csv":
             table = pyarrow.csv.read_csv(path)
         case other:
