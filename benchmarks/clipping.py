@@ -1,6 +1,7 @@
 """Sums of clipped gradients: demur against an ordinary gradient and other libraries.
 
     python benchmarks/clipping.py [--case mlp cnn gpt-128x128 ...] [--rounds 20]
+    python benchmarks/clipping.py --case zoo --size full --results zoo.jsonl --until 540
 
 One script for a CPU and a GPU. Every figure is the median of rounds in which the
 methods take turns, in one run; "times" is against the ordinary gradient of the summed
@@ -8,6 +9,11 @@ loss, which is not private. Temp memory is XLA's own figure for the compiled pro
 (torch: the peak above what was allocated before). jax-privacy runs at several micro-
 batch sizes (read the best); Opacus with hooks and with ghost clipping, if installed.
 --largest finds the largest batch of the transformer that fits the GPU.
+
+The zoo (clipping_parts/zoo.py) has twelve networks in two sizes. With --results, each
+network's rows are appended to a file as soon as they are known, and a network that is
+in the file is not run again; after --until seconds no further one begins. So a run in
+pieces is one command, given several times.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import json
 import platform
 import statistics
 import sys
@@ -22,6 +29,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,24 +37,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from demur.training import clipped_grad
+from demur.training.clipping import norms
+from demur.training.clipping.ghost import layers as ghost_layers
+from demur.training.clipping.ghost import routes
+
+sys.path.insert(0, str(Path(__file__).parent / "clipping_parts"))
+from zoo import ZOO, Case, build, cross_entropy
 
 CLIP = 1.0
-
-
-@dataclass
-class Case:
-    name: str
-    params: Any
-    loss: Callable[..., Any]
-    batch: tuple[Any, ...]
-    microbatches: tuple[int | None, ...]
-    torch: Callable[[], Any] | None = None
-
-
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    logits = logits.astype(jnp.float32)
-    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float, dtype: Any) -> Any:
@@ -220,7 +218,52 @@ def gpt(batch: int, tokens: int, size: str = "gpt2") -> Case:
     )
 
 
+def stack(batch: int, tokens: int, width: int, layers: int, dtype: Any) -> Case:
+    """Gated blocks and attention, scanned over the layers and rematerialised."""
+    rng = np.random.default_rng(4)
+    words, inner, heads = 32000 if width > 256 else 512, 8 * width // 3, width // 64
+
+    def stacked(rows: int, columns: int) -> Any:
+        shape = (layers, rows, columns)
+        return normal(rng, *shape, scale=rows**-0.5, dtype=dtype)
+
+    params = {
+        "words": normal(rng, words, width, scale=1.0, dtype=dtype),
+        "head": dense(rng, width, words, dtype),
+        "layers": {name: stacked(width, width) for name in "qkvo"}
+        | {name: stacked(width, inner) for name in ("gate", "up")}
+        | {"down": stacked(inner, width)}
+        | {name: jnp.ones((layers, width), dtype) for name in ("norm1", "norm2")},
+    }
+
+    def norm(x: Any, scale: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        size = jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-5)
+        return (wide * size).astype(x.dtype) * scale
+
+    def block(x: Any, p: Any) -> tuple[Any, None]:
+        h = norm(x, p["norm1"])
+        q, k, v = (
+            (h @ p[name]).reshape(*h.shape[:2], heads, width // heads) for name in "qkv"
+        )
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        x = x + mixed.reshape(x.shape) @ p["o"]
+        h = norm(x, p["norm2"])
+        return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"], None
+
+    def loss(params: Any, ids: Any) -> Any:
+        x = params["words"][ids]
+        x, _ = jax.lax.scan(jax.checkpoint(block), x, params["layers"])
+        return cross_entropy((norm(x, 1.0) @ params["head"])[:, :-1], ids[:, 1:])
+
+    ids = jnp.asarray(rng.integers(0, words, (batch, tokens)))
+    name = f"stack of {layers} x {width}, rematerialised, {batch} x {tokens}"
+    return Case(name, params, loss, (ids,), (16,))
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "stack-small": lambda: stack(16, 64, 128, 8, jnp.float32),
+    "stack": lambda: stack(64, 256, 1024, 24, jnp.bfloat16),
     "mlp": lambda: mlp(1024),
     "cnn": lambda: cnn(256),
     "gpt-small": lambda: gpt(8, 64, "small"),
@@ -233,14 +276,22 @@ CASES: dict[str, Callable[[], Case]] = {
     "7b-16x512": lambda: gpt(16, 512, "7b"),
     "7b-8x1024": lambda: gpt(8, 1024, "7b"),
 }
-ON_CPU = ("mlp", "cnn", "gpt-small")
-ON_GPU = ("mlp", "mlp-8192", "cnn-1024", "cnn-8192", "gpt-128x128", "gpt-32x512")
+ON_CPU = ("mlp", "cnn", "gpt-small", "stack-small")
+ON_GPU = (
+    "stack",
+    "mlp",
+    "mlp-8192",
+    "cnn-1024",
+    "cnn-8192",
+    "gpt-128x128",
+    "gpt-32x512",
+)
 
 
 def ordinary(case: Case) -> Callable[..., Any]:
     """The gradient of the summed loss, for the same function of the same batch."""
     count = case.batch[0].shape[0]
-    return jax.grad(lambda params, *batch: count * case.loss(params, *batch))
+    return jax.grad(lambda params, *rest: count * case.loss(params, *rest))
 
 
 def batch_numbers(case: Case) -> tuple[int, ...]:
@@ -252,6 +303,64 @@ def ours(case: Case, **more: Any) -> Callable[..., Any]:
         case.loss, l2_clip_norm=CLIP, batch_argnums=batch_numbers(case), **more
     )
     return lambda params, *batch: grad(params, *batch).value
+
+
+# -- other rules, to be measured: nothing here is part of the library ------------------
+
+
+def _kernels_formed(way: Any) -> bool:
+    """Every kernel that is smaller than its patches by the convolution's own rule."""
+    if type(way.layer).__name__ != "Convolution" or way.place.loops:
+        return False
+    positions, inputs, outputs = ghost_layers.form_of(way.layer, ())
+    return inputs * outputs <= 2 * positions * (inputs + outputs)
+
+
+def _more_formed(positions: int, left: int, right: int) -> str:
+    """Gradients are formed where they have up to four times the factors' numbers."""
+    if positions == 1:
+        return "one position"
+    gram = 0 < 4 * positions * (left + right) <= left * right
+    return "Gram" if gram else "instantiated"
+
+
+def _in_three_products(first: Any, second: Any) -> Any:
+    """Inner products of float32 by three products of TensorFloat-32.
+
+    x = h + l, h with 10 bits of fraction, and x y = h h' + h l' + l h' up to 2^-20.
+    """
+    if first.dtype != jnp.float32:
+        return INNER(first, second)
+
+    def upper(x: Any) -> Any:
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+        return jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFFE000), jnp.float32)
+
+    def times(a: Any, b: Any) -> Any:
+        return jnp.einsum("bsti,bsri->bstr", a, b, precision=jax.lax.Precision.DEFAULT)
+
+    h, g = upper(first), upper(second)
+    return times(h, g) + (times(h, second - g) + times(first - h, g))
+
+
+INNER = norms.inner
+RULES: dict[str, list[tuple[Any, str, Any]]] = {
+    "kernels formed": [(routes, "_is_better_formed_by_jax", _kernels_formed)],
+    "more formed": [(norms, "norm_method", _more_formed)],
+    "Gram in three": [(norms, "inner", _in_three_products)],
+}
+
+
+def with_rule(case: Case, rule: str) -> Timed:
+    """The fast form, compiled with one of the rules in place of the library's."""
+    before = [(where, name, getattr(where, name)) for where, name, _ in RULES[rule]]
+    try:
+        for where, name, other in RULES[rule]:
+            setattr(where, name, other)
+        return compiled(f"demur, {rule}", ours(case, memory="fast"), case)
+    finally:
+        for where, name, own in before:
+            setattr(where, name, own)
 
 
 def jax_privacy(case: Case, microbatch: int | None) -> Callable[..., Any]:
@@ -275,25 +384,28 @@ class Timed:
     note: str = ""
     repeat: int = 1
     seconds: float = float("nan")
+    compiling: float | None = None
 
 
 def compiled(label: str, function: Callable[..., Any], case: Case) -> Timed:
     """A program ready to run, with its temp memory in GiB."""
     started = time.perf_counter()
     try:
-        program = jax.jit(function).lower(case.params, *case.batch).compile()
+        arguments = (case.params, *case.batch, *case.fixed)
+        program = jax.jit(function).lower(*arguments).compile()
+        taken = time.perf_counter() - started
         temp = program.memory_analysis().temp_size_in_bytes / 2**30
-        jax.block_until_ready(program(case.params, *case.batch))
+        jax.block_until_ready(program(*arguments))
     except Exception as error:
         return Timed(label, None, None, str(error).splitlines()[0][:60])
-    note = f"compile {time.perf_counter() - started:.0f} s"
 
     def call(times: int) -> None:
         for _ in range(times):
-            result = program(case.params, *case.batch)
+            result = program(*arguments)
         jax.block_until_ready(result)
 
-    return Timed(label, call, temp, note, repeats(call))
+    note = f"compile {taken:.0f} s"
+    return Timed(label, call, temp, note, repeats(call), compiling=taken)
 
 
 def repeats(call: Callable[[int], None]) -> int:
@@ -342,7 +454,7 @@ def relative_error(case: Case) -> float:
     batch = tuple(part[:8] for part in case.batch)
     with jax.default_matmul_precision("highest"):
         both = [
-            jax.jit(ours(case, method=method))(params, *batch)
+            jax.jit(ours(case, method=method))(params, *batch, *case.fixed)
             for method in ("auto", "vmap")
         ]
     pairs = list(zip(*map(jax.tree.leaves, both), strict=True))
@@ -359,8 +471,12 @@ def opacus_rows(case: Case, rounds: int, longest: float) -> list[Timed]:
     optimizers = import_module("opacus.optimizers")
     fast = import_module("opacus.utils.fast_gradient_clipping_utils")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    x = torch.tensor(np.asarray(case.batch[0]).reshape(case.batch[0].shape[0], -1))
-    x = (x.reshape(-1, 28, 28) if "cnn" in case.name else x).to(device)
+    x = torch.tensor(np.asarray(case.batch[0]))
+    if "cnn" in case.name:
+        x = x.reshape(-1, 28, 28)
+    elif x.ndim == 4:
+        x = x.permute(0, 3, 1, 2).contiguous()
+    x = x.to(device)
     y = torch.tensor(np.asarray(case.batch[1])).long().to(device)
     size = len(y)
 
@@ -445,15 +561,17 @@ def opacus_rows(case: Case, rounds: int, longest: float) -> list[Timed]:
     return rows
 
 
-def run(name: str, options: argparse.Namespace, peers: bool) -> None:
-    case = CASES[name]()
+def run(name: str, options: argparse.Namespace, peers: bool) -> list[Timed]:
+    case = build(name, options.size) if name in ZOO else CASES[name]()
     rounds, longest = options.rounds, options.longest
     if options.microbatch:
         case.microbatches = tuple(options.microbatch)
     rows = [
         compiled("ordinary gradient", ordinary(case), case),
-        compiled("demur", ours(case), case),
+        compiled("demur", ours(case, memory="fast"), case),
+        compiled("demur, ordinary memory", ours(case, memory="ordinary"), case),
     ]
+    rows += [with_rule(case, rule) for rule in options.rule]
     tried = case.microbatches if peers else ()
     for size in tried:
         label = f"jax-privacy, microbatch {size}"
@@ -462,10 +580,54 @@ def run(name: str, options: argparse.Namespace, peers: bool) -> None:
     table(case, rows)
     if options.check:
         print(f"  against the plain method (8 examples): {relative_error(case):.1e}")
-    if peers and (others := opacus_rows(case, rounds, longest)):
+    others = [] if options.no_peers else opacus_rows(case, rounds, longest)
+    if others:
         table(case, others)
-    del case, rows
+    del case
     gc.collect()
+    return rows + others
+
+
+def as_json(name: str, size: str, rows: list[Timed]) -> str:
+    """One line for a network: every method's milliseconds, memory and compile time."""
+    found = {
+        row.label: {
+            "ms": None if row.call is None else row.seconds * 1e3,
+            "temp_gib": row.temp,
+            "compile_s": row.compiling,
+            "failed": row.note if row.call is None else None,
+        }
+        for row in rows
+    }
+    device = jax.devices()[0].device_kind
+    whole = {"case": name, "size": size, "device": device, "rows": found}
+    return json.dumps(whole)
+
+
+def done_before(results: Path | None, size: str) -> set[str]:
+    """The cases that a file of results holds, for this size."""
+    if results is None or not results.exists():
+        return set()
+    lines = [json.loads(line) for line in results.read_text().splitlines() if line]
+    return {line["case"] for line in lines if line["size"] == size}
+
+
+def run_all(options: argparse.Namespace, peers: bool) -> None:
+    names = [
+        one for name in options.case for one in (ZOO if name == "zoo" else (name,))
+    ]
+    done = done_before(options.results, options.size)
+    begun = time.perf_counter()
+    for name in names:
+        if name in done:
+            continue
+        if time.perf_counter() - begun > options.until:
+            print(f"stopped before {name}: give the same command again")
+            return
+        rows = run(name, options, peers)
+        if options.results is not None:
+            with options.results.open("a") as file:
+                file.write(as_json(name, options.size, rows) + "\n")
 
 
 def largest(tokens: int, microbatch_of_peer: int | None) -> None:
@@ -503,7 +665,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--microbatch", type=int, nargs="*", help="of jax-privacy")
+    parser.add_argument("--rule", nargs="*", choices=RULES, default=[])
+    parser.add_argument("--size", choices=("tiny", "full"), help="of the zoo")
+    parser.add_argument("--results", type=Path, help="a file that lines are added to")
+    parser.add_argument("--until", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--largest", type=int, default=0, metavar="TOKENS")
+    parser.set_defaults(size="full" if gpu else "tiny")
     options = parser.parse_args()
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}")
@@ -511,8 +678,7 @@ def main() -> None:
     if peers and importlib.util.find_spec("jax_privacy") is None:
         print("jax-privacy is not installed: its rows are left out")
         peers = False
-    for name in options.case:
-        run(name, options, peers)
+    run_all(options, peers)
     if options.largest:
         largest(options.largest, None)
 

@@ -265,6 +265,8 @@ def our_run(model: Model, data: Any, plan: Any) -> tuple[Any, Any]:
         params,
         data,
         optimizer=optax.sgd(0.1),
+        # A program of an earlier run of this script would hide the compilation.
+        resources=Resources(store_programs=False),
         reporting=Reporting(lambda report: stamps.append(now())),
     )
     jax.block_until_ready(done.value)

@@ -24,6 +24,7 @@ from demur.training import (
     dp_sgd,
     fit,
 )
+from demur.training.finetuning import select
 from demur.training.run.arguments import check_params
 from tests.training import kit
 
@@ -161,3 +162,18 @@ def test_what_a_loss_returns_beside_its_value_is_exact_and_stays_wrapped():
         assert metrics["aux"]["one"] == pytest.approx(1.0)
         assert metrics["aux"]["x"].shape == (kit.D,)
         assert np.abs(metrics["aux"]["x"]).max() < 1.0  # a mean, not rows
+
+
+def test_loss_and_parameters_come_apart_or_together():
+    together = select(kit.make_params(), "*").with_loss(kit.loss)
+    for arguments in ((kit.loss, kit.make_params()), (together,), (kit.loss,)):
+        with pytest.raises(TypeError, match="one of them is missing"):
+            fit(kit.make_plan(), *arguments, optimizer=kit.SGD)
+    with pytest.raises(TypeError, match=r"call fit\(plan, it, data, ...\)"):
+        fit(
+            kit.make_plan(),
+            together,
+            kit.make_params(),
+            kit.make_data(),
+            optimizer=kit.SGD,
+        )

@@ -1,6 +1,7 @@
 """Runs that are cut short and taken up again."""
 
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
-from demur.core.errors import KeysExposed, NoiseReuse
+from demur.core.errors import EntryCommitted, KeysExposed, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.run import charges
@@ -241,10 +242,37 @@ def test_killed_after_the_ledger_is_committed(cut_short, monkeypatch):
         killed_in(patched, CheckpointFolder, "finish")
         with pytest.raises(Killed):
             again(cut_short)
-    with pytest.raises(NoiseReuse, match="committed"):
+    # The attack: an ordinary user runs the same program again, to save the model.
+    with pytest.raises(EntryCommitted, match="finished and committed") as told:
         again(cut_short)
+    text = str(told.value)
+    model = cut_short / "run" / "model-12.npz"
+    assert model.exists() and repr(str(model)) in text and "Nothing was spent" in text
+    assert "harge a new entry" not in text  # what the ledger's own refusal would say
+    assert "harge a new entry" in str(told.value.__cause__)
+    (call,) = re.findall(r"load_model\('.*?', params\)", text)
+    params = eval(call, {"load_model": load_model, "params": make_params()})
     like = (make_params(), optax.sgd(0.5).init(make_params()), None, jnp.int32(0))
-    assert int(load_model(cut_short / "run", like)[3]) == 12
+    whole = load_model(cut_short / "run", like)
+    assert int(whole[3]) == 12
+    np.testing.assert_array_equal(params["w"], whole[0]["w"])
+    with open_ledger(str(cut_short)) as ledger:
+        assert len(ledger.entries()) == 1
+
+
+@pytest.mark.slow
+def test_a_finished_run_without_its_model_says_what_the_ledger_says(cut_short):
+    again(cut_short)
+    (cut_short / "run" / "model-12.npz").unlink()
+    with pytest.raises(EntryCommitted, match="Charge a new entry"):
+        again(cut_short)
+
+
+@pytest.mark.slow
+def test_parameters_of_another_shape_are_not_read(cut_short):
+    again(cut_short)
+    with pytest.raises(CheckpointRefused, match="where the model has"):
+        load_model(cut_short / "run", {"w": jnp.zeros((3, 3))})
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from demur.training import as_data
+from demur.training import as_data, from_batches
 
 
 def table(n=6):
@@ -127,3 +127,105 @@ def ragged():
 def test_bad_data_is_a_clear_error(bad, error):
     with pytest.raises(error):
         as_data(bad)
+
+
+class Examples:
+    """What a torch Dataset is: examples by number."""
+
+    def __init__(self, ragged=False):
+        self.ragged = ragged
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        if i >= 6:
+            raise IndexError
+        return np.full(2 + self.ragged * i, float(i)), i
+
+
+class Loader:
+    """What a DataLoader is: a dataset, and how its batches are made."""
+
+    def __init__(self, dataset, collate=None):
+        self.dataset = dataset
+        self.collate_fn = torch_collate if collate is None else collate
+
+    def __iter__(self):
+        for start in (0, 2, 4):
+            yield tuple(
+                np.stack(part)
+                for part in zip(*(self.dataset[start + i] for i in (0, 1)), strict=True)
+            )
+
+
+def torch_collate(rows):
+    """Stands for torch's own, which is known by its module."""
+
+
+torch_collate.__module__ = "torch.utils.data._utils.collate"
+
+
+class Split:
+    """What a Dataset of Hugging Face is: a table that knows its formats."""
+
+    column_names = ("x", "y")
+
+    def __len__(self):
+        return 6
+
+    def with_format(self, kind):
+        assert kind == "arrow"
+        return _Whole()
+
+
+class _Whole:
+    def __getitem__(self, rows):
+        return table()[1].select(["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "data", [Examples(), Loader(Examples()), from_batches(Loader(Examples()))]
+)
+def test_datasets_and_batches_of_other_libraries(data):
+    rows = as_data(data)
+    assert len(rows) == 6
+    x, y = rows.take(np.array([4, -1]))
+    assert x.tolist() == [[4.0, 4.0], [0.0, 0.0]] and y.tolist() == [4, 0]
+
+
+def test_a_hugging_face_dataset_is_its_table():
+    check(as_data(Split()), table()[0])
+    assert set(as_data(Split(), columns=["y"]).columns) == {"y"}
+
+
+class Stream:
+    column_names = ("x",)
+
+    def with_format(self, kind):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"train": Split(), "test": Split()}, r"pass dataset\['train'\]"),
+        (Stream(), "from_batches"),
+        (Loader(Examples(), collate=print), "collate_fn of its own"),
+        (Loader(iter([])), "iterable dataset"),
+        (Examples(ragged=True), "pad texts to a public length"),
+        ((row for row in np.eye(3)), "from_batches"),
+    ],
+)
+def test_what_has_no_rows_by_number_is_told_what_to_do(data, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        as_data(data)
+
+
+@pytest.mark.slow
+def test_the_datasets_of_torch_itself():
+    torch = pytest.importorskip("torch", reason="machine: torch is an extra")
+    whole = torch.utils.data.TensorDataset(torch.arange(6.0).reshape(6, 1))
+    part = torch.utils.data.Subset(whole, [5, 0])
+    (x,) = as_data(torch.utils.data.DataLoader(part, batch_size=2)).columns
+    assert x.tolist() == [[5.0], [0.0]]

@@ -418,6 +418,15 @@ def test_lattice_refuses_to_draw_a_step_twice_from_one_key():
         transform.update(ClippedSum(PARAMS, 1.0), state, key=key)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_lattice_takes_no_array_of_keys(jit):
+    transform = gaussian_privatizer(1.0, 5, noise="lattice", l2_norm_bound=1.0)
+    update = jax.jit(transform.update) if jit else transform.update
+    keys = jnp.zeros((2, 2), jnp.uint32)
+    with pytest.raises(TypeError, match=r"step_keys are for noise='threefry'.*Nothing"):
+        update(ClippedSum(PARAMS, 1.0), transform.init(PARAMS), key=keys)
+
+
 def test_lattice_takes_any_float_without_an_error():
     """A sum that no grid holds is clamped: an error would tell about the data."""
     transform = gaussian_privatizer(1.0, 5, noise="lattice", l2_norm_bound=1.0)
@@ -509,3 +518,15 @@ def test_the_peers_covariance():
     mine, peer = ours @ ours.T / size, np.array(rows) @ np.array(rows).T / size
     scale = np.sqrt(np.outer(np.diag(mine), np.diag(mine)))
     assert np.abs((mine - peer) / scale).max() < 6 * np.sqrt(4 / size)
+
+
+def test_small_leaves_drawn_together_have_the_bits_of_each_alone():
+    shapes = [(3,), (4, 5), (2, 3, 4), (), (7, 1), (0, 3), (300,), (130, 129)]
+    keys = step_keys(NoiseKey(Seeded(2).new_key(), private=False).stream("x"), 8)
+    leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    together = normals(jnp.asarray(keys), leaves)
+    for key, shape, found in zip(keys, shapes, together, strict=True):
+        np.testing.assert_array_equal(found, standard_normal(jnp.asarray(key), shape))
+    # Padding at the end of a row is not handed on to the next leaf.
+    drawn = np.concatenate([np.ravel(leaf) for leaf in together])
+    assert len(np.unique(drawn)) > 0.99 * len(drawn)

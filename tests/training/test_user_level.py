@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from demur import AddOrRemoveOne, Budget, Ledger, ReplaceOne
-from demur.core.declaration import PER_PERSON
+from demur.core.declaration import PER_PERSON, Declaration
 from demur.core.errors import NotPriced
+from demur.ledger import export_ledger, registry_records
+from demur.report.facts import gather
 from demur.training import (
     BallsInBinsSampling,
     BatchSelectionStrategy,
@@ -143,6 +145,56 @@ def test_a_person_who_keeps_some_examples_moves_the_sum_by_two_contributions():
     assert float(jnp.linalg.norm(moved)) == pytest.approx(2.0, rel=1e-5)
     gone = gradient(w, all_of_them).value
     assert float(jnp.linalg.norm(gone)) == pytest.approx(1.0, rel=1e-5)
+
+
+def mixed(relation, kinds):
+    """A ledger with entries over persons ("p") and over records ("r")."""
+    unit = {"ADD_OR_REMOVE_ONE": AddOrRemoveOne(), "REPLACE_ONE": ReplaceOne()}
+    plan = config(POISSON, account="amplified", neighboring_relation=relation).make()
+    ledger = Ledger(Budget(90.0, 1e-5), unit=unit[relation], filter="pure")
+    for number, kind in enumerate(kinds):
+        plan.paid(ledger, label=f"run {number}", per_person=kind == "p")
+    return ledger
+
+
+def check_scope(relation, kinds, words):
+    ledger = mixed(relation, kinds)
+    reading = ledger.reading()
+    assert words in reading.protects
+    assert ("not covered" in reading.protects) == (words == SINGLE)
+    # Wherever the sum is read, it says the same.
+    assert export_ledger(ledger)["budgets"][0]["protects"] == reading.protects
+    assert gather(ledger).budgets[0].phrase == reading.protects
+    if "p" in kinds:
+        assert reading.protects in str(reading)
+        assert "count persons" in ledger.summary()
+    (record,) = registry_records(ledger, product="p", organisation="o")
+    level = record["privacy_loss"]["privacy_unit"]
+    levels = {"one record": "record-level", "one person": "person-level"}
+    assert level == levels.get(words, f"mixed: {reading.protects}")
+
+
+SINGLE = "one person with a single record"
+
+
+@pytest.mark.parametrize(
+    ("relation", "kinds", "words"),
+    [
+        ("ADD_OR_REMOVE_ONE", "r", "one record"),
+        ("ADD_OR_REMOVE_ONE", "pp", "one person"),
+        ("ADD_OR_REMOVE_ONE", "prr", SINGLE),
+        ("REPLACE_ONE", "p", "one person"),
+        ("REPLACE_ONE", "pr", "one record"),
+    ],
+)
+def test_a_ledger_says_for_whom_its_sum_holds(relation, kinds, words):
+    check_scope(relation, kinds, words)
+
+
+def test_a_ledger_that_does_not_tell_persons_from_records_is_found(monkeypatch):
+    monkeypatch.setattr(Declaration, "per_person", False)
+    with pytest.raises(AssertionError):
+        check_scope("ADD_OR_REMOVE_ONE", "prr", SINGLE)
 
 
 # -- clip norms by layer ---------------------------------------------------------------

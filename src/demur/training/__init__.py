@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from demur.training.batches.selection import (
         RandomAllocationSampling as RandomAllocationSampling,
     )
-    from demur.training.batches.selection import (
+    from demur.training.batches.user_selection import (
         UserSelectionStrategy as UserSelectionStrategy,
     )
     from demur.training.canaries import gradient_run as gradient_run
@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     from demur.training.data import Data as Data
     from demur.training.data import UserData as UserData
     from demur.training.data import as_data as as_data
+    from demur.training.datasets import from_batches as from_batches
     from demur.training.errors import CheckpointRefused as CheckpointRefused
     from demur.training.errors import LossNotSeparable as LossNotSeparable
     from demur.training.errors import ProcessesDisagree as ProcessesDisagree
     from demur.training.errors import ProcessFailed as ProcessFailed
     from demur.training.errors import ProcessLost as ProcessLost
+    from demur.training.errors import StartRefused as StartRefused
     from demur.training.noise.privatizer import Privatizer as Privatizer
     from demur.training.noise.privatizer import (
         gaussian_privatizer as gaussian_privatizer,
@@ -68,6 +70,10 @@ if TYPE_CHECKING:
     from demur.training.plans.plan import DPExecutionPlan as DPExecutionPlan
     from demur.training.run.checkpoint import Checkpoint as Checkpoint
     from demur.training.run.checkpoint import load_model as load_model
+    from demur.training.run.loggers import Logger as Logger
+    from demur.training.run.loggers import log_to as log_to
+    from demur.training.run.part_files import load_part as load_part
+    from demur.training.run.part_files import save_part as save_part
     from demur.training.run.programs import Programs as Programs
     from demur.training.run.step_reports import Exact as Exact
     from demur.training.run.step_reports import Reporting as Reporting

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import math
+import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from demur.core.entry import Entry
 from demur.ledger import Ledger
@@ -31,14 +33,23 @@ from demur.training.plans.config import BandMFExecutionPlanConfig
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.charges import tree_digest
 from demur.training.run.checkpoint import Checkpoint
-from demur.training.run.trainer import fit
+from demur.training.run.trainer import Trained, fit
 from demur.training.sizes.resources import Resources
 
 Tables = dict[str, dict[str, Any]]
 # The names of each table. Anything else is a spelling mistake, and a spelling mistake
 # in a privacy parameter must not be ignored.
-_KNOWN = {
-    "data": {"train", "test", "features", "label", "examples", "classes", "divide_by"},
+SETTINGS = {
+    "data": {
+        "train",
+        "test",
+        "features",
+        "label",
+        "id",
+        "examples",
+        "classes",
+        "divide_by",
+    },
     "model": {
         "kind",
         "hidden",
@@ -70,7 +81,7 @@ _KNOWN = {
     },
     "output": {"model", "ledger", "dataset", "label", "checkpoint", "checkpoint_every"},
 }
-_NEEDED = {
+NEEDED = {
     "data": {"train", "features", "label", "examples", "classes"},
     "model": {"kind"},
     "privacy": {"epsilon", "delta", "unit"},
@@ -79,27 +90,38 @@ _NEEDED = {
 }
 
 
-def read_config(path: Path) -> Tables:
+def kind_of_model(path: Path) -> str | None:
+    """The kind of model that the file names, if it names one."""
+    with open(path, "rb") as file:
+        model = tomllib.load(file).get("model")
+    return model.get("kind") if isinstance(model, dict) else None
+
+
+def read_config(
+    path: Path,
+    settings: Mapping[str, set[str]] = SETTINGS,
+    needed: Mapping[str, set[str]] = NEEDED,
+) -> Tables:
     """The tables of the file, every name checked."""
     with open(path, "rb") as file:
         config = tomllib.load(file)
     for table, names in config.items():
-        known = _KNOWN.get(table)
+        known = settings.get(table)
         if known is None or not isinstance(names, dict):
-            raise ValueError(f"[{table}] is not a table of {sorted(_KNOWN)}")
+            raise ValueError(f"[{table}] is not a table of {sorted(settings)}")
         unknown = set(names) - known
         if unknown:
             raise ValueError(
                 f"[{table}] has no settings {sorted(unknown)}; it has {sorted(known)}."
                 " Nothing was spent."
             )
-    for table, needed in _NEEDED.items():
-        missing = needed - set(config.get(table, {}))
+    for table, names_needed in needed.items():
+        missing = names_needed - set(config.get(table, {}))
         if missing:
             raise ValueError(
                 f"[{table}] needs the settings {sorted(missing)}. Nothing was spent."
             )
-    return {table: config.get(table, {}) for table in _KNOWN}
+    return {table: config.get(table, {}) for table in settings}
 
 
 @dataclass(frozen=True)
@@ -127,44 +149,54 @@ def run(
     `open_ledger(dataset)` opens what `[output] ledger` names, or makes it, after all
     else was checked.
     """
-    data, output, training = config["data"], config["output"], config["training"]
-    rows = _rows(home / data["train"], data)
-    test = _rows(home / data["test"], data) if "test" in data else None
-    model = _model(config["model"], data, rows["x"].shape[1:])
-    plan = _plan(config)
-    params = model.init(jax.random.key(int(config["model"].get("seed", 0))))
-    optimizer = named_optimizer(
-        training.get("optimizer", "sgd"),
-        float(training["learning_rate"]),
-        momentum=float(training.get("momentum", 0.0)),
-    )
-    checkpoint = None
-    if "checkpoint" in output:
-        every = int(output.get("checkpoint_every", 100))
-        checkpoint = Checkpoint(home / output["checkpoint"], every=every)
-    ledger = open_ledger(output.get("dataset", Path(data["train"]).stem))
+    data = config["data"]
+    rows = config_rows(home / data["train"], data)
+    test = config_rows(home / data["test"], data) if "test" in data else None
+    model = config_model(config["model"], data, rows["x"].shape[1:])
+    plan = plan_of(config)
+    model_place(config, home)
+    what = cross_entropy(model), first_parameters(config, model), rows
+    trained = train(config, home, plan, *what, open_ledger=open_ledger)
+    return write_model(config, home, model, trained, test)
+
+
+def train(
+    config: Tables,
+    home: Path,
+    plan: DPExecutionPlan,
+    *what: Any,
+    open_ledger: Callable[[str], Ledger | None],
+) -> Trained:
+    """The run that the tables describe; `what` is trained, as `fit` takes it."""
+    output = config["output"]
+    optimizer, checkpoint = optimizer_of(config), checkpoint_of(config, home)
+    name = output.get("dataset", Path(config["data"]["train"]).stem)
+    ledger = open_ledger(name)
     try:
-        trained = fit(
+        return fit(
             plan,
-            cross_entropy(model),
-            params,
-            rows,
+            *what,
             optimizer=optimizer,
             ledger=ledger,
             label=output.get("label", f"training of {Path(output['model']).stem}"),
-            average=training.get("average"),
+            average=config["training"].get("average"),
             checkpoint=checkpoint,
-            resources=Resources(
-                training.get("minibatch_size"), training.get("microbatch_size")
-            ),
+            resources=resources_of(config),
         )
     finally:
         if ledger is not None:
             ledger.close()
+
+
+def write_model(
+    config: Tables, home: Path, model: Model, trained: Trained, test: Any
+) -> RunResult:
+    """Write the released parameters, and judge them on the public test rows."""
     released = trained.value if trained.average is None else trained.average
     leaves = jax.tree_util.tree_flatten_with_path(released)[0]
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-    with open(home / output["model"], "wb") as file:
+    place = home / config["output"]["model"]
+    with open(place, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     test_accuracy = None
     if test is not None:
@@ -172,13 +204,31 @@ def run(
     return RunResult(
         trained.entry,
         trained.statement(),
-        home / output["model"],
+        place,
         tree_digest(released),
         test_accuracy,
     )
 
 
-def _rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+def model_place(config: Tables, home: Path) -> Path:
+    """Where the model is to be written, in a folder that is there."""
+    place = home / config["output"]["model"]
+    folder = place.parent
+    if not folder.is_dir() or place.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(
+            "[output] model must name a file that can be written, in a folder that"
+            f" exists; got {place}. Nothing was spent."
+        )
+    return place
+
+
+def first_parameters(config: Tables, model: Model) -> Any:
+    """The parameters that a run of this config begins with."""
+    return model.init(jax.random.key(int(config["model"].get("seed", 0))))
+
+
+def config_rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The features and labels of a file that a config names."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}. Nothing was spent.")
     columns = as_data(path, columns=[data["features"], data["label"]]).columns
@@ -194,9 +244,10 @@ def _rows(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     return {"x": x, "y": y}
 
 
-def _model(
+def config_model(
     options: dict[str, Any], data: dict[str, Any], shape: tuple[int, ...]
 ) -> Model:
+    """The model of a config."""
     classes = int(data["classes"])
     match options["kind"]:
         case "mlp":
@@ -214,12 +265,38 @@ def _model(
             sizes = {name: options[name] for name in names}
             return Transformer(options["vocabulary"], shape[0], classes, **sizes)
     raise ValueError(
-        f"[model] kind must be mlp, cnn or transformer; got {options['kind']!r}."
+        f"[model] kind must be mlp, cnn, transformer or text; got {options['kind']!r}."
         " Nothing was spent."
     )
 
 
-def _plan(config: Tables) -> DPExecutionPlan:
+def optimizer_of(config: Tables) -> optax.GradientTransformation:
+    """The optimiser of [training]."""
+    training = config["training"]
+    return named_optimizer(
+        training.get("optimizer", "sgd"),
+        float(training["learning_rate"]),
+        momentum=float(training.get("momentum", 0.0)),
+    )
+
+
+def checkpoint_of(config: Tables, home: Path) -> Checkpoint | None:
+    """The checkpoint that [output] names, if it names one."""
+    output = config["output"]
+    if "checkpoint" not in output:
+        return None
+    every = int(output.get("checkpoint_every", 100))
+    return Checkpoint(home / output["checkpoint"], every=every)
+
+
+def resources_of(config: Tables) -> Resources:
+    """What is computed at once, as [training] says."""
+    training = config["training"]
+    return Resources(training.get("minibatch_size"), training.get("microbatch_size"))
+
+
+def plan_of(config: Tables) -> DPExecutionPlan:
+    """The plan of [privacy], for the batches of [training] and [data]."""
     privacy, training = config["privacy"], config["training"]
     bands = int(privacy.get("bands", 1))
     examples, batch = int(config["data"]["examples"]), int(training["batch_size"])

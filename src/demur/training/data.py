@@ -7,6 +7,7 @@ to NumPy it would be the last example.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.core import validate
 from demur.core.validate import shorten
+from demur.preprocessing.table_files import read_whole, table_files
+from demur.training.datasets import rows_of
 
 _CHUNK = 2**24  # bytes hashed at a time, so that a memory map stays on disk
-_TABLES = (".parquet", ".arrow", ".feather")
+_PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,11 +136,18 @@ def _owners(ids: ArrayLike) -> NDArray[Any]:
     return names
 
 
-def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
+def as_data(
+    data: Any, *, columns: Iterable[str] | None = None, filesystem: Any = None
+) -> Data:
     """Data by row, of a pytree of arrays, an Arrow table, or the path of a file.
 
     A table becomes a dict of its columns (`columns` picks some); a file is `.parquet`,
     `.arrow`, `.feather`, `.npz` (a dict of its arrays) or `.npy` (memory-mapped).
+    Several Parquet files, a folder of them (partitioned or not), and addresses such as
+    `s3://...` are read whole; `filesystem` is one of pyarrow.fs or fsspec, for paths in
+    it. A file that is named twice is refused, as its rows would count twice. A
+    Hugging Face dataset is the table it holds; of a torch dataset (or the one of a
+    DataLoader) every example is read, once. Batches are put together by `from_batches`.
 
     >>> rows = as_data({"x": np.eye(3), "y": np.arange(3)})
     >>> rows.take(np.array([2, -1]))["x"].tolist()
@@ -145,12 +155,14 @@ def as_data(data: Any, *, columns: Iterable[str] | None = None) -> Data:
     """
     if isinstance(data, Data):
         return data
-    if isinstance(data, str | Path):
-        data = _read(Path(data), columns)
+    data = rows_of(data)
+    columns = None if columns is None else list(columns)
+    if _are_paths(data):
+        data = _read(data, columns, filesystem)
     elif isinstance(data, arrow_dataset.Dataset):
-        data = data.to_table(columns=list(columns) if columns is not None else None)
+        data = data.to_table(columns=columns)
     if isinstance(data, pa.Table):
-        names = list(columns) if columns is not None else data.column_names
+        names = columns if columns is not None else data.column_names
         data = {name: _column(name, data[name]) for name in names}
     elif columns is not None and isinstance(data, dict):
         data = {name: data[name] for name in columns}
@@ -179,8 +191,8 @@ def _check_rows(data: Any) -> None:
         raise TypeError(
             f"data must be arrays or a file, of which any row can be read; got a"
             f" {type(data).__name__}, which is read once, in its own order: a plan"
-            " draws its batches itself. Collect it: np.stack(list(...)), or write it"
-            " to a .parquet or .npy file"
+            " draws its batches itself. Collect batches by from_batches(...), rows by"
+            " np.stack(list(...)), or write them to a .parquet or .npy file"
         )
 
 
@@ -202,19 +214,29 @@ def _array(value: Any) -> NDArray[Any]:
     return array
 
 
-def _read(path: Path, columns: Iterable[str] | None) -> Any:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in columns or file.files}
-    if path.suffix == ".npy":
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    if path.suffix in _TABLES:
-        kind = "parquet" if path.suffix == ".parquet" else "ipc"
-        table = arrow_dataset.dataset(path, format=kind)
-        return table.to_table(columns=list(columns) if columns is not None else None)
-    raise ValueError(
-        f"data must be a {', '.join(_TABLES)}, .npz or .npy file; got {path.name!r}"
-    )
+def _are_paths(data: Any) -> bool:
+    several = isinstance(data, list | tuple) and bool(data)
+    parts = data if several else [data]
+    return all(isinstance(part, str | os.PathLike) for part in parts)
+
+
+def _read(paths: Any, columns: list[str] | None, filesystem: Any) -> Any:
+    """Arrays of a file of numpy's, or a table of Arrow's files."""
+    path = Path(paths) if isinstance(paths, str | os.PathLike) else None
+    if path is not None and filesystem is None and "://" not in os.fspath(paths):
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in columns or file.files}
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        if path.suffix in (".arrow", ".feather"):
+            return arrow_dataset.dataset(path, format="ipc").to_table(columns=columns)
+        if path.suffix not in _PARQUET and not path.is_dir():
+            raise ValueError(
+                "data must be a .parquet, .arrow, .feather, .npz or .npy file, or a"
+                f" folder of Parquet files; got {path.name!r}"
+            )
+    return read_whole(table_files(paths, filesystem), columns)
 
 
 def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:

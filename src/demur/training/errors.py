@@ -17,6 +17,10 @@ class ProcessLost(DemurError):
     """Another process of the run died; ledger and checkpoint are unchanged."""
 
 
+class StartRefused(DemurError):
+    """The processes of a run were not joined: a port, a process, or the network."""
+
+
 class ProcessesDisagree(DemurError):
     """The processes of a run have different arguments; nothing was spent."""
 

@@ -49,8 +49,10 @@ def length(tree: Any) -> float:
     return float(np.sqrt(sum(squares)))
 
 
-def both_methods(network: Network, **options: Any) -> tuple[Any, Any]:
-    """(sum, aux) by "auto" and by "vmap"."""
+def both_methods(
+    network: Network, memory: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    """(sum, aux) by "auto", in the form of `memory`, and by "vmap"."""
     numbers = tuple(range(1, 1 + len(network.batch)))
     results = []
     for method in ("auto", "vmap"):
@@ -59,6 +61,7 @@ def both_methods(network: Network, **options: Any) -> tuple[Any, Any]:
             batch_argnums=numbers,
             return_grad_norms=True,
             method=method,
+            memory=memory if method == "auto" else None,
             **{"l2_clip_norm": 0.5, **options},
         )
         run = jax.jit(grad, compiler_options=QUICK_TO_COMPILE)

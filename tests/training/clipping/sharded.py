@@ -18,6 +18,7 @@ from jax_privacy import clipping as peer
 
 from demur.core.entropy import Seeded
 from demur.training import ClippedSum, clipped_grad
+from demur.training.clipping.ghost.two_passes import _SLACK
 from tests.training.clipping.kit import EVERY_NETWORK, Draw, distance
 from tests.training.kit import make_plan, train
 
@@ -71,6 +72,12 @@ def main() -> None:
             "auto": clipped_grad(network.loss, batch_argnums=numbers, **OPTIONS),
             "microbatches": clipped_grad(
                 network.loss, batch_argnums=numbers, microbatch_size=1, **OPTIONS
+            ),
+            "ordinary": clipped_grad(
+                network.loss,
+                batch_argnums=numbers,
+                memory="ordinary",
+                **OPTIONS | {"l2_clip_norm": OPTIONS["l2_clip_norm"] / (1 - _SLACK)},
             ),
             "vmap": clipped_grad(
                 network.loss, batch_argnums=numbers, method="vmap", **OPTIONS

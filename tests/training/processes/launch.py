@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -25,13 +26,18 @@ class Ended:
     code: int
     output: str
     found: dict[str, Any]
-    seconds: float
 
 
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def may_dump() -> None:
+    """As after `ulimit -c unlimited`, in a process that is to be started."""
+    most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 
 
 def launch(
@@ -55,7 +61,8 @@ def launch(
             running.append(
                 subprocess.Popen(
                     command,
-                    cwd=ROOT,
+                    cwd=folder,  # where a core dump would be
+                    preexec_fn=may_dump,
                     env=environment,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -71,8 +78,7 @@ def launch(
                 path.name.removesuffix(f"-{index}.json"): json.loads(path.read_text())
                 for path in folder.glob(f"*-{index}.json")
             }
-            seconds = time.monotonic() - began
-            ended.append(Ended(code, output.read_text(), found, seconds))
+            ended.append(Ended(code, output.read_text(), found))
     finally:
         for process in running:
             if process.poll() is None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
+from demur.core.errors import DemurError
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms.correlated import BandedToeplitz, Buffered, optimize_dense
 from demur.training import (
@@ -28,11 +30,13 @@ from demur.training import (
     clipped_grad,
     privatizer,
 )
+from demur.training.batches import subsets
 from demur.training.devices.placement import Placement, ShardedData, shard
 from demur.training.devices.processes import Processes
 from demur.training.distributed import is_first, start
 from demur.training.noise.layouts import ShardedLayout
 from demur.training.noise.threefry import normals
+from demur.training.run import agreement
 from demur.training.run.steps import Steps
 from tests.training.kit import SGD, N, loss, make_data, make_params, make_plan, train
 from tests.training.processes.launch import HEARTBEAT_S
@@ -69,11 +73,16 @@ class Watched:
         self.read, self.calls, self.fail_at = 0, 0, fail_at
 
     def __getitem__(self, rows):
+        if isinstance(rows, slice):  # for the digest
+            return self.array[rows]
         self.calls += 1
         if self.calls == self.fail_at:
             raise OSError("the disk is gone")
         self.read += len(rows)
         return self.array[rows]
+
+    def __len__(self):
+        return len(self.array)
 
 
 def watched(fail_at=None):
@@ -354,6 +363,7 @@ def failures(mesh, folder):
         "no mesh": {"mesh": None},
         "fewer rows": {"data": make_data(n=N - mine)},
         "bad data": {"data": {"x": np.array(["a"] * N)} if mine else make_data()},
+        "other order": {"data": reordered(mine)},
         "other parameters": {"params": moved},
         "other loss": {"loss": other_loss},
         "bad loss": {"loss": bad_loss},
@@ -380,6 +390,99 @@ def failures(mesh, folder):
             "seconds": time.monotonic() - began,
         }
     return {"errors": found, "after": spent}
+
+
+def reordered(backwards):
+    """The same rows, from the last to the first."""
+    step = -1 if backwards else 1
+    return {name: array[::step] for name, array in make_data().items()}
+
+
+class Noted(Watched):
+    """A column of records 0, 1, ... that notes which of them were read, by call."""
+
+    def __init__(self, array):
+        super().__init__(array)
+        self.noted = []
+
+    def __getitem__(self, rows):
+        found = super().__getitem__(rows)
+        if not isinstance(rows, slice):
+            # Padding reads row 0, so that row is left out of what is noted.
+            self.noted.append([int(i) for i in found[rows > 0]])
+        return found
+
+
+def records_of_steps(mesh, backwards):
+    """Which records this process brought to each step of a run."""
+    data = reordered(backwards)
+    record = Noted(np.arange(N, dtype=np.int32)[:: -1 if backwards else 1])
+    # Batches of 44 of 64 rows, so that both processes have a share of them.
+    plan = make_plan(sampling_prob=0.22)
+    run(mesh, plan, data=Data(data | {"record": record}, N))
+    return record.noted
+
+
+class OtherDraws:
+    """A process whose sampler draws from another stream: another build, say."""
+
+    def __init__(self, active):
+        self.active, self.subset = active, subsets.subset
+
+    def __enter__(self):
+        if self.active:
+            subsets.subset = lambda group, count, stream: self.subset(
+                group, count, (stream.read(8), stream)[1]
+            )
+
+    def __exit__(self, *_):
+        subsets.subset = self.subset
+
+
+class OtherNumPy(OtherDraws):
+    """A process that has another NumPy."""
+
+    def __enter__(self):
+        self.version = agreement.version
+        if self.active:
+            agreement.version = lambda name: (
+                "0.0" if name == "numpy" else self.version(name)
+            )
+
+    def __exit__(self, *_):
+        agreement.version = self.version
+
+
+def agreements(mesh, folder):
+    """Runs whose processes differ in what the price rests on, and unchecked twins."""
+    mine, found = jax.process_index() == 1, {}
+    cases = {
+        "same": lambda: {"records": records_of_steps(mesh, False)},
+        "other order": lambda: {"records": records_of_steps(mesh, mine)},
+        "other draws": lambda: {"params": run_under(mesh, OtherDraws(mine))},
+        "other numpy": lambda: {"params": run_under(mesh, OtherNumPy(mine))},
+    }
+    for name, act in cases.items():
+        found[name] = result_or_error(act)
+    with mock.patch.object(Data, "digest", Data.structure):
+        found["order unchecked"] = result_or_error(cases["other order"])
+    with mock.patch.object(agreement, "probe", lambda batches: "unchecked"):
+        found["draws unchecked"] = result_or_error(cases["other draws"])
+    with mock.patch.object(agreement, "versions", dict):
+        found["numpy unchecked"] = result_or_error(cases["other numpy"])
+    return found
+
+
+def run_under(mesh, difference):
+    with difference:
+        return lists(run(mesh).value)
+
+
+def result_or_error(act):
+    try:
+        return act()
+    except DemurError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 # -- killed, and taken up again --------------------------------------------------------
@@ -469,6 +572,7 @@ SCENARIOS = {
         handed_round,
         stops,
         failures,
+        agreements,
         undisturbed,
         killed_first,
         killed_second,

@@ -107,6 +107,22 @@ class Account(Protocol):
         ...
 
 
+class OneDraw:
+    """What accounts have in common whose one event pays for the whole run."""
+
+    selection: Selection
+
+    @property
+    def draws(self) -> int:
+        """One, for the whole run."""
+        return 1
+
+    @property
+    def steps_per_draw(self) -> int:
+        """All steps of the run."""
+        return self.selection.iterations
+
+
 def run_event(account: Account, multiplier: float, neighbours: Neighbours) -> Event:
     """The event of a whole run."""
     return Repeated(account.draw_event(multiplier, neighbours), account.draws)
@@ -236,7 +252,7 @@ class PoissonAccount:
 
 
 @dataclass(frozen=True)
-class ParticipationAccount:
+class ParticipationAccount(OneDraw):
     """Not amplified: one Gaussian for the run, whatever steps the record is in."""
 
     selection: Selection
@@ -251,16 +267,6 @@ class ParticipationAccount:
                 " batch pushes another one out, in steps that depend on both. Nothing"
                 " was spent."
             )
-
-    @property
-    def draws(self) -> int:
-        """One, for the whole run."""
-        return 1
-
-    @property
-    def steps_per_draw(self) -> int:
-        """All steps of the run."""
-        return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:
@@ -292,7 +298,7 @@ class ParticipationAccount:
 
 
 @dataclass(frozen=True)
-class AllocationAccount:
+class AllocationAccount(OneDraw):
     """Amplified by random allocation: one allocated Gaussian for each block of steps.
 
     Where blocks have 100 steps or more, the longer ones are priced as the shorter:
@@ -308,29 +314,13 @@ class AllocationAccount:
             raise ValueError("iterations must be at least 1 for a plan")
 
     @property
-    def draws(self) -> int:
-        """One, for the whole run: its blocks are interleaved."""
-        return 1
-
-    @property
-    def steps_per_draw(self) -> int:
-        """All steps of the run."""
-        return self.selection.iterations
-
-    @property
     def selection_distance(self) -> float:
         """0: uniform numbers are drawn exactly."""
         return 0.0
 
     def scale(self, strategy: Strategy) -> float:
         """1: only independent noise is covered."""
-        if strategy.bands != 1:
-            raise NotPriced(
-                "random allocation is amplified for independent noise alone; the"
-                f" strategy has {strategy.bands} bands. Use account='participation',"
-                " or one band."
-            )
-        return strategy.sensitivity(ONE_COLUMN).value
+        return _independent_scale(strategy, "random allocation is")
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
         """The blocks of the run."""
@@ -352,6 +342,15 @@ class AllocationAccount:
         )
 
 
+def _independent_scale(strategy: Strategy, what: str) -> float:
+    if strategy.bands != 1:
+        raise NotPriced(
+            f"{what} amplified for independent noise alone; the strategy has"
+            f" {strategy.bands} bands. Use account='participation', or one band."
+        )
+    return strategy.sensitivity(ONE_COLUMN).value
+
+
 def block_sizes(participations: int, steps: int) -> dict[int, int]:
     """How many blocks of each size the steps are divided into, as equal as can be.
 
@@ -364,7 +363,7 @@ def block_sizes(participations: int, steps: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class FixedBatchAccount:
+class FixedBatchAccount(OneDraw):
     """Uniform batches without replacement, priced at one delta by Renyi divergences."""
 
     selection: FixedBatchSampling
@@ -375,16 +374,6 @@ class FixedBatchAccount:
         participation_of(self.selection)
         if self.selection.iterations < 1 or self.selection.batch_size < 1:
             raise ValueError("iterations and batch_size must be at least 1 for a plan")
-
-    @property
-    def draws(self) -> int:
-        """One (epsilon, delta) for the whole run."""
-        return 1
-
-    @property
-    def steps_per_draw(self) -> int:
-        """All steps of the run."""
-        return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:
@@ -398,12 +387,7 @@ class FixedBatchAccount:
 
     def scale(self, strategy: Strategy) -> float:
         """1: only independent noise is covered."""
-        if strategy.bands != 1:
-            raise NotPriced(
-                f"fixed batches are amplified for independent noise alone; the strategy"
-                f" has {strategy.bands} bands. Use amplified=False or Poisson batches."
-            )
-        return strategy.sensitivity(ONE_COLUMN).value
+        return _independent_scale(strategy, "fixed batches are")
 
     def draw_event(self, multiplier: float, neighbours: Neighbours) -> Event:
         """The run as one (epsilon, delta)."""

@@ -26,7 +26,7 @@ from demur.core import validate
 from demur.core.accounting.events import ApproxDP, Event, Neighbours
 from demur.core.errors import NotPriced
 from demur.mechanisms.correlated import Strategy
-from demur.training.accounting.accounts import ONE_COLUMN
+from demur.training.accounting.accounts import ONE_COLUMN, OneDraw
 from demur.training.accounting.loss_samples import (
     Losses,
     Sampler,
@@ -118,22 +118,12 @@ class MonteCarlo:
 
 
 @dataclass(frozen=True)
-class MonteCarloAccount:
+class MonteCarloAccount(OneDraw):
     """A run whose (epsilon, delta) was verified for one noise multiplier."""
 
     verification: MonteCarlo
     selection: BatchSelectionStrategy
     noise_multiplier: float
-
-    @property
-    def draws(self) -> int:
-        """One (epsilon, delta) for the whole run."""
-        return 1
-
-    @property
-    def steps_per_draw(self) -> int:
-        """All steps of the run."""
-        return self.selection.iterations
 
     @property
     def selection_distance(self) -> float:

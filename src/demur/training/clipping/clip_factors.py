@@ -27,10 +27,10 @@ import jax.numpy as jnp
 
 from demur.core.validate import shorten
 from demur.training.clipping.norms import MeasuredLeaf
+from demur.training.clipping.per_example import MeasuredGradients
 from demur.training.clipping.rounding import (
     U64,
     in_float64,
-    smallest_normal,
     unit_roundoff,
 )
 
@@ -75,9 +75,16 @@ class Clip:
 
     @in_float64
     def factors(
-        self, leaves: Sequence[MeasuredLeaf], groups: Sequence[int], real: Any
+        self,
+        leaves: Sequence[MeasuredLeaf],
+        groups: Sequence[int],
+        real: Any,
+        slack: float = 0.0,
     ) -> tuple[list[Any], Any]:
-        """The clip factor [B] for each leaf, and which examples are finite."""
+        """The clip factor [B] for each leaf, and which examples are finite.
+
+        `slack` takes that share off the clip norms.
+        """
         lengths: dict[int, Any] = {}
         for number in set(groups):
             members = [
@@ -101,23 +108,21 @@ class Clip:
             roundoff = max(
                 unit_roundoff(d) for d in (leaf.dtype, self.dtype or leaf.dtype)
             )
-            margin = 1 - _MARGIN * roundoff
+            margin = (1 - _MARGIN * roundoff) * (1 - slack)
             factor = jnp.minimum(1.0, norm * margin / lengths[group]) * scale
-            # Below the normal range a factor loses its precision: zero is private.
-            normal = factor >= max(smallest_normal(leaf.dtype), leaf.least)
-            factor = jnp.where(counted & normal, factor, 0.0)
+            factor = jnp.where(counted & (factor >= leaf.smallest_weight), factor, 0.0)
             factors.append(jax.lax.convert_element_type(factor, leaf.dtype))
         return factors, finite
 
 
-def add_up(
-    leaves: Sequence[MeasuredLeaf], clip: Clip, groups: Sequence[int], real: Any
-) -> list[Any]:
+def add_up(gradients: MeasuredGradients, clip: Clip, real: Any) -> list[Any]:
     """The sum of clipped contributions, one array for each leaf.
 
     Leaving out a bad example needs a masked copy of everything, so it is done only when
     there is one.
     """
+    leaves = gradients.leaves
+    groups = clip.groups(jax.tree.unflatten(gradients.tree, leaves))
     factors, finite = clip.factors(leaves, groups, real)
 
     def sums(counted: Any) -> list[Any]:

@@ -7,7 +7,8 @@ result is a `ClippedSum`: adding or removing one example moves it by at most C.
 Two methods compute it. "vmap" differentiates example by example. "auto" works from each
 layer's input and output cotangent: ghost clipping (also called book-keeping), at about
 the cost of an ordinary gradient. Per-example gradients are formed only for parameters
-that it has no rule for. Both clip at the same bound; `explain` says what "auto" does.
+that it has no rule for. It has a fast form and one at ordinary memory. All clip at the
+same bound; `explain` says what "auto" does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -24,12 +26,15 @@ from demur.core import validate
 from demur.training.clipping import microbatches
 from demur.training.clipping.clip_factors import Clip, add_up
 from demur.training.clipping.ghost.explanation import (
+    CompiledMemory,
     Explanation,
     explain,
     explain_vmap,
     only_shapes,
+    temporary_bytes,
 )
-from demur.training.clipping.ghost.gradients import ghost_gradients
+from demur.training.clipping.ghost.memory import Form, Memory, checked_memory
+from demur.training.clipping.ghost.sums import ghost_sums
 from demur.training.clipping.per_example import Loss, vmap_gradients
 from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import Aux, ClippedGrad, ClippedSum, PyTree
@@ -57,6 +62,7 @@ def clipped_grad(
     prng_argnum: int | None = None,
     spmd_axis_name: Any = None,
     method: Method = "auto",
+    memory: Memory = None,
 ) -> ClippedGrad:
     """A function that sums the gradients of `fun`, each clipped to `l2_clip_norm`.
 
@@ -84,8 +90,14 @@ def clipped_grad(
     of a sampled batch. The result has `dtype`, float32 or wider.
 
     Called with `microbatch_size`, examples are processed that many at a time, and
-    processing stops at the last real one. `return_values`, `return_grad_norms` and
-    `has_aux` return per-example outputs in an `Aux`; these are exact.
+    processing stops at the last real one. `memory` chooses between two forms of "auto":
+    "fast" holds every layer's input and cotangent until the clip factors are known;
+    "ordinary" computes them twice, holds none, and so needs about the memory of an
+    ordinary gradient and up to twice its time. A number of bytes takes the fast form if
+    what it holds is no more than that; None does so for half of the device's memory.
+
+    `return_values`, `return_grad_norms` and `has_aux` return per-example outputs in an
+    `Aux`; these are exact.
     """
     arguments = dict(locals())
     differentiated, batched = _positions(argnums), _positions(batch_argnums)
@@ -155,11 +167,18 @@ def clipped_grad(
             gradients = vmap_gradients(
                 loss, params, rows, pre_clipping_transform, spmd_axis_name
             )
+            sums = add_up(gradients, clip, real)
         else:
-            gradients = ghost_gradients(loss, params, rows, spmd_axis_name)
-        leaves, tree = gradients.leaves, gradients.tree
-        groups = clip.groups(jax.tree.unflatten(tree, leaves))
-        sums = add_up(leaves, clip, groups, real)
+            sums, gradients = ghost_sums(
+                loss,
+                params,
+                rows,
+                clip,
+                real,
+                memory=memory,
+                spmd_axis_name=spmd_axis_name,
+            )
+        tree = gradients.tree
         if dtype is not None:
             sums = [leaf.astype(dtype) for leaf in sums]
         per_example = Aux(
@@ -182,12 +201,34 @@ def clipped_grad(
         )
         return (total, result.rows) if keeps_aux else total
 
-    def account(*args: Any, **named: Any) -> Explanation:
-        def look(args: Any, named: Any) -> Any:
+    def account(*args: Any, compiled: bool, **named: Any) -> Explanation:
+        def look(args: Any, named: Any) -> Explanation:
             params, rows, loss = split(args, named)
-            return (explain_vmap if by_vmap else explain)(loss, params, rows)
+            if by_vmap:
+                return explain_vmap(loss, params, rows)
+            count = microbatches.batch_size(rows)
+            size = count if microbatch_size is None else min(count, microbatch_size)
+            return explain(loss, params, rows, memory, size)
 
-        return only_shapes(look, args, named)
+        def plain(args: Any, named: Any) -> Any:
+            params, rows, loss = split(args, named)
+            return jax.grad(lambda p: jnp.sum(jax.vmap(loss, (None, 0))(p, rows)[0]))(
+                params
+            )
+
+        def clipped(form: Form) -> int:
+            made = clipped_grad(**{**arguments, "memory": form})
+            return temporary_bytes(lambda args, more: made(*args, **more), args, named)
+
+        explanation: Explanation = only_shapes(look, args, named)
+        if not compiled or explanation.memory is None:
+            return explanation
+        figures = CompiledMemory(
+            temporary_bytes(plain, args, named), clipped("fast"), clipped("ordinary")
+        )
+        return replace(
+            explanation, memory=replace(explanation.memory, compiled=figures)
+        )
 
     return ClippedGrad(
         l2_norm_bound=clip.l2_norm_bound,
@@ -231,6 +272,13 @@ def _check(
     if arguments["method"] not in ("auto", "vmap"):
         raise ValueError(
             f"method must be 'auto' or 'vmap'; got {arguments['method']!r}"
+        )
+    if checked_memory(arguments["memory"]) == "ordinary" and (
+        arguments["method"] == "vmap" or arguments["pre_clipping_transform"] is not None
+    ):
+        raise ValueError(
+            "memory='ordinary' is a form of method='auto'; method='vmap' and a"
+            " pre_clipping_transform hold every gradient. Use microbatch_size."
         )
     if not arguments["nan_safe"]:
         raise ValueError(

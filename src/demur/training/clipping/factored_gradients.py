@@ -22,7 +22,8 @@ class ScanLoop:
 class FactoredGradients:
     """left [B, S, T, I] and right [B, S, T, O]; or rows [B, S, T] for a look-up.
 
-    A row number below 0 takes no part.
+    A row number below 0 takes no part. With a `mask` [S, I, O] the gradient is the
+    mask times the product of the factors, entry by entry.
     """
 
     left: Any
@@ -30,6 +31,7 @@ class FactoredGradients:
     precision: Any = None
     rows: Any = None
     table: int = 0
+    mask: Any = None
 
 
 def _axes(loops: Sequence[ScanLoop], own: bool) -> list[int]:

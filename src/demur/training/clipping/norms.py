@@ -40,6 +40,11 @@ up to 1e38. Such errors are at most h per entry, and make at most
 per unit of w_b. A clip factor below `least` = h^(2/3) is taken as zero, so that the
 first is at most h^(1/3) (2^-42 in float32) times (T I)^(1/2) |right|.
 
+A mask M (a weight of which every entry is scaled by itself) makes the gradient
+M * G_b, entry by entry. Its norm is had by forming G_b for a few examples at a time, in
+float32, which errs by at most (T + 1) u m, and what is added up is M times the
+weighted sum. Since |M * E| <= max |M| |E|, each of these errors counts max |M| times.
+
 `sum_error` is the square of all that per unit of w_b. The clip factor is computed from
 |G_b| + sum_error^(1/2), so that what is in fact added is at most the clip norm.
 """
@@ -67,7 +72,7 @@ from demur.training.clipping.rounding import (
 )
 
 _LONGEST = 4096
-_STRIP = 256
+STRIP = 256
 _EXACT = jax.lax.Precision.HIGHEST
 
 
@@ -87,6 +92,11 @@ class MeasuredLeaf:
     dtype: Any
     add_up: Callable[[Any, Any], Any]
     least: float = 0.0
+
+    @property
+    def smallest_weight(self) -> float:
+        """Below the normal range a weight loses its precision: zero is private."""
+        return max(smallest_normal(self.dtype), self.least)
 
 
 def norm_method(positions: int, left: int, right: int) -> str:
@@ -150,13 +160,33 @@ def measure_instantiated(gradients: Any) -> MeasuredLeaf:
     return MeasuredLeaf(square, upper, None, gradients.dtype, add_up)
 
 
+@in_float64
+def side_by_side(parts: Sequence[MeasuredLeaf]) -> MeasuredLeaf:
+    """A gradient of parts without a common entry: their squares add up."""
+    grow = 1 + (len(parts) + 4) * U64
+    errors = [part.sum_error for part in parts if part.sum_error is not None]
+
+    def add_up(weights: Any, finite: Any) -> Any:
+        return reduce(add, [part.add_up(weights, finite) for part in parts])
+
+    return MeasuredLeaf(
+        reduce(add, [part.square for part in parts]),
+        reduce(add, [part.upper for part in parts]) * grow,
+        reduce(add, errors) * grow if errors else None,
+        reduce(jnp.promote_types, [part.dtype for part in parts]),
+        add_up,
+        max(part.least for part in parts),
+    )
+
+
 def measure(factors: FactoredGradients) -> MeasuredLeaf:
     """Norms and sum of gradients in factored form."""
     left, right = _one_dtype(factors.left, factors.right)
     precision = known_precision(factors.precision)
     positions, inputs = left.shape[2:]
     method = norm_method(positions, inputs, right.shape[3])
-    if method == "instantiated":
+    mask = factors.mask
+    if method == "instantiated" and mask is None:
         gradients = jnp.einsum(
             "bsti,bsto->bsio",
             left,
@@ -173,18 +203,21 @@ def measure(factors: FactoredGradients) -> MeasuredLeaf:
             first = weighted(first, weights)
         else:
             second = weighted(second, weights)
-        return jnp.einsum(
+        summed = jnp.einsum(
             "bsti,bsto->sio",
             first,
             second,
             precision=precision,
             preferred_element_type=wide(left.dtype),
         )
+        return summed if mask is None else (summed * mask).astype(summed.dtype)
 
     rounded = unit_roundoff(left.dtype) + 2.001 * product_roundoff(
         left.dtype, precision
     )
-    if method == "one position":
+    if mask is not None:
+        square, upper, mass, sizes = _masked(left, right, mask)
+    elif method == "one position":
         square, upper, mass, sizes = _one_position(left, right)
     else:
         square, upper, mass, sizes = _gram(left, right, scale_left)
@@ -194,6 +227,8 @@ def measure(factors: FactoredGradients) -> MeasuredLeaf:
     lost = (tiny / least, tiny) if scale_left else (tiny, tiny / least)
     entries = [positions * width for width in (inputs, right.shape[3])]
     errors = _errors(rounded, mass, lost, entries, sizes)
+    if mask is not None:
+        errors = errors * _largest_square(mask)
     return MeasuredLeaf(square, upper, errors, wide(left.dtype), add_up, least)
 
 
@@ -277,8 +312,8 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[
     positions, inputs = left.shape[2:]
     square = still_squared = 0.0
     diagonals: tuple[list[Any], list[Any]] = ([], [])
-    for start in range(0, positions, _STRIP):
-        own = min(_STRIP, positions - start)
+    for start in range(0, positions, STRIP):
+        own = min(STRIP, positions - start)
         tables = [
             inner(part[:, :, start : start + own], part[:, :, start:])
             for part in (left, right)
@@ -313,6 +348,41 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[
         mass,
         [sum_of_bounds(total(size, 2)) for size in sizes],
     )
+
+
+@in_float64
+def _largest_square(mask: Any) -> Any:
+    """max |M|^2, rounded up."""
+    largest = jnp.max(jnp.abs(jax.lax.convert_element_type(mask, jnp.float64)))
+    return largest * largest * (1 + 4 * U64)
+
+
+@in_float64
+def _masked(left: Any, right: Any, mask: Any) -> tuple[Any, Any, Any, list[Any]]:
+    """The same for a gradient with a mask: formed for a few examples at a time."""
+    examples, slices, positions, inputs = left.shape
+    outputs = right.shape[3]
+    dtype = wide(left.dtype)
+    exact_mask = jax.lax.convert_element_type(mask, jnp.float64)
+
+    def square_of(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        first, second = (part.astype(dtype) for part in pair)
+        formed = jnp.einsum("sti,sto->sio", first, second, precision=_EXACT)
+        whole = jax.lax.convert_element_type(formed, jnp.float64) * exact_mask
+        return sum_of_squares(whole, 0)
+
+    # As many at a time as take the room of their factors.
+    room = examples * positions * (inputs + outputs) // max(1, inputs * outputs)
+    together = max(1, min(examples, room))
+    square, upper = jax.lax.map(square_of, (left, right), batch_size=together)
+    lengths = [sum_of_squares(part, 3)[1] for part in (left, right)]
+    sizes = [sum_of_bounds(total(length, 2)) for length in lengths]
+    mass = total(jnp.sqrt(lengths[0] * lengths[1]), 1)
+    mass = mass * (1 + (slices * positions + 16) * U64)
+    error = 1.01 * (positions + 2) * unit_roundoff(dtype) * mass
+    error = error * jnp.sqrt(_largest_square(mask))
+    bound = (jnp.sqrt(upper) + error) ** 2 * (1 + 16 * U64)
+    return square, bound, mass**2 * (1 + 4 * U64), sizes
 
 
 @in_float64

@@ -317,12 +317,16 @@ class ClippedGrad:
         records = int(getattr(relation, "records_per_person", 1))
         return _MOVED[name] * records * self.l2_norm_bound
 
-    def explain(self, params: PyTree, *batch: Any, **kwargs: Any) -> Any:
+    def explain(
+        self, params: PyTree, *batch: Any, compiled: bool = False, **kwargs: Any
+    ) -> Any:
         """How the norms and the sum of each parameter are computed, and why.
 
-        Only shapes and dtypes are looked at: arrays or `jax.ShapeDtypeStruct`.
+        Only shapes and dtypes are looked at: arrays or `jax.ShapeDtypeStruct`. With
+        `compiled`, XLA's figures for temporary memory too: the ordinary gradient and
+        both forms of the clipped sum are compiled for that.
         """
-        return self.account(params, *batch, **kwargs)
+        return self.account(params, *batch, compiled=compiled, **kwargs)
 
     def with_(self, **changes: Any) -> ClippedGrad:
         """The same function with some arguments changed."""

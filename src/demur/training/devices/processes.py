@@ -10,7 +10,7 @@ process must fail in all of them before the next collective begins, which is wha
         ...                 an error of any process is raised in every process
 
 When a process dies, the collective that the others wait for fails (`ProcessLost`), or
-JAX's coordination service ends them (`training.distributed`).
+JAX's coordination service ends them (`aborted_processes`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from demur.core.errors import DemurError
+from demur.training.devices.network import check_trusted
 from demur.training.errors import ProcessesDisagree, ProcessFailed, ProcessLost
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Processes:
                 "every process must have as many devices as the others; they have"
                 f" {[devices.count(p) for p in sorted(spanned)]}. Nothing was spent."
             )
+        check_trusted(len(spanned))
         self.count = len(spanned)
         self.index = here if self.count > 1 else 0
         self._interrupted = False

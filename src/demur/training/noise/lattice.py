@@ -1,7 +1,7 @@
 """Lattice noise: the hardened Gaussian for every step of a run, correlated or not.
 
 Floating-point noise on the sums would leak (see `mechanisms.gaussian`). Here step t
-releases, on the host and exactly in float64,
+releases, exactly in float64,
 
     h_t = lattice(u_t) + integers,     u_t = sum_(j<b) C[t, t-j] g_(t-j),
 
@@ -27,14 +27,24 @@ a plan makes is about a D of at least the largest column norm times the clip bou
     rho = 2 g sqrt(d n) / (largest column norm * clip bound),
 
 pays for the grid under every accounting: movement and noise grow by one factor. The
-grid is the finest at which rho is about 2^-20.
+grid is the finest at which rho is about 2^-20. Where more than `_MOST_OPEN` coordinates
+of a step would be left to integer arithmetic at that (`open_fraction` grows with
+the scale), it is coarser, up to a rho of 2^-10: 0.1% more noise.
+
+**Where it is computed.** `advance` runs in JAX where the sums are, with integers from
+`device_integers`; `step` runs on the host. Both take the same bits of the same key.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,10 +54,18 @@ from demur.core.entropy import NoiseKey
 from demur.core.rounding import product_up, quotient_up, sum_up
 from demur.mechanisms.correlated import BandedToeplitz, Participation, Strategy
 from demur.mechanisms.gaussian import Gaussian
-from demur.mechanisms.sampling.rounded_gaussian import sampler_distance
+from demur.mechanisms.sampling.rounded_gaussian import (
+    open_fraction,
+    sampler_distance,
+)
+from demur.training.clipping.rounding import in_float64
+from demur.training.noise import device_integers
 
 Values = NDArray[np.float64]
 Floats = NDArray[np.float32]
+
+_MOST_OPEN = 16.0
+_LARGEST_RHO = 2.0**-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +94,10 @@ class Lattice:
         moved = column / (1 + 1e-9) * self.l2_norm_bound
         # The grid's cost over the run is 2 g sqrt(d n): as much finer for each step.
         share = moved / (2.0 * math.sqrt(steps))
-        sigma = self.stddev
-        while True:
-            mechanism = self._gaussian(sigma, share)
-            root = math.sqrt(self.dimension) * math.sqrt(steps)
-            rho = quotient_up(2.0 * float(mechanism.grid) * root, moved) * (1 + 1e-9)
-            needed = product_up(self.stddev, sum_up(1.0, rho))
-            # The grid follows sigma by powers of two at most: this settles at once.
-            if needed <= sigma:
-                break
-            sigma = needed
+        mechanism, rho = self._paid_for(share, moved)
+        while rho < _LARGEST_RHO / 2 and self._open(mechanism) > _MOST_OPEN:
+            share *= 2.0
+            mechanism, rho = self._paid_for(share, moved)
         object.__setattr__(self, "mechanism", mechanism)
         reach = (
             float(mechanism.grid) * 2.0**51 / ((bands + 2) * self._largest_row_sum())
@@ -93,8 +105,31 @@ class Lattice:
         # A power of two, so that it is a float32 too.
         object.__setattr__(self, "reach", math.ldexp(1.0, math.frexp(reach)[1] - 1))
 
-    def _gaussian(self, sigma: float, share: float) -> Gaussian:
-        return Gaussian(sigma, {AddOrRemoveOne(): share}, dimension=self.dimension)
+    def _paid_for(self, share: float, moved: float) -> tuple[Gaussian, float]:
+        """The mechanism whose noise pays for the grid of this `share`, and rho."""
+        sigma = self.stddev
+        while True:
+            mechanism = Gaussian(
+                sigma, {AddOrRemoveOne(): share}, dimension=self.dimension
+            )
+            root = math.sqrt(self.dimension) * math.sqrt(self.strategy.iterations)
+            rho = quotient_up(2.0 * float(mechanism.grid) * root, moved) * (1 + 1e-9)
+            needed = product_up(self.stddev, sum_up(1.0, rho))
+            # The grid follows sigma by powers of two at most: this settles at once.
+            if needed <= sigma:
+                return mechanism, rho
+            sigma = needed
+
+    def _open(self, mechanism: Gaussian) -> float:
+        """How many coordinates of a step are left to integer arithmetic, about."""
+        return self.dimension * open_fraction(
+            float(mechanism.sigma) / float(mechanism.grid)
+        )
+
+    @property
+    def scale(self) -> float:
+        """The deviation of the noise in steps of the grid."""
+        return float(self.mechanism.sigma / self.mechanism.grid)
 
     def _largest_row_sum(self) -> float:
         if isinstance(self.strategy, BandedToeplitz):
@@ -117,6 +152,71 @@ class Lattice:
             return coefs / self.strategy.output_scales()[columns]
         return np.asarray(self.strategy.matrix()[step, step::-1][:reached])
 
+    @cached_property
+    def _rows(self) -> Values:
+        """C[t, t-j] for every step t and band j that has one; zero elsewhere."""
+        rows = np.zeros((self.strategy.iterations, self.strategy.bands))
+        for step in range(len(rows)):
+            row = self.row(step)
+            rows[step, : len(row)] = row
+        return rows
+
+    def row_at(self, step: Any) -> Any:
+        """C[t, t], C[t, t-1], ... in JAX, float64; NaN for a step past the last."""
+        with jax.enable_x64(True):
+            steps = self.strategy.iterations
+            if self._is_toeplitz:
+                # All later rows are the same.
+                rows = jnp.asarray(self._rows[: self.strategy.bands])
+            else:
+                rows = jnp.asarray(self._rows)
+            row = rows[jnp.minimum(step, len(rows) - 1)]
+            return jnp.where(step < steps, row, jnp.nan)
+
+    @property
+    def _is_toeplitz(self) -> bool:
+        strategy = self.strategy
+        return isinstance(strategy, BandedToeplitz) and not strategy.column_normalize
+
+    @in_float64
+    def advance(
+        self,
+        step: Any,
+        sums: Any,
+        memory: Any,
+        key: Any,
+        *,
+        sharding: Any = None,
+        again: Any = None,
+    ) -> tuple[Any, Any]:
+        """`step` in JAX: noisy sums and memory, from the key's eight words.
+
+        `sums` are flat and may be longer than `dimension`: rows of 1,024, filled up
+        with zeros. With a `sharding` of their axis, each device draws its own part.
+        `again` are rows that the host drew (`device_integers`).
+        """
+        row, past = self.row_at(step), memory.shape[1]
+        grid = float(self.mechanism.grid)
+        bounded = jnp.nan_to_num(sums, nan=0.0, posinf=jnp.inf, neginf=-jnp.inf)
+        limit = np.float32(self.reach)
+        bounded = jnp.clip(bounded, -limit, limit).astype(jnp.float32)
+        combined = row[0] * bounded.astype(jnp.float64)
+        for j in range(1, past + 1):
+            before = memory[0, jnp.mod(step - j, past)]
+            combined = combined + row[j] * before.astype(jnp.float64)
+        rows = device_integers.rows_for(len(sums))
+        drawn = device_integers.integers(key, rows, self.scale, sharding, again)
+        noise = drawn.reshape(-1)[: len(sums)]
+        released = (jnp.rint(combined * (1.0 / grid)) + noise) * grid
+        for j in range(1, past + 1):
+            before = memory[1, jnp.mod(step - j, past)]
+            released = released - row[j] * before.astype(jnp.float64)
+        noisy = (released / row[0]).astype(jnp.float32)
+        if past:
+            slot = jnp.mod(step, past)
+            memory = memory.at[0, slot].set(bounded).at[1, slot].set(noisy)
+        return noisy, memory
+
     def _released(self, step: int, combined: Values, key: NoiseKey) -> Values:
         tape = recording.active()
         if tape is None:
@@ -137,16 +237,19 @@ class Lattice:
             key=key,
         )
 
+    def authorised(
+        self, key: NoiseKey, step: int, digest: Callable[[], str] | None = None
+    ) -> NoiseKey:
+        """The key of one step, if it was paid for; `digest` is that of the input."""
+        if key.binding is None:
+            return key
+        paid_as = self.paid_as or self.mechanism.fingerprint
+        return key.authorise(paid_as, digest, draw=step, runs=self.runs)
+
     def _noisy(self, step: int, combined: Values, key: NoiseKey) -> Values:
         """`combined` on the grid plus the step's noise, exact in float64."""
+        key = self.authorised(key, step, lambda: self.mechanism.digest(combined))
         paid_as = self.paid_as or self.mechanism.fingerprint
-        if key.binding is not None:
-            key = key.authorise(
-                paid_as,
-                lambda: self.mechanism.digest(combined),
-                draw=step,
-                runs=self.runs,
-            )
         grid = self.mechanism.grid
         on_grid = np.rint(self.mechanism.check(combined) / grid) * grid
         return on_grid + self.mechanism.noise(key, draw=step, paid_as=paid_as)

@@ -12,8 +12,8 @@ the step runs, inside `jit` too. Two runs of one plan never share noise.
 **Two kinds of noise.** `noise="threefry"` draws float32 normals on the device. That is
 the textbook mechanism with textbook rounding: the low bits of its sums can tell two
 neighbouring values apart, and the statement says "float32 threefry, not hardened".
-`noise="lattice"` (`noise.lattice`) takes the hardened Gaussian on the host for every
-step; it is given the key itself and refuses one that was paid for another plan.
+`noise="lattice"` (`noise.hardened`) takes the hardened Gaussian for every step; it is
+given the key itself and refuses one that was paid for another plan.
 
 There is no row past the strategy's last step: outside `jit` that is an IndexError,
 inside it the result is NaN, which cannot be taken for a release.
@@ -26,18 +26,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental import io_callback
 from jax.sharding import Mesh
 
 from demur.core import recording, validate
 from demur.core.declaration import fingerprint_of
-from demur.core.entropy import NoiseKey, OsEntropy
+from demur.core.entropy import NoiseKey
 from demur.core.errors import NotPrivate
 from demur.core.rounding import product_up
 from demur.mechanisms.correlated import (
@@ -48,28 +47,18 @@ from demur.mechanisms.correlated import (
 )
 from demur.training.clipping.types import ClippedSum, PyTree
 from demur.training.noise.admission import check_place, check_step, check_sum
+from demur.training.noise.hardened import lattice_noise
 from demur.training.noise.lattice import Lattice
 from demur.training.noise.layouts import ShardedLayout, WholeLayout
 from demur.training.noise.members import one_release
 from demur.training.noise.recorded_steps import recorded
 from demur.training.noise.recursions import recursion_of
+from demur.training.noise.states import Add, Init, NoiseState
 from demur.training.noise.threefry import STEP_NOISE, keys_at, own_keys, step_keys
 
 KINDS = ("threefry", "lattice")
 NOT_HARDENED = "float32 threefry, not hardened"
 HARDENED = "integer lattice, hardened"
-
-
-class NoiseState(NamedTuple):
-    """The step to come and the memory of the noise. Secret."""
-
-    step: Any
-    memory: Any
-
-
-Init = Callable[[PyTree], NoiseState]
-# The sum's tree and its bound, the state and a key -> the noisy tree, the next state.
-Add = Callable[[PyTree, float, NoiseState, Any], tuple[PyTree, NoiseState]]
 
 
 @dataclass(frozen=True)
@@ -120,10 +109,19 @@ class NoiseSpec:
         """The hardened mechanism for so many parameters."""
         if self.l2_norm_bound is None:
             raise ValueError("l2_norm_bound must be given for noise='lattice'")
+        if dimension not in self._lattices:
+            self._lattices[dimension] = self._lattice(dimension, self.l2_norm_bound)
+        return self._lattices[dimension]
+
+    @cached_property
+    def _lattices(self) -> dict[int, Lattice]:
+        return {}
+
+    def _lattice(self, dimension: int, bound: float) -> Lattice:
         return Lattice(
             self.strategy,
             self.stddev,
-            self.l2_norm_bound,
+            bound,
             dimension,
             self.participation,
             self.paid_as,
@@ -182,7 +180,6 @@ class Privatizer(optax.GradientTransformationExtraArgs):
         """The same noise, each device of `mesh` drawing a share of it.
 
         The memory of correlated noise is sharded likewise: a device holds its share.
-        Lattice noise is drawn on the host, whole.
         """
         return self if self._over_mesh is None else self._over_mesh(mesh)
 
@@ -242,7 +239,11 @@ def privatizer(
         validate.positive(l2_norm_bound=l2_norm_bound)
     spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation, plan)
     if noise == "lattice":
-        return _transformation(spec, *_lattice(spec))
+        return _transformation(
+            spec,
+            *lattice_noise(spec),
+            lambda mesh: _transformation(spec, *lattice_noise(spec, mesh)),
+        )
     return _transformation(
         spec,
         *_threefry(spec, WholeLayout()),
@@ -338,60 +339,3 @@ def _paid_keys(spec: NoiseSpec, key: NoiseKey, step: Any, leaves: int) -> Any:
         assert spec.paid_as is not None
         key = key.authorise(spec.paid_as, draw=step, runs=spec.plan.draws)
     return step_keys(key.stream(STEP_NOISE, step), leaves)
-
-
-# -- lattice ---------------------------------------------------------------------------
-
-
-def _lattice(spec: NoiseSpec) -> tuple[Init, Add]:
-    if isinstance(spec.strategy, Buffered):
-        raise ValueError(
-            "noise='lattice' needs a strategy with bands: the buffers of a Buffered"
-            " one mix all past sums in floating point. Use BandedToeplitz."
-        )
-    if spec.l2_norm_bound is None:
-        raise ValueError("l2_norm_bound must be given for noise='lattice'")
-    past = spec.strategy.bands - 1
-
-    def init(params: PyTree) -> NoiseState:
-        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-        spec.lattice(size)  # refuses here what has no grid
-        empty = jnp.zeros((2, past, size), jnp.float32)
-        return NoiseState(jnp.zeros((), jnp.int32), empty)
-
-    def add(
-        value: PyTree, bound: float, state: NoiseState, key: Any
-    ) -> tuple[PyTree, NoiseState]:
-        leaves, treedef = jax.tree.flatten(value)
-        flat = jnp.concatenate(
-            [leaf.astype(jnp.float32).reshape(-1) for leaf in leaves]
-        )
-        mechanism = spec.lattice(flat.size)
-        tape = recording.active()
-
-        def run(step: Any, sums: Any, memory: Any) -> tuple[Any, Any]:
-            # The key of the payment, or without one a key for this call alone.
-            own = NoiseKey.free(OsEntropy()) if key is None else key
-            with recording.watching(tape):  # in a thread of JAX's, under jit
-                return mechanism.step(
-                    int(step), np.asarray(sums), np.asarray(memory), own
-                )
-
-        if isinstance(flat, jax.core.Tracer) or isinstance(state.step, jax.core.Tracer):
-            shapes = (
-                jax.ShapeDtypeStruct(flat.shape, jnp.float32),
-                jax.ShapeDtypeStruct(state.memory.shape, jnp.float32),
-            )
-            noisy, memory = io_callback(run, shapes, state.step, flat, state.memory)
-        else:
-            noisy, memory = run(state.step, flat, state.memory)
-        cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
-        parts = jnp.split(jnp.asarray(noisy), cuts)
-        shaped = [
-            part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(treedef, shaped), NoiseState(
-            state.step + 1, jnp.asarray(memory)
-        )
-
-    return init, add

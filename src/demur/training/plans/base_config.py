@@ -17,10 +17,8 @@ from demur.mechanisms.correlated import Strategy
 from demur.training.accounting.accounts import Account, run_event
 from demur.training.accounting.calibration import Calibration, calibrate_noise
 from demur.training.accounting.monte_carlo import MonteCarloAccount
-from demur.training.batches.selection import (
-    BatchSelectionStrategy,
-    UserSelectionStrategy,
-)
+from demur.training.batches.selection import BatchSelectionStrategy
+from demur.training.batches.user_selection import UserSelectionStrategy
 from demur.training.clipping.clipped_grad import clipped_grad as make_clipped_grad
 from demur.training.clipping.clipped_grad import norm_tree
 from demur.training.clipping.types import ClippedGrad, PyTree

@@ -36,9 +36,8 @@ from demur.training.batches.selection import (
     FixedBatchSampling,
     PartitionType,
     RandomAllocationSampling,
-    UserSelectionStrategy,
-    base_of,
 )
+from demur.training.batches.user_selection import UserSelectionStrategy, base_of
 from demur.training.plans.base_config import BasePlanConfig
 
 

@@ -47,16 +47,16 @@ from demur.training.accounting.accounts import (
     participation_of,
     run_event,
 )
-from demur.training.batches.selection import (
-    BatchSelectionStrategy,
-    UserSelectionStrategy,
-    base_of,
-)
+from demur.training.batches.selection import BatchSelectionStrategy
+from demur.training.batches.user_selection import UserSelectionStrategy, base_of
 from demur.training.clipping.types import ClippedGrad
 from demur.training.noise.privatizer import PlanTerms, Privatizer, privatizer
 from demur.training.plans.relations import neighbours_of, unit_of
 
 _SECRET = "batches, clipped sums and noise states of the run stay secret"
+_ROUNDED_SUMS = (
+    "the rounding of the clipped sums, before the noise, is not part of the sensitivity"
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -247,6 +247,7 @@ class DPExecutionPlan:
                 *((PER_PERSON,) if per_person else ()),
                 _SECRET,
                 f"the noise is as good as Gaussian: {noise}",
+                *((_ROUNDED_SUMS,) if spec.hardened else ()),
                 *self.assumptions,
             ),
             fingerprint=self.fingerprint,
@@ -290,8 +291,7 @@ class DPExecutionPlan:
         that a record is a person (`declaration`).
         """
         ledger, _ = ledger_and_delta(self, ledger, None)
-        units = [unit for unit, _ in ledger.terms.budgets]
-        units = [unit for unit in units if isinstance(unit, _PRICED)] or [self.unit]
+        units = self.units_in(ledger)
         if (
             block_delta is None
             and self.delta is not None
@@ -307,6 +307,11 @@ class DPExecutionPlan:
             source=source,
             block_delta=block_delta,
         )
+
+    def units_in(self, ledger: Ledger) -> list[Unit]:
+        """The units of a ledger at which a run of this plan states its cost."""
+        units = [unit for unit, _ in ledger.terms.budgets]
+        return [unit for unit in units if isinstance(unit, _PRICED)] or [self.unit]
 
     def key(self, payment: Payment) -> NoiseKey:
         """The key of batches and noise, if all of this very plan was paid for."""

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from demur.training.batches.selection import FixedBatchSampling, base_of
+from demur.training.batches.selection import FixedBatchSampling
+from demur.training.batches.user_selection import base_of
 from demur.training.clipping.types import PyTree
 from demur.training.plans.plan import DPExecutionPlan
 
@@ -20,7 +21,8 @@ _TREES = {
     " put it together by nnx.merge inside the loss",
     "flax.linen": "pass model.init(key, example)['params'], and call model.apply inside"
     " the loss",
-    "torch": "demur trains JAX models: pass a dict of arrays and a loss written in JAX",
+    "torch": "make a demur.adapters.torch.PrivateModule(module, loss) of the module and"
+    " its loss, and call fit(plan, it, data, ...)",
 }
 
 

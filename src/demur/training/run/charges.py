@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from demur.core.accounting.gaussian import ideal_delta
+from demur.core.declaration import Declaration
 from demur.core.entropy import Source
 from demur.core.errors import BudgetExceeded, IdempotencyConflict
 from demur.ledger import Ledger, Payment, Reservation
@@ -63,6 +64,16 @@ def pay_for_run(
             " program or mesh, and the same noise on two sums would reveal their"
             " difference. Begin a new run in a new folder. Nothing was spent."
         ) from error
+
+
+def run_declaration(
+    plan: DPExecutionPlan, ledger: Ledger, params: PyTree, *, per_person: bool = False
+) -> Declaration:
+    """What `fit` will declare to this ledger, `plan.draws` times."""
+    dimension = sum(np.asarray(leaf).size for leaf in jax.tree.leaves(params))
+    return plan.declaration(
+        plan.units_in(ledger), dimension=dimension, per_person=per_person
+    )
 
 
 def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], None]:

@@ -150,6 +150,11 @@ class CheckpointFolder:
         (self._secret / "latest.json").unlink(missing_ok=True)
         self._drop_others(step, also=True)
 
+    def finished_model(self) -> Path | None:
+        """The model last written; None if there is none."""
+        models = _models(self._folder)
+        return models[-1] if models else None
+
     def _drop_others(self, step: int, *, also: bool) -> None:
         for old in self._folder.glob("model-*.npz"):
             if old.stem != f"model-{step}":
@@ -199,11 +204,13 @@ def _pack(tree: Any) -> bytes:
     return packed.getvalue()
 
 
-def _unpack(content: bytes, like: Any) -> Any:
+def _unpack(content: bytes, like: Any, *, leading: bool = False) -> Any:
+    """Arrays shaped like `like`: all of the file's, or with `leading` the first."""
     leaves, treedef = jax.tree.flatten(like)
     arrays = []
     with np.load(BytesIO(content), allow_pickle=False) as file:
-        if len(file.files) != 2 * len(leaves):
+        stored = len(file.files) // 2
+        if stored != len(leaves) and not (leading and stored > len(leaves)):
             raise CheckpointRefused("the checkpoint has another number of arrays")
         for i, leaf in enumerate(leaves):
             kind = f"{leaf.dtype.name} {list(leaf.shape)}"
@@ -218,13 +225,18 @@ def _unpack(content: bytes, like: Any) -> Any:
 
 
 def load_model(folder: str | os.PathLike[str], like: Any) -> Any:
-    """The parameters and optimiser state last written, shaped like `like`.
+    """The parameters last written to a checkpoint, shaped like `like`.
 
-    For reading a run's model; to continue a run use `fit`, which checks the seal.
+    `like` is a tree of arrays as the parameters that `fit` was given. The tuple
+    (parameters, optimiser state, average, steps) reads all of it. For reading a run's
+    model; to continue a run use `fit`, which checks the seal.
     """
-    paths = sorted(
-        Path(folder).glob("model-*.npz"), key=lambda p: int(p.stem.split("-")[1])
-    )
+    paths = _models(Path(folder))
     if not paths:
         raise FileNotFoundError(f"no model in {str(folder)!r}")
-    return _unpack(paths[-1].read_bytes(), like)
+    return _unpack(paths[-1].read_bytes(), like, leading=True)
+
+
+def _models(folder: Path) -> list[Path]:
+    """The models of a folder, by step."""
+    return sorted(folder.glob("model-*.npz"), key=lambda p: int(p.stem.split("-")[1]))

@@ -18,6 +18,7 @@ import jax
 
 from demur.core.entropy import Binding, NoiseKey
 from demur.core.entry import Entry
+from demur.core.errors import EntryCommitted
 from demur.ledger import Ledger, Payment
 from demur.training.devices.placement import Placement
 from demur.training.devices.processes import Processes
@@ -119,6 +120,18 @@ class PaidRun:
             run = None if folder is None else folder.run
             payment = charges.pay_for_run(self._plan, terms, dimension, run)
             self.key = self._plan.key(payment)
+        except EntryCommitted as error:
+            model = None if folder is None else folder.finished_model()
+            if folder is not None:
+                folder.close()
+            if model is None:
+                raise
+            raise EntryCommitted(
+                f"this run is finished and committed: its model is {str(model)!r}, and"
+                f" load_model({str(model.parent)!r}, params) of demur.training reads"
+                " its parameters. Nothing was spent; another run needs a folder of its"
+                " own."
+            ) from error
         except BaseException:
             if folder is not None:
                 folder.close()

@@ -2,7 +2,8 @@
 
 Exactly the sizes of the plan are compiled, before any batch is drawn: neither what is
 compiled nor the compile cache depends on the batches. (Which of the programs runs when
-does follow the batch sizes, as any running time does.)
+does follow the batch sizes, as any running time does.) Programs are kept in memory for
+the next run, and on disk for the next process (`program_files`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 
+from demur.training.run import program_files
 from demur.training.sizes.shapes import ShapePlan
 
 # A plan that is run again (other data, another seed, a resumed run) has the same
@@ -31,7 +33,8 @@ class Programs:
 
     `arguments(size)` gives the shapes of the step's arguments (arrays or
     `jax.ShapeDtypeStruct`) for a minibatch of `size`. `step` may be jitted already,
-    with donated arguments for instance.
+    with donated arguments for instance. With `public`, the arrays that are known to be
+    in it, programs are read from and written to the folder of `program_files`.
 
     >>> import jax.numpy as jnp
     >>> plan = ShapePlan((4, 8), None, 10, 0.0, 0.0, 0.0)
@@ -47,6 +50,8 @@ class Programs:
         step: Callable[..., Any],
         plan: ShapePlan,
         arguments: Callable[[int], Sequence[Any]],
+        *,
+        public: Sequence[Any] | None = None,
     ) -> None:
         jitted: Any = step if hasattr(step, "lower") else jax.jit(step)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="demur-compile")
@@ -54,7 +59,7 @@ class Programs:
         self._waiting: dict[int, Future[Any]] = {
             # An audit records what is traced in that thread too (`core.recording`).
             size: self._pool.submit(
-                copy_context().run, _compiled, jitted, arguments, size
+                copy_context().run, _compiled, jitted, arguments, size, public
             )
             for size in sorted(plan.sizes, reverse=True)
         }
@@ -83,9 +88,15 @@ class Programs:
         self.close()
 
 
-def _compiled(jitted: Any, arguments: Callable[[int], Sequence[Any]], size: int) -> Any:
+def _compiled(
+    jitted: Any,
+    arguments: Callable[[int], Sequence[Any]],
+    size: int,
+    public: Sequence[Any] | None,
+) -> Any:
     structs = arguments(size)
-    lowered = jitted.lower(*structs)
+    traced = jitted.trace(*structs)
+    lowered = traced.lower()
     text = lowered.as_text()
     if "callback" in text:  # names the Python function by its position only
         return lowered.compile()
@@ -96,9 +107,25 @@ def _compiled(jitted: Any, arguments: Callable[[int], Sequence[Any]], size: int)
         if name in _CACHE:
             _CACHE.move_to_end(name)
             return _CACHE[name]
-    program = lowered.compile()
+    stored = (
+        public is not None
+        and program_files.is_used()
+        and _on_one_device(shardings)
+        and program_files.may_be_stored(traced.jaxpr, public)
+    )
+    program = program_files.load(name, lowered) if stored else None
+    if program is None:
+        program = lowered.compile()
+        if stored:
+            program_files.store(name, program)
     with _LOCK:
         _CACHE[name] = program
         while len(_CACHE) > _LARGEST_CACHE:
             _CACHE.popitem(last=False)
     return program
+
+
+def _on_one_device(shardings: Sequence[Any]) -> bool:
+    """Whether all is on the first device: a mesh of another process may be another."""
+    first = {jax.devices()[0]}
+    return all(one is None or one.device_set == first for one in shardings)

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from demur.training.clipping.frozen_losses import frozen_of, loss_at
 from demur.training.clipping.ghost import inlining
 from demur.training.clipping.rounding import unit_roundoff, wide
 from demur.training.clipping.types import PyTree
@@ -53,38 +54,45 @@ def check_separable(
     judged. Returns, for each leaf of `params`, whether it had a gradient on them.
     """
 
-    def scalar(params: PyTree, batch: tuple[Any, ...]) -> Any:
-        value = loss_fn(params, *batch)
+    frozen = frozen_of(loss_fn)
+
+    def scalar(params: PyTree, batch: tuple[Any, ...], frozen: PyTree) -> Any:
+        value = loss_at(loss_fn, frozen)(params, *batch)
         value = value[0] if has_aux else value
         return jnp.asarray(value, jnp.float32).sum()
 
-    def of_each(params: PyTree, pair: tuple[Any, ...]) -> Any:
+    def of_each(params: PyTree, pair: tuple[Any, ...], frozen: PyTree) -> Any:
         singles = jax.tree.map(lambda leaf: leaf[:, None], pair)
-        return jax.vmap(jax.value_and_grad(scalar), in_axes=(None, 0))(params, singles)
+        one = jax.vmap(jax.value_and_grad(scalar), in_axes=(None, 0, None))
+        return one(params, singles, frozen)
 
-    def compare(params: PyTree, pair: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
-        both, each = jax.value_and_grad(scalar)(params, pair), of_each(params, pair)
+    def compare(
+        params: PyTree, pair: tuple[Any, ...], frozen: PyTree
+    ) -> tuple[Any, Any, list[Any]]:
+        both = jax.value_and_grad(scalar)(params, pair, frozen)
+        each = of_each(params, pair, frozen)
         depends = [jnp.any(leaf != 0) for leaf in jax.tree.leaves(each[1])]
         return _distance(both, each, 1.0), _distance(both, each, 0.5), depends
 
-    params, structs = _widened(scalar, params, structs)
+    params, structs, frozen = _widened(scalar, params, structs, frozen)
     pairs = [
         jax.tree.map(partial(_made_up, attempt=attempt), structs)
         for attempt in range(_TRIES)
     ]
     run = _quick(compare)
-    roundoff = _coarsest(run.trace(params, pairs[0]).jaxpr)
+    roundoff = _coarsest(run.trace(params, pairs[0], frozen).jaxpr)
     # Only where it is needed: it is another program to compile.
     rounding = _quick(of_each) if _ROUNDINGS * roundoff > _TOLERANCE else None
     depends = np.zeros(len(jax.tree.leaves(params)), bool)
     for attempt, pair in enumerate(pairs):
         here = params if not attempt else jax.tree.map(_moved, params)
-        total, mean, felt = run(here, pair)
+        total, mean, felt = run(here, pair, frozen)
         depends |= np.asarray(felt, bool)
         off, tolerance = min(float(total), float(mean)), _TOLERANCE
         if rounding is not None and off > tolerance:
             near = jax.tree.map(partial(_rounded, roundoff=roundoff), here)
-            one = float(_apart(rounding(here, pair), rounding(near, pair)))
+            moved = rounding(near, pair, frozen)
+            one = float(_apart(rounding(here, pair, frozen), moved))
             tolerance = _ROUNDINGS * max(one, roundoff)
         if np.isfinite(off) and off > tolerance:
             raise LossNotSeparable(
@@ -98,7 +106,10 @@ def check_separable(
 
 def _quick(function: Callable[..., Any]) -> Any:
     """Run a handful of times: quick to compile counts for more than quick to run."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+    if jax.default_backend() == "gpu":  # or it tries out the ways to multiply
+        options["xla_gpu_autotune_level"] = 0
+    return jax.jit(function, compiler_options=options)
 
 
 def _distance(both: Any, each: Any, scale: float) -> Any:
@@ -126,8 +137,11 @@ def _apart(first: Any, second: Any) -> float:
 
 
 def _widened(
-    scalar: Callable[..., Any], params: PyTree, structs: tuple[Any, ...]
-) -> tuple[PyTree, tuple[Any, ...]]:
+    scalar: Callable[..., Any],
+    params: PyTree,
+    structs: tuple[Any, ...],
+    frozen: PyTree,
+) -> tuple[PyTree, tuple[Any, ...], PyTree]:
     """Parameters and inputs in float32 or wider, if the loss takes them so."""
 
     def widen(leaf: Any) -> Any:
@@ -138,14 +152,17 @@ def _widened(
             return jax.ShapeDtypeStruct(leaf.shape, wide(dtype))
         return jnp.asarray(leaf, wide(dtype))
 
-    given = (params, structs)
+    given = (params, structs, frozen)
     widened = jax.tree.map(widen, given)
     before, after = jax.tree.leaves(given), jax.tree.leaves(widened)
     if all(a is b for a, b in zip(before, after, strict=True)):
         return given
     try:
         jax.eval_shape(scalar, *widened)
-    except Exception:  # a loss that insists on its precision is checked in it
+    except Exception:
+        # A loss that insists on its precision says so in any way it likes: an assert, a
+        # type checker's error. It is checked as it was given, and that run hides no
+        # error: whatever else is wrong with the loss is raised there.
         return given
     return widened
 
@@ -168,7 +185,7 @@ def _rounded(leaf: Any, roundoff: float) -> Any:
         return leaf
     signs = np.random.default_rng(array.size).choice([-1.0, 1.0], size=array.shape)
     moved = array.astype(np.float64) * (1.0 + 2.0 * roundoff * signs)
-    return jnp.asarray(moved, array.dtype)
+    return moved.astype(array.dtype)
 
 
 def _moved(leaf: Any) -> Any:
@@ -176,10 +193,10 @@ def _moved(leaf: Any) -> Any:
     array = np.asarray(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return leaf
-    wide = array.astype(np.float64)
-    size = np.sqrt(np.mean(wide**2)) if wide.size else 0.0
+    weights = array.astype(np.float64)
+    size = np.sqrt(np.mean(weights**2)) if weights.size else 0.0
     step = np.random.default_rng(array.size).normal(size=array.shape)
-    return jnp.asarray(wide + max(0.5 * size, 0.1) * step, array.dtype)
+    return (weights + max(0.5 * size, 0.1) * step).astype(array.dtype)
 
 
 def _made_up(struct: Any, attempt: int) -> Any:
@@ -188,6 +205,6 @@ def _made_up(struct: Any, attempt: int) -> Any:
         drawn = (
             rng.normal(size=struct.shape) if attempt else rng.uniform(size=struct.shape)
         )
-        return jnp.asarray(drawn, struct.dtype)
+        return drawn.astype(struct.dtype)
     # 0 and 1 are labels, tokens and bytes under every encoding.
-    return jnp.asarray(rng.integers(0, 2, size=struct.shape), struct.dtype)
+    return rng.integers(0, 2, size=struct.shape).astype(struct.dtype)

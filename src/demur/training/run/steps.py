@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +22,14 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from demur.core.entropy import NoiseKey
+from demur.training.clipping.frozen_losses import frozen_of, gradient_at
+from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import ClippedGrad, ClippedSum, PyTree
 from demur.training.devices.placement import Placement
+from demur.training.noise.hardened import drawn_in_program, key_of_step
 from demur.training.noise.privatizer import Privatizer
 from demur.training.noise.threefry import STEP_NOISE, step_keys
+from demur.training.run import program_files
 from demur.training.run.charges import program_digest
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.programs import Programs
@@ -45,8 +50,10 @@ class TrainState(NamedTuple):
     noise: Any
 
 
-def _copied(leaf: Any) -> jax.Array:
-    return jnp.array(leaf, copy=True)
+@jax.jit
+def _copied(tree: PyTree) -> PyTree:
+    """A copy of every leaf, by one program; leaf by leaf it is one for each shape."""
+    return jax.tree.map(partial(jnp.array, copy=True), tree)
 
 
 class Steps:
@@ -61,8 +68,10 @@ class Steps:
         average: float | None,
         exact: bool,
         placement: Placement = _ONE_DEVICE,
+        stored: bool = False,
     ) -> None:
-        self._clipped = clipped
+        self._clipped, self._stored = clipped, stored
+        self._public: list[Any] | None = None  # arrays that may be stored in a program
         mesh = placement.mesh
         self._privatizer = privatizer if mesh is None else privatizer.on(mesh)
         self._noise_is_sharded = self._privatizer is not privatizer
@@ -70,38 +79,51 @@ class Steps:
         self._optimizer = optimizer
         self._average = average
         self._exact = exact
+        # Their arguments in every program, last of all; None where nothing is frozen.
+        frozen = jax.tree.map(jnp.asarray, frozen_of(clipped.arguments["fun"]))
+        self._frozen = placement.replicate(frozen)
         self._random = clipped.arguments["prng_argnum"] is not None
         self._hardened = privatizer.spec.hardened
-        self._leaves = 0
+        self._leaves = self._dimension = 0
         self._waiting: list[tuple[Any, ShapePlan, Callable[[int], Any]]] = []
         self._ahead: dict[Any, Programs] = {}
         self._open = ExitStack()
 
     def init(self, params: PyTree) -> TrainState:
         """The state before the first step; the caller's arrays are left alone."""
-        own = jax.tree.map(_copied, params)
+        own = _copied(params)
         self._leaves = len(jax.tree.leaves(own))
+        self._dimension = sum(leaf.size for leaf in jax.tree.leaves(own))
         place = self._placement.replicate
-        noise = self._privatizer.init(own)
+        empty = self._privatizer.init
+        noise = empty(own) if self._noise_is_sharded else jax.jit(empty)(own)
         return TrainState(
             params=place(own),
             # A state that holds the parameters themselves could not be donated.
-            optimizer=place(jax.tree.map(_copied, self._optimizer.init(own))),
-            average=None
-            if self._average is None
-            else place(jax.tree.map(jnp.copy, own)),
+            optimizer=place(_copied(self._optimizer.init(own))),
+            average=None if self._average is None else place(_copied(own)),
             steps=place(jnp.zeros((), jnp.int32)),
             noise=noise if self._noise_is_sharded else place(noise),
         )
 
     # -- what is compiled --------------------------------------------------------------
 
-    def first_sum(self, params: PyTree, batch: Any, real: Any, loss_key: Any) -> Any:
+    def first_sum(
+        self,
+        params: PyTree,
+        batch: Any,
+        real: Any,
+        loss_key: Any,
+        frozen: PyTree = None,
+    ) -> Any:
         """The clipped sum of a minibatch, and sums of loss and aux if asked for."""
         micro = self._clipped.arguments["microbatch_size"]
         if self._placement.mesh is None or micro is None or self._random:
-            return self._sum(self._clipped, params, batch, real, loss_key)
-        return self._sum_by_device(self._placement.mesh, micro, params, batch, real)
+            clipped = gradient_at(self._clipped, frozen)
+            return self._sum(clipped, params, batch, real, loss_key)
+        return self._sum_by_device(
+            self._placement.mesh, micro, params, batch, real, frozen
+        )
 
     def _sum(
         self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, loss_key: Any
@@ -115,7 +137,13 @@ class Steps:
         return total, (aux.values.sum(), jax.tree.map(_sum_of_rows, aux.aux))
 
     def _sum_by_device(
-        self, mesh: Mesh, micro: int, params: PyTree, batch: Any, real: Any
+        self,
+        mesh: Mesh,
+        micro: int,
+        params: PyTree,
+        batch: Any,
+        real: Any,
+        frozen: PyTree,
     ) -> Any:
         """Each device takes its own rows, a few at a time, and the sums are added.
 
@@ -127,24 +155,31 @@ class Steps:
         rows = jax.tree.leaves(batch)[0].shape[0] // mesh.size
         local = self._clipped.with_(microbatch_size=max(1, micro // mesh.size))
 
-        def share(params: PyTree, batch: Any, real: Any) -> Any:
+        def share(params: PyTree, batch: Any, real: Any, frozen: PyTree) -> Any:
             own = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
-            total, value = self._sum(local, params, batch, own, None)
+            clipped = gradient_at(local, frozen)
+            total, value = self._sum(clipped, params, batch, own, None)
             return total.psum(axes), jax.lax.psum(value, axes)
 
         by_device = jax.shard_map(
             share,
             mesh=mesh,
-            in_specs=(whole, PartitionSpec(axes), whole),
+            in_specs=(whole, PartitionSpec(axes), whole, whole),
             out_specs=whole,
         )
-        return by_device(params, batch, real)
+        return by_device(params, batch, real, frozen)
 
     def add_sum(
-        self, params: PyTree, total: ClippedSum, batch: Any, real: Any, loss_key: Any
+        self,
+        params: PyTree,
+        total: ClippedSum,
+        batch: Any,
+        real: Any,
+        loss_key: Any,
+        frozen: PyTree,
     ) -> tuple[ClippedSum, Any]:
         """One more minibatch of the same global batch."""
-        added, value = self.first_sum(params, batch, real, loss_key)
+        added, value = self.first_sum(params, batch, real, loss_key, frozen)
         return ClippedSum.join([total, added]), value
 
     def finish(
@@ -178,10 +213,16 @@ class Steps:
         return TrainState(params, optimizer, average, steps, noise), steps + 0
 
     def whole_step(
-        self, state: TrainState, key: Any, batch: Any, real: Any, loss_key: Any
+        self,
+        state: TrainState,
+        key: Any,
+        batch: Any,
+        real: Any,
+        loss_key: Any,
+        frozen: PyTree,
     ) -> tuple[TrainState, Any, Any]:
         """A step whose global batch is one minibatch."""
-        total, value = self.first_sum(state.params, batch, real, loss_key)
+        total, value = self.first_sum(state.params, batch, real, loss_key, frozen)
         return *self.finish(state, total, key), value
 
     # -- compiling ---------------------------------------------------------------------
@@ -196,7 +237,9 @@ class Steps:
     ) -> None:
         """Trace for each physical size; `batch(size)` has its shapes."""
         like, key = _structs(state), self._key_struct()
-        loss_key = self._loss_key_struct()
+        if self._stored and self._placement.mesh is None and program_files.is_used():
+            self._public = self._noise_constants(like, key)
+        loss_key, frozen = self._loss_key_struct(), _structs(self._frozen)
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
             # Traced here: an error in a loss is raised before anything is paid.
@@ -221,28 +264,47 @@ class Steps:
         if not self._hardened:
             ahead(
                 self._jitted["whole_step"],
-                lambda size: (like, key, batch(size), _COUNT, loss_key),
+                lambda size: (like, key, batch(size), _COUNT, loss_key, frozen),
             )
         if several or self._hardened:
             ahead(
                 self._jitted["first_sum"],
-                lambda size: (like.params, batch(size), _COUNT, loss_key),
+                lambda size: (like.params, batch(size), _COUNT, loss_key, frozen),
             )
         if several:
             some = batch(shapes.sizes[0])
             total, _ = jax.eval_shape(
-                self.first_sum, like.params, some, _COUNT, loss_key
+                self.first_sum, like.params, some, _COUNT, loss_key, frozen
             )
             ahead(
                 self._jitted["add_sum"],
-                lambda size: (like.params, total, batch(size), _COUNT, loss_key),
+                lambda size: (
+                    like.params,
+                    total,
+                    batch(size),
+                    _COUNT,
+                    loss_key,
+                    frozen,
+                ),
             )
+
+    def _noise_constants(self, like: TrainState, key: Any) -> list[Any]:
+        """The arrays that the noise refers to: they follow from the plan alone."""
+        if self._hardened:  # a program of its own
+            return []
+
+        def noise(state: TrainState, key: Any) -> Any:
+            sums = jax.tree.map(lambda p: p.astype(wide(p.dtype)), state.params)
+            total = ClippedSum(sums, self._clipped.l2_norm_bound)
+            return self._privatizer.update(total, state.noise, key=key)
+
+        return list(program_files.constants(jax.make_jaxpr(noise)(like, key)))
 
     def compile(self) -> None:
         """Start compiling what is prepared, in the background."""
         while self._waiting:
             function, shapes, arguments = self._waiting.pop(0)
-            programs = Programs(function, shapes, arguments)
+            programs = Programs(function, shapes, arguments, public=self._public)
             self._ahead[function] = self._open.enter_context(programs)
 
     def wait(self) -> None:
@@ -265,16 +327,15 @@ class Steps:
 
     def digest(self, state: TrainState, batch: Any) -> str:
         """A digest of what a step computes; after `prepare`."""
-        like, loss_key = _structs(state), self._loss_key_struct()
+        like = _structs(state)
+        rest = batch, _COUNT, self._loss_key_struct(), _structs(self._frozen)
         if not self._hardened:
             whole = self._jitted["whole_step"]
-            return program_digest(
-                whole.lower(like, self._key_struct(), batch, _COUNT, loss_key)
-            )
-        # The noise is drawn on the host: it is part of the plan's fingerprint.
-        total = jax.eval_shape(self.first_sum, like.params, batch, _COUNT, loss_key)[0]
+            return program_digest(whole.lower(like, self._key_struct(), *rest))
+        # The noise is a program of its own: it is part of the plan's fingerprint.
+        total = jax.eval_shape(self.first_sum, like.params, *rest)[0]
         return program_digest(
-            self._jitted["first_sum"].lower(like.params, batch, _COUNT, loss_key),
+            self._jitted["first_sum"].lower(like.params, *rest),
             self._jitted["apply"].lower(like, total.value, like.noise),
         )
 
@@ -292,30 +353,25 @@ class Steps:
             (part,) = parts
             fresh = step_keys(key.stream(STEP_NOISE, step), self._leaves)
             return self._program("whole_step", part.size)(
-                state, fresh, part.batch, np.int32(part.real), keys[0]
+                state, fresh, part.batch, np.int32(part.real), keys[0], self._frozen
             )
         total, value = self._program("first_sum", parts[0].size)(
-            state.params, parts[0].batch, np.int32(parts[0].real), keys[0]
+            state.params, parts[0].batch, np.int32(parts[0].real), keys[0], self._frozen
         )
         for part, own in zip(parts[1:], keys[1:], strict=True):
             total, added = self._program("add_sum", part.size)(
-                state.params, total, part.batch, np.int32(part.real), own
+                state.params, total, part.batch, np.int32(part.real), own, self._frozen
             )
             value = jax.tree.map(jnp.add, value, added)
+        if self._hardened and drawn_in_program(key, self._placement.mesh):
+            lattice = self._privatizer.spec.lattice(self._dimension)
+            fresh = key_of_step(lattice, key, step)
+            return *self._program("finish")(state, total, fresh), value
         if self._hardened:
-            noisy, noise = self._on_host(total, state.noise, key)
+            noisy, noise = self._privatizer.update(total, state.noise, key=key)
             return *self._program("apply")(state, noisy, noise), value
         fresh = step_keys(key.stream(STEP_NOISE, step), self._leaves)
         return *self._program("finish")(state, total, fresh), value
-
-    def _on_host(self, total: ClippedSum, noise: Any, key: NoiseKey) -> tuple[Any, Any]:
-        """Lattice noise. Every process draws the whole of it, from the same key."""
-        if self._placement.mesh is None:
-            return self._privatizer.update(total, noise, key=key)
-        value, noise = jax.device_get((total.value, noise))
-        total = ClippedSum(value, total.l2_norm_bound)
-        noisy = self._privatizer.update(total, noise, key=key)
-        return self._placement.replicate(noisy)
 
     def close(self) -> None:
         """Drop programs that are not compiled yet."""
@@ -323,7 +379,7 @@ class Steps:
 
 
 def _sum_of_rows(leaf: Any) -> Any:
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)).sum(axis=0)
+    return leaf.astype(wide(leaf.dtype)).sum(axis=0)
 
 
 def call_arguments(

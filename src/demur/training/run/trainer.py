@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,23 +24,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from numpy.typing import ArrayLike, NDArray
 
+from demur.core import memory_dumps
 from demur.core.digest import digest_of_parts
-from demur.core.entropy import NoiseKey, Source
+from demur.core.entropy import Source
 from demur.core.release import Release
 from demur.ledger import Ledger
-from demur.training.batches.selection import UserSelectionStrategy, base_of
+from demur.training.batches.user_selection import UserSelectionStrategy, base_of
+from demur.training.clipping.frozen_losses import FrozenLoss, frozen_of, loss_at
+from demur.training.clipping.ghost.memory import default_budget
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.data import Data, UserData, as_data
 from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
+from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
-from demur.training.run import charges, dead_parameters
+from demur.training.run import agreement, charges, dead_parameters
 from demur.training.run.arguments import check_count, check_optimizer, check_params
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.dead_parameters import WithoutGradient
+from demur.training.run.examples import RunExamples
 from demur.training.run.loop import TrainingLoop
 from demur.training.run.paid_run import PaidRun, as_checkpoint
 from demur.training.run.prefetcher import Prefetcher
@@ -63,9 +66,10 @@ class Trained(Release[PyTree]):
     nothing). `waste` is the share of computed rows that were padding; it follows from
     the sampled batches, so it is exact, not private.
 
-    `without_gradient` names parameters that the loss does not depend on, `unmoved`
-    those that ended as they began (`dead_parameters`); a warning has named them too.
-    Both are free of charge.
+    `without_gradient` names parameters that the loss does not depend on, and those that
+    had no gradient on made-up inputs, on which it may depend all the same. `unmoved`
+    names those that ended as they began (`dead_parameters`). A warning has named them
+    too. Both are free of charge.
     """
 
     average: PyTree | None
@@ -75,49 +79,11 @@ class Trained(Release[PyTree]):
     unmoved: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class _Examples:
-    """The rows of a run, and the units that batches are formed of: rows, or users."""
-
-    rows: Data
-    ids: ArrayLike | None = None
-    per_user: int = 1
-
-    @classmethod
-    def of(cls, data: Any) -> _Examples:
-        if isinstance(data, UserData):
-            return cls(data.data, data.ids, data.examples)
-        return cls(as_data(data))
-
-    @property
-    def count(self) -> int:
-        """How many rows or users there are."""
-        return len(self.rows) if self.ids is None else len(np.unique(self.ids))
-
-    def structs(self, size: int, sharding: Any = None) -> Any:
-        """Shapes and dtypes of a batch of `size` rows or users."""
-        width = () if self.ids is None else (self.per_user,)
-        return self.rows.structs((size, *width), sharding)
-
-    def batches(
-        self, plan: DPExecutionPlan, key: NoiseKey, start: int
-    ) -> Iterator[NDArray[Any]]:
-        """The plan's batches from step `start` on."""
-        selection = plan.batch_selection_strategy
-        if isinstance(selection, UserSelectionStrategy):
-            assert self.ids is not None
-            return selection.batch_iterator(self.ids, key, start=start)
-        if self.ids is None:
-            return selection.batch_iterator(len(self.rows), key, start=start)
-        users = UserSelectionStrategy(selection, self.per_user)
-        return users.batch_iterator(self.ids, key, start=start)
-
-
 def fit(
     plan: DPExecutionPlan,
-    loss_fn: Callable[..., Any] | None,
-    params: PyTree,
-    data: Any,
+    loss_fn: Callable[..., Any] | Trainable | None,
+    params: PyTree = None,
+    data: Any = None,
     *,
     optimizer: optax.GradientTransformation,
     ledger: Ledger | None = None,
@@ -132,9 +98,11 @@ def fit(
     """Train `params` on `data` by `plan`, charge the ledger, and release the result.
 
     - `loss_fn(params, batch)` is the loss of a batch, a mean or sum over its examples;
-      None takes the loss of the plan's own gradient. `batch` has the structure of
-      `data`: arrays, memory maps, an Arrow table, a file (`as_data`), or any of these
-      grouped by user (`UserData`); the plan then protects a user.
+      None takes the loss of the plan's own gradient. A `Trainable` (a part of a model
+      with its loss, a torch module) has parameters of its own: `fit(plan, it, data)`.
+    - `batch` has the structure of `data`: arrays, memory maps, an Arrow table, a file,
+      a dataset (`as_data`), or any of these grouped by user (`UserData`); the plan then
+      protects a user.
     - `ledger` pays. None: a ledger in memory, at `delta` (the plan's, if it has one).
     - `checkpoint` (a folder, or a `Checkpoint`) makes the run resumable; it needs a
       ledger on disk or on a server.
@@ -144,16 +112,22 @@ def fit(
     - `source` is where the noise comes from: the operating system, or, in tests, a
       `Seeded` source.
     """
+    memory_dumps.switch_off()
+    loss_fn, params, data = _problem(loss_fn, params, data)
     mesh = resources.mesh
     group, placement = Processes(mesh), Placement(mesh)
     with ExitStack() as stack:
         stack.enter_context(group.interruptible())
         with group.stage():
-            examples = _Examples.of(data)
+            computing = agreement.versions() if group.count > 1 else {}
+        group.check_same(computing)
+        with group.stage():
+            examples = RunExamples.of(data)
             check_params(params)
             check_optimizer(optimizer, params)
             clipped = _gradient(plan, loss_fn, resources, reporting)
             _check(plan, examples, average)
+            frozen = frozen_of(clipped.arguments["fun"])
             selection = base_of(plan.batch_selection_strategy)
             micro = clipped.arguments["microbatch_size"]
             shapes = shapes_for(
@@ -170,6 +144,7 @@ def fit(
                 average=average,
                 exact=reporting.exact_metrics,
                 placement=placement,
+                stored=resources.store_programs,
             )
             stack.callback(steps.close)
             state = steps.init(params)
@@ -188,20 +163,29 @@ def fit(
             if stored is not None:
                 _check_storable(state)
             inputs: dict[str, object] = {}
+            agreed: dict[str, object] = {}
             if stored is not None or group.count > 1:
                 rows, ids = examples.rows, examples.ids
                 inputs = {
-                    "data": rows.structure() if stored is None else rows.digest(),
+                    "data (the rows, in order)": rows.digest(),
                     "first parameters": charges.tree_digest(params),
                     "plan": plan.fingerprint,
                     "batch sizes": shapes.sizes,
                     "users": None if ids is None else charges.tree_digest(ids),
                     "program": steps.digest(state, batch(shapes.sizes[0])),
                 }
+                if frozen is not None:
+                    inputs["frozen parameters"] = charges.tree_digest(frozen)
                 if mesh is not None:  # the rounding of sums follows it
                     inputs["mesh"] = placement.digest()
-        every = None if stored is None else stored.every
-        group.check_same(inputs | {"checkpoint": every})
+            if group.count > 1:
+                # The same names in all: what is compared is one array in each.
+                agreed = {"frozen parameters": None} | inputs
+                agreed["checkpoint"] = None if stored is None else stored.every
+                agreed["batches drawn from one key"] = agreement.probe(
+                    lambda key: examples.batches(plan, key, 0)
+                )
+        group.check_same(agreed)
         digest = None if stored is None else digest_of_parts(*inputs.values())
         terms = PaymentTerms(
             paying_ledger, read_at, label, digest, source, examples.ids is not None
@@ -258,6 +242,48 @@ def fit(
     )
 
 
+def check_fit(
+    plan: DPExecutionPlan,
+    loss_fn: Callable[..., Any] | None,
+    params: PyTree,
+    data: Any,
+    *,
+    optimizer: optax.GradientTransformation,
+    average: float | None = None,
+    resources: Resources = _DEFAULT_RESOURCES,
+) -> None:
+    """Refuse whatever `fit` would refuse before it pays; nothing is computed on data.
+
+    For a search, which pays for fits that are not made yet.
+    """
+    examples = RunExamples.of(data)
+    check_params(params)
+    check_optimizer(optimizer, params)
+    clipped = _gradient(plan, loss_fn, resources, _DEFAULT_REPORTING)
+    _check(plan, examples, average)
+    _check_loss(clipped, params, examples, resources.check_loss)
+
+
+def _problem(
+    loss_fn: Callable[..., Any] | Trainable | None, params: PyTree, data: Any
+) -> tuple[Callable[..., Any] | None, PyTree, Any]:
+    """Loss, parameters and data, where the first two may come as one."""
+    if isinstance(loss_fn, Trainable):
+        if params is not None and data is not None:
+            raise TypeError(
+                f"a {type(loss_fn).__name__} has its parameters with it: call"
+                " fit(plan, it, data, ...). Nothing was spent."
+            )
+        data = params if data is None else data
+        params, loss_fn = loss_fn.params, loss_fn.loss
+    if params is None or data is None:
+        raise TypeError(
+            "fit takes a plan, a loss, parameters and data; one of them is missing."
+            " Nothing was spent."
+        )
+    return loss_fn, params, data
+
+
 def _gradient(
     plan: DPExecutionPlan,
     loss_fn: Callable[..., Any] | None,
@@ -268,8 +294,17 @@ def _gradient(
     changes: dict[str, Any] = {}
     if loss_fn is not None and clipped.arguments["fun"] is not loss_fn:
         changes["fun"] = loss_fn
+    if isinstance(loss_fn, FrozenLoss) and loss_fn.takes_key:
+        changes["prng_argnum"] = 2
     if resources.microbatch_size is not None:
         changes["microbatch_size"] = resources.microbatch_size
+    if resources.memory is not None:
+        changes["memory"] = resources.memory
+    elif resources.mesh is not None and clipped.arguments["memory"] is None:
+        # Microbatches are taken on each device by itself, whole batches by all of them.
+        micro = resources.microbatch_size or clipped.arguments["microbatch_size"]
+        devices = resources.mesh.size if micro is None else 1
+        changes["memory"] = default_budget(devices)
     if reporting.exact_metrics:
         changes["return_values"] = True
     clipped = clipped.with_(**changes) if changes else clipped
@@ -281,7 +316,7 @@ def _gradient(
     return clipped
 
 
-def _check(plan: DPExecutionPlan, examples: _Examples, average: float | None) -> None:
+def _check(plan: DPExecutionPlan, examples: RunExamples, average: float | None) -> None:
     if average is not None and not 0.0 < average < 1.0:
         raise ValueError(
             f"average must be between 0 and 1; got {average!r}. Nothing was spent."
@@ -316,37 +351,49 @@ def _takes_batches(clipped: ClippedGrad) -> bool:
     return options["keep_batch_dim"] and options["prng_argnum"] is None
 
 
+def _quiet(clipped: ClippedGrad) -> Callable[..., Any] | None:
+    """The loss of a batch without randomness, if there is one that can be checked."""
+    options = clipped.arguments
+    fun: Callable[..., Any] = options["fun"]
+    if _takes_batches(clipped):
+        return fun
+    if isinstance(fun, FrozenLoss) and options["keep_batch_dim"]:
+        return fun.without_key()
+    return None
+
+
 def _check_loss(
-    clipped: ClippedGrad, params: PyTree, examples: _Examples, separable: bool
+    clipped: ClippedGrad, params: PyTree, examples: RunExamples, separable: bool
 ) -> WithoutGradient:
     """Check that the loss is separable; the parameters it does not depend on."""
     options, structs = clipped.arguments, examples.structs(2)
     seen: list[bool] | None = None
-    if separable and _takes_batches(clipped):
-        arguments = call_arguments(clipped, params, structs, None)[1:]
+    fun = _quiet(clipped)
+    if separable and fun is not None:
+        quiet = clipped.with_(fun=fun, prng_argnum=None)
+        arguments = call_arguments(quiet, params, structs, None)[1:]
         depends = check_separable(
-            options["fun"], params, tuple(arguments), has_aux=options["has_aux"]
+            fun, params, tuple(arguments), has_aux=options["has_aux"]
         )
         seen = [not one for one in depends]
         if not any(seen):
             return WithoutGradient((), ())
-    key = np.zeros(2, np.uint32) if seen is None else None
-    arguments = call_arguments(clipped, params, structs, key)
+    arguments = call_arguments(clipped, params, structs, np.zeros(2, np.uint32))
     unused = dead_parameters.unused(clipped, arguments)
     return dead_parameters.without_gradient(params, seen or unused, unused)
 
 
-def _flops(clipped: ClippedGrad, params: PyTree, examples: _Examples) -> float | None:
+def _flops(clipped: ClippedGrad, params: PyTree, examples: RunExamples) -> float | None:
     if not _takes_batches(clipped):
         return None
     options = clipped.arguments
 
-    def value(*arguments: Any) -> Any:
-        result = options["fun"](*arguments)
+    def value(frozen: PyTree, *arguments: Any) -> Any:
+        result = loss_at(options["fun"], frozen)(*arguments)
         return result[0] if options["has_aux"] else result
 
-    structs = examples.structs(1)
-    return loss_flops(value, *call_arguments(clipped, params, structs, None))
+    structs = call_arguments(clipped, params, examples.structs(1), None)
+    return loss_flops(value, frozen_of(options["fun"]), *structs)
 
 
 def _paying_ledger(

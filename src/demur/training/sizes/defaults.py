@@ -26,7 +26,8 @@ from demur.training.sizes.step_costs import CostModel, size_law
 # hundred steps), and nothing about the result.
 _USUAL = CostModel(compile_s=2.0, per_example_s=5e-5, fixed_s=1e-3)
 _FLOPS = 2e10  # a second, of a small model on a CPU; small matrices are slow
-_ACCELERATED_EXAMPLE_S = 5e-6
+_ACCELERATED_FLOPS = 1e14  # of a large model on an accelerator
+_ACCELERATED_EXAMPLE_S = 5e-6  # at least: a small model waits for its launches
 _MOST_ROWS = 8192  # on the device at once, by default
 
 
@@ -104,11 +105,11 @@ def loss_flops(loss: Callable[..., Any], *structs: Any) -> float | None:
 
 
 def _per_example(flops: float | None) -> dict[str, float]:
+    counted = 3.0 * max(flops or 0.0, 0.0)  # forward, and twice that backward
     if jax.default_backend() != "cpu":
-        return {"per_example_s": _ACCELERATED_EXAMPLE_S}
-    if not flops or flops < 0:
-        return {}
-    return {"per_example_s": 3.0 * flops / _FLOPS}  # forward, and twice that backward
+        each = max(_ACCELERATED_EXAMPLE_S, counted / _ACCELERATED_FLOPS)
+        return {"per_example_s": each}
+    return {"per_example_s": counted / _FLOPS} if counted else {}
 
 
 def _rows_at_once(multiple: int) -> dict[str, float]:

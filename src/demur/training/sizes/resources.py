@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from jax.sharding import Mesh
 
@@ -17,6 +18,8 @@ class Resources:
     - `minibatch_size` is the most rows on the device at once; a global batch that
       exceeds it is processed in several parts and gets one draw of noise.
     - `microbatch_size` splits further, inside the program.
+    - `memory` is that of `clipped_grad`: "fast", "ordinary", or the bytes that the fast
+      form may hold; by default half of the memory of the devices.
     - `shapes` is a `ShapePlan`, or the costs of this machine; by default the sizes
       follow from the law of the batch size and usual costs.
     - `mesh` spreads batches and noise over its devices. If it spans several processes
@@ -24,6 +27,9 @@ class Resources:
       the `ledger`.
     - `check_loss=False` skips the check that the loss is separable, which compiles a
       small program.
+    - `store_programs=False` keeps compiled programs off the disk; by default they are
+      read again by the next process, unless they hold an array or JAX has a cache of
+      its own.
 
     >>> Resources(minibatch_size=256, microbatch_size=32).mesh is None
     True
@@ -34,3 +40,5 @@ class Resources:
     shapes: ShapePlan | CostModel | None = None
     mesh: Mesh | None = None
     check_loss: bool = True
+    memory: Literal["ordinary", "fast"] | int | None = None
+    store_programs: bool = True

@@ -72,7 +72,7 @@ class Convolution:
         return data
 
     def factors(
-        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop], swap: bool
+        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop]
     ) -> FactoredGradients:
         """Patches against channels; groups of channels go with groups of outputs."""
         lead = len(loops) + 1

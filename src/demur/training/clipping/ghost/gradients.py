@@ -9,25 +9,27 @@ clip factors, then one contraction  clip_factors, norms
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from demur.training.clipping.factored_gradients import FactoredGradients
-from demur.training.clipping.ghost import inlining, layers
+from demur.training.clipping.ghost import inlining, transforms
 from demur.training.clipping.ghost.cotangents import BackwardPass, tapped_pass
-from demur.training.clipping.ghost.lookups import measure_lookup
+from demur.training.clipping.ghost.found_routes import Route, Routes
 from demur.training.clipping.ghost.rearrangements import pull_back
-from demur.training.clipping.ghost.routes import Route, Routes, find_routes
-from demur.training.clipping.norms import MeasuredLeaf, measure, measure_instantiated
-from demur.training.clipping.per_example import (
-    Loss,
-    MeasuredGradients,
-    norms_of,
-    vmap_gradients,
+from demur.training.clipping.ghost.routes import find_routes
+from demur.training.clipping.ghost.streaming import StreamedLayer, measure_factors
+from demur.training.clipping.norms import (
+    MeasuredLeaf,
+    measure_instantiated,
+    side_by_side,
 )
+from demur.training.clipping.per_example import Loss, MeasuredGradients, norms_of
 from demur.training.clipping.rounding import sum_of_squares, wide
 from demur.training.devices.varying_axes import as_varying, struct_of
 
@@ -63,48 +65,91 @@ class Traced:
         self.routes: Routes = find_routes(self.program, len(self.params))
 
 
-def _factors(route: Route, passed: BackwardPass) -> FactoredGradients:
-    swaps = layers.swaps([site.layer for site in route.sites])
-    if swaps is None:
-        raise AssertionError("the layers of a route line up")
+def _factors(route: Route, passed: BackwardPass) -> list[FactoredGradients]:
+    """The parameter's factors: those of its look-ups, then those of its products."""
     parts = [
-        site.layer.factors(
-            passed.operands[site.number],
-            passed.cotangents[site.number],
-            site.loops,
-            swap,
+        end.path.apply(
+            end.site.layer.factors(
+                passed.operands[end.site.number],
+                passed.cotangents[end.site.number],
+                end.site.loops,
+            ),
+            passed.others,
         )
-        for site, swap in zip(route.sites, swaps, strict=True)
+        for end in route.ends
     ]
+    kinds = [
+        [part for part in parts if part.rows is not None],
+        [part for part in parts if part.rows is None],
+    ]
+    return [_joined(same) for same in kinds if same]
+
+
+def _joined(parts: list[FactoredGradients]) -> FactoredGradients:
+    """Positions of several uses, one behind the other."""
     if len(parts) == 1:
         return parts[0]
-    return FactoredGradients(
-        jnp.concatenate([part.left for part in parts], axis=2),
-        jnp.concatenate([part.right for part in parts], axis=2),
-        parts[0].precision,
+
+    def along(name: str) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else jnp.concatenate(arrays, axis=2)
+
+    return replace(
+        parts[0], left=along("left"), right=along("right"), rows=along("rows")
     )
 
 
-def _back(route: Route, gradient: Any) -> Any:
-    if route.sites:
-        site = route.sites[0]
-        gradient = site.layer.restore(gradient, site.loops)
+def _back(route: Route, gradient: Any, restored: bool = False) -> Any:
+    if route.ends and not restored:
+        (site, path) = route.ends[0].site, route.ends[0].path
+        if path.groups is None:
+            gradient = site.layer.restore(gradient, site.loops)
+        else:
+            gradient = transforms.restored(
+                gradient, path.groups, route.shape, site.loops
+            )
     for eqn, stacked in reversed(route.steps):
         gradient = pull_back(eqn, gradient, stacked)
     return gradient
 
 
+def measure_leaves(
+    traced: Traced,
+    routes: Routes,
+    passed: BackwardPass,
+    streamed: Mapping[int, StreamedLayer] = MappingProxyType({}),
+) -> list[MeasuredLeaf]:
+    """Each parameter's norms and sum, from one pass."""
+    return [
+        _measure(route, number, leaf, passed, streamed)
+        for number, (route, leaf) in enumerate(
+            zip(routes.of, traced.params, strict=True)
+        )
+    ]
+
+
 def _measure(
-    route: Route, number: int, leaf: Any, passed: BackwardPass
+    route: Route,
+    number: int,
+    leaf: Any,
+    passed: BackwardPass,
+    streamed: Mapping[int, StreamedLayer],
 ) -> MeasuredLeaf:
     if not route.sites and route.tapped is None:
         zero = as_varying(jnp.zeros(leaf.shape, wide(leaf.dtype)), like=passed.value)
         nothing, _ = sum_of_squares(passed.value[:, None][:, :0], 1)
         return MeasuredLeaf(nothing, nothing, None, zero.dtype, lambda *_: zero)
+    if route.parts:
+        parts = [_measure(part, number, leaf, passed, {}) for part in route.parts]
+        return side_by_side(parts)
+    if route.sites and route.sites[0].number in streamed:
+        site = route.sites[0].number
+        numbers, sums = passed.cotangents[site]
+        return streamed[site].measured(
+            numbers, sums, lambda whole: _back(route, whole, restored=True)
+        )
     if route.sites:
-        factors = _factors(route, passed)
-        looked_up = factors.rows is not None
-        measured = measure_lookup(factors) if looked_up else measure(factors)
+        measured = measure_factors(*_factors(route, passed))
     else:
         measured = measure_instantiated(passed.gradients[number])
 
@@ -114,22 +159,12 @@ def _measure(
     return replace(measured, add_up=add_up)
 
 
-def ghost_gradients(
-    loss: Loss, params: Any, rows: Any, spmd_axis_name: Any
-) -> MeasuredGradients:
+def ghost_gradients(traced: Traced, spmd_axis_name: Any) -> MeasuredGradients:
     """Each parameter's norms; the values and auxiliary outputs of all examples."""
-    traced = Traced(loss, params, rows)
-    if traced.uses_references:
-        return vmap_gradients(loss, params, rows, None, spmd_axis_name)
     passed = tapped_pass(
         traced.program, traced.routes, traced.params, traced.rows, spmd_axis_name
     )
-    measured = [
-        _measure(route, number, leaf, passed)
-        for number, (route, leaf) in enumerate(
-            zip(traced.routes.of, traced.params, strict=True)
-        )
-    ]
+    measured = measure_leaves(traced, traced.routes, passed)
     aux = jax.tree.unflatten(traced.aux_tree, passed.rest)
     return MeasuredGradients(
         measured, traced.tree, passed.value, aux, norms_of(measured)

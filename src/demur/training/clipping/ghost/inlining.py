@@ -14,6 +14,7 @@ leads from the first to the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
@@ -140,6 +141,12 @@ def rebuilt_remat(
 def _open(eqn: core.JaxprEqn, operands: list[Any]) -> list[Any]:
     if is_call(eqn):
         return evaluate(body_of(eqn), operands, _open)
+    if eqn.primitive.name == "split":  # as slices, which have a rule
+        axis, starts = eqn.params["axis"], [0, *accumulate(eqn.params["sizes"])]
+        return [
+            jax.lax.slice_in_dim(operands[0], start, end, axis=axis)
+            for start, end in pairwise(starts)
+        ]
 
     def body(inner: Sequence[Any], _: Any) -> tuple[list[Any], Any]:
         return evaluate(body_of(eqn), inner, _open), None

@@ -21,6 +21,7 @@ The numbers of a look-up are kept as integers instead of one-hot vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -65,9 +66,9 @@ class Product:
         return 1 if self.parameter_first else 0
 
     def factors(
-        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop], swap: bool
+        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop]
     ) -> FactoredGradients:
-        """The two factors; `swap` when another layer contracts what this one keeps."""
+        """The two factors."""
         own, of_data = self.axes, self.data_axes
         s, t, o = len(own.batched), len(of_data.free), len(own.free)
         batch = range(s)
@@ -77,8 +78,6 @@ class Product:
             position, free = range(s, s + t), range(s + t, s + t + o)
         left = grouped(data, loops, (of_data.batched, of_data.free, of_data.contracted))
         right = grouped(cotangent, loops, (batch, position, free))
-        if swap:
-            left, right = right, left
         return FactoredGradients(left, right, self.precision)
 
     def restore(self, gradient: Any, loops: Sequence[ScanLoop]) -> Any:
@@ -105,7 +104,7 @@ class Lookup:
     data_position = 1
 
     def factors(
-        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop], swap: bool
+        self, data: Any, cotangent: Any, loops: Sequence[ScanLoop]
     ) -> FactoredGradients:
         """Row numbers against the rows' cotangents.
 
@@ -195,37 +194,33 @@ def _lookup(eqn: core.JaxprEqn, parameter: Any, other: Any) -> Layer | None:
     )
 
 
-def swaps(layers: Sequence[Layer]) -> list[bool] | None:
-    """For layers of one parameter: which of them swap their factors to line up.
-
-    Positions of several products are put behind one another, since
-    x^T g + y^T h = [x; y]^T [g; h]. None when the layers do not line up.
-    """
-    first = layers[0]
-    if len(layers) == 1:
-        return [False]
-    result = []
-    for layer in layers:
-        if not isinstance(layer, Product) or not isinstance(first, Product):
-            return None
-        own, other = layer.axes, first.axes
-        if own.batched != other.batched:
-            return None
-        same = (own.contracted, own.free) == (other.contracted, other.free)
-        mirrored = (own.free, own.contracted) == (other.contracted, other.free)
-        if not (same or mirrored) or layer.precision != first.precision:
-            return None
-        result.append(not same)
-    return result
-
-
-def add_up(layers: Sequence[Layer]) -> bool:
-    """Whether the gradients of these layers can be had as one."""
-    return swaps(layers) is not None
-
-
 def describe(layer: Layer) -> str:
     """The kind of a layer, in words."""
     return {Product: "product", Convolution: "convolution", Lookup: "look-up"}[
         type(layer)
     ]
+
+
+def form_of(layer: Layer, loops: Sequence[ScanLoop]) -> tuple[int, int, int]:
+    """The sizes T, I, O of the layer's factors."""
+    turns = math.prod(loop.length for loop in loops if not loop.own_slice)
+    if isinstance(layer, Product):
+        size = layer.other.shape
+        return (
+            turns * math.prod(size[axis] for axis in layer.data_axes.free),
+            math.prod(size[axis] for axis in layer.data_axes.contracted),
+            math.prod(layer.shape[axis] for axis in layer.axes.free),
+        )
+    if isinstance(layer, Convolution):
+        spec = layer.params["dimension_numbers"]
+        groups = layer.params["feature_group_count"]
+        outputs = layer.output.shape
+        pixels = math.prod(outputs) // outputs[spec.out_spec[1]]
+        kernel = layer.kernel[spec.rhs_spec[1]] * math.prod(layer.window)
+        return turns * pixels, kernel, outputs[spec.out_spec[1]] // groups
+    width = math.prod(layer.output.shape[axis] for axis in layer.offsets)
+    return (
+        turns * math.prod(layer.output.shape) // max(width, 1),
+        layer.shape[layer.axis],
+        width,
+    )

@@ -2,6 +2,16 @@
 
 An example touches few rows. Rows that it looks up twice add up before the square: pairs
 of look-ups are compared, or sorted when there are many.
+
+A table that also stands in a product (a tied embedding) has the gradient G + H, with
+
+    G[v] = sum over t with row_t = v of g_t,    H[v] = sum over s of left_s[v] right_s
+
+and |G + H|^2 = |G|^2 + |H|^2 + 2 sum over t, s of left_s[row_t] <right_s, g_t>. So the
+cross term takes positions^2 numbers for an example, and no row of the table is formed.
+A computed inner product errs by at most r |right_s| |g_t| (r from `inner_roundoff`),
+the picked numbers are exact, and what is added up is in float64: the cross term errs by
+at most (r + n 2^-53) sum |left_s[row_t]| |right_s| |g_t|, which `upper` adds twice.
 """
 
 from __future__ import annotations
@@ -13,10 +23,12 @@ import jax.numpy as jnp
 
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.norms import (
+    STRIP,
     MeasuredLeaf,
     inner,
     inner_roundoff,
     leave_out,
+    measure,
     sum_of_bounds,
     weighted,
 )
@@ -89,3 +101,61 @@ def _sorted_lookup(rows: Any, right: Any) -> tuple[Any, Any]:
     most = 1.01 * rows.shape[2] * unit_roundoff(right.dtype)
     _, upper = sum_of_squares(jnp.abs(sums) + most * sizes, 1)
     return square, upper
+
+
+def measure_mixed(
+    looked_up: FactoredGradients, product: FactoredGradients
+) -> MeasuredLeaf:
+    """Norms and sum of a table that is looked up and multiplied."""
+    rows, whole = measure_lookup(looked_up), measure(product)
+    square, upper = _with_cross_term(looked_up, product, rows, whole)
+
+    def add_up(weights: Any, finite: Any) -> Any:
+        return whole.add_up(weights, finite) + rows.add_up(weights, finite)
+
+    dtype = jnp.promote_types(rows.dtype, whole.dtype)
+    return MeasuredLeaf(square, upper, whole.sum_error, dtype, add_up, whole.least)
+
+
+@in_float64
+def _with_cross_term(
+    looked_up: FactoredGradients,
+    product: FactoredGradients,
+    rows: MeasuredLeaf,
+    whole: MeasuredLeaf,
+) -> tuple[Any, Any]:
+    cross, error = _cross_term(looked_up, product)
+    square = rows.square + whole.square + 2 * cross
+    upper = rows.upper + whole.upper + 2 * (cross + error)
+    # The two parts add up, at most: a bound that needs no cross term.
+    most = (jnp.sqrt(rows.upper) + jnp.sqrt(whole.upper)) ** 2
+    return square, jnp.minimum(upper, most) * (1 + 16 * U64)
+
+
+@in_float64
+def _cross_term(
+    looked_up: FactoredGradients, product: FactoredGradients
+) -> tuple[Any, Any]:
+    """<G, H> for each example, and what it may err by."""
+    numbers, right = looked_up.rows, looked_up.right
+    right = jnp.where((numbers >= 0)[..., None], right.astype(wide(right.dtype)), 0)
+    other = product.right.astype(wide(product.right.dtype))
+    dtype = jnp.promote_types(right.dtype, other.dtype)
+    right, other = right.astype(dtype), other.astype(dtype)
+    positions, width = right.shape[2:]
+    lengths = [jnp.sqrt(sum_of_squares(part, 3)[1]) for part in (other, right)]
+    cross: Any = 0.0
+    sizes: Any = 0.0
+    for start in range(0, positions, STRIP):
+        strip = slice(start, start + STRIP)
+        picked = jax.vmap(jax.vmap(lambda left, at: left[:, at]))(
+            product.left, jnp.maximum(numbers[:, :, strip], 0)
+        )
+        picked = jax.lax.convert_element_type(picked, jnp.float64)
+        table = inner(other, right[:, :, strip])
+        cross += total(picked * jax.lax.convert_element_type(table, jnp.float64), 1)
+        both = lengths[0][..., :, None] * lengths[1][:, :, None, strip]
+        sizes += total(jnp.abs(picked) * both, 1)
+    roundoff = inner_roundoff(width, dtype)
+    terms = positions * other.shape[2] * right.shape[1]
+    return cross, (1.01 * roundoff + 4 * (terms + 8) * U64) * 1.01 * sizes

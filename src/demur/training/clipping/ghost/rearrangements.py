@@ -9,6 +9,7 @@ transpose here is the identity: sums stay in float32 or wider.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -91,6 +92,20 @@ def keeps_norms(eqn: core.JaxprEqn) -> bool:
     if eqn.primitive.name == "slice":
         return after.size > 0
     return bool(before.size == after.size)
+
+
+def are_apart(eqns: Sequence[core.JaxprEqn]) -> bool:
+    """Whether these are slices of one value that have no entry in common."""
+    if not all(eqn.primitive.name == "slice" for eqn in eqns):
+        return False
+    return all(
+        any(
+            one.params["limit_indices"][axis] <= other.params["start_indices"][axis]
+            or other.params["limit_indices"][axis] <= one.params["start_indices"][axis]
+            for axis in range(len(one.params["start_indices"]))
+        )
+        for one, other in combinations(eqns, 2)
+    )
 
 
 def pull_back(eqn: core.JaxprEqn, cotangent: Any, stacked: int) -> Any:

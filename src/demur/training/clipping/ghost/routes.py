@@ -1,28 +1,40 @@
 """Routes from parameters to the layers that use them, in the program of one loss.
 
-From a parameter we follow the program forward while there is one way to go: through
-operations that only rearrange it, into the body of a scan or a checkpoint, until a
-*layer* is reached, an equation with a rule (`layers`) whose other operand depends on
-the data. The loss depends on that parameter only through the output of that layer, so
-the parameter's gradient follows from the cotangent there and the other operand.
+From a parameter we follow the program forward: through operations that only rearrange
+it, into the body of a scan or a checkpoint, until a *layer* is reached, an equation
+with a rule (`layers`) whose other operand depends on the data. Where the way forks, or
+the parameter becomes part of another weight (`transforms`), every way is followed. If
+all of them end at layers, the loss depends on that parameter only through the outputs
+of these layers, so the parameter's gradient follows from the cotangents there and the
+other operands.
 
-When the way forks, or ends at an operation without a rule, the parameter is *tapped*
-itself, at the last point outside any scan: its gradient is formed example by example
-for that parameter alone. That point is on every way from the parameter to the loss,
-so whatever happens behind it (several uses, weights made of weights) is accounted
+When a way ends at an operation without a rule, or the gradients at several layers have
+no common form, the parameter is *tapped* itself, at the last point outside any scan:
+its gradient is formed example by example for that parameter alone. That point is on
+every way from the parameter to the loss, so whatever happens behind it is accounted
 for with all cross terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import count
 
-import jax.numpy as jnp
+import jax
 from jax.extend import core
 
 from demur.training.clipping.factored_gradients import ScanLoop
 from demur.training.clipping.ghost import layers
+from demur.training.clipping.ghost.convolution import Convolution
+from demur.training.clipping.ghost.found_routes import (
+    End,
+    Rearrangement,
+    Route,
+    Routes,
+    Site,
+    form_of_ends,
+)
 from demur.training.clipping.ghost.inlining import (
     body_of,
     is_remat,
@@ -30,177 +42,159 @@ from demur.training.clipping.ghost.inlining import (
     kind_of,
     scan_layout,
 )
-from demur.training.clipping.ghost.rearrangements import keeps_norms
+from demur.training.clipping.ghost.rearrangements import are_apart, keeps_norms
+from demur.training.clipping.ghost.transforms import (
+    WeightStep,
+    lined_up,
+    path_of,
+    step_through,
+)
+from demur.training.clipping.ghost.uses import Program
+from demur.training.clipping.norms import norm_method
+
+_MOST_WAYS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """One use of a parameter in a layer; `number` names its tap."""
+class _Place:
+    """Where an equation stands: the scans around it, and all bodies it is in."""
 
-    number: int
+    loops: tuple[ScanLoop, ...] = ()
+    around: tuple[core.JaxprEqn, ...] = ()
+
+    def inside(self, eqn: core.JaxprEqn, loop: ScanLoop | None) -> _Place:
+        loops = self.loops if loop is None else (*self.loops, loop)
+        return _Place(loops, (*self.around, eqn))
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """One way from a fork to a layer."""
+
+    eqn: core.JaxprEqn
     layer: layers.Layer
-    loops: tuple[ScanLoop, ...]
-
-
-# A rearrangement, or the entry into a body (None: the cotangent passes unchanged).
-Step = tuple[core.JaxprEqn, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Route:
-    """How one parameter's gradient is reached, and the `reason` for it.
-
-    With `sites`, the gradient is the sum over them at the end of `steps`; each step is
-    an equation and the number of stacked axes in front of its values. Without sites,
-    the variable `tapped` is tapped, and `steps` lead to it. With neither, the
-    loss does not depend on the parameter.
-    """
-
-    steps: tuple[Step, ...]
-    reason: str
-    sites: tuple[Site, ...] = ()
-    tapped: core.Var | None = None
-
-
-@dataclass
-class Routes:
-    """The routes of all parameters and the equations on them, by identity."""
-
-    of: list[Route] = field(default_factory=list)
-    sites: dict[int, Site] = field(default_factory=dict)  # id(equation) -> site
-    inside: dict[int, list[Site]] = field(default_factory=dict)  # id(scan) -> sites
-
-    @property
-    def all_sites(self) -> list[Site]:
-        """Every site, in the order of its number."""
-        return sorted(self.sites.values(), key=lambda site: site.number)
-
-
-@dataclass(frozen=True)
-class _Use:
-    eqn: core.JaxprEqn | None  # None: a result of the program
-    position: int
-
-
-class _Program:
-    """One program (or body): who uses a variable, and which depend on the data."""
-
-    def __init__(
-        self, jaxpr: core.Jaxpr, from_data: Sequence[bool], results: int
-    ) -> None:
-        self.jaxpr = jaxpr
-        self.uses: dict[core.Var, list[_Use]] = {}
-        self.from_data = {
-            variable
-            for variable, flag in zip(jaxpr.invars, from_data, strict=True)
-            if flag
-        }
-        needed = _needed(jaxpr, results)
-        for eqn in jaxpr.eqns:
-            if any(self.is_data(atom) for atom in eqn.invars):
-                self.from_data.update(eqn.outvars)
-            leads_on = not needed.isdisjoint(eqn.outvars)
-            if leads_on and any(_differentiable(var) for var in eqn.outvars):
-                for position, atom in enumerate(eqn.invars):
-                    self._note(atom, _Use(eqn, position))
-        for position, atom in enumerate(jaxpr.outvars[:results]):
-            self._note(atom, _Use(None, position))
-
-    def _note(self, atom: core.Var | core.Literal, use: _Use) -> None:
-        if isinstance(atom, core.Var):
-            self.uses.setdefault(atom, []).append(use)
-
-    def is_data(self, atom: core.Var | core.Literal) -> bool:
-        return isinstance(atom, core.Var) and atom in self.from_data
-
-    def body(self, eqn: core.JaxprEqn) -> _Program:
-        inner = body_of(eqn).jaxpr
-        flags = [self.is_data(atom) for atom in eqn.invars]
-        if is_scan(eqn):
-            # A carry that starts without data may take some in on the way: calling it
-            # data is safe, since a parameter that enters a carry is tapped outside.
-            first, carried = scan_layout(eqn)
-            flags[first : first + carried] = [True] * carried
-        return _Program(inner, flags, len(inner.outvars))
-
-
-def _needed(jaxpr: core.Jaxpr, results: int) -> set[core.Var]:
-    """The variables that the first `results` results are computed from."""
-    needed = {atom for atom in jaxpr.outvars[:results] if isinstance(atom, core.Var)}
-    for eqn in reversed(jaxpr.eqns):
-        if not needed.isdisjoint(eqn.outvars):
-            needed.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
-    return needed
-
-
-def _differentiable(variable: core.Var) -> bool:
-    return bool(jnp.issubdtype(kind_of(variable).dtype, jnp.inexact))
+    place: _Place
+    steps: tuple[WeightStep, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Trail:
-    """The way from a parameter so far, and the layers at its end."""
+    """From a parameter to the fork, and the ways from there (or why there are none).
 
-    steps: tuple[Step, ...] = ()
-    uses: tuple[tuple[core.JaxprEqn, layers.Layer], ...] = ()
-    loops: tuple[ScanLoop, ...] = ()
-    around: tuple[core.JaxprEqn, ...] = ()
+    `last` is the last variable before the fork at the outermost level.
+    """
+
+    last: core.Var
+    steps: tuple[Rearrangement, ...]
+    shape: tuple[int, ...] = ()
+    ways: tuple[_Way, ...] = ()
+    reason: str = ""
+    parts: tuple[_Trail, ...] = ()
 
 
 def _follow(
-    program: _Program, variable: core.Var, before: _Trail
-) -> tuple[_Trail, core.Var, str]:
-    """Follow `variable`; returns the trail and the last variable at this level.
-
-    The reason is empty when layers were reached.
-    """
-    steps = before.steps
+    program: Program,
+    variable: core.Var,
+    place: _Place,
+    steps: tuple[Rearrangement, ...] = (),
+) -> _Trail:
+    """Follow `variable` to the fork, and all ways from there."""
     while True:
-        here = _Trail(steps, (), before.loops, before.around)
         uses = program.uses.get(variable, [])
-        met = [
-            (use.eqn, layer)
-            for use in uses
-            if use.eqn is not None
-            and (layer := _layer(program, use.eqn, use.position)) is not None
-        ]
-        if uses and len(met) == len(uses):
-            if len(met) == 1 or layers.add_up([layer for _, layer in met]):
-                trail = _Trail(steps, tuple(met), before.loops, before.around)
-                return trail, variable, ""
-            return here, variable, "used in several places of different kinds"
-        if len(uses) > 1:
-            return here, variable, f"used in {len(uses)} places"
         if not uses:
-            return here, variable, "unused"
+            return _Trail(variable, steps, reason="unused")
         eqn, position = uses[0].eqn, uses[0].position
-        if eqn is None:
-            return here, variable, "returned by a scan or as the loss"
-        if keeps_norms(eqn):
-            stacked = sum(loop.own_slice for loop in before.loops)
+        if len(uses) == 1 and eqn is not None and keeps_norms(eqn):
+            stacked = sum(loop.own_slice for loop in place.loops)
             steps = (*steps, (eqn, stacked))
             variable = eqn.outvars[0]
             continue
-        entered = _enter(eqn, position)
-        if entered is None:
-            return here, variable, _why_not(program, eqn, position)
+        entered = None
+        if len(uses) == 1 and eqn is not None:
+            entered = _enter(eqn, position)
+        cut = [use.eqn for use in uses if use.eqn is not None]
+        if len(cut) == len(uses) > 1 and are_apart(cut):
+            stacked = sum(loop.own_slice for loop in place.loops)
+            found = [
+                _follow(program, each.outvars[0], place, (*steps, (each, stacked)))
+                for each in cut
+            ]
+            parts = tuple(trail for trail in found if trail.reason != "unused")
+            reasons = [trail.reason for trail in parts if trail.reason]
+            if reasons or not parts:
+                return _Trail(variable, steps, reason=(reasons or ["unused"])[0])
+            return _Trail(variable, steps, parts=parts)
+        if entered is None or eqn is None:
+            ways = _ways(program, variable, place)
+            if isinstance(ways, str):
+                return _Trail(variable, steps, reason=ways)
+            shape = kind_of(variable).shape
+            return _Trail(variable, steps, shape, tuple(ways))
         inner, loop = entered
-        loops = before.loops if loop is None else (*before.loops, loop)
-        deeper = _Trail(steps, (), loops, (*before.around, eqn))
-        result, _, reason = _follow(program.body(eqn), inner, deeper)
-        if reason:
-            return here, variable, reason
-        return result, variable, ""
+        trail = _follow(program.body(eqn), inner, place.inside(eqn, loop), steps)
+        if trail.reason:
+            return _Trail(variable, steps, reason=trail.reason)
+        return replace(trail, last=variable)
 
 
-def _layer(program: _Program, eqn: core.JaxprEqn, position: int) -> layers.Layer | None:
+def _ways(
+    program: Program,
+    variable: core.Var,
+    place: _Place,
+    steps: tuple[WeightStep, ...] = (),
+) -> list[_Way] | str:
+    """All ways from a variable to layers; a reason if one of them leads nowhere."""
+    uses = program.uses.get(variable, [])
+    ways: list[_Way] = []
+    for use in uses:
+        if use.eqn is None:
+            return "returned by a scan or as the loss"
+        eqn, position = use.eqn, use.position
+        layer = _layer(program, eqn, position)
+        if layer is not None:
+            ways.append(_Way(eqn, layer, place, steps))
+            continue
+        found: list[_Way] | str
+        step, entered = _step(program, eqn, position, place), _enter(eqn, position)
+        if step is not None:
+            found = _ways(program, eqn.outvars[0], place, (*steps, step))
+        elif entered is not None and not (entered[1] and entered[1].own_slice):
+            inner, loop = entered
+            found = _ways(program.body(eqn), inner, place.inside(eqn, loop), steps)
+        else:
+            found = _why_not(program, eqn, position)
+            if len(uses) > 1:
+                found = f"used in {len(uses)} places, where it {_verb(found)}"
+        if isinstance(found, str):
+            return found
+        ways += found
+        if len(ways) > _MOST_WAYS:
+            return f"used in more than {_MOST_WAYS} places"
+    return ways
+
+
+def _verb(reason: str) -> str:
+    return reason if reason.startswith(("meets", "is ")) else f"is {reason}"
+
+
+def _step(
+    program: Program, eqn: core.JaxprEqn, position: int, place: _Place
+) -> WeightStep | None:
+    others = [atom for i, atom in enumerate(eqn.invars) if i != position]
+    if any(program.is_data(atom) for atom in others) or len(eqn.outvars) != 1:
+        return None
+    varies = [program.varies(atom) for atom in eqn.invars]
+    return step_through(eqn, position, varies, place.loops)
+
+
+def _layer(program: Program, eqn: core.JaxprEqn, position: int) -> layers.Layer | None:
     others = [atom for i, atom in enumerate(eqn.invars) if i != position]
     if len(others) != 1 or not program.is_data(others[0]):
         return None
     return layers.recognise(eqn, position)
 
 
-def _why_not(program: _Program, eqn: core.JaxprEqn, position: int) -> str:
+def _why_not(program: Program, eqn: core.JaxprEqn, position: int) -> str:
     name = eqn.primitive.name
     meets = any(
         program.is_data(atom) for i, atom in enumerate(eqn.invars) if i != position
@@ -224,35 +218,137 @@ def _enter(
     return body_of(eqn).jaxpr.invars[position], loop
 
 
-def find_routes(closed: core.ClosedJaxpr, parameters: int) -> Routes:
+def find_routes(
+    closed: core.ClosedJaxpr, parameters: int, *, held: bool = True
+) -> Routes:
     """The route of each of the first `parameters` arguments of the program.
 
-    All other arguments are data; the first result is the loss.
+    All other arguments are data; the first result is the loss. `held`: what is found at
+    the layers is held until all clip factors are known.
     """
     inputs = closed.jaxpr.invars
     from_data = [False] * parameters + [True] * (len(inputs) - parameters)
-    program = _Program(closed.jaxpr, from_data, results=1)
-    routes = Routes()
+    program = Program(closed.jaxpr, from_data, results=1)
+    found = _Found(held)
     for variable in inputs[:parameters]:
-        trail, last, reason = _follow(program, variable, _Trail())
-        if reason == "unused":
-            routes.of.append(Route((), reason))
-            continue
-        if reason:
-            routes.of.append(Route(trail.steps, reason, tapped=last))
-            continue
-        if any(id(eqn) in routes.sites for eqn, _ in trail.uses):
+        trail = _follow(program, variable, _Place())
+        found.routes.of.append(found.route(variable, trail))
+    return found.routes.with_routes(found.routes.of)
+
+
+class _Found:
+    """The routes so far, and where their sites stand."""
+
+    def __init__(self, held: bool) -> None:
+        self.held = held
+        self.routes = Routes()
+        self.places: dict[int, tuple[Site, tuple[int, ...]]] = {}
+        self.numbers = count()
+
+    def route(self, variable: core.Var, trail: _Trail) -> Route:
+        """The route of one parameter; its sites and steps are noted."""
+        if trail.reason == "unused":
+            return Route((), trail.reason)
+        if trail.reason:
+            return Route(trail.steps, trail.reason, tapped=trail.last)
+        if trail.parts:
+            parts = tuple(self.route(variable, part) for part in trail.parts)
+            reason = f"{parts[0].reason}, in {len(parts)} slices"
+            if any(part.tapped is not None for part in parts):
+                return Route(trail.steps, reason, tapped=trail.last)
+            return Route((), reason, parts=parts)
+        if self.held and any(_is_better_formed_by_jax(way) for way in trail.ways):
+            reason = "convolution, smaller than its patches"
+            return Route(trail.steps, reason, tapped=trail.last)
+        if any(self._stands_elsewhere(way) for way in trail.ways):
             # Two scans that share one body object: their taps could not be told apart.
-            routes.of.append(Route((), "shares a body", tapped=variable))
-            continue
-        sites = []
-        for eqn, layer in trail.uses:
-            site = Site(len(routes.sites), layer, trail.loops)
-            routes.sites[id(eqn)] = site
-            sites.append(site)
-            for region in trail.around:
-                routes.inside.setdefault(id(region), []).append(site)
-        routes.of.append(
-            Route(trail.steps, layers.describe(sites[0].layer), tuple(sites))
-        )
-    return routes
+            return Route((), "shares a body", tapped=variable)
+        numbered = [
+            replace(
+                way,
+                steps=tuple(
+                    replace(step, number=next(self.numbers)) for step in way.steps
+                ),
+            )
+            for way in trail.ways
+        ]
+        found = [path_of(way.layer, way.steps) for way in numbered]
+        kinds = [way.layer for way in numbered]
+        paths = [path for path in found if path is not None]
+        lined = lined_up(kinds, paths) if len(paths) == len(found) else None
+        if lined is None:
+            reason = "made part of a weight that is not in its factored form"
+            if not any(way.steps for way in numbered):
+                reason = "used in several places of different kinds"
+            return Route(trail.steps, reason, tapped=trail.last)
+        ends = [
+            End(self._site(way), path)
+            for way, path in zip(numbered, lined, strict=True)
+        ]
+        if _better_formed(ends, trail.shape):
+            reason = f"{_describe(ends)}, and smaller than its factors"
+            return Route(trail.steps, reason, tapped=trail.last)
+        for way in numbered:
+            for step in way.steps:
+                if step.other is not None:
+                    self.routes.steps.setdefault(id(step.eqn), []).append(step)
+        reason = _describe(ends)
+        return Route(trail.steps, reason, tuple(ends), trail.shape)
+
+    def _stands_elsewhere(self, way: _Way) -> bool:
+        known = self.places.get(id(way.eqn))
+        if known is None:
+            return False
+        site, around = known
+        same = around == tuple(map(id, way.place.around))
+        return not same or site.layer.data_position != way.layer.data_position
+
+    def _site(self, way: _Way) -> Site:
+        if id(way.eqn) in self.places:
+            return self.places[id(way.eqn)][0]
+        site = Site(len(self.routes.sites), way.layer, way.place.loops)
+        self.routes.sites[id(way.eqn)] = site
+        self.places[id(way.eqn)] = site, tuple(map(id, way.place.around))
+        for region in way.place.around:
+            self.routes.inside.setdefault(id(region), []).append(site)
+        return site
+
+
+def _is_better_formed_by_jax(way: _Way) -> bool:
+    """Whether a kernel's gradients are better formed by the convolution's own rule.
+
+    XLA's gradient of a kernel needs no patches. On a CPU it is as fast for each example
+    as for all; the patches and the cotangent, widened to float64, would be twice
+    T (I + O) numbers. (Elsewhere libraries are slow at convolutions with a group for
+    each example.)
+    """
+    if not isinstance(way.layer, Convolution) or way.place.loops:
+        return False
+    positions, inputs, outputs = layers.form_of(way.layer, ())
+    few = inputs * outputs <= 2 * positions * (inputs + outputs)
+    return few and jax.default_backend() == "cpu"
+
+
+def _better_formed(ends: Sequence[End], shape: tuple[int, ...]) -> bool:
+    """Whether gradients, example by example, are smaller than products of which look-
+    ups are another part; or there is a mask and they are."""
+    looked_up = [isinstance(end.site.layer, layers.Lookup) for end in ends]
+    mixed = any(looked_up) and not all(looked_up)
+    if not mixed and not any(end.path.masked for end in ends):
+        return False
+    products = [end for end, flag in zip(ends, looked_up, strict=True) if not flag]
+    return norm_method(*form_of_ends(products, shape)) == "instantiated"
+
+
+def _describe(ends: Sequence[End]) -> str:
+    kinds = [layers.describe(end.site.layer) for end in ends]
+    text = " and ".join(dict.fromkeys(kinds))
+    names = [
+        back.step.eqn.primitive.name
+        for end in ends
+        for back in end.path.backs
+        if back.step.other is not None or back.step.eqn.primitive.name in ("add", "sub")
+    ]
+    if names:
+        text += f" behind {', '.join(dict.fromkeys(names))}"
+    return text
