@@ -24,12 +24,12 @@ def loss(params, batch):
     return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
 
-# The next seven steps cancel part of each step's noise. Batches come from the eight
+# The next three steps cancel part of each step's noise. Batches come from the four
 # groups in turn, 134 of 1347 records on average.
 plan = BandMFExecutionPlanConfig(
-    iterations=200,
-    num_bands=8,
-    sampling_prob=0.8,
+    iterations=100,
+    num_bands=4,
+    sampling_prob=0.4,
     epsilon=4.0,
     delta=1e-5,
     neighboring_relation="ADD_OR_REMOVE_ONE",

@@ -90,6 +90,43 @@ def test_an_untrained_head_is_refused(make, loss):
     assert not list(ledger.entries())
 
 
+class Around(eqx.Module):
+    """A module of the caller's own around one linear layer."""
+
+    fc: eqx.nn.Linear
+    note: str = eqx.field(static=True, default="")
+
+    def __call__(self, x):
+        return self.fc(x)
+
+
+class WithNumber(eqx.Module):
+    fc: eqx.nn.Linear
+    scale: float
+
+    def __call__(self, x):
+        return self.scale * self.fc(x)
+
+
+class NeedsItsField(eqx.Module):
+    fc: eqx.nn.Linear
+    scale: float = eqx.field(static=True)
+
+    def __call__(self, x):
+        return self.scale * self.fc(x)
+
+
+def test_a_module_around_one_layer_keeps_its_class_and_loses_its_fields():
+    model = train(Around(linear(kit.K), "mean of the data: 0.123"), "softmax")
+    private = released(model, "softmax").value
+    assert type(private) is Around
+    assert "note" not in vars(private) and private.note == ""
+    for old, new in zip(arrays(model), arrays(private), strict=True):
+        assert old.shape == new.shape and (old != new).all()
+    x = jnp.asarray(kit.rows()[0], dtype=jnp.float32)
+    np.testing.assert_array_equal(eqx.filter_jit(private)(x), private.fc(x))
+
+
 class Deep(eqx.Module):
     layer: eqx.nn.Linear
 
@@ -99,6 +136,8 @@ class Deep(eqx.Module):
 
 NOT_HEADS = {
     "Deep": lambda: Deep(linear("scalar")),
+    "a number": lambda: WithNumber(linear("scalar"), 2.0),
+    "a static field": lambda: NeedsItsField(linear("scalar"), 2.0),
     "MLP": lambda: eqx.nn.MLP(kit.D, 1, 4, 1, key=key()),
     "two layers": lambda: eqx.nn.Sequential(
         [linear(4), eqx.nn.Linear(4, 1, key=key())]
@@ -111,8 +150,16 @@ NOT_HEADS = {
 
 
 @pytest.mark.parametrize("name", NOT_HEADS)
-def test_anything_else_is_refused(name):
-    with pytest.raises(NotALinearHead, match="linear"):
+def test_anything_else_is_refused_and_the_way_is_named(name):
+    ways = {
+        "Deep": r"Release model\.layer on",
+        "a number": r"model\.scale: float .* Release model\.fc on",
+        "a static field": r"\(AttributeError\): .* Release model\.fc on",
+        "MLP": r"Release model\.layers\[1\] on",
+        "two layers": r"Release model\.layers\[1\] on",
+        "tanh": r"Release model\.layers\[0\] on",
+    }
+    with pytest.raises(NotALinearHead, match=ways.get(name, "Release the flat vector")):
         released(NOT_HEADS[name](), "logistic")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import demur as dm
 from demur.adapters import release_torch
 from demur.adapters.errors import NotALinearHead
+from demur.adapters.torch import linear_head
 from demur.adapters.torch.heads import (
     LogRegTorchConfig,
     SoftmaxLogReg,
@@ -169,6 +171,70 @@ class Wrapped(nn.Module):
         return torch.tanh(self.linear(x))
 
 
+class Around(nn.Module):
+    """A module of the caller's own around one linear layer."""
+
+    def __init__(self, theta):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.fc = kit.torch_linear(theta)
+        self.stash = kit.rows()
+
+    def forward(self, x):
+        return self.fc(self.dropout(x))
+
+
+class NeedsItsAttribute(Around):
+    def forward(self, x):
+        return self.fc(x - self.stash.mean())
+
+
+class FrozenEncoder(nn.Module):
+    """Parameters that take no gradient may have been trained on anything."""
+
+    def __init__(self, theta):
+        super().__init__()
+        self.encoder = nn.Linear(kit.D, kit.D).requires_grad_(False)
+        self.fc = kit.torch_linear(theta)
+
+    def forward(self, x):
+        return self.fc(self.encoder(x))
+
+
+def test_a_module_around_one_layer_keeps_its_class_and_loses_its_attributes():
+    model = Around(kit.exact("softmax"))
+    private = released(model, "softmax").value
+    assert type(private) is Around and not private.training
+    assert list(private.state_dict()) == list(model.state_dict())
+    x = torch.as_tensor(kit.rows()[:5])
+    assert torch.equal(private(x), private.fc(x))
+    assert not torch.equal(private.fc.weight, model.fc.weight)
+    secret = set(kit.rows().reshape(-1).tolist())
+    assert not secret & set(kit.numbers_in(private))
+    # Twin: a deep copy with noisy parameters carries the rows along.
+    assert secret & set(kit.numbers_in(copy.deepcopy(model)))
+
+
+def test_recognising_a_module_leaves_the_generator_alone():
+    model = Around(kit.exact("softmax"))
+    state = torch.get_rng_state()
+    linear_head(model)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_our_heads_answer_in_the_dtype_of_the_rows(dtype):
+    """Trained in float64, and used with float32 rows."""
+    x = torch.as_tensor(kit.rows()[:5], dtype=dtype)
+    for make, loss in ((softmax_head, "softmax"), (hinge_head, "squared_hinge")):
+        private = released(make(kit.exact(loss)), loss).value
+        assert private.linear.weight.dtype == torch.float64
+        scores = private(x)
+        assert scores.dtype == dtype
+        wanted = private.linear(x.double()).reshape(scores.shape)
+        torch.testing.assert_close(scores, wanted.to(dtype), rtol=1e-6, atol=1e-7)
+
+
 def with_buffer(theta):
     model = kit.torch_linear(theta)
     model.register_buffer("mean_of_the_data", torch.zeros(3))
@@ -189,6 +255,13 @@ def two_layers(theta):
     return nn.Sequential(nn.Linear(kit.D, kit.D), kit.torch_linear(theta))
 
 
+def compiled(theta):
+    """As `torch.compile` leaves it; the real one takes half a minute to import."""
+    model = nn.Module()
+    model._orig_mod = kit.torch_linear(theta)
+    return model
+
+
 def nonlinear(theta):
     return nn.Sequential(kit.torch_linear(theta), nn.ReLU())
 
@@ -199,10 +272,13 @@ def nonlinear(theta):
         (with_buffer, "buffers"),
         (with_hook, "hooks"),
         (weight_norm, "must be an nn.Linear"),
-        (two_layers, "exactly one nn.Linear"),
-        (nonlinear, "exactly one nn.Linear"),
-        (Wrapped, "linear head only"),
-        (lambda theta: Twisted(kit.D, 1), "linear head only"),
+        (two_layers, r"without other parameters, frozen .* Release model\[1\] on"),
+        (nonlinear, r"linear head only\. Release model\[0\] on"),
+        (Wrapped, r"linear head only\. Release model\.linear on"),
+        (lambda theta: Twisted(kit.D, 1), "Release the flat vector"),
+        (FrozenEncoder, r"model\.encoder: Linear, .* Release model\.fc on the"),
+        (NeedsItsAttribute, r"\(AttributeError\): .* Release model\.fc on"),
+        (compiled, r"model\._orig_mod"),
         (lambda theta: "a model", "must be an nn.Linear"),
         (lambda theta: nn.Linear(kit.D, 1, dtype=torch.complex64), "real floating"),
     ],

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from demur.adapters.equinox.release import release_equinox as release_equinox
     from demur.adapters.errors import BadRows as BadRows
     from demur.adapters.errors import NotALinearHead as NotALinearHead
+    from demur.adapters.errors import NothingDrawn as NothingDrawn
     from demur.adapters.torch.release import release_torch as release_torch
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

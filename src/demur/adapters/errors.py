@@ -9,6 +9,10 @@ class NotALinearHead(DemurError):
     """A model is not a linear head, so no bound applies; nothing was spent."""
 
 
+class NothingDrawn(DemurError):
+    """Reports were to be committed of which none was drawn; they still can be."""
+
+
 class BadRows(ValueError):
     """Rows that are not points of the unit cube, or lack ids.
 

@@ -137,6 +137,17 @@ def certify(
     return MeasuredHead(theta, form, Fit(stated.n, tau=tau, gradient_norm=norm))
 
 
+def another_way(layers: list[str]) -> str:
+    """What to release instead of a model: its last linear layer, or a vector."""
+    vector = (
+        "the flat vector of a convex model's parameters (demur.convex.release_head with"
+        " a DeclaredForm)"
+    )
+    if not layers:
+        return f"Release {vector}."
+    return f"Release {layers[-1]} on the features in front of it, or {vector}."
+
+
 def form_of(head: LinearHead, form: HeadForm) -> HeadForm:
     """The form with the head's own classes and bias; rows are clipped to its bound."""
     softmax = form.loss == "softmax"

@@ -58,6 +58,31 @@ def rff_feature_norm_bound() -> float:
     return math.sqrt(2.0)
 
 
+def spectral_norm_svd(omega: jax.Array, *, safety: float = 1e-6) -> float:
+    """The largest singular value of Omega, in float64, times 1 + `safety`; a bound."""
+    validate.non_negative(safety=safety)
+    matrix = np.asarray(omega, dtype=np.float64)
+    return up((1.0 + safety) * float(np.linalg.norm(matrix, ord=2)), 8)
+
+
+def spectral_norm_power_iteration(
+    omega: jax.Array, *, key: jax.Array, num_iters: int = 60, eps: float = 1e-12
+) -> float:
+    """The largest singular value of Omega, approached from below by power iteration.
+
+    A diagnostic: it may be too small, and no radius may rest on it.
+    """
+    validate.count(num_iters=num_iters)
+    validate.positive(eps=eps)
+    matrix = np.asarray(omega, dtype=np.float64)
+    direction = np.asarray(jax.random.normal(key, (matrix.shape[1],)), np.float64)
+    for _ in range(num_iters):
+        direction = direction / (np.linalg.norm(direction) + eps)
+        direction = matrix.T @ (matrix @ direction)
+    direction = direction / (np.linalg.norm(direction) + eps)
+    return float(np.linalg.norm(matrix @ direction))
+
+
 def rff_lipschitz_bound(
     omega: jax.Array,
     *,
@@ -78,7 +103,7 @@ def rff_lipschitz_bound(
     if method == "fro":
         return up(scale * float(np.linalg.norm(matrix)), 8)
     if method == "svd":
-        return up(scale * float(np.linalg.norm(matrix, ord=2)), 8)
+        return up(scale * spectral_norm_svd(omega, safety=0.0), 8)
     if method == "clip":
         if clip_omega_norm is None:
             raise ValueError("method='clip' needs clip_omega_norm")

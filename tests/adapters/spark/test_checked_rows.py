@@ -29,7 +29,7 @@ def batch_of(ids, points):
 
 
 def found(*batches):
-    (told,) = checked_rows._check_partition(iter(batches))
+    (told,) = checked_rows.check_partition(iter(batches))
     return told.to_pylist()[0]
 
 

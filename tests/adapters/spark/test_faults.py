@@ -9,12 +9,13 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark import TaskContext, cloudpickle
 
-from demur.adapters.spark import privatize
+from demur.adapters.spark import privatize as spark_privatize
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import Seeded
 from demur.ledger import Budget, Ledger
@@ -31,6 +32,7 @@ from tests.adapters.spark.kit import (
     written_table,
 )
 
+privatize = partial(spark_privatize, lazy=True)
 pytestmark = pytest.mark.slow
 # Executors cannot import this file: its functions and classes travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -129,7 +131,7 @@ def finished_tasks(spark):
     return max((stage.numCompletedTasks for stage in stages if stage), default=0)
 
 
-def disturbed(spark, reports, path, gate, harm):
+def disturbed(spark, write_to, path, gate, harm):
     """Write the reports; `harm` in the middle, when one partition is done."""
     for earlier in gate.parent.glob("open-*"):
         earlier.unlink()
@@ -138,7 +140,7 @@ def disturbed(spark, reports, path, gate, harm):
 
     def write():
         try:
-            reports.dataframe.write.parquet(path)
+            write_to(path)
         except Exception as error:
             errors.append(error)
 
@@ -222,13 +224,19 @@ def test_killed_processes_change_no_report(cluster, table, gate, tmp_path):
         table, MECHANISM, NAMES, "id", ledger=ledger, source=Seeded(9)
     ) as reports:
         quiet = by_id(reports.dataframe)
-        for find in (busy_workers, busy_executors):
-            path = str(tmp_path / find.__name__)
+        by_spark = reports.dataframe.write.parquet
+        for find, write_to in (
+            (busy_workers, by_spark),
+            (busy_workers, reports.write),  # files of the killed task stay behind
+            (busy_executors, by_spark),
+        ):
+            path = str(tmp_path / f"{len(written)}")
             failed = failed_tasks(cluster)
-            disturbed(cluster, reports, path, gate, lambda f=find: kill_one_of(f))
+            disturbed(cluster, write_to, path, gate, lambda f=find: kill_one_of(f))
             until(lambda f=failed: failed_tasks(cluster) > f, "it in the log", 60)
             written.append(by_id(cluster.read.parquet(path)))
-    assert len(killed) == 2 and all(same(one, expected) for one in (quiet, *written))
+    assert not list((tmp_path / "1").glob("_attempts*"))
+    assert len(killed) == 3 and all(same(one, expected) for one in (quiet, *written))
     assert len(ledger.entries()) == 1
     assert ledger.epsilon() == MECHANISM.event(ReplaceOne()).epsilon
 

@@ -2,20 +2,28 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from demur.adapters import BadRows, NothingDrawn
 from demur.adapters.spark import (
     SparkReports,
+    SparkRows,
     checked_rows,
-    privatize,
     reports_digest,
     shares,
+    write_reports,
+    writing,
 )
 from demur.adapters.spark import local_reports as adapter
+from demur.adapters.spark import privatize as spark_privatize
 from demur.adapters.spark.drawing import ReportTask, probe
 from demur.cluster.errors import InputChanged
 from demur.core import recording
@@ -43,6 +51,7 @@ from tests.adapters.spark.kit import (
 
 pytestmark = pytest.mark.slow
 
+privatize = partial(spark_privatize, lazy=True)
 EVERY = [BPM(8.0, "auto", 2), LaplaceReports(8.0, 2), GaussianReports(8.0, 2)]
 POINTS, IDS = some_points()
 SHARE = "spark.demur.secret.share."
@@ -147,6 +156,184 @@ def test_types_and_names_come_through(spark):
         assert found.dtypes == [("id", "int"), *((name, "double") for name in names)]
         expected = plain_reports(mechanism, points, np.arange(50), Seeded(1))
         assert same(by_id(found, names), expected)
+
+
+# -- drawn, or not committed -----------------------------------------------------------
+
+
+def test_a_lazy_dataframe_is_asked_for_before_anything_is_spent(df, open_ledger):
+    with open_ledger() as ledger:
+        with pytest.raises(TypeError, match="write_reports.*Nothing was spent"):
+            spark_privatize(df, EVERY[0], NAMES, "id", ledger=ledger)
+        assert not ledger.entries()
+
+
+def test_spark_connect_is_refused_in_words(open_ledger, tmp_path):
+    """Its DataFrames have no context here, so no share of a key could be destroyed."""
+
+    class Remote(DataFrame):
+        def __getattr__(self, name):  # as that of Spark Connect
+            raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED")
+
+    remote = object.__new__(Remote)
+    with open_ledger() as ledger:
+        for act in (
+            lambda: privatize(remote, EVERY[0], NAMES, "id", ledger=ledger),
+            lambda: write_reports(
+                remote, EVERY[0], NAMES, "id", str(tmp_path / "out"), ledger=ledger
+            ),
+            lambda: SparkRows(remote, label="y").row_source(),
+        ):
+            with pytest.raises(TypeError, match="Spark Connect.*Nothing was spent"):
+                act()
+        assert not ledger.entries() and not (tmp_path / "out").exists()
+
+
+def test_reports_that_nobody_drew_are_not_committed(df, open_ledger, monkeypatch):
+    """The attack on oneself: the DataFrame leaves the `with`, and is used after it."""
+
+    def forgetful(key):
+        with privatize(
+            df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key=key
+        ) as reports:
+            return reports, reports.dataframe
+
+    with open_ledger() as ledger:
+        with pytest.raises(NothingDrawn, match="same idempotency key"):
+            forgetful("monday")
+        assert len(ledger.unfinished()) == 1  # charged, not committed: nothing is lost
+        with privatize(
+            df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key="monday"
+        ) as reports:
+            assert reports.cached().count() == len(IDS)
+        assert len(ledger.entries()) == 1 and not ledger.unfinished()
+        # Without a key the handle stays open, and the call that it names works.
+        with (
+            pytest.raises(NothingDrawn, match="still open"),
+            privatize(df, EVERY[0], NAMES, "id", ledger=ledger) as reports,
+        ):
+            pass
+        assert reports.dataframe.count() == len(IDS)
+        reports.commit()
+        assert not ledger.unfinished()
+        # The twin that does not count commits, and the reports can never be drawn.
+        monkeypatch.setattr(
+            "pyspark.accumulators.Accumulator.value", property(lambda _: 1)
+        )
+        reports, late = forgetful("tuesday")
+        assert "committed" in repr(reports) and not ledger.unfinished()
+        with pytest.raises(Exception, match="after it was destroyed"):
+            late.count()
+
+
+def test_cached_reports_are_drawn_at_once(df):
+    expected = plain_reports(EVERY[0], POINTS, IDS, Seeded(5))
+    with privatize(df, EVERY[0], NAMES, "id", source=Seeded(5)) as reports:
+        kept = reports.cached()
+        assert kept.is_cached and same(by_id(kept), expected)
+    assert "committed" in repr(reports)
+    with pytest.raises(Exception, match="after it was destroyed"):
+        kept.collect()
+    kept.unpersist()
+
+
+def test_one_line_writes_reports_and_commits_to_them(
+    spark, df, open_ledger, tmp_path, monkeypatch
+):
+    bound, commit = [], Ledger._commit
+
+    def noted(ledger, entry, artefact):
+        bound.append(artefact)
+        commit(ledger, entry, artefact)
+
+    monkeypatch.setattr(Ledger, "_commit", noted)
+    path = tmp_path / "out"
+    with open_ledger() as ledger:
+
+        def write(place=path, **options):
+            return write_reports(
+                df, EVERY[0], NAMES, "id", str(place), ledger=ledger, **options
+            )
+
+        entry = write()
+        assert len(ledger.entries()) == 1 and not ledger.unfinished()
+        written = spark.read.parquet(str(path))
+        assert written.dtypes == [("id", "bigint"), ("x", "double"), ("y", "double")]
+        ids, values = by_id(written)
+        assert same((ids, ids), (np.sort(IDS), np.sort(IDS))) and len(values) == 400
+        assert bound == [reports_digest(written, NAMES, "id")]
+        names = {file.name for file in path.iterdir()}
+        assert "_SUCCESS" in names and not [n for n in names if "attempts" in n]
+        assert not shared(spark) and entry.label == "local reports on Spark"
+        with pytest.raises(ValueError, match="new or an empty folder"):
+            write()
+        assert len(ledger.entries()) == 1  # refused before the charge
+        # The same numbers as through Spark's own writer, under one key.
+        with (
+            pytest.raises(ZeroDivisionError),
+            privatize(
+                df, EVERY[0], NAMES, "id", ledger=ledger, idempotency_key="k"
+            ) as reports,
+        ):
+            reports.dataframe.write.parquet(str(tmp_path / "by spark"))
+            raise ZeroDivisionError
+        write(tmp_path / "by tasks", idempotency_key="k")
+        both = [spark.read.parquet(str(tmp_path / n)) for n in ("by spark", "by tasks")]
+        assert same(*map(by_id, both))
+
+
+def test_files_of_other_attempts_are_not_taken(spark, df, tmp_path, monkeypatch):
+    """A copy of a task writes a file too; the twin takes all files for reports."""
+    call = writing.WriteTask.__call__
+
+    class Twice(writing.WriteTask):
+        def __call__(self, batches):
+            batches = list(batches)
+            list(call(self, batches))  # an attempt whose result is lost
+            yield from call(self, batches)
+
+    seen = []
+
+    def move(checked, width):
+        folder = next((tmp_path / "out").glob("_attempts-*"))
+        seen.append(len(list(folder.iterdir())))
+        return checked_rows.checked_reports(checked, width)
+
+    monkeypatch.setattr(writing, "WriteTask", Twice)
+    monkeypatch.setattr(writing, "checked_reports", move)
+    write_reports(df, EVERY[0], NAMES, "id", str(tmp_path / "out"), source=Seeded(1))
+    parts = list((tmp_path / "out").glob("part-*.parquet"))
+    assert seen == [2 * len(parts)]
+    assert spark.read.parquet(str(tmp_path / "out")).count() == len(IDS)
+
+
+def test_a_folder_that_executors_do_not_share_is_told(df, tmp_path, monkeypatch):
+    class Elsewhere(writing.WriteTask):
+        def __call__(self, batches):
+            for part in super().__call__(batches):
+                Path(self.folder, part.column("file")[0].as_py()).unlink()
+                yield part
+
+    monkeypatch.setattr(writing, "WriteTask", Elsewhere)
+    with pytest.raises(ValueError, match="all executors share"):
+        write_reports(df, EVERY[0], NAMES, "id", str(tmp_path / "out"))
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_one_column_of_arrays_is_as_good_as_many(spark, df):
+    arrays = df.select("id", F.array("x", "y").alias("at"))
+    with privatize(arrays, EVERY[0], "at", "id", source=Seeded(5)) as reports:
+        found = by_id(reports.dataframe, ["at_0", "at_1"])
+    assert same(found, plain_reports(EVERY[0], POINTS, IDS, Seeded(5)))
+    odd, plain = F.col("id") == int(IDS.min()), F.array("x", "y")
+    for array in (F.array("x"), F.array("x", "y", "x")):
+        wrong = df.select("id", F.when(odd, array).otherwise(plain).alias("at"))
+        with pytest.raises(BadRows, match="1 rows have no value .*another length"):
+            privatize(wrong, EVERY[0], "at", "id")
+    with pytest.raises(TypeError, match="one column of arrays"):
+        privatize(df, EVERY[0], "x", "id")
+    with pytest.raises(ValueError, match="'at_1' already"):
+        privatize(arrays.withColumn("at_1", F.lit(1.0)), EVERY[0], "at", "id")
 
 
 # -- paid once -------------------------------------------------------------------------

@@ -5,9 +5,15 @@
     private = release_equinox(model, X, y, form, promise)
     private.value          # a new module with noisy parameters; `model` is untouched
 
-The adapter recognises `eqx.nn.Linear`, an `eqx.nn.Sequential` around one of the heads,
-`SquaredHingeSVMEqx`, `LogisticRegressorEqx` and `SoftmaxLinearEqx`, and refuses
-everything else: the proof is about a linear head and about all of its parameters.
+The adapter recognises `eqx.nn.Linear`, `SquaredHingeSVMEqx`, `LogisticRegressorEqx`,
+`SoftmaxLinearEqx`, and any module around exactly one of them whose call gives its
+scores. Everything else is refused, and the error names the way: the proof is about a
+linear head and about all of its parameters. Arrays and numbers beside the head are
+refused, frozen or not: nothing says what they were computed from. Release `model.fc` on
+the features in front of it.
+
+A module around the head is built anew from its class with submodules alone; a call that
+needs another field is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from demur.adapters.frameworks import missing
 from demur.adapters.linear import (
     TRAINED_ELSEWHERE_TAU,
     LinearHead,
+    another_way,
     form_of,
     release_linear,
 )
@@ -51,9 +58,10 @@ except ImportError as error:  # pragma: no cover - without equinox
 Model = TypeVar("Model", bound=eqx.Module)
 
 _KNOWN = (
-    "an eqx.nn.Linear, an eqx.nn.Sequential around one, SquaredHingeSVMEqx,"
-    " LogisticRegressorEqx or SoftmaxLinearEqx"
+    "a linear layer (eqx.nn.Linear, SquaredHingeSVMEqx, LogisticRegressorEqx,"
+    " SoftmaxLinearEqx) or a module around exactly one"
 )
+_PROBES = 8
 
 
 class _Fields(NamedTuple):
@@ -165,6 +173,12 @@ def linear_head(model: Any) -> LinearHead:
 def rebuild(model: Model, head: LinearHead) -> Model:
     """A new module like `model` with the parameters of `head`, in the model's dtype."""
     layer: Any = _layer(model)
+    copy: Model = _around(model, layer, _with_parameters(layer, head))
+    return copy
+
+
+def _with_parameters(layer: Any, head: LinearHead) -> Any:
+    """The layer with other parameters, in its own dtype."""
     rebuilt = layer
     parameters = (head.weight, head.bias)
     for name, values in zip(_FIELDS[type(layer)], parameters, strict=True):
@@ -172,12 +186,7 @@ def rebuild(model: Model, head: LinearHead) -> Model:
         if old is not None:
             array = np.asarray(values).reshape(old.shape)
             rebuilt = eqx.tree_at(_field(name), rebuilt, jnp.asarray(array, old.dtype))
-    if layer is not model:
-        sequence: Any = model
-        layers = [rebuilt if m is layer else m for m in sequence.layers]
-        rebuilt = eqx.nn.Sequential(layers)
-    copy: Model = rebuilt
-    return copy
+    return rebuilt
 
 
 def flatten(
@@ -209,19 +218,80 @@ def _field(name: str) -> Callable[[Any], jax.Array]:
 
 def _layer(model: Any) -> Any:
     """The one recognised layer of the model."""
-    layers = [model]
-    if type(model) is eqx.nn.Sequential:
-        layers = [m for m in model.layers if type(m) is not eqx.nn.Identity]
-    if len(layers) != 1:
-        shown = [type(layer).__name__ for layer in layers]
+    if type(model) in _FIELDS:
+        return model
+    parts = jax.tree_util.tree_leaves_with_path(
+        model, is_leaf=lambda part: type(part) in _FIELDS
+    )
+    layers = {
+        "model" + jax.tree_util.keystr(path): part
+        for path, part in parts
+        if type(part) in _FIELDS
+    }
+    others = [
+        f"model{jax.tree_util.keystr(path)}: {type(part).__name__}"
+        for path, part in parts
+        if type(part) not in _FIELDS and not callable(part)
+    ]
+    if not isinstance(model, eqx.Module) or len(layers) != 1 or others:
+        shown = [f"{name}: {type(part).__name__}" for name, part in layers.items()]
+        listed = ", ".join([*shown, *others][:6]) or "no parameters"
         raise NotALinearHead(
-            f"model must hold exactly one linear layer; got {shown}. Features before"
-            " it belong to a public encoder: embed first, release the head. Nothing"
-            " was spent."
+            f"model must be {_KNOWN}, without other parameters, frozen or not; got"
+            f" {listed} in a {type(model).__name__}. {another_way(list(layers))}"
+            " Nothing was spent."
         )
-    if type(layers[0]) not in _FIELDS:
+    ((name, layer),) = layers.items()
+    _refuse_other_scores(model, layer, name)
+    return layer
+
+
+def _around(part: Any, layer: Any, fresh: Any) -> Any:
+    """A new instance of the module's class: `fresh` for the layer, submodules alone."""
+    if part is layer:
+        return fresh
+    shell = object.__new__(type(part))
+    for name, value in vars(part).items():
+        copy = None
+        if isinstance(value, eqx.Module):
+            copy = _around(value, layer, fresh)
+        elif type(value) in (list, tuple):
+            if value and all(isinstance(one, eqx.Module) for one in value):
+                copy = type(value)(_around(one, layer, fresh) for one in value)
+        if copy is not None:
+            object.__setattr__(shell, name, copy)
+    return shell
+
+
+def _refuse_other_scores(model: Any, layer: Any, name: str) -> None:
+    """Refuse a call that is not the layer's scores: compared on random rows.
+
+    The copy that would be released is tried, with random parameters, and not the
+    trained model: what it computes must not need anything that is left out of it.
+    """
+    rng = np.random.default_rng(0)
+    shapes = [getattr(layer, field) for field in _FIELDS[type(layer)]]
+    weight = np.atleast_2d(rng.normal(size=shapes[0].shape))
+    bias = None if shapes[1] is None else rng.normal(size=weight.shape[:1])
+    trial = _with_parameters(layer, LinearHead(weight, bias))
+    drawn = rng.normal(size=(_PROBES, weight.shape[1]))
+    rows = jnp.asarray(drawn * np.logspace(-1, 1, _PROBES)[:, None], shapes[0].dtype)
+    wanted = np.asarray(jax.vmap(trial)(rows), dtype=np.float64)
+    try:
+        scores = jax.vmap(_around(model, layer, trial))(rows)
+        found = np.asarray(scores, dtype=np.float64)
+    except Exception as error:
         raise NotALinearHead(
-            f"model must be {_KNOWN}; got {type(layers[0]).__name__}. The sensitivity"
-            " is proved for a linear head only. Nothing was spent."
+            f"the call of {type(model).__name__} does not run on a copy of its linear"
+            f" layers alone ({type(error).__name__}): other fields may depend on the"
+            f" data, and no noise would cover them. {another_way([name])}"
+            " Nothing was spent."
+        ) from error
+    if found.size != wanted.size or not np.allclose(
+        found.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5
+    ):
+        raise NotALinearHead(
+            f"the call of {type(model).__name__} gives other numbers than the scores of"
+            f" {name}, and the sensitivity is proved for a linear head only."
+            f" {another_way([name])} Nothing was spent."
         )
-    return layers[0]

@@ -17,5 +17,6 @@ if TYPE_CHECKING:
     from demur.adapters.spark.local_reports import SparkReports as SparkReports
     from demur.adapters.spark.local_reports import privatize as privatize
     from demur.adapters.spark.local_reports import reports_digest as reports_digest
+    from demur.adapters.spark.local_reports import write_reports as write_reports
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

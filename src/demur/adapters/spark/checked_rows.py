@@ -1,13 +1,10 @@
 """Checks and digests of rows in a Spark DataFrame, in one pass.
 
-**The digest** does not depend on order or partitions. A row is folded, id first and
-coordinate after coordinate, into two 64-bit lanes; a step is a bijection of the lane,
-and for a given lane of the word it takes in. The rows' lanes are added modulo 2^64, and
-the sums are hashed with the numbers of rows and columns. A sum over ids alone shows
-whether reports have the ids of the points. So a change of one word of one row always
-changes the digest, and other accidents go unnoticed once in 2^128. It does not protect
-against someone who composes rows to collide. It is a function of exact data: it stays
-on the driver, and the ledger stores it under its own key.
+**The digest** does not depend on order or partitions: it is that of the rows' shared
+fingerprint (`preprocessing.row_fingerprints`), id first and coordinate after
+coordinate, with the numbers of rows and columns. A sum over ids alone shows whether
+reports have the ids of the points. It stays on the driver, and the ledger stores it
+under its own key.
 
 **No id twice.** Rising ids are cheap to check: each partition returns its runs of
 rising ids, first and last, and if no two runs of all partitions overlap no id occurs
@@ -32,12 +29,13 @@ from numpy.typing import NDArray
 from demur.adapters.errors import BadRows
 from demur.adapters.spark.columns import repeated
 from demur.mechanisms.reports import RowIds, Values
+from demur.preprocessing.row_fingerprints import Lanes, fold, new_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MOST_RUNS = 64  # of rising ids in one partition; with more of them Spark counts
-_DDL = (
+PART_DDL = (
     "rows long, missing long, not_finite long, outside long, negative long, ids long,"
     " first long, second long, low array<long>, high array<long>"
 )
@@ -68,7 +66,10 @@ class Faults(NamedTuple):
     def refuse(self, consequence: str) -> None:
         """Raise `BadRows` if there is any fault."""
         descriptions = (
-            (self.missing, "have no value (null) somewhere"),
+            (
+                self.missing,
+                "have no value (null, or an array of another length) somewhere",
+            ),
             (self.not_finite, "hold NaN or infinity"),
             (
                 self.outside,
@@ -87,22 +88,27 @@ class Faults(NamedTuple):
 
 def check_dataframe_points(df: DataFrame) -> CheckedRows:
     """Check every row of df(id, coordinates ...) and take the digest of all of them."""
-    parts = df.mapInArrow(_check_partition, _DDL).collect()
+    parts = df.mapInArrow(check_partition, PART_DDL).collect()
     _faults_of(parts).refuse("Nothing was spent.")
     if not any(part.rows for part in parts):
         raise BadRows("df holds no rows. Nothing was spent.")
     if not _disjoint(parts):
         _check_ids(df)
-    return _summed("points", df, parts)
+    return _summed("points", len(df.columns) - 1, parts)
 
 
 def check_reports(df: DataFrame) -> CheckedRows:
     """Count the reports df(id, coordinates ...) and take the digest of all of them."""
-    parts = df.mapInArrow(_check_partition, _DDL).collect()
+    parts = df.mapInArrow(check_partition, PART_DDL).collect()
+    return checked_reports(parts, len(df.columns) - 1)
+
+
+def checked_reports(parts: Sequence[Any], width: int) -> CheckedRows:
+    """The reports of all partitions, counted and digested; `width` coordinates each."""
     # A null would be digested as 0. Reports may well lie outside the cube.
     faults = _faults_of(parts)._replace(outside=0)
     faults.refuse("These are no reports: nothing was committed.")
-    return _summed("reports", df, parts)
+    return _summed("reports", width, parts)
 
 
 def _faults_of(parts: Sequence[Any]) -> Faults:
@@ -110,11 +116,11 @@ def _faults_of(parts: Sequence[Any]) -> Faults:
     return Faults(*counts)
 
 
-def _summed(what: str, df: DataFrame, parts: Sequence[Any]) -> CheckedRows:
+def _summed(what: str, width: int, parts: Sequence[Any]) -> CheckedRows:
     rows = sum(part.rows for part in parts)
     first = sum(part.first for part in parts) % 2**64
     second = sum(part.second for part in parts) % 2**64
-    text = f"spark {what} {rows} {len(df.columns) - 1} {first:016x} {second:016x}"
+    text = f"spark {what} {rows} {width} {first:016x} {second:016x}"
     ids = sum(part.ids for part in parts) % 2**64
     return CheckedRows(rows, ids, hashlib.sha256(text.encode()).hexdigest())
 
@@ -129,7 +135,7 @@ def points_and_ids(batch: pa.RecordBatch) -> tuple[Values, RowIds]:
     return matrix, ids.view(np.uint64)
 
 
-def _check_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def check_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row of counts and sums for each partition; runs in the executors."""
     rows, id_sum, first, second = 0, 0, 0, 0
     faults = np.zeros(len(Faults._fields), dtype=np.int64)
@@ -197,9 +203,6 @@ def _check_ids(df: DataFrame) -> None:
         )
 
 
-Lanes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
-
-
 def _read(
     batch: pa.RecordBatch,
 ) -> tuple[NDArray[np.int64], list[Values], Faults, int, Lanes]:
@@ -214,12 +217,12 @@ def _read(
         columns.append(column.to_numpy(zero_copy_only=False))
     ids = columns[0].astype(np.int64, copy=False)
     points = [column.astype(np.float64, copy=False) for column in columns[1:]]
-    lanes = np.full(n, _FIRST), np.full(n, _SECOND)
-    _fold(ids.view(np.uint64), *lanes)
+    lanes = new_lanes(n)
+    fold(ids.view(np.uint64), *lanes)
     id_sum = int(lanes[0].sum())
     for point in points:
         _flag(point, flags)
-        _fold(point.view(np.uint64), *lanes)
+        fold(point.view(np.uint64), *lanes)
     faults = Faults(
         int(np.count_nonzero(flags & _MISSING)),
         int(np.count_nonzero(flags & _NOT_FINITE)),
@@ -236,7 +239,6 @@ def _signed(total: int) -> int:
 
 
 _MISSING, _NOT_FINITE, _OUTSIDE = np.uint8(1), np.uint8(2), np.uint8(4)
-_FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
 
 @njit(cache=True, nogil=True)
@@ -247,22 +249,3 @@ def _flag(column: Values, flags: NDArray[np.uint8]) -> None:
             flags[i] |= np.uint8(2)
         elif x < 0.0 or x > 1.0:
             flags[i] |= np.uint8(4)
-
-
-# Two 64-bit finalisers of the kind that MurmurHash3 and SplitMix64 end with: shifts and
-# odd multipliers, so each is a bijection.
-@njit(cache=True, nogil=True)
-def _fold(
-    words: NDArray[np.uint64],
-    first: NDArray[np.uint64],
-    second: NDArray[np.uint64],
-) -> None:
-    for i in range(words.size):
-        a = first[i] ^ words[i]
-        a = (a ^ (a >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-        a = (a ^ (a >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-        first[i] = a ^ (a >> np.uint64(33))
-        b = second[i] ^ words[i]
-        b = (b ^ (b >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        b = (b ^ (b >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        second[i] = b ^ (b >> np.uint64(31))

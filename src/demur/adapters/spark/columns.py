@@ -21,9 +21,39 @@ def listed(columns: Iterable[str]) -> list[str]:
     """Names as a list; a single string is refused, as its letters would be names."""
     if isinstance(columns, str):
         raise TypeError(
-            "columns must be a list of names, not one string. Nothing was spent."
+            "columns must be a list of names, or the name of one column of arrays of"
+            " numbers, not another string. Nothing was spent."
         )
     return list(columns)
+
+
+def spread(
+    df: DataFrame, dimension: int, columns: Iterable[str]
+) -> tuple[DataFrame, list[str]]:
+    """df with a column for each coordinate, and their names.
+
+    `columns` is a list of names, or the name of one column of arrays: its coordinates
+    are then NAME_0, NAME_1 and so on. An array of another length has no coordinates.
+    """
+    from pyspark.sql import functions as F
+
+    if not isinstance(columns, str) or columns not in df.columns:
+        return df, listed(columns)
+    kind = dict(df.dtypes)[columns]
+    inner = kind.removeprefix("array<").removesuffix(">")
+    if inner == kind or inner not in _REAL:
+        return df, listed(columns)
+    names = [f"{columns}_{i}" for i in range(dimension)]
+    taken = [name for name in names if name in df.columns]
+    if taken:
+        raise ValueError(
+            f"the array {columns!r} gives columns {names[0]!r} and so on, and df has"
+            f" {taken[0]!r} already: rename it. Nothing was spent."
+        )
+    array = F.col(quoted(columns))
+    whole = F.size(array) == dimension
+    parts = {n: F.when(whole, F.get(array, F.lit(i))) for i, n in enumerate(names)}
+    return df.withColumns(parts), names
 
 
 def check_columns(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,7 @@ class ReportTask:
     key: TaskKey
     expected: str  # the driver's probe
     paid_for: str  # the fingerprint of the entry's declaration
+    drawn: Any = None  # Spark's counter of rows that tasks have drawn
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The reports of one partition, batch by batch."""
@@ -69,6 +70,8 @@ class ReportTask:
                 continue
             matrix, ids = points_and_ids(batch)
             values = self.mechanism.draw_rows(matrix, ids, streams)
+            if self.drawn is not None:
+                self.drawn.add(batch.num_rows)
             columns = [pa.array(column) for column in np.ascontiguousarray(values.T)]
             yield pa.RecordBatch.from_arrays(
                 [batch.column(0), *columns], names=list(self.names)

@@ -27,7 +27,12 @@ import pyarrow as pa
 
 from demur.adapters.spark.columns import quoted
 from demur.adapters.spark.session import classic_dataframe
-from demur.convex.rows.arrow import class_indices, feature_columns, matrix_of
+from demur.convex.rows.arrow import (
+    class_indices,
+    feature_columns,
+    matrix_of,
+    widths_of,
+)
 from demur.convex.rows.sources import (
     MOST_LABELS,
     Task,
@@ -81,8 +86,13 @@ class SparkSource:
         if not first:
             raise ValueError("the DataFrame holds no rows. Nothing was spent.")
         named = first[0].rename_columns(names)
-        self.width = matrix_of(named, self._columns, None).shape[1]
+        self._widths = widths_of(named, self._columns)
         self._counts: dict[Any, int] | None = None
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return sum(self._widths)
 
     @property
     def columns(self) -> list[str]:
@@ -103,15 +113,15 @@ class SparkSource:
         share = min(1.0, _SPARE * most / n)
         some = self._df if share == 1.0 else self._df.sample(False, share, seed=0)
         batches = some.limit(most).toArrow().to_batches()
-        chunks = _chunks(batches, self._columns, self._label, self.width, task)
+        chunks = _chunks(batches, self._columns, self._label, self._widths, task)
         return task.bounded(gathered(chunks, most, self.width))
 
     def totals(self, task: Task) -> Totals:
         """One job: partial sums of the partitions, merged here."""
-        columns, label, width = self._columns, self._label, self.width
+        columns, label, widths = self._columns, self._label, self._widths
 
         def summed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            chunks = _chunks(batches, columns, label, width, task)
+            chunks = _chunks(batches, columns, label, widths, task)
             try:
                 bounded = (task.bounded(chunk) for chunk in chunks)
                 totals = Totals.over(bounded, len(task.classes), task.work)
@@ -125,7 +135,7 @@ class SparkSource:
                 yield _answer(totals.to_bytes(), None)
 
         parts = self._df.mapInArrow(summed, _ANSWER)
-        if _bytes_of(task, width) > _LARGE:
+        if _bytes_of(task, self.width) > _LARGE:
             parts = parts.repartition(_FEW).mapInArrow(_merged, _ANSWER)
         totals = Totals(len(task.classes))
         refusals = []
@@ -172,19 +182,19 @@ def _chunks(
     batches: Iterable[pa.RecordBatch],
     columns: Sequence[str],
     label: str,
-    width: int,
+    widths: Sequence[int],
     task: Task,
 ) -> Iterator[Chunk]:
     names = [*columns, label]
     named = (batch.rename_columns(names) for batch in batches if batch.num_rows)
     pieces = (
         Chunk(
-            matrix_of(batch, columns, width),
+            matrix_of(batch, columns, widths),
             class_indices(batch.column(label), task.classes),
         )
         for batch in named
     )
-    return rechunked(pieces, rows_at_once(width))
+    return rechunked(pieces, rows_at_once(sum(widths)))
 
 
 def _arrow_schema(df: DataFrame) -> pa.Schema:

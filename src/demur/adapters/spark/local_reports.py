@@ -38,16 +38,18 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from demur.adapters.errors import BadRows
+from demur.adapters.errors import BadRows, NothingDrawn
+from demur.adapters.spark import writing
 from demur.adapters.spark.checked_rows import (
     CheckedRows,
     check_dataframe_points,
     check_reports,
 )
-from demur.adapters.spark.columns import id_and_coordinates, listed
+from demur.adapters.spark.columns import id_and_coordinates, listed, spread
 from demur.adapters.spark.drawing import ReportTask, probe
 from demur.adapters.spark.session import classic_dataframe
 from demur.adapters.spark.shares import KeyShares, TaskKey, check_closure
+from demur.adapters.spark.writing import check_place
 from demur.cluster.errors import InputChanged
 from demur.core import recording
 from demur.core.entropy import Source
@@ -66,9 +68,10 @@ _State = Literal["open", "closed", "being committed", "spoiled", "committed"]
 def privatize(
     df: DataFrame,
     mechanism: RowMechanism,
-    columns: Sequence[str],
+    columns: Sequence[str] | str,
     id_column: str,
     *,
+    lazy: bool = False,
     ledger: Ledger | None = None,
     label: str = "local reports on Spark",
     space: str = "cube",
@@ -77,22 +80,32 @@ def privatize(
 ) -> SparkReports:
     """Local reports that are checked and paid for, drawn when their DataFrame is used.
 
-        with privatize(df, BPM(4.0, "auto", 2), ["x", "y"], "id", ledger=ledger,
-                       idempotency_key="2026-11-15") as reports:
-            reports.dataframe.write.parquet(path)
+        with privatize(df, BPM(4.0, "auto", 2), ["x", "y"], "id", lazy=True,
+                       ledger=ledger, idempotency_key="2026-11-15") as reports:
+            few = reports.cached().where("id < 100").collect()
 
-    A normal exit commits. An exception does not: the entry stays spent, and a run again
-    with the same idempotency key and the same rows gives the same reports and pays
-    nothing more. `columns` hold coordinates in [0, 1], `id_column` whole numbers from 0
-    that all differ; both as in `mechanism.privatize`, and so are the reports.
+    `write_reports` is the call to begin with. This one is for several actions on the
+    reports: `lazy=True` says that you know that they are drawn by actions alone, inside
+    the `with`. A normal exit commits, unless nothing was drawn (`NothingDrawn`). An
+    exception does not: the entry stays spent, and a run again with the same idempotency
+    key and the same rows gives the same reports and pays nothing more. `columns` hold
+    coordinates in [0, 1] (or name one column of arrays of them), `id_column` whole
+    numbers from 0 that all differ; as in `mechanism.privatize`, and so are the reports.
     """
+    if lazy is not True:
+        raise TypeError(
+            "privatize gives a lazy DataFrame: nothing is drawn before an action, and"
+            " after the with its key is gone. Use write_reports(df, mechanism, columns,"
+            " id_column, path), which draws, writes and commits, or pass lazy=True and"
+            " act inside the with. Nothing was spent."
+        )
     df = classic_dataframe(df)
     if not isinstance(mechanism, RowMechanism):
         raise TypeError(
             "mechanism must be a mechanism of local reports (BPM, LaplaceReports,"
             f" GaussianReports); got {type(mechanism).__name__}. Nothing was spent."
         )
-    columns = listed(columns)
+    df, columns = spread(df, mechanism.dimension, columns)
     rows = id_and_coordinates(df, mechanism.dimension, columns, id_column)
     _must_repeat(df)
     schema = _schema(df, columns, id_column)
@@ -114,7 +127,53 @@ def privatize(
         source=source,
     )
     key = mechanism.row_key(payment.key, checked.digest)
-    return SparkReports(rows, schema, mechanism, payment, checked, key)
+    repeatable = idempotency_key is not None
+    return SparkReports(
+        rows, schema, mechanism, payment, checked, key, repeatable=repeatable
+    )
+
+
+def write_reports(
+    df: DataFrame,
+    mechanism: RowMechanism,
+    columns: Sequence[str] | str,
+    id_column: str,
+    path: str,
+    *,
+    ledger: Ledger | None = None,
+    label: str = "local reports on Spark",
+    space: str = "cube",
+    idempotency_key: str | None = None,
+    source: Source | None = None,
+) -> Entry:
+    """Draw local reports of all rows, write them to Parquet files, and commit.
+
+        entry = write_reports(df, BPM(4.0, "auto", 2), ["x", "y"], "id",
+                              "s3://survey/reports", ledger=ledger,
+                              idempotency_key="2026-11-15")
+
+    Returns the entry that paid. `path` is a new or empty folder that the driver and all
+    executors reach. The commit is bound to the reports as they were written
+    (`reports_digest`). After a failure remove the folder and run the same call again:
+    with an idempotency key it gives the same reports and pays nothing more. The other
+    arguments are those of `privatize`.
+    """
+    classic_dataframe(df)
+    check_place(path)
+    with privatize(
+        df,
+        mechanism,
+        columns,
+        id_column,
+        lazy=True,
+        ledger=ledger,
+        label=label,
+        space=space,
+        idempotency_key=idempotency_key,
+        source=source,
+    ) as reports:
+        reports.write(path)
+    return reports.entry
 
 
 def reports_digest(df: DataFrame, columns: Sequence[str], id_column: str) -> str:
@@ -143,6 +202,8 @@ class SparkReports:
         payment: Payment,
         checked: CheckedRows,
         key: bytes,
+        *,
+        repeatable: bool = False,
     ) -> None:
         self.mechanism = mechanism
         self._rows, self._checked, self._payment = rows, checked, payment
@@ -150,17 +211,20 @@ class SparkReports:
         text = f"spark reports {payment.entry.id} {checked.digest}"
         self._artefact = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         self._state: _State = "open"
+        self._repeatable = repeatable
+        self._drawn = rows.sparkSession.sparkContext.accumulator(0)
         expected = probe(mechanism)
         self._shares = KeyShares(rows.sparkSession, key)
         try:
-            task = ReportTask(
+            self._task = ReportTask(
                 mechanism,
                 tuple(self._names),
                 self._shares.task_key,
                 expected,
                 payment.entry.declaration.fingerprint,
+                self._drawn,
             )
-            self._dataframe = rows.mapInArrow(task, schema)
+            self._dataframe = rows.mapInArrow(self._task, schema)
         except BaseException:
             self._shares.destroy()
             raise
@@ -180,6 +244,27 @@ class SparkReports:
             )
         return self._dataframe
 
+    def cached(self) -> DataFrame:
+        """The reports, drawn now and kept by Spark, for several actions in the `with`.
+
+        They end with it: whatever Spark keeps, it may want to draw again. Write what is
+        needed afterwards.
+        """
+        kept = self.dataframe.persist()
+        kept.count()
+        return kept
+
+    def write(self, path: str) -> None:
+        """Draw all reports and write them to Parquet files in a new or empty folder.
+
+        The tasks write the files themselves (`writing`). The commit is then bound to
+        the reports as written.
+        """
+        _ = self.dataframe  # refuses after the commit
+        reports = writing.write(self._rows, self._task, path, len(self._names) - 1)
+        self._compare(reports, "path")
+        self._artefact = reports.digest
+
     def __len__(self) -> int:
         return self._checked.rows
 
@@ -192,6 +277,20 @@ class SparkReports:
         """
         if self._state == "committed":
             return
+        # Tasks that failed are not counted, so changed rows are looked for first.
+        lazy = written is None and self._state == "open" and not self._drawn.value
+        if lazy and self._unchanged():
+            again = (
+                "run the same call again with the same idempotency key: it costs"
+                " nothing more"
+                if self._repeatable
+                else "call write(path) of these reports, which are still open"
+            )
+            raise NothingDrawn(
+                "none of these reports was drawn, as their DataFrame is lazy: act on"
+                " it inside the with (reports.write(path)). Entry"
+                f" {self.entry.sequence} is paid and not committed; {again}."
+            )
         artefact = self._artefact if written is None else self._digest_of(written)
         self._shares.destroy()
         if self._state != "spoiled":
@@ -228,14 +327,19 @@ class SparkReports:
         rows = id_and_coordinates(
             classic_dataframe(written, "written"), len(columns), columns, name
         )
-        reports, points = check_reports(rows), self._checked
+        reports = check_reports(rows)
+        self._compare(reports, "written")
+        return reports.digest
+
+    def _compare(self, reports: CheckedRows, what: str) -> None:
+        """Refuse reports that are not one for each id that was paid for."""
+        points = self._checked
         if (reports.rows, reports.ids) != (points.rows, points.ids):
             raise ValueError(
-                f"written must hold one report for each of {points.rows} ids; it holds"
+                f"{what} must hold one report for each of {points.rows} ids; it holds"
                 f" {reports.rows}, or other ids. Write them again."
                 " Nothing was committed."
             )
-        return reports.digest
 
     def __enter__(self) -> SparkReports:
         return self
@@ -249,8 +353,14 @@ class SparkReports:
         try:
             if kind is None and self._state != "closed":
                 self.commit()
-        finally:
+        except NothingDrawn:
+            if self._repeatable:
+                self.close()
+            raise  # otherwise still open: what was paid for is not lost
+        except BaseException:
             self.close()
+            raise
+        self.close()
 
     def __repr__(self) -> str:
         return f"SparkReports({self.entry.label!r}, {self._state})"

@@ -1,4 +1,4 @@
-"""Linear heads trained in PyTorch: converted, certified and released.
+"""PyTorch: modules in private runs, and linear heads that are released.
 
 Names are loaded when they are first used. A missing torch is an ImportError that says
 which extra to install.
@@ -10,6 +10,7 @@ from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from demur.adapters.torch.embeddings import embed as embed
+    from demur.adapters.torch.modules import PrivateModule as PrivateModule
     from demur.adapters.torch.release import flatten as flatten
     from demur.adapters.torch.release import linear_head as linear_head
     from demur.adapters.torch.release import rebuild as rebuild

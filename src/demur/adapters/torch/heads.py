@@ -78,9 +78,8 @@ class SoftmaxLogReg(nn.Module):
         self.linear = nn.Linear(d_in, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits, a row for each record."""
-        logits: torch.Tensor = self.linear(x)
-        return logits
+        """Logits, a row for each record, in the dtype of the rows."""
+        return _in_dtype_of(x, self.linear)
 
 
 class SquaredHingeSVM(nn.Module):
@@ -91,9 +90,14 @@ class SquaredHingeSVM(nn.Module):
         self.linear = nn.Linear(d_in, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores, one for each record."""
-        scores: torch.Tensor = self.linear(x)
-        return scores.squeeze(-1)
+        """Scores, one for each record, in the dtype of the rows."""
+        return _in_dtype_of(x, self.linear).squeeze(-1)
+
+
+def _in_dtype_of(x: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
+    """The layer's scores: heads are trained in float64, and rows come in float32."""
+    scores: torch.Tensor = linear(x.to(linear.weight.dtype))
+    return scores.to(x.dtype) if x.is_floating_point() else scores
 
 
 def to_numpy(x: torch.Tensor) -> NDArray[np.generic]:

@@ -5,9 +5,15 @@
     private = release_torch(model, X, y, form, promise)
     private.value          # a new module with noisy parameters; `model` is untouched
 
-The adapter recognises an `nn.Linear`, an `nn.Sequential` around one, `SoftmaxLogReg`
-and `SquaredHingeSVM`, and refuses everything else: the proof is about a linear head and
-about all of its parameters.
+The adapter recognises an `nn.Linear` and any module around exactly one, whose forward
+gives the scores of that layer. Everything else is refused, and the error names the way:
+the proof is about a linear head and about all of its parameters. Parameters beside that
+layer are refused even where they are frozen: `requires_grad=False` does not say what
+they were trained on. Release `model.fc` on the features in front of it.
+
+A module around the layer is built anew from its class with submodules alone. Attributes
+of the instance may depend on the data and are left out; a forward that needs one is
+refused.
 """
 
 from __future__ import annotations
@@ -20,8 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from demur.adapters.errors import NotALinearHead
 from demur.adapters.frameworks import missing
-from demur.adapters.linear import TRAINED_ELSEWHERE_TAU, LinearHead, release_linear
-from demur.adapters.torch.heads import SoftmaxLogReg, SquaredHingeSVM, to_numpy
+from demur.adapters.linear import (
+    TRAINED_ELSEWHERE_TAU,
+    LinearHead,
+    another_way,
+    release_linear,
+)
+from demur.adapters.torch.heads import to_numpy
 from demur.convex.sensitivity.form import HeadForm
 from demur.core.entropy import Source
 from demur.core.promise import Promise
@@ -36,7 +47,8 @@ except ImportError as error:  # pragma: no cover - without torch
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_KNOWN = "an nn.Linear, an nn.Sequential around one, SoftmaxLogReg or SquaredHingeSVM"
+_KNOWN = "an nn.Linear or a module around exactly one"
+_PROBES = 8
 
 
 def release_torch(
@@ -114,19 +126,7 @@ def rebuild(model: Model, head: LinearHead) -> Model:
         fresh.weight.copy_(torch.as_tensor(head.weight))
         if head.bias is not None:
             fresh.bias.copy_(torch.as_tensor(head.bias))
-    copy: nn.Module
-    if isinstance(model, SoftmaxLogReg):
-        copy = SoftmaxLogReg(linear.in_features, linear.out_features)
-        copy.linear = fresh
-    elif isinstance(model, SquaredHingeSVM):
-        copy = SquaredHingeSVM(linear.in_features)
-        copy.linear = fresh
-    elif isinstance(model, nn.Sequential):
-        copy = nn.Sequential()
-        for name, layer in model.named_children():
-            copy.add_module(name, fresh if layer is linear else nn.Identity())
-    else:
-        copy = fresh
+    copy = _around(model, linear, fresh)
     return cast(Model, copy.to(linear.weight.device).eval())
 
 
@@ -157,27 +157,96 @@ def _linear(model: nn.Module) -> nn.Linear:
         raise NotALinearHead(
             f"model must be {_KNOWN}; got {type(model).__name__}. Nothing was spent."
         )
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        raise NotALinearHead(
+            "model was compiled (torch.compile). Release the module itself,"
+            " model._orig_mod, and compile what is released. Nothing was spent."
+        )
     _refuse_extras(model)
     # Exact types: a subclass, or a parametrised layer, may compute anything.
     if type(model) is nn.Linear:
         return model
-    if type(model) is SoftmaxLogReg or type(model) is SquaredHingeSVM:
-        layers: list[nn.Module] = [model.linear]
-    elif type(model) is nn.Sequential:
-        layers = [m for m in model if type(m) is not nn.Identity]
-    else:
+    layers = {
+        _attribute(name): module
+        for name, module in model.named_modules()
+        if module._parameters
+    }
+    linear = [name for name, module in layers.items() if type(module) is nn.Linear]
+    if len(layers) != 1 or not linear:
+        shown = [f"{name}: {type(module).__name__}" for name, module in layers.items()]
         raise NotALinearHead(
-            f"model must be {_KNOWN}; got {type(model).__name__}. The sensitivity is"
-            " proved for a linear head only. Nothing was spent."
+            f"model must be {_KNOWN}, without other parameters, frozen or not; got"
+            f" {', '.join(shown[:6]) or 'no parameters'} in a {type(model).__name__}."
+            f" {another_way(linear)} Nothing was spent."
         )
-    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
-        shown = [type(layer).__name__ for layer in layers]
+    layer = cast(nn.Linear, layers[linear[0]])
+    if not layer.weight.is_floating_point():
+        return layer
+    _refuse_other_scores(model, layer, linear)
+    return layer
+
+
+def _attribute(name: str) -> str:
+    """How the caller writes a submodule: model.fc, model[1]."""
+    parts = [f"[{p}]" if p.isdigit() else f".{p}" for p in name.split(".") if p]
+    return "model" + "".join(parts)
+
+
+def _around(module: nn.Module, linear: nn.Linear, fresh: nn.Linear) -> nn.Module:
+    """A new instance of the module's class: `fresh` for the layer, no attributes."""
+    if module is linear:
+        return fresh
+    shell: nn.Module = object.__new__(type(module))
+    nn.Module.__init__(shell)
+    if type(module).__module__.startswith("torch.nn."):
+        for name in getattr(type(module), "__constants__", ()):
+            setattr(shell, name, getattr(module, name))
+    for name, child in module.named_children():
+        shell.add_module(name, _around(child, linear, fresh))
+    return shell
+
+
+def _refuse_other_scores(model: nn.Module, layer: nn.Linear, linear: list[str]) -> None:
+    """Refuse a forward that is not the layer's scores: compared on random rows.
+
+    The copy that would be released is tried, with random parameters, and not the
+    trained model: what it computes must not need anything that is left out of it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    # `skip_init` leaves the caller's generator as it is.
+    trial = nn.utils.skip_init(
+        nn.Linear,
+        layer.in_features,
+        layer.out_features,
+        bias=layer.bias is not None,
+        dtype=layer.weight.dtype,
+    )
+    with torch.no_grad():
+        for parameter in trial.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn)
+        rows = torch.randn((_PROBES, layer.in_features), generator=generator)
+        rows = (rows * torch.logspace(-1, 1, _PROBES)[:, None]).to(layer.weight.dtype)
+        wanted = trial(rows)
+        copy = _around(model, layer, trial).eval()
+        try:
+            scores = copy(rows)
+        except Exception as error:
+            raise NotALinearHead(
+                f"the forward of {type(model).__name__} does not run on a copy without"
+                f" attributes of the instance ({type(error).__name__}): they may"
+                " depend on the data, and no noise would cover them."
+                f" {another_way(linear)} Nothing was spent."
+            ) from error
+    same = isinstance(scores, torch.Tensor) and scores.numel() == wanted.numel()
+    if not same or not torch.allclose(
+        scores.reshape(wanted.shape).double(), wanted.double(), rtol=1e-4, atol=1e-5
+    ):
         raise NotALinearHead(
-            f"model must hold exactly one nn.Linear; got {shown}. Features before it"
-            " belong to a public encoder: embed first, release the head. Nothing was"
-            " spent."
+            f"the forward of {type(model).__name__} gives other numbers than the scores"
+            f" of {linear[0]}, and the sensitivity is proved for a linear head"
+            f" only. {another_way(linear)} Nothing was spent."
         )
-    return layers[0]
 
 
 def _refuse_extras(model: nn.Module) -> None:

@@ -1,0 +1,178 @@
+"""Torch's own rules of differentiation, while a module runs on JAX arrays.
+
+JAX differentiates every operation that it traces. torch leaves out what runs under
+`torch.no_grad()` and what was detached, also by `.data`: so does a module here.
+Derivatives that a module brings along (hooks, `torch.autograd.Function`) or asks torch
+for (`torch.autograd.grad`) would be passed over without a word, and are refused by
+name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as torch_tree
+
+from demur.adapters.torch.shared_memory import SharedMemory, is_write
+
+# torchax differentiates through these, though not through the method of its tensors.
+_DETACHING = (torch.detach, torch.Tensor.detach)
+_VALUES = (
+    "the module looks at the values of its batch (an `if`, `.item()`, `.numpy()`, a"
+    " shape that follows from them), which would be another program for each batch. Use"
+    " torch.where and shapes that are fixed. Nothing was spent."
+)
+
+
+def refuse_hooks(module: nn.Module) -> None:
+    """Refuse, by name, hooks on gradients: they would not run."""
+    for name, layer in module.named_modules():
+        if layer._backward_hooks or layer._backward_pre_hooks:
+            _refuse(f"{name or 'the module'} ({type(layer).__name__}) has a hook")
+    for name, parameter in module.named_parameters():
+        after = getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if parameter._backward_hooks or after:
+            _refuse(f"{name} has a hook")
+
+
+def _refuse(who: str) -> None:
+    raise TypeError(
+        f"{who} on its gradient, which a private run does not call: remove it."
+        " Nothing was spent."
+    )
+
+
+class _TorchRules(TorchFunctionMode):
+    """What torch would not differentiate is a constant for JAX too.
+
+    So is a tensor of torch's own: one that a module makes without naming a device, or
+    that its loss holds (weights of classes).
+    """
+
+    def __init__(self, env: Any, torchax: Any) -> None:
+        super().__init__()
+        self._env = env
+        self._known = (torchax.tensor.Tensor, torchax.view.View)
+        self._memory = SharedMemory(
+            torchax.view.View, lambda t: env.j2t_iso(env.t2j_iso(t))
+        )
+
+    def _constant(self, given: torch.Tensor) -> Any:
+        if not isinstance(given, self._known):
+            return given
+        return self._env.j2t_iso(jax.lax.stop_gradient(self._env.t2j_iso(given)))
+
+    def _on_jax(self, given: torch.Tensor) -> Any:
+        if isinstance(given, self._known):
+            return given
+        return self._env.j2t_iso(self._env.t2j_copy(given.detach()))
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        name = getattr(func, "__name__", "")
+        with torch._C.DisableTorchFunction():
+            args, kwargs = torch_tree.tree_map_only(
+                torch.Tensor, self._on_jax, (tuple(args), kwargs or {})
+            )
+            self._memory.check(name, args, kwargs)
+        value = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            value = self._memory.returned(value)
+        if name != "detach_" and func not in _DETACHING and torch.is_grad_enabled():
+            return value
+        if is_write(name):
+            _refuse_unseen_write(name)
+        return torch_tree.tree_map_only(torch.Tensor, self._constant, value)
+
+    def writing(self, real: Callable[..., None]) -> Callable[..., None]:
+        """`__setitem__` of torchax's tensors, which no mode of torch's sees."""
+
+        def checked(tensor: torch.Tensor, key: Any, value: Any) -> None:
+            with torch._C.DisableTorchFunction():
+                self._memory.check("__setitem__", (tensor,), {})
+                value, key = torch_tree.tree_map_only(
+                    torch.Tensor, self._on_jax, (value, key)
+                )
+            if not torch.is_grad_enabled():
+                _refuse_unseen_write("__setitem__")
+            real(tensor, key, value)
+
+        return checked
+
+
+def _refuse_unseen_write(name: str) -> None:
+    raise ValueError(
+        f"the module changes a tensor in place without a gradient ({name}): make a new"
+        " one, as .detach() does. Nothing was spent."
+    )
+
+
+@contextmanager
+def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
+    """A module runs by torch's rules of differentiation, or is refused in words.
+
+    Methods of torchax's tensors are mended on the way: `data` is the tensor itself,
+    `type_as` changes the tensor that it is called on, `flatten` hides a view.
+    """
+    home: Any = torch.autograd
+    given, view = torchax.tensor.Tensor, torchax.view.View
+    rules = _TorchRules(env, torchax)
+    own: dict[tuple[Any, str], Any] = {
+        (given, "__setitem__"): rules.writing(given.__setitem__),
+        (view, "__setitem__"): rules.writing(view.__setitem__),
+        (given, "data"): property(lambda self: self.detach(), given.data.fset),
+        (given, "type_as"): lambda self, other: self.to(other.dtype),
+        (given, "flatten"): lambda self, *dims, **named: torch.flatten(
+            self, *dims, **named
+        ),
+        # `apply` asks this first, also where a module has kept `apply` itself.
+        (home.function, "_is_setup_context_defined"): _custom,
+        (home, "grad"): _inner("grad"),
+        (home, "backward"): _inner("backward"),
+    }
+    real = {(where, name): vars(where)[name] for where, name in own}
+    for (where, name), function in own.items():
+        setattr(where, name, function)
+    try:
+        with rules:
+            yield
+    except jax.errors.JAXTypeError as error:
+        raise TypeError(_VALUES) from error
+    finally:
+        for (where, name), function in real.items():
+            setattr(where, name, function)
+
+
+def _custom(setup_context: Any) -> bool:
+    del setup_context
+    function = sys._getframe(1).f_locals.get("cls")
+    raise TypeError(
+        "the module has a derivative of its own"
+        f" ({getattr(function, '__name__', 'unnamed')}, a"
+        " torch.autograd.Function), which a private run would not use: write it by"
+        " operations (x + (f(x) - x).detach() passes gradients straight through)."
+        " Nothing was spent."
+    )
+
+
+def _inner(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **named: Any) -> Any:
+        raise TypeError(
+            f"the module calls torch.autograd.{name} itself, for which there is no"
+            " graph of torch's here. Nothing was spent."
+        )
+
+    return refuse
