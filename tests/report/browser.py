@@ -110,6 +110,10 @@ class Browser:
 
     def open(self, path: Path, *, width: int, dark: bool = False) -> None:
         """Load a file at a width, and wait until it is drawn."""
+        self.visit(path.resolve().as_uri(), width=width, dark=dark)
+
+    def visit(self, url: str, *, width: int, dark: bool = False) -> None:
+        """Load an address at a width, and wait until it is drawn."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -124,11 +128,21 @@ class Browser:
         )
         self.messages.clear()
         self._seen.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=url)
+        self.wait_for_load()
+        own = f"request: {url}"[: 9 + 200]
+        self.messages = [m for m in self.messages if m != own]
+
+    def wait_for_load(self) -> None:
+        """Wait until the next page is drawn."""
         while "Page.loadEventFired" not in self._seen:
             self._next()
-        own = f"request: {path.resolve().as_uri()}"[: 9 + 200]
-        self.messages = [m for m in self.messages if m != own]
+
+    def follow(self, script: str) -> None:
+        """Run what leads to another page, and wait for it."""
+        self._seen.clear()
+        self.evaluate(script)
+        self.wait_for_load()
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -7,6 +7,10 @@ from demur.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from demur.report.certificate import certificate_page as certificate_page
     from demur.report.certificate import write_certificate as write_certificate
+    from demur.report.evidence import EvidenceCheck as EvidenceCheck
+    from demur.report.evidence import check_evidence as check_evidence
+    from demur.report.evidence import evidence_pack as evidence_pack
+    from demur.report.evidence import write_evidence as write_evidence
     from demur.report.facts import LedgerFacts as LedgerFacts
     from demur.report.facts import gather as gather
     from demur.report.page import render as render

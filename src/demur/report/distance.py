@@ -134,7 +134,7 @@ def _covered(ledger: Ledger, entries: Sequence[Entry]) -> list[Unit]:
     """Units of budgets and of declarations; a curve counts as a ball."""
     units: list[Unit] = [unit for unit, _ in ledger.terms.budgets]
     for declaration in {entry.declaration for entry in entries}:
-        for term in declaration.cost.terms:
+        for term in declaration.cost.basic_terms():
             if isinstance(term, Fixed):
                 units.append(term.unit)
             else:
@@ -197,7 +197,7 @@ def _knots(entries: Sequence[Entry], space: str) -> list[float]:
     """Radii where the curve of an entry has a corner, or that it declares."""
     knots = []
     for declaration in {entry.declaration for entry in entries}:
-        for term in declaration.cost.terms:
+        for term in declaration.cost.basic_terms():
             if isinstance(term, Fixed):
                 if isinstance(term.unit, Ball) and term.unit.space == space:
                     knots.append(term.unit.radius)

@@ -6,6 +6,7 @@ so they cannot disagree. Its numbers are the ledger's own, not rounded.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -120,7 +121,7 @@ def gather(
         private=all(entry.private for entry in entries),
         testing=ledger.terms.testing,
         durable=ledger.durable,
-        budgets=_budgets(ledger),
+        budgets=budget_facts(ledger),
         units=unit_costs(ledger, readings, entries),
         spaces=space_costs(ledger, readings, entries),
         moments=over_time(ledger),
@@ -140,18 +141,20 @@ def gather(
     )
 
 
-def _budgets(ledger: Ledger) -> tuple[BudgetFacts, ...]:
+def budget_facts(ledger: Ledger) -> tuple[BudgetFacts, ...]:
+    """Each budget with what is spent of it."""
     budgets = []
     for status in ledger.status():
-        try:
-            tight = ledger.epsilon(unit=status.unit)
-        except (NotCovered, NotPriced):
-            tight = None
+        tight: float | None = None
+        phrase = status.unit.describe()
+        with contextlib.suppress(NotCovered, NotPriced):
+            reading = ledger.reading(status.unit)
+            tight, phrase = reading.epsilon, reading.protects
         budgets.append(
             BudgetFacts(
                 name=unit_name(status.unit),
                 unit=str(status.unit),
-                phrase=status.unit.describe(),
+                phrase=phrase,
                 erasure=isinstance(status.unit, Erasure),
                 epsilon=status.budget.epsilon,
                 delta=status.budget.delta,

@@ -66,13 +66,18 @@ def top(facts: LedgerFacts) -> str:
 
 def budgets(facts: LedgerFacts) -> str:
     """A gauge for each budget."""
-    cards = "".join(_card(i, budget) for i, budget in enumerate(facts.budgets))
     return (
         '<h2 id="budgets">Budgets</h2><p class="quiet small">The bar is what the filter'
         " counts as spent, which holds also for entries chosen after seeing earlier"
         " releases. The upright mark is the tight reading of all entries at once.</p>"
-        f'<div class="budgets">{cards}</div>'
+        f"{cards(facts.budgets)}"
     )
+
+
+def cards(budgets: tuple[BudgetFacts, ...]) -> str:
+    """The gauges alone."""
+    drawn = "".join(_card(i, budget) for i, budget in enumerate(budgets))
+    return f'<div class="budgets">{drawn}</div>'
 
 
 def _card(i: int, budget: BudgetFacts) -> str:

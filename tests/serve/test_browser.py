@@ -1,0 +1,247 @@
+"""The pages in a real Chromium: what an officer does, on both stores.
+
+Each page loads without a word on the console, fetches nothing from elsewhere, is not
+wider than the screen, and can be used with a keyboard and a screen reader: every field
+has a name, every page one heading and a language, colours can be told apart.
+"""
+
+import re
+import time
+
+import pytest
+
+from demur import Budget
+from demur.core.accounting.events import GaussianEvent
+from demur.core.cost import Cost, Fixed, GaussianOverBalls
+from demur.core.curve import PiecewiseLinear
+from demur.core.declaration import Declaration
+from demur.errors import ApprovalDeclined, ApprovalPending
+from demur.ledger import ApprovalRule
+from tests.report.browser import Browser
+from tests.report.test_browser import BEYOND, OVERFLOW
+from tests.serve.kit import BALL, UNIT, serving
+
+pytestmark = pytest.mark.slow
+TERMS = {
+    "budgets": {UNIT: Budget(4.0, 1e-6), BALL: Budget(2.0, 1e-6)},
+    "approval": ApprovalRule(above=0.5),
+}
+# What a screen reader or a keyboard would stumble over.
+STUMBLES = """
+  (() => {
+    const found = [];
+    const name = e => e.getAttribute('aria-label') || e.innerText?.trim()
+      || (e.id && document.querySelector(`label[for="${e.id}"]`)?.innerText.trim());
+    for (const e of document.querySelectorAll(
+        'a, button, select, input:not([type=hidden])'))
+      if (e.checkVisibility() && !name(e))
+        found.push(`no name: ${e.outerHTML.slice(0, 80)}`);
+    for (const e of document.querySelectorAll('svg:not([role=img])'))
+      if (!e.closest('svg[role=img]')) found.push('a picture without a role');
+    for (const e of document.querySelectorAll('[role=img]'))
+      if (!e.getAttribute('aria-label')) found.push('a picture without words');
+    if (document.querySelectorAll('h1').length !== 1) found.push('not one heading');
+    if (!document.documentElement.lang) found.push('no language');
+    if (!document.title) found.push('no title');
+    if (!document.querySelector('main')) found.push('no main part');
+    const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
+    if (new Set(ids).size !== ids.length) found.push('an id twice');
+    for (const e of document.querySelectorAll('th'))
+      if (!e.getAttribute('scope')) found.push('a heading without a scope');
+    for (const e of document.querySelectorAll('[tabindex]'))
+      if (e.tabIndex > 0) found.push('an order of its own');
+    const light = c => {
+      const [r, g, b] = c.match(/[0-9.]+/g).map(Number).map(v => v / 255)
+        .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const paper = e => {
+      for (; e; e = e.parentElement) {
+        const c = getComputedStyle(e).backgroundColor;
+        if (!/, 0\\)$/.test(c)) return c;
+      }
+      return 'rgb(255, 255, 255)';
+    };
+    for (const e of document.querySelectorAll('main *, header *')) {
+      const text = [...e.childNodes].some(
+        n => n.nodeType === 3 && n.textContent.trim());
+      if (!text || e.closest('svg, .sr, script, style') || !e.checkVisibility())
+        continue;
+      const [a, b] = [light(getComputedStyle(e).color), light(paper(e))];
+      const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      if (ratio < 4.5) found.push(`hard to read: ${e.outerHTML.slice(0, 80)}`);
+    }
+    return found;
+  })()
+"""
+LINE = PiecewiseLinear([(0.0, 0.0), (1.0, 1.0)], saturates=True)
+
+
+def head(name, noise):
+    """A mechanism with a cost at every distance, and one for a record's presence."""
+    by_distance = GaussianOverBalls("pixels", LINE, 4.0)
+    return Declaration(name, Cost((by_distance, Fixed(UNIT, GaussianEvent(noise)))))
+
+
+LOUDER = head("a sharper head", 4.0)
+PAGES = (
+    "", "/entries", "/entries/1", "/distance", "/requests", "/verify?tip=",
+    "/deletions",
+    "/what-if?epsilon=0.4&unit=0&times=2&until=2027-06-01&like=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def office(ledger_url, tmp_path):
+    """A ledger with a few entries, costs by distance, and a request that waits."""
+    with serving(ledger_url, tmp_path, **TERMS) as served:
+        with served.open(purpose="the monthly figures") as ledger:
+            for label in ("May", "June"):
+                ledger.charge(head("a head", 20.0), label=label)
+            for key in ("July", "August"):
+                with pytest.raises(ApprovalPending):
+                    ledger.charge(LOUDER, label=key, idempotency_key=key)
+        yield served
+
+
+def sign_in(browser, served, role):
+    browser.call("Network.clearBrowserCookies")
+    browser.visit(f"{served.url}/", width=1280)
+    assert browser.evaluate("location.pathname") == "/sign-in"
+    token = served.tokens[role]
+    browser.evaluate(f"document.querySelector('#token').value = '{token}'")
+    browser.follow("document.querySelector('main form button').click()")
+    assert browser.evaluate("location.pathname") == "/"
+
+
+def problems(browser, served, path, width=1280, dark=False):
+    browser.visit(served.url + path, width=width, dark=dark)
+    ours = (f"request: {served.url}", "request: data:")  # icons of the browser itself
+    found = [m for m in browser.messages if not m.startswith(ours)]
+    if browser.evaluate(OVERFLOW) > 0:
+        found.append("wider than the screen")
+    return found + browser.evaluate(BEYOND) + browser.evaluate(STUMBLES)
+
+
+def text(browser):
+    return browser.evaluate("document.querySelector('main').innerText")
+
+
+def test_every_page_is_sound_on_a_phone_and_on_a_desk(browser, office):
+    sign_in(browser, office, "officer")
+    for path in PAGES:
+        for width, dark in ((390, False), (1280, True)):
+            place = f"/ledgers/visits{path}"
+            assert problems(browser, office, place, width, dark) == [], place
+    sign_in(browser, office, "administrator")
+    assert problems(browser, office, "/access", 390) == []
+    assert problems(browser, office, "/", 390) == []
+    browser.call("Network.clearBrowserCookies")
+    assert problems(browser, office, "/sign-in", 390) == []
+
+
+SPOILT = {
+    "a field without a name": "<input name=x>",
+    "two headings": "<h1>again</h1>",
+    "pale letters": "<p style='color: #bbb; background: #fff'>pale</p>",
+    "something wide": "<div style='width: 3000px'>wide</div>",
+    "a picture without words": "<svg role=img></svg>",
+}
+
+
+def test_a_spoilt_page_is_found(browser, shared):
+    sign_in(browser, shared, "viewer")
+    for markup in SPOILT.values():
+        browser.visit(f"{shared.url}/", width=390)
+        assert browser.evaluate(STUMBLES) == []
+        add = f"insertAdjacentHTML('beforeend', `{markup}`)"
+        browser.evaluate(f"document.querySelector('main').{add}")
+        found = browser.evaluate(STUMBLES) + browser.evaluate(BEYOND)
+        assert found or browser.evaluate(OVERFLOW) > 0, markup
+
+
+def test_an_officer_approves_and_declines_and_the_analyst_goes_on(browser, office):
+    sign_in(browser, office, "officer")
+    browser.visit(f"{office.url}/ledgers/visits/requests", width=1280)
+    shown = text(browser)
+    assert "the monthly figures" in shown and "the analyst" in shown
+    assert "It protects" in shown, "the statement is there"
+    for verdict, reason in (("approve", "as agreed"), ("decline", "not in August")):
+        browser.evaluate(f"document.querySelector('[name=reason]').value = '{reason}'")
+        browser.follow(f"document.querySelector('button[value={verdict}]').click()")
+    assert "Nothing waits" in text(browser)
+    with office.open() as ledger:  # from another program
+        entry = ledger.charge(LOUDER, label="July", idempotency_key="July")
+        with pytest.raises(ApprovalDeclined, match="not in August"):
+            ledger.charge(LOUDER, label="August", idempotency_key="August")
+    browser.visit(f"{office.url}/ledgers/visits/entries/{entry.sequence}", width=1280)
+    assert "as agreed" in text(browser)
+
+
+def test_a_second_officer_at_once_is_told(browser, office):
+    sign_in(browser, office, "officer")
+    browser.visit(f"{office.url}/ledgers/visits/requests", width=1280)
+    token, _ = office.access.create("another officer", "officer")
+    office.tokens["other"] = token
+    other = office.browser("other")
+    number = office.ledger.requests()[0].sequence
+    done = other.post(
+        f"/ledgers/visits/requests/{number}", reason="no", verdict="decline"
+    )
+    assert done[0] == 303
+    browser.evaluate("document.querySelector('[name=reason]').value = 'yes'")
+    browser.follow("document.querySelector('button[value=approve]').click()")
+    assert "was declined by another officer" in text(browser)
+
+
+def test_what_if_says_when_it_is_empty_and_charges_nothing(browser, office):
+    sign_in(browser, office, "viewer")
+    before = office.ledger.tip()
+    browser.visit(f"{office.url}/ledgers/visits/what-if", width=1280)
+    browser.evaluate("document.querySelector('#like').value = '1'")
+    browser.evaluate("document.querySelector('#times').value = '30'")
+    browser.evaluate("document.querySelector('#until').value = '2028-06-01'")
+    browser.follow("document.querySelector('main form button').click()")
+    found = re.search(r"after (\d+) of (\d+) releases", text(browser))
+    assert found and int(found[1]) < int(found[2])
+    assert office.ledger.tip() == before
+
+
+def test_the_radius_moves_epsilon(browser, office):
+    sign_in(browser, office, "viewer")
+    browser.visit(f"{office.url}/ledgers/visits/distance?radius=0.2", width=1280)
+    shown = "document.querySelector('#epsilon').textContent"
+    first = browser.evaluate(shown)
+    browser.evaluate(
+        "(() => { const s = document.querySelector('input[type=range]');"
+        " s.value = s.max; s.dispatchEvent(new Event('input')); })()"
+    )
+    for _ in range(200):
+        if browser.evaluate(shown) != first:
+            break
+        time.sleep(0.02)
+    assert float(browser.evaluate(shown)) > float(first)
+    radius = browser.evaluate("document.querySelector('#radius').value")
+    moved = browser.evaluate(shown)
+    browser.visit(f"{office.url}/ledgers/visits/distance?radius={radius}", width=1280)
+    assert browser.evaluate(shown) == moved, "the script rounds as the page does"
+
+
+def test_search_and_print(browser, office, tmp_path):
+    sign_in(browser, office, "viewer")
+    browser.visit(f"{office.url}/ledgers/visits/entries?search=june", width=1280)
+    assert "1 entries" in text(browser) and "May" not in text(browser)
+    browser.visit(f"{office.url}/ledgers/visits/report", width=718)
+    browser.print(tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    browser.visit(f"{office.url}/ledgers/visits/entries/1", width=718)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    gone = "getComputedStyle(document.querySelector('header.console')).display"
+    assert browser.evaluate(gone) == "none"
