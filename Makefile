@@ -194,7 +194,7 @@ lock: ## resolve all dependencies anew
 	@set -e; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
 	$(PYTHON) -m venv "$$tools"; "$$tools"/bin/python $(INSTALL) uv; \
 	$(COMPILE) pyproject.toml --group build --extra jax --extra torch \
-	  --extra postgres --extra spark --extra dev -c requirements/torch.lock \
+	  --extra huggingface --extra postgres --extra serve --extra spark --extra dev -c requirements/torch.lock \
 	  -c requirements/spark.lock --no-emit-package torch --no-emit-package pyspark \
 	  -o requirements/dev.lock; \
 	$(COMPILE) pyproject.toml --group build --extra jax -c requirements/dev.lock \

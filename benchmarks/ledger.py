@@ -38,7 +38,7 @@ from demur.core.accounting.events import GaussianEvent  # noqa: E402
 from demur.core.adjacency import AddOrRemoveOne  # noqa: E402
 from demur.core.cost import Cost, Fixed  # noqa: E402
 from demur.core.declaration import Declaration  # noqa: E402
-from demur.ledger import Budget, Ledger, charging  # noqa: E402
+from demur.ledger import Budget, Ledger, journal  # noqa: E402
 from demur.ledger.storage import rows  # noqa: E402
 from tests.ledger import large  # noqa: E402
 from tests.ledger.kit import NoServer, Server, subprocess_environment  # noqa: E402
@@ -94,8 +94,8 @@ def raw_postgres(url: str) -> Step:
 
 
 PARTS: dict[str, tuple[object, str]] = {
-    "prices": (charging, "ways_to_pay"),
-    "filter": (charging, "pay"),
+    "prices": (journal, "ways_to_pay"),
+    "filter": (journal, "pay"),
     "declaration": (rows, "store_shared"),
     "row and state": (rows, "append"),
     "commit": (DefaultDialect, "do_commit"),

@@ -1,10 +1,15 @@
 """Time of integer Gaussian noise: demur against numpy and the libraries people use.
 
     python benchmarks/noise.py [--coordinates 1000000] [--repeats 9]
+    python benchmarks/noise.py --device 1000000 100000000 1000000000
 
 Every time is the median of the repeats, in one process, samplers alternating so that
 a busy machine slows all of them. demur's time includes its random bytes (ChaCha20).
 A peer that is not installed, or whose release has no such sampler, is named as such.
+
+--device compares the two noises of a training step where JAX runs (a GPU if there is
+one): float32 threefry and the lattice, each added to so many sums, by one program. It
+also compares integers with the host's sampler, which must be the same bits.
 """
 
 from __future__ import annotations
@@ -18,10 +23,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
+from demur.core.entropy import Seeded, Stream
 from demur.mechanisms.sampling.rounded_gaussian import open_fraction, rounded_gaussian
+from demur.training import ClippedSum, gaussian_privatizer
+from demur.training.noise import device_integers
 
 SCALE = 2.0**26
 OPENDP_COORDINATES = 20_000
@@ -157,11 +167,75 @@ def scales(count: int, repeats: int) -> None:
         print(f"2^{b:<4}{taken * 1e3:>10.1f}   {expected:.2g}")
 
 
+def on_device(counts: list[int], repeats: int, rows: int) -> None:
+    """Both noises of a step, where JAX computes."""
+    steps = 1000
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
+    key = Seeded(1).new_key()
+    for scale in (2.0**26, 2.0**33, 2.0**44):
+        drawn = jax.jit(
+            lambda words, scale=scale: device_integers.integers(words, rows, scale)
+        )(np.frombuffer(key, "<u4"))
+        host = rounded_gaussian(
+            rows * device_integers.ROW,
+            scale,
+            Stream(key),
+            lambda i: device_integers.further_words(key, 0, i),
+        )
+        same = bool((np.asarray(drawn).reshape(-1) == host).all())
+        print(f"{host.size:,} integers at scale {scale:.3g} equal the host's: {same}")
+    print(f"{'coordinates':>14}{'threefry ms':>13}{'lattice ms':>12}", end="")
+    print(f"{'times':>7}{'temp GiB':>10}{'compile s':>11}{'rho':>10}{'open':>7}")
+    for count in counts:
+        params = {"w": jnp.zeros(count, jnp.float32)}
+        lattice = gaussian_privatizer(
+            1.0, steps, noise="lattice", l2_norm_bound=1.0
+        ).spec.lattice(count)
+        words = jnp.asarray(np.frombuffer(key, "<u4"))
+        times: dict[str, list[float]] = {"threefry": [], "lattice": []}
+        plain = gaussian_privatizer(1.0, steps)
+        empty = jnp.zeros((2, 0, count), jnp.float32)
+        begun = time.perf_counter()
+
+        def hardened(sums, lattice=lattice, empty=empty, words=words):
+            return lattice.advance(jnp.int32(0), sums, empty, words)[0]
+
+        program = jax.jit(hardened).lower(params["w"]).compile()
+        taken = time.perf_counter() - begun
+        memory = program.memory_analysis().temp_size_in_bytes / 2**30
+        key_of_step = jnp.asarray([[1, 2]], jnp.uint32)
+
+        def threefry(sums, plain=plain, params=params, key_of_step=key_of_step):
+            total = ClippedSum({"w": sums}, 1.0)
+            return plain.update(total, plain.init(params), key=key_of_step)[0]["w"]
+
+        other = jax.jit(threefry).lower(params["w"]).compile()
+        for turn in range(repeats + 1):
+            for name, run in (("threefry", other), ("lattice", program)):
+                begun = time.perf_counter()
+                jax.block_until_ready(run(params["w"]))
+                if turn:
+                    times[name].append(time.perf_counter() - begun)
+        first, second = (statistics.median(times[name]) * 1e3 for name in times)
+        rho = float(lattice.mechanism.sigma) - 1.0
+        print(
+            f"{count:>14,}{first:>13.2f}{second:>12.2f}{second / first:>7.2f}"
+            f"{memory:>10.2f}{taken:>11.1f}{rho:>10.1e}"
+            f"{lattice._open(lattice.mechanism):>7.2f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--coordinates", type=int, default=10**6)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--device", type=int, nargs="+", metavar="COORDINATES")
+    parser.add_argument("--compared", type=int, default=1024, help="rows of 1,024")
     options = parser.parse_args()
+    if options.device:
+        on_device(options.device, options.repeats, options.compared)
+        return
     compare(options.coordinates, options.repeats)
     scales(options.coordinates, options.repeats)
 

@@ -41,6 +41,9 @@ if (
 ):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
+# Processes that tests start leave no programs in the user's cache.
+os.environ.setdefault("DEMUR_PROGRAMS", os.devnull)
+
 # A worker runs a file from its beginning to its end, but for files whose tests have
 # nothing in common.
 APART = ("tests/docs/test_howto.py", "tests/docs/test_examples.py")
@@ -147,3 +150,20 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def _without_radii_of_others() -> Generator[None, None, None]:
+    """A radius that one test read off data is no mark on another test's number."""
+    module = sys.modules.get("demur.convex.sensitivity.radius_origin")
+    before = set() if module is None else set(module._ESTIMATED_RADII)
+    yield
+    module = sys.modules.get("demur.convex.sensitivity.radius_origin")
+    if module is not None:
+        module._ESTIMATED_RADII.intersection_update(before)
+
+
+# Of a module too, since its fixtures read radii off data before any of its tests runs.
+_own_radii = pytest.fixture(autouse=True)(_without_radii_of_others)
+_own_radii_of_a_module = pytest.fixture(autouse=True, scope="module")(
+    _without_radii_of_others
+)

@@ -12,9 +12,10 @@ import numpy as np
 import optax
 import pytest
 
-from demur import Ball, Budget, Ledger, Promise, ReplaceOne
+from demur import AddOrRemoveOne, Ball, Budget, Ledger, Promise, ReplaceOne
 from demur.audit import audit
 from demur.cluster import (
+    CentralKMeans,
     PointTable,
     PrivateGMM,
     PrivateKMeans,
@@ -24,6 +25,7 @@ from demur.cluster import (
 from demur.compat import ball_dp, memory_pair
 from demur.compat.bpm import clustering
 from demur.convex import (
+    BallDiscriminantClassifier,
     BallLogisticRegression,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
@@ -142,11 +144,23 @@ CALLS = {
                 BallSVC,
                 BallSoftmaxClassifier,
                 BallPrototypeClassifier,
+                BallDiscriminantClassifier,
             )
         ),
         *(
             (kind, fitted(kind, POINTS, **CLUSTERS))
             for kind in (PrivateKMeans, PrivateGMM, PrivateTMM)
+        ),
+        (
+            CentralKMeans,
+            fitted(
+                CentralKMeans,
+                POINTS,
+                n_clusters=2,
+                epsilon=4.0,
+                delta=1e-5,
+                unit=AddOrRemoveOne(),
+            ),
         ),
         *(
             (kind, lambda ledger, kind=kind: kind(ledger=ledger).partial_fit(X, Y))

@@ -31,7 +31,7 @@ ALLOWED = {
         "training/run/paid_run.py": "the key of a payment, told to the other processes",
         "training/batches/selection_key.py": "batches under a seed, not private",
         "training/noise/threefry.py": "noise without a payment, the user's to account",
-        "training/noise/privatizer.py": "the same, on the lattice",
+        "training/noise/hardened.py": "the same, on the lattice",
         "training/canaries.py": "audits of noise alone, under a seed",
         "testing/selection.py": "batches of a check, not a release",
         "testing/audit_suite/ledger.py": "twins that draw without paying, seeded",
@@ -62,8 +62,14 @@ ALLOWED = {
         "training/run/paid_run.py": "to the other processes of the same run",
     },
 }
-# The key itself, and a context that holds Ctrl-C back while a ledger writes a charge.
-STEPPING = {"core/entropy.py", "cli/interrupts.py"}
+# The key itself, a context that holds Ctrl-C back while a ledger writes a charge, and
+# the service's table, which enters what its clients charge and has no keys.
+STEPPING = {
+    "core/entropy.py",
+    "cli/interrupts.py",
+    "serve/api.py",
+    "serve/routes.py",
+}
 _ANNOTATIONS = ("annotation", "returns")
 
 

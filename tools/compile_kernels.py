@@ -32,6 +32,9 @@ def main() -> None:
         mode.insert(rows[0], float(targets[0]))
         mode.insert_many(rows[1:], targets[1:])
         mode.predict(rows[0])
+        if mode.needs_record:
+            noise = None if mode.exact else np.zeros(mode.size)
+            mode.delete(rows[0], float(targets[0]), noise)
     reports = BPM(4.0, "auto", dimension=2).privatize(rng.random((200, 2))).value
     PrivateKMeans(2, 4.0, random_state=0).fit_reports(reports)
     PrivateGMM(2, 4.0, random_state=0).fit_reports(reports)

@@ -17,9 +17,11 @@ INK, SOFT, FILL, ACCENT = "#1f2933", "#52606d", "#eef2f7", "#2f6f9f"
 WORDS = {
     "cli": "the demur command",
     "compat": "the seeds' own names",
+    "serve": "a service: pages, an API, roles",
     "report": "the HTML report",
     "adapters": "PyTorch, Equinox, Spark",
     "testing": "contracts and broken twins",
+    "tuning": "searches that are paid for once",
     "convex": "private heads",
     "cluster": "local reports",
     "unlearning": "deletions",

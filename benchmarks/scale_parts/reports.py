@@ -165,10 +165,13 @@ def on_spark(
     kept: list[SparkReports] = []
 
     def check() -> None:
-        kept.append(privatize(points, bpm, names(bpm.dimension), "id"))
+        kept.append(privatize(points, bpm, names(bpm.dimension), "id", lazy=True))
 
     took = {"check and charge": measured(check)}
     took["draw"] = measured(lambda: write(kept[0].dataframe, target))
+    took["draw, files written by the tasks"] = measured(
+        lambda: kept[0].write(str(target.with_name(target.name + "-by-tasks")))
+    )
     took["draw, written nowhere"] = measured(
         lambda: kept[0].dataframe.write.format("noop").mode("overwrite").save()
     )

@@ -1,21 +1,29 @@
 """`demur reports make | cluster | inspect | sweep`."""
 
 import csv
+import io
 import json
+import warnings
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 from sklearn.datasets import make_blobs
 
 from demur.cli import resumable_jobs
 from demur.cli.list_options import spread
+from demur.cli.local_report_tables import sweep_table
 from demur.cli.resumable_jobs import Job
+from demur.cluster import PrivateKMeans, UnsupportedClusters
 from demur.cluster.files.report_files import read_reports
-from demur.core.adjacency import ReplaceOne
+from demur.cluster.metrics import Quality
+from demur.cluster.sweep import METRICS, Sweep, Trial
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.ledger import Ledger
+from demur.mechanisms import BPM
 from tests.commands import run
 
 CENTRES = np.array([[20.0, 1.2], [50.0, 1.9], [80.0, 1.4]])
@@ -68,7 +76,7 @@ def test_make_says_what_it_promises(folder, tmp_path):
     assert "4 * min(r, 0.5) for a move by r, and 2 for any replacement" in text
     assert "--clip" not in text and f"written: {out}" in text
     assert len(read_reports(out).reports) == 3000
-    assert pyarrow.csv.read_csv(out).column_names == ["age", "size"]
+    assert pyarrow.csv.read_csv(out).column_names == ["cube_age", "cube_size"]
 
 
 @pytest.mark.slow
@@ -218,8 +226,20 @@ def test_cluster_finds_the_towns_in_their_own_units(folder, tmp_path, algorithm)
     assert found.exit_code == 0, found.output
     assert "original units" in words(found) and "Decoder: noise_aware" in words(found)
     table = pyarrow.parquet.read_table(out)
-    assert table.column_names == [
+    assert table.column_names[:6] == [
         "cluster", "share", "age", "size", "cube_age", "cube_size"]  # fmt: skip
+    ends = [f"{name}_{side}" for name in ("share", "age", "size")
+            for side in ("low", "high")]  # fmt: skip
+    assert table.column_names[6:] == (ends if algorithm == "kmeans" else [])
+    if algorithm == "kmeans":
+        assert "95% of the posterior" in words(found) and "±" in words(found)
+        for name in ("share", "age", "size"):
+            low, middle, high = (
+                table[name + end].to_numpy() for end in ("_low", "", "_high")
+            )
+            assert ((low < middle) & (middle < high)).all()
+        # 1,000 reports at epsilon 16: a town's age is known within a year or two.
+        assert (table["age_high"].to_numpy() - table["age_low"].to_numpy()).max() < 5
     rows = np.column_stack([table["age"], table["size"]])
     rows = rows[np.argsort(rows[:, 0])]
     assert np.abs((rows - CENTRES) / [100.0, 1.0]).max() < 0.03
@@ -229,8 +249,8 @@ def test_cluster_finds_the_towns_in_their_own_units(folder, tmp_path, algorithm)
 
 def test_cluster_without_bounds_stays_in_the_cube(folder, tmp_path):
     reports = pyarrow.parquet.read_table(
-        folder / "reports.parquet", columns=["age", "size"]
-    )
+        folder / "reports.parquet", columns=["cube_age", "cube_size"]
+    ).rename_columns(["age", "size"])
     bare = tmp_path / "bare.csv"
     pyarrow.csv.write_csv(reports, bare)
     refused = demur("cluster", bare, "-k", 3)
@@ -305,6 +325,47 @@ def test_inspect_shows_constants_and_counts(tmp_path):
 # -- sweep ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_number_of_a_sweep_is_cut(width):
+    unit = Ball(0.2, space="cube")
+    bpm, fit = BPM(812.5, 0.0124, 2), Quality(*([1.234e-05] * len(METRICS)))
+    one = (812.5, "auto", 0, "noise_aware", fit, bpm, unit)
+    for models in (["kmeans"], ["kmeans", "gmm"]):
+        found = Sweep(fit, tuple(Trial(name, *one) for name in models))
+        assert [band.price for band in found.bands()] == [
+            bpm.event(unit).epsilon
+        ] * len(models)
+        shown = Console(width=width, file=io.StringIO())
+        shown.print(sweep_table(found, "x", 1))
+        text = shown.file.getvalue()
+        assert "…" not in text and max(map(len, text.splitlines())) <= width
+        assert "a move by at most 0.2" in " ".join(text.split())
+        assert width < 80 or "1.23e-05" in text and "812" in text
+
+
+def test_an_id_column_and_too_many_clusters_are_told_in_words(
+    folder, tmp_path, monkeypatch
+):
+    (tmp_path / "t.csv").write_text("user_id,a\n1,0.5\n2,0.7\n")
+    found = demur("sweep", "--dataset", tmp_path / "t.csv", "-k", 1)
+    assert found.exit_code == 1 and "--id-column" in words(found), found.output
+    assert "--exclude" not in words(found) and words(found).count("--columns") == 1
+
+    def thin(model, reports):
+        warnings.warn("the reports do not show 3", UnsupportedClusters, stacklevel=1)
+        return fit(model, reports)
+
+    fit = PrivateKMeans.fit_reports
+    monkeypatch.setattr(PrivateKMeans, "fit_reports", thin)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = demur(
+            "cluster", folder / "reports.parquet", "-k", 3, "--decoder", "clip"
+        )
+    assert told.exit_code == 0, told.output
+    assert "Note: the reports do not show 3" in words(told)
+
+
 @pytest.mark.slow
 def test_sweep_of_iris(tmp_path):
     out, plot = tmp_path / "s.csv", tmp_path / "s.png"
@@ -315,11 +376,14 @@ def test_sweep_of_iris(tmp_path):
     assert "compares with the raw data" in words(found)
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert len(rows) == 1 + 2 * 2 and rows[0]["algorithm"] == "not private"
-    assert {row["L"] for row in rows[1:]} == {"0.5", "auto"}
+    assert {row["asked_L"] for row in rows[1:]} == {"0.5", "auto"}
+    assert all(float(row["L"]) > 0.0 for row in rows[1:])
     best = float(rows[0]["sse"])
     assert all(float(row["sse"]) >= best * 0.999 for row in rows[1:])
     strong = [
-        float(r["sse"]) for r in rows if (r["epsilon"], r["L"]) == ("64.0", "auto")
+        float(r["sse"])
+        for r in rows
+        if (r["epsilon"], r["asked_L"]) == ("64.0", "auto")
     ]
     assert max(strong) < 1.5 * best
     assert plot.stat().st_size > 10_000
@@ -341,6 +405,54 @@ def test_sweep_of_a_file(folder, tmp_path):
     assert bare.exit_code == 1 and "-k must say" in words(bare)
     told = demur("sweep", "--dataset", tmp_path / "u.parquet", "-k", 2, *common)
     assert told.exit_code == 0 and "against non-private k-means" in words(told)
+    assert max(len(line) for line in told.output.splitlines()) <= 80
+
+
+@pytest.mark.slow
+def test_sweep_at_a_price_leaves_the_id_column_out(folder, tmp_path):
+    common = ["-k", "3", "--trials", "1", "--decoder", "clip", "--json"]
+    asked = ["--dataset", folder / "in.parquet", "--prices", 6, "--Ls", 0.5, "auto"]
+    # An id among the columns is refused by its name, and left out when it is named.
+    for more in (
+        ["--columns", "age,size"],
+        ["--id-column", "person", "--columns", "age,size"],
+    ):
+        found = demur("sweep", *asked, *more, *common)
+        assert found.exit_code == 0, found.output
+        settings = json.loads(found.stdout)["settings"]
+        assert [s["price"] for s in settings] == pytest.approx([6.0, 6.0])
+        assert settings[0]["threshold"] == 0.5
+        # Three heaps of 1000 in the plane, not of the 3000 numbers of persons.
+        assert settings[1]["median"]["ari"] >= 0.0
+    wrong = demur("sweep", "--dataset", "iris", "--columns", "a", *common)
+    assert wrong.exit_code == 1 and "about a file" in words(wrong)
+    wrong = demur("sweep", "--dataset", "iris", "--radius", 0.1, *common)
+    assert wrong.exit_code == 1 and "--prices" in words(wrong)
+
+
+@pytest.mark.slow
+def test_a_price_at_the_unit_of_the_ledger_and_labels(folder, tmp_path):
+    out, ledger = tmp_path / "out.parquet", tmp_path / "l.db"
+    common = ["--columns", "age,size", "--id-column", "person", *BOX]
+    made = demur("make", folder / "in.parquet", out, "--price", 4, "--ledger", ledger,
+                 *NEW, *common)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    bpm = read_reports(out).metadata.mechanism
+    assert 3.999 < bpm.event(ReplaceOne()).epsilon <= 4.0 and bpm.L < 0.5
+    for more in (["--epsilon", 4, "--price", 4], [], ["--price", 4, "--L", 1]):
+        refused = demur(
+            "make", folder / "in.parquet", tmp_path / "x.csv", *common, *more
+        )
+        assert refused.exit_code == 1 and "Nothing was spent" in words(refused)
+    labels, plot = tmp_path / "labels.csv", tmp_path / "centres.png"
+    found = demur("cluster", folder / "reports.parquet", "-k", 3, "--decoder", "clip",
+                  "--labels", labels, "--plot", plot)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    table = pyarrow.csv.read_csv(labels)
+    assert table.column_names == ["person", "cluster"] and table.num_rows == 3000
+    for heap in np.split(np.asarray(table["cluster"]), 3):  # in the order of persons
+        assert np.bincount(heap, minlength=3).max() > 800
+    assert plot.stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(
@@ -352,6 +464,7 @@ def test_sweep_of_a_file(folder, tmp_path):
         (["--Ls", "x"], "--Ls must be numbers"),
         (["--algorithms", "tree"], "algorithms must be of"),
         (["--trials", "0"], "trials must be at least 1"),
+        (["--prices", "4", "--Ls", "0"], "L must be above 0"),
     ],
 )
 def test_sweep_refusals(more, text):

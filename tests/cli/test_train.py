@@ -121,7 +121,7 @@ def test_other_files_and_models(folder, changes):
         ("epsilon = 8.0", "epsilom = 8.0", "has no settings"),
         ("epsilon = 8.0\n", "", "needs the settings"),
         ("[model]", "[modle]", "not a table"),
-        ('"mlp"', '"rnn"', "mlp, cnn or transformer"),
+        ('"mlp"', '"rnn"', "mlp, cnn, transformer or text"),
         ('"train.npz"', '"gone.npz"', "no file"),
         ("batch_size = 80", "batch_size = 800", "at most examples"),
         ("delta = 1e-4", "delta = 2.0", "delta"),

@@ -1,12 +1,18 @@
 """`demur unlearn` and what leaves it: no row of a file, no opening, nobody deleted."""
 
+import datetime
+import decimal
 import json
+import re
 import stat
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from demur.cli.unlearning.handover import Handover
+from demur.durable import private_files
+from demur.errors import KeysExposed
 from demur.unlearning import CapacityExhausted, Certificate, UnlearningService
 from demur.unlearning.records import queue
 from demur.unlearning.service.deletion import Deletions
@@ -182,6 +188,34 @@ def test_openings_of_records_that_go_are_on_disk_before(
     assert seen == [".opening"]
 
 
+@pytest.mark.parametrize("suffix", [".opening", ".json"])
+def test_a_command_killed_while_it_wrote_is_run_again(filled, tmp_path, suffix):
+    """Killed between giving a file its name and removing the name it had before."""
+    assert filled("delete", "019")["exit_code"] == 0
+    (held,) = (tmp_path / "certificates").glob("*.json")
+    path = held
+    if suffix == ".opening":
+        told = json.loads(held.read_text())
+        path = held.with_name(f"{told['record'][:16]}.opening")
+        private_files.write_new(path, f"{told['opening']}\n".encode())
+    path.with_name(f"{path.name}.4711.0123abcd").hardlink_to(path)
+    Handover(path.parent)._write(path, path.read_bytes())
+    assert path.stat().st_nlink == 1
+    path.with_name("a copy").hardlink_to(path)
+    with pytest.raises(KeysExposed, match="2 names"):
+        Handover(path.parent)._write(path, path.read_bytes())
+
+
+def test_a_memory_key_whose_writer_was_killed_opens_its_service(tmp_path):
+    key = tmp_path / "private" / "memory.key"
+    private_files.write_new(key, bytes(range(32)))
+    key.with_name("memory.key.4711.0123abcd").hardlink_to(key)
+    (tmp_path / "service").mkdir()
+    path = tmp_path / "service" / "m.db"
+    UnlearningService.open(path, mode="ridge", dimension=2, memory_key=key).close()
+    assert key.stat().st_nlink == 1
+
+
 def waits(path, record_id):
     """A request that waits."""
     with UnlearningService.open(path) as service, service._state.writing() as tables:
@@ -253,3 +287,135 @@ def test_what_others_wrote_moves_no_cursor(filled, tmp_path):
         assert run("unlearn", "verify", filled.service, *given).exit_code == 1
     (tmp_path / "ids.txt").write_bytes("\ufeff004\n".encode())
     assert filled("delete", "--from", "ids.txt")["deleted"] == 1
+
+
+def test_a_column_is_a_feature_or_says_whose_record_it_is(demur, tmp_path):
+    demur.open()
+    file = tmp_path / "people.csv"
+    file.write_text(f"{HEAD}\n1,2,0.1,0.2,cat\n")
+    for named in ("a,id", "who,b", "kind,b", "a,a"):
+        told = demur("insert", file, *COLUMNS, "--features", named)
+        assert "--features must name other columns" in told["error"]["message"], named
+    lists, one = tmp_path / "people.parquet", {"id": [1], "who": [1], "a": [0.1]}
+    for kind in ([["cat", "dog"]], [[1.0, 2.0]]):
+        pyarrow.parquet.write_table(pa.table(one | {"b": [0.1], "kind": kind}), lists)
+        told = demur("insert", lists, *COLUMNS)
+        assert "a record has one label" in told["error"]["message"]
+    assert demur("status")["live"] == 0
+
+
+PERSONS = {
+    "bytes": pa.array([b"x"]),
+    "lists": pa.array([[1]]),
+    "booleans": pa.array([True]),
+    "dates": pa.array([datetime.date(2020, 1, 1)]),
+    "decimals": pa.array([decimal.Decimal("7.0")]),
+    "large floats": pa.array([2.0**53]),
+    "halves": pa.array([0.5]),
+    "decimal text": pa.array(["7.0"]),
+    "NA": pa.array(["NA"]),
+    "null": pa.array([" null"]),
+}
+
+
+def test_a_person_has_one_spelling_and_nobody_is_no_person(demur, tmp_path):
+    demur.open()
+    file = tmp_path / "people.parquet"
+    columns = {"id": [1], "a": [0.1], "b": [0.2], "kind": ["cat"]}
+    for what, who in PERSONS.items():
+        pyarrow.parquet.write_table(pa.table(columns | {"who": who}), file)
+        told = demur("insert", file, *COLUMNS)
+        assert "column 'who'" in told["error"]["message"], what
+    csv = tmp_path / "people.csv"
+    for who in ("7.0", "NA", "N/A"):
+        csv.write_text(f"{HEAD}\n1,{who},0.1,0.2,cat\n")
+        assert (
+            "column 'who', row 1" in demur("insert", csv, *COLUMNS)["error"]["message"]
+        )
+    assert demur("status")["live"] == 0
+    csv.write_text(f"{HEAD}\n1,7,0.1,0.2,cat\n2,Nathan,0.1,0.2,cat\n")
+    assert demur("insert", csv, *COLUMNS)["inserted"] == 2
+    more = pa.table(columns | {"id": [3], "who": [7.0]})
+    pyarrow.parquet.write_table(more, file)
+    assert demur("insert", file, *COLUMNS)["inserted"] == 1
+    assert demur("delete", "--person", "7")["deleted"] == 2, "7 and 7.0 are one person"
+
+
+def test_a_live_record_of_another_person_is_not_skipped(demur, tmp_path):
+    demur.open()
+    file = tmp_path / "people.csv"
+    file.write_text(f"{HEAD}\n1,7,0.1,0.2,cat\n2,,0.1,0.2,cat\n")
+    assert demur("insert", file, *COLUMNS)["inserted"] == 2
+    assert demur("insert", file, *COLUMNS, "--skip-live")["skipped"] == 2
+    for old, new in (("1,7", "1,8"), ("1,7", "1,"), ("2,,", "2,7,")):
+        file.write_text(file.read_text().replace(old, new))
+        told = demur("insert", file, *COLUMNS, "--skip-live")
+        assert "or as another person's" in told["error"]["message"], (old, new)
+        file.write_text(file.read_text().replace(new, old))
+
+
+def test_an_option_of_a_mode_reaches_nothing_else(demur):
+    for given in ("source=7", "limits=5", "create=false", "read_only=true", "tip=1"):
+        told = demur.open("--option", given)
+        assert "no option of a mode" in told["error"]["message"], given
+        assert not demur.service.exists()
+
+
+def test_a_waiting_request_keeps_its_limits_from_command_to_command(demur, tmp_path):
+    demur("open", "--mode", "ogd", "--dimension", 2, "--epsilon", 1, "--delta", 1e-6)
+    file = tmp_path / "people.csv"
+    file.write_text("id,who,a,b,y\n" + "".join(f"{n},x,0.{n},0.1,1\n" for n in (1, 2)))
+    demur("insert", file, "--id", "id", "--label", "y", "--subject", "who")
+    strict = ["--limit-person", 1, "--on-exhausted", "queue"]
+    assert demur("delete", "1", *strict)["deleted"] == 1
+    assert demur("delete", "2", *strict)["waiting"] == 1
+    assert len(demur("queue", "--process")["waiting"]) == 1, "its own limit holds"
+    told = demur("queue", "--process", "--limit-person", 100)
+    assert told["waiting"] == [] and len(told["certificates"]) == 1
+
+
+def test_an_error_names_options_and_no_keywords_of_python(demur, table, tmp_path):
+    """What a command says, its reader can type."""
+    (tmp_path / "secrets").mkdir(mode=0o700)
+    key, people = tmp_path / "secrets" / "ids.key", table(range(4))
+    noisy = ["--dimension", 2, "--epsilon", 1, "--delta", 1e-6]
+    out = ["-o", "out", "--memory-key", key]
+    other = ["--memory-key", tmp_path / "secrets" / "other.key"]
+    told = [demur("open", *noisy, "--option", "tempo=3"), demur("status")]
+    assert demur("open", *noisy, "--memory-key", key)["exit_code"] == 0
+    numbers = cat_or_dog(rows(range(4)))
+    numbers = [line.replace("cat", "1").replace("dog", "-1") for line in numbers]
+    people.write_text("\n".join([HEAD, *numbers]) + "\n")
+    told.append(demur("insert", people, *COLUMNS))
+    told.append(demur("certificates", "--id", "001"))
+    assert demur("insert", people, *COLUMNS, "--memory-key", key)["inserted"] == 4
+    (tmp_path / "secrets" / "other.key").write_bytes(b"k" * 32)
+    (tmp_path / "secrets" / "other.key").chmod(0o600)
+    told.append(demur("delete", "001", "-o", "out", *other))
+    told.append(demur("delete", "001", *out, "--limit-noise", 1e-9))
+    told.append(demur("delete", "--person", "1", *out, "--limit-person", 1))
+    said = [each["error"]["message"] for each in told]
+    for part, message in zip(
+        ["mode 'ogd' has no option 'tempo': it has loss", "`demur unlearn open` makes",
+         "(--memory-key)", "(--keys), and the key of its memory (--memory-key)",
+         "this key (--memory-key) is not", "1e-09 (--limit-person, --limit-days,",
+         "It can wait (--on-exhausted queue)"],
+        said, strict=True,
+    ):  # fmt: skip
+        assert part in message
+    assert not re.search(r"[a-z_]+=|\w\(\)|\w_\w|read_only", " ".join(said[2:]))
+
+
+@pytest.mark.parametrize(
+    "data", [[{"id": SECRET}], {"id": SECRET, "version": 3}, {"time": [SECRET]}]
+)
+def test_a_file_that_is_no_certificate_is_not_quoted(filled, tmp_path, data):
+    file = tmp_path / "people.json"
+    if "time" in data:
+        held = tmp_path / filled("delete", "003", "-o", "out")["certificates"][0]
+        data = json.loads(held.read_text()) | data
+    file.write_text(json.dumps(data))
+    result = run("unlearn", "verify", file, filled.service)
+    said = result.output + result.stderr
+    assert result.exit_code == 1 and "not a certificate of deletion" in said
+    assert "Jane" not in said

@@ -357,10 +357,12 @@ def test_a_passphrase_a_signer_and_a_tip(demur, table, tmp_path, monkeypatch):
     assert json.loads((tmp_path / again).read_text())["opening"]
     assert demur("delete", "003")["deleted"] == 1, "the same certificate"
     monkeypatch.setenv("DEMUR_PASSPHRASE", "another one, wrong")
-    assert "memory_key is not" in demur("delete", "002")["error"]["message"]
+    assert (
+        "this key (--memory-key) is not" in demur("delete", "002")["error"]["message"]
+    )
     monkeypatch.setenv("DEMUR_PASSPHRASE", "a long and winding road")
     assert (
-        "signing_key"
+        "give their key (--signing-key)"
         in demur("delete", "002", "--passphrase", shared=False)["error"]["message"]
     )
     # The backup lacks the deletion; a tip that was kept tells.

@@ -28,7 +28,7 @@ from tests.commands import run
 COMMANDS = commands()
 TOLD = {name: {p.name: p for p in command.params} for name, command in COMMANDS.items()}
 # Commands that read no file and charge no ledger when they are given bad words.
-HEAVY = {"tour", "audit"}
+HEAVY = {"tour", "audit", "serve"}
 FLOATS = [
     (name, option.opts[-1])
     for name, params in TOLD.items()
@@ -39,6 +39,8 @@ FLOATS = [
 # Arguments that name no file to read: it is made, or it is a number.
 NEW = {("reports make", "output"), ("ledger create", "address"),
        ("ledger backup", "file"), ("ledger entry", "number"),
+       ("ledger approve", "number"), ("ledger decline", "number"),
+       ("token create", "name"), ("evidence", "pack"), ("token revoke", "number"),
        ("unlearn open", "address"), ("unlearn delete", "ids"),
        ("unlearn backup", "folder")}  # fmt: skip
 FILES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from demur import AddOrRemoveOne
-from demur.ledger import Budget, Ledger
+from demur.ledger import ApprovalPending, ApprovalRule, Budget, Ledger
 from demur.mechanisms import Gaussian
 from demur.unlearning import Certificate, UnlearningService
 from demur.unlearning.stream.workload import simulated
@@ -106,10 +107,18 @@ def right(home: Path) -> dict[str, list[str]]:
         "ledger unfinished": [f"{home}/ledger.db"],
         "ledger recover": [f"{home}/older.db", "--tip", f"{home}/tip.txt",
                            "--write-down", "all"],
+        "ledger requests": [f"{home}/waiting.db"],
+        "ledger approve": [f"{home}/waiting.db", "1", "--reason", "yes", "--actor",
+                           "grace"],
+        "ledger decline": [f"{home}/waiting.db", "2", "--reason", "no"],
+        "token create": ["ada", "--role", "viewer", "--access", f"{out}/access"],
+        "token list": ["--access", f"{out}/access"],
+        "token revoke": ["1", "--access", f"{home}/access"],
         "ledger show": [f"{home}/ledger.db"],
         "ledger verify": [f"{home}/ledger.db"],
         "ledger export": [f"{home}/ledger.db"],
         "report": [f"{home}/ledger.db", "-o", f"{out}/report.html"],
+        "evidence": [f"{home}/ledger.db", "-o", f"{out}/pack.zip"],
         "version": [],
     }  # fmt: skip
 
@@ -159,6 +168,20 @@ def make_files(home: Path) -> None:
             [3.0], ledger=ledger, label="May"
         )
         (home / "tip.txt").write_text(str(ledger.tip()))
+    with Ledger.open(
+        home / "waiting.db",
+        dataset="visits",
+        budgets={unit: Budget(1.0, 1e-6)},
+        approval=ApprovalRule(above=0.0),
+    ) as ledger:
+        for key in ("May", "June"):
+            with suppress(ApprovalPending):
+                ledger.charge(
+                    Gaussian(20.0, {unit: 1.0}), label=key, idempotency_key=key
+                )
+    made = run("token", "create", "ada", "--role", "viewer", "--access",
+               home / "access")  # fmt: skip
+    assert made.exit_code == 0, made.output
     fitted = run("head", "fit", home / "table.parquet", "--label", "y", "--epsilon", 1,
                  "--radius", 0.3, "-o", home / "head.npz")  # fmt: skip
     assert fitted.exit_code == 0, fitted.output

@@ -90,6 +90,12 @@ FUNCTIONS = [
     ("rff", "sample_rff_rbf", "key, *, d_in, m, gamma=1.0, clip_omega_norm=None"),
     ("rff", "rff_transform", "X, omega, phase"),
     ("rff", "rff_feature_norm_bound", ""),
+    ("rff", "spectral_norm_svd", "omega, *, safety=1e-6"),
+    (
+        "rff",
+        "spectral_norm_power_iteration",
+        "omega, *, key, num_iters=60, eps=1e-12",
+    ),
     (
         "rff",
         "rff_lipschitz_bound",

@@ -117,6 +117,16 @@ def test_a_quantile_needs_a_public_grid():
         radius.dp_quantile_exponential_mechanism([1.0, 2.0], 0.5, 1.0)
 
 
+def test_a_quantile_between_public_ends():
+    values = np.linspace(0.0, 2.0, 501)
+    found = radius.dp_quantile_exponential_mechanism(
+        values, 0.25, 5.0, lo=0.0, hi=2.0, grid_size=21
+    )
+    assert found in np.linspace(0.0, 2.0, 21) and abs(found - 0.5) < 0.11
+    with pytest.raises(NotPrivate, match="lo= and hi="):
+        radius.dp_quantile_exponential_mechanism(values, 0.5, 1.0, lo=0.0)
+
+
 @pytest.mark.slow
 def test_a_quantile_from_a_public_grid():
     values = np.random.default_rng(0).uniform(0.0, 2.0, size=2000)

@@ -17,14 +17,16 @@ import torch
 import demur as dm
 from demur.adapters.equinox.heads import RidgePrototypesEqx, SoftmaxLinearEqx
 from demur.adapters.errors import NotALinearHead
-from demur.compat.ball_dp import api, lz, releases
+from demur.compat.ball_dp import api, lz
 from demur.compat.ball_dp.heads.prototypes import (
     fit_ridge_prototypes,
     predict_nearest_prototype,
     prototypes_sensitivity_l2,
 )
 from demur.compat.ball_dp.mechanisms import add_gaussian_noise, gaussian_sigma
-from demur.convex import NotAtMinimiser
+from demur.convex import NotAtMinimiser, private_radius
+from demur.convex.sensitivity import radius_origin
+from demur.core.errors import NotPrivate
 from tests.adapters import kit
 
 MARKS = {"private", "conditional", "statement"}
@@ -215,7 +217,7 @@ def test_a_seeded_source_repeats_and_is_stamped():
 
 
 def test_a_radius_from_training_data_is_marked_and_a_public_one_is_not(monkeypatch):
-    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
+    monkeypatch.setattr(radius_origin, "_ESTIMATED_RADII", set())
     X, y = kit.rows(), kit.labels("softmax")
     policy = api.compute_radius_policy(X, y, B_public=1.0)
     r = float(policy.r_values[50.0])
@@ -239,32 +241,45 @@ def test_a_radius_from_training_data_is_marked_and_a_public_one_is_not(monkeypat
         lambda r: float(round(r / 3, 3)),
         lambda r: np.float32(r),
         lambda r: float(np.float32(r)),
+        lambda r: float(np.float16(r)),
         lambda r: float(f"{r:.4f}"),
         lambda r: 1.0 - r,
         lambda r: pickle.loads(pickle.dumps(r)),
     ],
 )
 def test_what_is_computed_from_an_estimated_radius_is_estimated(changed, monkeypatch):
-    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
+    monkeypatch.setattr(radius_origin, "_ESTIMATED_RADII", set())
     X, y = kit.rows(), kit.labels("softmax")
     policy = api.compute_radius_policy(X, y, B_public=1.0)
     r = policy.r_values[50.0]
-    assert releases.was_estimated(changed(r))
-    assert releases.was_estimated(changed(policy.nn_dists_summary["nn_med"]))
+    assert radius_origin.was_estimated(changed(r))
+    assert radius_origin.was_estimated(changed(policy.nn_dists_summary["nn_med"]))
     # A radius that has nothing to do with it is not.
-    assert not releases.was_estimated(float(r) * 1.2345 + 0.01)
-    assert not releases.was_estimated(policy.r_std)
+    assert not radius_origin.was_estimated(float(r) * 1.2345 + 0.01)
+    assert not radius_origin.was_estimated(policy.r_std)
 
 
 def test_quantiles_of_a_summary_are_estimated(monkeypatch):
-    monkeypatch.setattr(releases, "_ESTIMATED_RADII", set())
+    monkeypatch.setattr(radius_origin, "_ESTIMATED_RADII", set())
     X, y = kit.rows(), kit.labels("softmax")
     policy = api.compute_radius_policy(X, y, B_public=1.0)
     summary = policy.nn_dists_summary
-    assert all(releases.was_estimated(summary[k]) for k in ("nn_min", "nn_p95"))
-    assert not releases.was_estimated(summary["n_nn"])
+    assert all(radius_origin.was_estimated(summary[k]) for k in ("nn_min", "nn_p95"))
+    assert not radius_origin.was_estimated(summary["n_nn"])
     read = api.compute_radius_policy(X, y, B_mode="max")
-    assert releases.was_estimated(read.r_std) and releases.was_estimated(read.B)
+    assert radius_origin.was_estimated(read.r_std) and radius_origin.was_estimated(
+        read.B
+    )
+
+
+def test_a_paid_radius_is_said_and_is_no_condition():
+    X, y = kit.rows(), kit.labels("softmax")
+    r = private_radius(X, y, epsilon=1.0, norm_bound=1.0, strategy="labelwise").value
+    out = params(r=2 * r)
+    assert out["r"] == 2 * float(r)
+    assert "was paid for" in out["statement"]
+    assert not any("radius" in mark for mark in out["conditional"])
+    assert "was paid for" not in params(r=float(2 * r))["statement"]
 
 
 def test_from_flat_params():
@@ -294,6 +309,27 @@ def test_a_torch_model():
     )
     assert certified["dp_report"]["conditional"] == []
     assert certified["dp_report"]["sigma"] < out["dp_report"]["sigma"]
+
+
+class Around(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch_head()
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [torch_head, Around])
+def test_a_released_torch_model_is_in_float32(make):
+    """Like the original's: what was trained in float64 takes float32 rows."""
+    model = make()
+    private = api.dp_release_torch_model_gaussian(model, **STATED)["model_private"]
+    assert type(private) is type(model)
+    scores = private(torch.as_tensor(kit.rows()[:4], dtype=torch.float32))
+    assert scores.dtype == torch.float32 and scores.shape == (4, kit.K)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
 @pytest.mark.slow
@@ -457,9 +493,18 @@ def test_added_noise_can_be_recorded():
     assert 0.3 < ledger.epsilon() < 0.5
     with pytest.raises(TypeError, match="together"):
         add_gaussian_noise([1.0], 1.0, ledger=ledger)
-    for bad in (0.0, -1.0, math.nan):
+    for bad in (-1.0, math.nan):
         with pytest.raises(ValueError, match="sigma"):
             add_gaussian_noise([1.0], bad)
+    with pytest.raises(NotPrivate, match="sigma=0 adds nothing"):
+        add_gaussian_noise([1.0], 0.0, sensitivity={unit: 1.0}, ledger=ledger)
+    assert len(list(ledger.entries())) == 1
+
+
+def test_a_radius_of_nothing_is_refused():
+    """The original returns the exact parameters at r = 0."""
+    with pytest.raises(ValueError, match="r must be positive"):
+        params(r=0.0)
 
 
 def test_sigma_of_nothing_is_nothing():

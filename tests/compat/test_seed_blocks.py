@@ -195,5 +195,64 @@ def test_every_block_says_that_its_radius_was_estimated(ready):
     assert "CONDITIONAL on bounds estimated from the data" in dp["statement"]
 
 
+# What a reader imports for the blocks that have no import lines of their own.
+_IMPORTS = """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from quantbayes.ball_dp.api import *
+from quantbayes.ball_dp.heads.logreg_torch import *
+from quantbayes.ball_dp.heads.sqhinge_eqx import *
+from quantbayes.ball_dp.heads.sqhinge_torch import *
+from quantbayes.ball_dp.lz import *
+"""
+
+
+@pytest.mark.slow
+def test_the_text_from_top_to_bottom(data):
+    """One session, one namespace: each block finds what the blocks before it left."""
+    two = data["ytr"] == 0
+    space = {
+        "X": data["Xtr"],
+        "y": two.astype(np.int64),
+        "Xtr": data["Xtr"],
+        "ytr": two.astype(np.int64),
+        "Xte": data["Xte"],
+        "lam": 1e-1,
+        "K": 2,
+    }
+    releases: list[Space] = []
+
+    def go(block: str) -> None:
+        space.pop("dp", None)
+        space.pop("out", None)
+        space.update(run(block, **space))
+        report = space.get("dp", space.get("out", {}))
+        releases.extend([report.get("dp_report", report)] if report else [])
+
+    def trained(head: Any, loss: str) -> Any:
+        form = HeadForm(loss, lam=space["lam"], norm_bound=1.0)
+        return train_head_eqx(head, space["Xtr"], two, form)
+
+    for block in (_IMPORTS, blocks.NORMALIZE, blocks.RADIUS):
+        go(block)
+    svm = sqhinge_eqx.SquaredHingeSVMEqx(D, key=jax.random.key(0))
+    space["model_trained"] = trained(svm, "squared_hinge")
+    for block in (blocks.EQUINOX_SVM, blocks.TORCH_SVM):
+        go(block)
+        assert set(np.unique(space["yhat"])) <= {-1, 1}
+    logistic = logreg_eqx.LogisticRegressorEqx(D, key=jax.random.key(0))
+    space["model_trained"] = trained(logistic, "logistic")
+    for block in (blocks.EQUINOX_LOGISTIC, blocks.TORCH_SOFTMAX, blocks.PROTOTYPES):
+        go(block)
+    assert accuracy(space, data["yte"] == 0) > 0.9
+    assert len(releases) == 5
+    for report in releases:
+        assert report["private"] and report["sigma"] > 0
+        assert any("radius" in mark for mark in report["conditional"])
+        assert report["statement"].startswith("Released")
+
+
 def _frameworks() -> Space:
     return {"eqx": eqx, "jax": jax, "jnp": jnp, "ravel_pytree": ravel_pytree}

@@ -142,6 +142,22 @@ def test_aggregate():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_spectral_norms_bound_from_above_and_approach_from_below():
+    omega, _ = rff.sample_rff_rbf(jax.random.key(1), d_in=6, m=40)
+    exact = float(np.sqrt(np.linalg.eigvalsh(np.asarray(omega.T @ omega)).max()))
+    bound = rff.spectral_norm_svd(omega)
+    assert exact < bound < exact * (1 + 1e-4)
+    few, many = (
+        rff.spectral_norm_power_iteration(omega, key=jax.random.key(2), num_iters=k)
+        for k in (1, 60)
+    )
+    assert few < 0.999 * exact < many <= bound
+    assert many == pytest.approx(exact, rel=1e-3)
+    with pytest.raises(ValueError, match="num_iters"):
+        rff.spectral_norm_power_iteration(omega, key=jax.random.key(2), num_iters=0)
+
+
 def test_random_features():
     omega, phase = rff.sample_rff_rbf(jax.random.key(0), d_in=5, m=4000, gamma=0.5)
     X = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)

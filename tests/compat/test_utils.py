@@ -65,6 +65,15 @@ def test_seeding():
     assert first == (np.random.random(), torch.rand(1).item())
 
 
+def test_deterministic_torch_is_left_alone_unless_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seeding.set_global_seed(5)
+    assert not torch.backends.cudnn.deterministic and torch.backends.cudnn.benchmark
+    seeding.set_global_seed(5, deterministic_torch=True)
+    assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+
+
 def test_tensors():
     x = torch.ones(2, requires_grad=True)
     assert torch_utils.to_numpy(x).tolist() == [1.0, 1.0]

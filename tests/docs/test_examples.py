@@ -20,20 +20,37 @@ def run(folder, *words):
     assert done.returncode == 0, done.stderr
 
 
+# Those in PyTorch run where torch is loaded (tests/adapters/test_torch_modules).
+HERE = [path for path in EXAMPLES if not path.stem.startswith("train_torch")]
 # How a network of another library is trained is a test of its adapter, too.
-LONG = {"train_flax", "train_equinox"}
+LONG = {"train_equinox", "train_keras", "train_linen"}
+# What these share (imports, prices) is done once.
+TOGETHER = [path for path in HERE if path.stem in ("train_pytree", "train_flax")]
+ONE_BY_ONE = """
+import runpy, sys
+for path in sys.argv[1:]:
+    sys.argv = [path]
+    runpy.run_path(path, run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize(
     "example",
     [
         pytest.param(path, marks=pytest.mark.deep if path.stem in LONG else ())
-        for path in EXAMPLES
+        for path in HERE
+        if path not in TOGETHER
     ],
     ids=lambda path: path.stem,
 )
 def test_an_example_runs(example, tmp_path):
     run(tmp_path, example)
+
+
+def test_examples_of_training_run(tmp_path):
+    assert len(TOGETHER) == 2
+    (tmp_path / "one_by_one.py").write_text(ONE_BY_ONE)
+    run(tmp_path, "one_by_one.py", *TOGETHER)
 
 
 def numbers_in(picture: str) -> str:

@@ -74,6 +74,7 @@ def test_signatures_are_narrow_but_for_those_the_page_explains():
         "_ball",
         "clipped_grad",
         "fit",
+        "private_radius",
         "Ledger.open",
         "UnlearningService.open",
         "PrivacyOdometer.__init__",

@@ -41,6 +41,7 @@ _LIKE_ANOTHER = {
     "PrivateTMM",
     "UnlearnableRegressor, ogd",
     "compat.bpm PrivateKMeans",
+    "compat.jax_privacy BandMFConfig",
     "compat.jax_privacy BandMFExecutionPlanConfig",
 }
 _OF_THE_RELEASE = {
@@ -74,8 +75,8 @@ def _marks(candidate, check):
 def _shorten_posterior(patch):
     """No contract asks what the centres of a decoder are worth."""
     if posterior := sys.modules.get("demur.cluster.decoding.posterior"):
-        patch.setattr(posterior, "WARM_UP", 6)
-        patch.setattr(posterior, "DRAWS", 6)
+        patch.setattr(posterior, "_MOST", 24)
+        patch.setattr(posterior, "_FEWEST", 24)
 
 
 with pytest.MonkeyPatch.context() as while_examples_are_made:

@@ -176,7 +176,7 @@ def _row_loss(cost: Cost, distance: float) -> MeasuredLoss:
     if not math.isfinite(distance):
         return MeasuredLoss(math.inf, math.inf)
     curves = (PureOverBalls, GaussianOverBalls)
-    spaces = [term.space for term in cost.terms if isinstance(term, curves)]
+    spaces = [term.space for term in cost.basic_terms() if isinstance(term, curves)]
     if not spaces:
         return MeasuredLoss()
     return charged_loss(cost.at(Ball(distance, space=spaces[0]))) or MeasuredLoss()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import os
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from demur.cli.head_rows import read_head_rows
 from demur.cli.ledger.options import (
     BudgetOption,
     ChargedLedger,
@@ -19,16 +20,17 @@ from demur.cli.ledger.options import (
     PasswordFile,
     SigningKey,
 )
-from demur.cli.list_options import names, numbers
+from demur.cli.list_options import names, numbers, threshold
 from demur.cli.shell import (
     App,
     AsJson,
     console,
     entry_facts,
+    fitting_bar,
     print_json,
-    progress_console,
     written,
 )
+from demur.cli.tuning import HeldBack, Runs, Tune, check_options, ids_of, tuned_head
 
 if TYPE_CHECKING:
     from demur.core.entry import Entry
@@ -49,6 +51,7 @@ class HeadKind(StrEnum):
     """Which head to train."""
 
     PROTOTYPES = "prototypes"
+    DISCRIMINANT = "discriminant"
     SOFTMAX = "softmax"
     LOGISTIC = "logistic"
     SVM = "svm"
@@ -59,7 +62,12 @@ Data = Annotated[
     typer.Argument(help="Parquet, CSV or npz.", metavar="DATA", show_default=False),
 ]
 _SHOWN = 12
-_LARGE = 2**30  # bytes of Parquet from which files are streamed by default
+_KINDS = {
+    "i": "whole numbers",
+    "u": "whole numbers",
+    "f": "numbers",
+    "b": "true and false",
+}
 
 
 @head_app.command("fit")
@@ -83,7 +91,8 @@ def fit(
         HeadKind.PROTOTYPES
     ),
     lam: Annotated[
-        float | None, typer.Option(help="Regularisation (default 0 or 0.01).")
+        str | None,
+        typer.Option(help="Regularisation (default 0 or 0.01), or auto."),
     ] = None,
     norm_bound: Annotated[float, typer.Option(help="Rows are clipped to it.")] = 1.0,
     clip: Annotated[
@@ -154,6 +163,9 @@ def fit(
             help="Read Parquet in passes, in little memory (default: above 1 GiB)."
         ),
     ] = None,
+    tune: Tune = None,
+    runs: Runs = None,
+    held_back: HeldBack = 0.2,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file.")] = Path(
         "head.npz"
     ),
@@ -165,18 +177,15 @@ def fit(
     spends nothing; after it the file is written first.
     """
     from demur.cli.interrupts import InterruptGuard, explain_interrupt
-    from demur.convex.files import save_head
-    from demur.core import validate
+    from demur.convex.files import save_head, saved_parameters
 
-    if not output.parent.is_dir():
-        raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
     # Refuse bad arguments before a ledger is created.
-    if lam is not None:
-        validate.non_negative(lam=lam)
+    _check_output(output)
+    check_options(held_back, runs)
     head = _estimator(
         kind,
         {
-            "lam": lam,
+            "lam": _lam(lam, kind),
             "mechanism": None if mechanism is MechanismName.OUTPUT else str(mechanism),
             "steps": steps,
             "learning_rate": learning_rate,
@@ -192,6 +201,18 @@ def fit(
             "class_weight": class_weight,
         },
     )
+    _check_mechanism(
+        mechanism,
+        {
+            MechanismName.NOISY_GD: {
+                "steps": steps,
+                "learning_rate": learning_rate,
+                "momentum": momentum,
+                "theta_radius": theta_radius,
+            },
+            MechanismName.OUTPUT: {"tau": tau, "max_iterations": max_iterations},
+        },
+    )
     head.set_params(
         epsilon=epsilon,
         delta=delta,
@@ -204,9 +225,10 @@ def fit(
     )
     promised = head.promise()
     left_out = [*(names(exclude) or []), *([id_column] if id_column else [])]
-    if weight_column is not None and kind is HeadKind.PROTOTYPES:
+    weighted = "class_weight" in head.get_params()
+    if weight_column is not None and not weighted:
         raise ValueError(
-            "--weight-column is not an option of --head prototypes. Leave it out."
+            f"--weight-column is not an option of --head {kind}. Leave it out."
             " Nothing was spent."
         )
     charged = ChargedLedger.of(ledger, create, budget, signing_key, password_file, keys)
@@ -224,22 +246,33 @@ def fit(
         explain_interrupt(reopen, go_on),
         ExitStack() as closing,
     ):
-        rows = _rows(data, label, stream, names(columns), left_out, weight_column)
+        rows = read_head_rows(
+            data, label, stream, names(columns), left_out, weight_column
+        )
         opened = None
         if charged is not None:
-            opened = charged.open(dataset=data.stem, guard=guard)
+            # A search is one (epsilon, delta) block, and a pure filter adds them up.
+            new = None if tune is None else "pure"
+            opened = charged.open(dataset=data.stem, filter=new, guard=guard)
             closing.enter_context(opened)
-        with _bar() as progress:
+        with fitting_bar(tune is None) as progress:
             head.set_params(
-                classes=_parse(classes, rows.label_type) if classes else None,
+                classes=_parse("--classes", classes, rows.label_type)
+                if classes
+                else None,
                 ledger=opened,
             )
-            if kind is HeadKind.PROTOTYPES:
-                head.fit(rows.X, rows.y)
-            else:
+            given: tuple[Any, ...] = (rows.X, rows.y)
+            if weighted:
                 by_class = _class_weight(class_weight, rows.label_type)
                 head.set_params(progress=progress, class_weight=by_class)
-                head.fit(rows.X, rows.y, rows.weights)
+                given = (*given, rows.weights)
+            saved_parameters(head)  # what cannot be written must not be paid for
+            if tune is None:
+                head.fit(*given)
+            else:
+                ids = ids_of(data, id_column)
+                head = tuned_head(head, tune, runs, held_back, rows, ids, opened)
         save_head(head, output, columns=rows.columns)
         if guard.interrupted:
             raise KeyboardInterrupt
@@ -288,71 +321,13 @@ def predict(
         print("\n".join(["prediction", *predicted]))
 
 
-class _Rows(NamedTuple):
-    """The data for `fit`, the type of the labels, and the names of the features."""
-
-    X: Any
-    y: Any
-    label_type: Any
-    columns: list[str]
-    weights: Any = None
-
-
-def _rows(
-    data: Path,
-    label: str,
-    stream: bool | None,
-    columns: list[str] | None,
-    exclude: list[str],
-    weight_column: str | None,
-) -> _Rows:
-    from demur.convex.rows.tables import features_of, read_rows
-
-    if columns is not None and exclude:
-        both = [name for name in exclude if name in columns]
-        if both:
-            raise ValueError(
-                f"column {both[0]!r} is in --columns and is excluded. Name it once."
-                " Nothing was spent."
-            )
-    parquet = data.is_dir() or data.suffix.lower() in (".parquet", ".pq")
-    if stream and not parquet:
-        raise ValueError(f"--stream needs Parquet; got {data.name}. Nothing was spent.")
-    if stream is None:
-        stream = data.is_dir() or (parquet and _size(data) >= _LARGE)
-    if not stream:
-        weights = None
-        if weight_column is not None:
-            exclude = [*exclude, weight_column]
-            weights = read_rows(data, label=label, columns=[weight_column]).X[:, 0]
-        rows = read_rows(data, label=label, columns=columns, exclude=exclude)
-        assert rows.y is not None
-        return _Rows(rows.X, rows.y, rows.y.dtype, rows.columns, weights)
-    if weight_column is not None:
-        raise ValueError(
-            "--weight-column is for data that is read at once: leave --stream out."
-            " Nothing was spent."
-        )
-    from demur.convex.rows.parquet import ParquetRows
-
-    streamed = ParquetRows(data, label=label, columns=columns)
-    if columns is None:
-        chosen = features_of(streamed.column_names(), label=label, exclude=exclude)
-        streamed = ParquetRows(data, label=label, columns=chosen)
-    rows_on_disk = streamed.row_source()
-    return _Rows(streamed, None, rows_on_disk.label_dtype, rows_on_disk.columns)
-
-
-def _size(data: Path) -> int:
-    return data.stat().st_size if data.exists() else 0
-
-
 def _estimator(kind: HeadKind, options: dict[str, Any]) -> Any:
     """The estimator with the options that were given, each one of its own."""
     from demur import convex
 
     estimator = {
         HeadKind.PROTOTYPES: convex.BallPrototypeClassifier,
+        HeadKind.DISCRIMINANT: convex.BallDiscriminantClassifier,
         HeadKind.SOFTMAX: convex.BallSoftmaxClassifier,
         HeadKind.LOGISTIC: convex.BallLogisticRegression,
         HeadKind.SVM: convex.BallSVC,
@@ -368,13 +343,50 @@ def _estimator(kind: HeadKind, options: dict[str, Any]) -> Any:
     return estimator.set_params(**given)
 
 
+def _check_output(output: Path) -> None:
+    """Refuse a place where no file can be written, before anything is charged."""
+    if not output.parent.is_dir():
+        raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ValueError(f"no file can be written to {output}. Nothing was spent.")
+
+
+def _check_mechanism(
+    mechanism: MechanismName, options: dict[MechanismName, dict[str, Any]]
+) -> None:
+    """Refuse options of the other mechanism, which would be ignored."""
+    for needed, values in options.items():
+        for name, value in values.items():
+            if value is not None and mechanism is not needed:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is an option of --mechanism {needed}."
+                    " Nothing was spent."
+                )
+
+
+def _lam(given: str | None, kind: HeadKind) -> float | str | None:
+    from demur.core import validate
+
+    if given is None:
+        return None
+    lam = threshold("--lam", given)
+    if isinstance(lam, float):
+        validate.non_negative(lam=lam)
+    elif kind is HeadKind.PROTOTYPES:
+        raise ValueError(
+            "lam must be a number from 0 for --head prototypes; got auto. Nothing was"
+            " spent."
+        )
+    return lam
+
+
 def _class_weight(given: str | None, dtype: Any) -> str | dict[Any, float] | None:
     if given is None or given == "balanced":
         return given
     weights = {}
     for part in given.split(","):
         name, _, weight = part.partition("=")
-        (label,) = _parse(name, dtype)
+        (label,) = _parse("--class-weight", name, dtype)
         (weights[label],) = numbers("--class-weight", [weight])
     return weights
 
@@ -401,22 +413,17 @@ def _features(columns: list[str]) -> str:
     return f"Features ({len(columns)} columns): {shown}{more}."
 
 
-def _parse(classes: str, dtype: Any) -> list[Any]:
+def _parse(option: str, classes: str, dtype: Any) -> list[Any]:
     """The classes in the labels' type: names, or numbers."""
-    names = [name.strip() for name in classes.split(",")]
-    return [dtype.type(name) for name in names] if dtype.kind in "iuf" else names
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, float], None]]:
-    """A progress bar that follows the gradient norm, or the steps."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
-        task = progress.add_task("fitting", total=1.0)
-
-        def show(step: int, share: float) -> None:
-            progress.update(task, completed=share, description=f"fitting, step {step}")
-
-        yield show
+    given = [name.strip() for name in classes.split(",")]
+    if dtype.kind not in "iufb":
+        return given
+    try:
+        if dtype.kind == "b":
+            return [{"true": True, "false": False}[name.lower()] for name in given]
+        return [dtype.type(name).item() for name in given]
+    except (ValueError, OverflowError, KeyError):
+        raise ValueError(
+            f"{option} must name labels as they are in the data, which are"
+            f" {_KINDS[dtype.kind]}; got {classes[:40]!r}. Nothing was spent."
+        ) from None

@@ -64,6 +64,16 @@ def numbers(option: str, given: list[str]) -> list[float]:
     return values
 
 
+def whole_number(option: str, given: str) -> int:
+    """A whole number."""
+    try:
+        return int(given)
+    except ValueError as error:
+        raise ValueError(
+            f"{option} must be a whole number, or auto; got {given[:40]!r}"
+        ) from error
+
+
 def threshold(option: str, given: str) -> float | str:
     """A number, or `auto`."""
     return given if given == "auto" else numbers(option, [given])[0]

@@ -73,9 +73,12 @@ def constants_table(bpm: BPM) -> Table:
 
 def centre_table(centres: Centres, metadata: ReportMetadata) -> Table:
     """Centres in the units of the points, where their box is known."""
+    from demur.cluster.files.centre_tables import shown_interval
+
     original = metadata.low is not None
     unit = "original units" if original else "unit cube"
     shown = metadata.in_original_units(centres.cube) if original else centres.cube
+    interval = shown_interval(centres, metadata)
     table = Table(title=f"Centres ({unit})", title_justify="left")
     table.add_column("no.")
     table.add_column("share", justify="right")
@@ -84,39 +87,63 @@ def centre_table(centres: Centres, metadata: ReportMetadata) -> Table:
         table.add_column(escape(name), justify="right")
     if len(metadata.columns) > most:
         table.caption = f"the first {most} of {len(metadata.columns)} columns"
-    for i, (share, row) in enumerate(zip(centres.weights, shown, strict=True)):
-        table.add_row(str(i), f"{share:.3f}", *(f"{x:.4g}" for x in row[:most]))
+    shares = [f"{share:.3f}" for share in centres.weights]
+    cells = [[f"{x:.4g}" for x in row[:most]] for row in shown]
+    if interval is not None and centres.shares_interval is not None:
+        # In a narrow terminal the interval takes a line of its own.
+        table.title = f"{table.title}, 95% of the posterior"
+        for i, (low, high) in enumerate(centres.shares_interval):
+            shares[i] += f" {low:.3f}-{high:.3f}"
+            for j, (low, high) in enumerate(interval[i, :most]):
+                cells[i][j] += f" ±{0.5 * (high - low):.2g}"
+    for i, (share, row) in enumerate(zip(shares, cells, strict=True)):
+        table.add_row(str(i), share, *row)
     return table
 
 
 def sweep_table(sweep: Sweep, name: str, trials: int) -> Table:
-    """Medians of every setting, and the data without noise above them."""
+    """Medians of every setting, and the data without noise above them.
+
+    In a narrow terminal a cell takes several lines, and no number is cut; `--csv` and
+    `--json` have the other metrics.
+    """
+    models = sorted({band.algorithm for band in sweep.bands()})
+    shown = len(models) > 1
     best = sweep.baseline
+    decoders = {one for band in sweep.bands() for one in band.decoders}
     table = Table(
-        title=f"{escape(name)}: medians of {trials} draws, SSE with a 10-90% band",
+        title=(
+            f"{escape(name)}, {', '.join(models)}: medians of {trials} draws, SSE with"
+            " a 10-90% band"
+        ),
+        padding=(0, 0 if shown else 1),
         title_justify="left",
-        caption="increase: of the SSE over non-private k-means",
+        caption=(
+            f"price: epsilon of {sweep.priced}. incr.: of the SSE over non-private"
+            f" k-means. RE: relative error of the centres. Decoder:"
+            f" {', '.join(sorted(decoders))}."
+        ),
+        caption_justify="left",
     )
-    for column in ("model", "epsilon", "L", "SSE", "band", "increase", "silhouette"):
-        table.add_column(column, justify="right")
-    for column in ("ARI", "NMI", "centre error", "decoder"):
-        table.add_column(column, justify="right")
+    columns = ["epsilon", "L", "price", "SSE", "band", "incr.", "ARI", "RE"]
+    for column in ["model"] * shown + columns:
+        table.add_column(column, justify="right", overflow="fold")
 
     def cells(q: Quality) -> list[str]:
-        return [f"{q.silhouette:.3f}", f"{q.ari:.3f}", f"{q.nmi:.3f}",
-                f"{q.centroid_error:.3f}"]  # fmt: skip
+        return [f"{q.ari:.2f}", f"{q.centroid_error:.2f}"]
 
-    row = ["not private", "", "", f"{best.sse:.4g}", "", "0%", *cells(best), ""]
-    table.add_row(*row)
+    row = ["", "", "", f"{best.sse:.4g}", "", "0%", *cells(best)]
+    table.add_row(*["no noise"] * shown, *(row if shown else ["no noise", *row[1:]]))
     for band in sweep.bands():
+        auto = " auto" if band.L == "auto" else ""
         table.add_row(
-            band.algorithm,
-            f"{band.epsilon:g}",
-            f"{band.L:g}" if isinstance(band.L, float) else str(band.L),
+            *[band.algorithm] * shown,
+            f"{band.rate:.3g}",
+            f"{band.threshold:.3g}{auto}",
+            f"{band.price:.3g}",
             f"{band.median.sse:.4g}",
-            f"{band.low.sse:.3g}-{band.high.sse:.3g}",
+            f"{band.low.sse:.3g} to {band.high.sse:.3g}",
             f"{band.median.increase:.0f}%",
             *cells(band.median),
-            ", ".join(band.decoders),
         )
     return table

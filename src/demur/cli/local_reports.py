@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +18,23 @@ from demur.cli.ledger.options import (
     PasswordFile,
     SigningKey,
 )
-from demur.cli.list_options import ManyValues, names, numbers, threshold, thresholds
+from demur.cli.list_options import (
+    ManyValues,
+    names,
+    numbers,
+    threshold,
+    thresholds,
+    whole_number,
+)
+from demur.cli.local_report_checks import (
+    Algorithm,
+    DecoderName,
+    charged_before,
+    must_be_picture,
+    must_have_room,
+    stage_bars,
+    units_of,
+)
 from demur.cli.local_report_tables import (
     centre_table,
     constants,
@@ -35,33 +49,17 @@ from demur.cli.shell import (
     entry_facts,
     errors,
     print_json,
-    progress_console,
     written,
 )
 
 if TYPE_CHECKING:
+    from demur.core.adjacency import Unit
     from demur.core.entry import Entry
 
 reports_app = App(
     help="Perturb points on the client (BPM), and cluster the local reports.",
     no_args_is_help=True,
 )
-
-
-class Algorithm(StrEnum):
-    """Which model is fitted to the reports."""
-
-    KMEANS = "kmeans"
-    GMM = "gmm"
-    TMM = "tmm"
-
-
-class DecoderName(StrEnum):
-    """How the server undoes the noise."""
-
-    NOISE_AWARE = "noise_aware"
-    CLIP = "clip"
-    PLAIN = "plain"
 
 
 Threshold = Annotated[
@@ -75,14 +73,20 @@ def make(
     output: Annotated[
         Path, typer.Argument(help="Local reports: Parquet or CSV.", metavar="OUT")
     ],
-    epsilon: Annotated[float, typer.Option(help="Privacy per unit of the cube.")],
     low: Annotated[
         list[str], typer.Option(help="Public lower bound, one or one per column.")
     ],
     high: Annotated[
         list[str], typer.Option(help="Public upper bound, one or one per column.")
     ],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy per unit of the cube.")
+    ] = None,
     L: Threshold = "auto",
+    price: Annotated[
+        float | None,
+        typer.Option(help="Epsilon for the ledger's unit: chooses --epsilon and --L."),
+    ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Names, separated by commas; default: all.")
     ] = None,
@@ -117,8 +121,7 @@ def make(
     from demur.cli.interrupts import explain_interrupt
     from demur.cli.resumable_jobs import Job
     from demur.cluster.files.point_tables import PointTable
-    from demur.cluster.files.report_job import ReportJob
-    from demur.mechanisms.bpm import BPM
+    from demur.cluster.files.report_job import ReportJob, mechanism_for_job
 
     charged = ChargedLedger.of(ledger, create, budget, signing_key, password_file, keys)
 
@@ -145,14 +148,16 @@ def make(
             clip=clip,
             space=space,
         )
-        bpm = BPM(epsilon, threshold("--L", L), table.dimension)
-        with _bar() as progress, ExitStack() as closing:
+        bpm = mechanism_for_job(
+            table, epsilon, threshold("--L", L), price, units_of(charged, price)
+        )
+        with stage_bars() as progress, ExitStack() as closing:
             job = ReportJob.prepare(
                 table,
                 output,
                 bpm,
                 overwrite=overwrite,
-                begun=_charged_before(charged, resumable.known(idempotency_key)),
+                begun=charged_before(charged, resumable.known(idempotency_key)),
                 progress=progress,
             )
             opened = None
@@ -185,9 +190,18 @@ def cluster(
     path: Annotated[
         Path, typer.Argument(help="Local reports that `make` wrote.", metavar="REPORTS")
     ],
-    k: Annotated[int, typer.Option("-k", "--clusters", help="How many clusters.")],
+    k: Annotated[
+        str, typer.Option("-k", "--clusters", help="How many clusters, or auto.")
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Parquet or CSV of centres.")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Parquet or CSV: the cluster of each report, by its id."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="A picture of the centres (two columns).")
     ] = None,
     algorithm: Annotated[Algorithm, typer.Option(help="What to fit.")] = (
         Algorithm.KMEANS
@@ -205,43 +219,67 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Cluster local reports, taking their noise into account. Costs no privacy."""
-    from demur.cluster.files.centre_tables import fit_centres, write_centres
+    from demur.cluster.files.centre_tables import (
+        fit_centres,
+        shown_interval,
+        write_centres,
+        write_labels,
+    )
     from demur.cluster.files.point_tables import kind_of
     from demur.cluster.files.report_files import read_reports
 
-    if output is not None:
-        kind_of(output)
-        _must_have_room(output)
-        if output.exists() and path.exists() and output.samefile(path):
+    must_be_picture(plot)
+    must_have_room(plot)
+    for written_to in (output, labels):
+        if written_to is None:
+            continue
+        kind_of(written_to)
+        must_have_room(written_to)
+        if written_to.exists() and path.exists() and written_to.samefile(path):
             raise ValueError(
                 "the output must not be the reports: they are paid for, and would be"
                 " lost"
             )
+    count = k if k == "auto" else whole_number("-k", k)
     given = None if L is None else threshold("--L", L)
     reports, metadata = read_reports(path, epsilon=epsilon, L=given)
     with errors.status("clustering"):
-        centres = fit_centres(reports, k, algorithm, decoder=decoder, random_state=seed)
+        centres = fit_centres(
+            reports, count, algorithm, decoder=decoder, random_state=seed
+        )
     if output is not None:
         write_centres(output, centres, metadata)
+    if labels is not None:
+        write_labels(labels, centres, reports, metadata)
+    if plot is not None:
+        from demur.cli.local_report_plots import plot_centres
+
+        plot_centres(centres, reports, plot)
     if as_json:
         original = metadata.low is not None
+        interval = shown_interval(centres, metadata)
+        shares = centres.shares_interval
         print_json(
             {
                 "written": None if output is None else str(output),
+                "labels": None if labels is None else str(labels),
                 "columns": list(metadata.columns),
                 "shares": centres.weights.tolist(),
+                "shares_interval": None if shares is None else shares.tolist(),
                 "cube": centres.cube.tolist(),
                 "centres": metadata.in_original_units(centres.cube).tolist()
                 if original
                 else None,
+                "interval": None if interval is None else interval.tolist(),
                 "note": centres.note,
             }
         )
         return
     console.print(centre_table(centres, metadata))
     console.print(centres.note, highlight=False, markup=False)
-    if output is not None:
-        written(output)
+    for file in (output, labels, plot):
+        if file is not None:
+            written(file)
 
 
 @reports_app.command("inspect")
@@ -262,8 +300,8 @@ def inspect(
     bpm = BPM(epsilon, threshold("--L", L), dimension)
     if samples == 0 and plot is not None:
         raise ValueError("--plot needs --samples")
-    _must_have_room(plot)
-    _must_be_picture(plot)
+    must_have_room(plot)
+    must_be_picture(plot)
     source = None if seed is None else Seeded(seed)
     inspection = draw_and_count(bpm, samples, source=source) if samples else None
     if inspection is not None and plot is not None:
@@ -297,6 +335,13 @@ def sweep(
         str, typer.Option(help="iris, wine, digits, breast_cancer, blobs, or a file.")
     ] = "iris",
     epsilons: Annotated[list[str], typer.Option(help="Several.")] = ["1", "2", "4"],  # noqa: B006
+    prices: Annotated[
+        list[str],
+        typer.Option(help="In place of --epsilons: of any replacement, or --radius."),
+    ] = [],  # noqa: B006
+    radius: Annotated[
+        float | None, typer.Option(help="Prices are for a move by at most this.")
+    ] = None,
     Ls: Annotated[list[str], typer.Option("--Ls", help="Numbers, or auto.")] = ["auto"],  # noqa: B006
     trials: Annotated[int, typer.Option(help="Draws of noise per setting.")] = 20,
     algorithms: Annotated[list[str], typer.Option(help="kmeans gmm tmm.")] = ["kmeans"],  # noqa: B006
@@ -309,6 +354,12 @@ def sweep(
     label: Annotated[
         str | None, typer.Option(help="The column of classes, in a file.")
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Of a file: names, separated by commas.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Of a file: a column to leave out.")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Rows of blobs.")] = 300,
     seed: Annotated[int, typer.Option(help="Of blobs and of the clustering.")] = 42,
     csv: Annotated[Path | None, typer.Option(help="Every trial.")] = None,
@@ -319,10 +370,23 @@ def sweep(
     from demur.cli.sweep_data import load_public, write_trials
     from demur.cluster.sweep import SweepSettings
     from demur.cluster.sweep import sweep as run
+    from demur.core.adjacency import Ball, ReplaceOne
 
-    _must_have_room(csv, plot)
-    _must_be_picture(plot)
-    data = load_public(dataset, label=label, samples=samples, random_state=seed)
+    must_have_room(csv, plot)
+    must_be_picture(plot)
+    data = load_public(
+        dataset,
+        label=label,
+        columns=names(columns),
+        id_column=id_column,
+        samples=samples,
+        random_state=seed,
+    )
+    unit: Unit | None = None
+    if prices:
+        unit = ReplaceOne() if radius is None else Ball(radius, space="cube")
+    elif radius is not None:
+        raise ValueError("--radius says what --prices are for: give --prices too")
     k = data.classes if clusters is None else clusters
     if k is None:
         raise ValueError(f"-k must say how many clusters {dataset} has")
@@ -332,13 +396,14 @@ def sweep(
         " or test data."
     )
     settings = SweepSettings(
-        numbers("--epsilons", epsilons),
+        numbers("--prices", prices) if prices else numbers("--epsilons", epsilons),
         thresholds("--Ls", Ls),
         algorithms,
         trials,
         decoder,
+        unit,
     )
-    with _bar() as progress:
+    with stage_bars() as progress:
         result = run(
             data.points,
             data.labels,
@@ -359,6 +424,7 @@ def sweep(
             {
                 "dataset": data.name,
                 "trials": trials,
+                "price_of": result.priced,
                 "not_private": asdict(result.baseline),
                 "settings": [asdict(band) for band in result.bands()],
                 "note": data.note,
@@ -370,63 +436,3 @@ def sweep(
     console.print(data.note, highlight=False, markup=False)
     for path in files:
         written(path)
-
-
-def _must_have_room(*files: Path | None) -> None:
-    """Refuse a place that cannot be written to before the work, not after it."""
-    for path in files:
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"there is no folder {path.parent}")
-        if path is not None and path.is_dir():
-            raise ValueError(f"{path} is a folder")
-
-
-def _must_be_picture(path: Path | None) -> None:
-    if path is not None:
-        from demur.cli.local_report_plots import kind_of_picture
-
-        kind_of_picture(path)
-
-
-def _charged_before(charged: ChargedLedger | None, key: str | None) -> bool:
-    """Whether a job of this key has been paid for, so that its output may be there."""
-    from demur.core.errors import LedgerMissing
-
-    if charged is None or key is None:
-        return False
-    try:
-        with charged.read() as opened:
-            return opened.find(key) is not None
-    except LedgerMissing:
-        return False
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for each stage of the work."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
-
-        yield tell

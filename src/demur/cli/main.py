@@ -10,18 +10,23 @@ import typer
 from demur import __version__
 from demur.cli.audit import audit
 from demur.cli.head import head_app
+from demur.cli.ledger.approvals import ledger_app
 from demur.cli.ledger.options import (
     Address,
+    PasswordFile,
     Signer,
+    SigningKey,
     TipOption,
+    load_key,
     open_to_read,
     read_tip,
 )
-from demur.cli.ledger.recovery import ledger_app
 from demur.cli.local_reports import reports_app
+from demur.cli.serve import serve_commands, token_app
 from demur.cli.shell import (
     App,
     AsJson,
+    Code,
     Contents,
     Interrupted,
     console,
@@ -47,6 +52,8 @@ app.add_typer(reports_app, name="reports", rich_help_panel=ENGINES)
 app.add_typer(unlearn_app, name="unlearn", rich_help_panel=ENGINES)
 app.command(rich_help_panel=ENGINES)(train)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=LEDGER)
+app.registered_commands += serve_commands.registered_commands
+app.add_typer(token_app, name="token", rich_help_panel=LEDGER)
 app.command(rich_help_panel=TRUST)(audit)
 
 
@@ -79,6 +86,65 @@ def tour(
     if as_json:
         files = ("ledger.db", "tip.txt", "report.html")
         print_json({name.split(".")[0]: str(out / name) for name in files})
+
+
+@app.command(rich_help_panel=LEDGER)
+def evidence(
+    ledger: Annotated[
+        str,
+        typer.Argument(help="A ledger; or `verify`, to check PACK.", metavar="LEDGER"),
+    ],
+    pack: Annotated[
+        Path | None, typer.Argument(help="With `verify`: the file.", metavar="[PACK]")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The zip file.")] = (
+        Path("evidence.zip")
+    ),
+    tip: TipOption = None,
+    signer: Signer = None,
+    product: Annotated[str, typer.Option(help="For the registry.")] = "",
+    organisation: Annotated[str, typer.Option(help="For the registry.")] = "",
+    signing_key: SigningKey = None,
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an evidence pack about a ledger; `demur evidence verify PACK` checks one.
+
+    A pack has the report, statements, verification, audits with their power, deletions,
+    requests, records for the public registry, and where an evaluation finds its facts.
+    """
+    from demur.ledger import Ledger
+    from demur.report import check_evidence, write_evidence
+
+    if ledger == "verify" and pack is not None:
+        check = check_evidence(pack, signer=signer)
+        if as_json:
+            facts = {"problems": check.problems, "unknown": check.unknown}
+            print_json({"ok": check.ok, "tip": check.tip, **facts})
+        else:
+            console.print(str(check), highlight=False, markup=False, soft_wrap=True)
+        if not check.ok:
+            raise typer.Exit(int(Code.ERROR))
+        return
+    if pack is not None:
+        raise ValueError("give one LEDGER, or `verify` and a PACK")
+    open_to_read(ledger).close()  # One that is not there is not made.
+    key = load_key(signing_key, password_file)
+    signed = key is not None
+    opened = Ledger.open(ledger, signing_key=key) if signed else open_to_read(ledger)
+    with opened, errors.status("gathering the evidence"):
+        write_evidence(
+            opened,
+            output,
+            tip=read_tip(tip),
+            signer=signer,
+            product=product,
+            organisation=organisation,
+        )
+    if as_json:
+        print_json({"written": str(output)})
+    else:
+        written(output)
 
 
 @app.command(rich_help_panel=LEDGER)

@@ -6,7 +6,8 @@ stderr (and, with --json, one JSON object on stdout) and an exit code:
     0    done
     1    an error: bad input, a missing or damaged file, a check that failed
     2    wrong usage: an unknown option, a missing argument
-    3    declined by a budget or a deletion capacity; nothing was spent
+    3    declined by a budget, a deletion capacity or an officer, or waiting for
+         approval; nothing was spent
     130  interrupted (Ctrl-C); the message says what is spent and how to go on
 """
 
@@ -16,7 +17,8 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +27,13 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-from demur.errors import BudgetExceeded, CapacityExhausted, DemurError
+from demur.errors import (
+    ApprovalDeclined,
+    ApprovalPending,
+    BudgetExceeded,
+    CapacityExhausted,
+    DemurError,
+)
 from demur.report.text import json_data
 
 if TYPE_CHECKING:
@@ -48,6 +56,9 @@ _EXPECTED = (
     ImportError,
     MemoryError,
 )
+
+
+_DECLINED = (BudgetExceeded, CapacityExhausted, ApprovalPending, ApprovalDeclined)
 
 
 class Code(IntEnum):
@@ -82,12 +93,9 @@ class Command(TyperCommand):
         except Exception as error:
             if os.environ.get(_TRACEBACK):
                 raise
-            code = (
-                Code.DECLINED
-                if isinstance(error, (BudgetExceeded, CapacityExhausted))
-                else Code.ERROR
-            )
-            _fail(as_json, type(error).__name__, _message(error), code)
+            code = Code.DECLINED if isinstance(error, _DECLINED) else Code.ERROR
+            message = _in_options(_message(error), self)
+            _fail(as_json, type(error).__name__, message, code)
 
 
 class App(typer.Typer):
@@ -110,7 +118,7 @@ class Contents(TyperGroup):
     """The main group: its help lists commands in a fixed order."""
 
     order = ("tour", "version", "head", "reports", "unlearn", "train", "ledger",
-             "report", "audit")  # fmt: skip
+             "report", "evidence", "serve", "token", "audit")  # fmt: skip
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands of `order`, then any others."""
@@ -174,6 +182,28 @@ def _message(error: Exception) -> str:
     )
 
 
+def _in_options(message: str, command: Any) -> str:
+    """A message of the library, with this command's options for its keywords.
+
+    A keyword stands as `memory_key=` or `on_exhausted='queue'`.
+    """
+    options = {
+        option.lstrip("-").replace("-", "_"): option
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+
+    def as_option(keyword: re.Match[str]) -> str:
+        name, value = keyword.groups(default="")
+        if name == "limits":
+            found = [o for o in options.values() if o.startswith("--limit-")]
+            return ", ".join(found) or keyword[0]
+        return f"{options[name]} {value}".strip() if name in options else keyword[0]
+
+    return re.sub(r"(?<![\w/.-])([a-z_]+)=(?:'([a-z]+)')?(?![\w/])", as_option, message)
+
+
 def _fail(
     as_json: bool, kind: str, message: str, code: Code, *, word: str = "error:"
 ) -> None:
@@ -183,3 +213,21 @@ def _fail(
         error = {"kind": kind, "message": message}
         print_json({"error": error, "exit_code": int(code)})
     raise typer.Exit(int(code))
+
+
+@contextmanager
+def fitting_bar(visible: bool = True) -> Iterator[Callable[[int, float], None]]:
+    """A progress bar that follows the gradient norm, or the steps; or no bar."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = progress_console()
+    with Progress(
+        *columns, console=console, transient=True, disable=not visible
+    ) as progress:
+        task = progress.add_task("fitting", total=1.0)
+
+        def show(step: int, share: float) -> None:
+            progress.update(task, completed=share, description=f"fitting, step {step}")
+
+        yield show

@@ -41,10 +41,14 @@ def load_public(
     dataset: str,
     *,
     label: str | None = None,
+    columns: list[str] | None = None,
+    id_column: str | None = None,
     samples: int = 300,
     random_state: int = 42,
 ) -> PublicData:
     """A dataset of scikit-learn, the original repository's blobs, or a table."""
+    if not Path(dataset).suffix and (columns is not None or id_column is not None):
+        raise ValueError("--columns and --id-column are about a file of points")
     if dataset in _SHIPPED:
         X, y = _SHIPPED[dataset](return_X_y=True)
     elif dataset == "blobs":
@@ -56,7 +60,8 @@ def load_public(
             random_state=random_state,
         )
     elif Path(dataset).suffix:
-        X, y, _ = read_rows(dataset, label=label)
+        left_out = () if id_column is None else (id_column,)
+        X, y, _ = read_rows(dataset, label=label, columns=columns, exclude=left_out)
     else:
         raise ValueError(
             f"dataset must be one of {(*_SHIPPED, 'blobs')} or a file; got"
@@ -87,10 +92,12 @@ def write_trials(sweep: Sweep, path: Path) -> None:
     """Write one line for each trial, and one for the data without noise."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["algorithm", "epsilon", "L", "trial", "decoder", *METRICS])
-        writer.writerow(
-            ["not private", "", "", "", "", *asdict(sweep.baseline).values()]
-        )
+        names = ["algorithm", "epsilon", "L", "asked_L", "price", "of"]
+        names += ["trial", "decoder"]
+        writer.writerow([*names, *METRICS])
+        empty = [""] * (len(names) - 1)
+        writer.writerow(["not private", *empty, *asdict(sweep.baseline).values()])
         for t in sweep.trials:
-            setting = [t.algorithm, t.epsilon, t.L, t.trial, t.decoder]
+            used = [t.mechanism.epsilon, t.mechanism.L, t.L, t.price, sweep.priced]
+            setting = [t.algorithm, *used, t.trial, t.decoder]
             writer.writerow([*setting, *asdict(t.quality).values()])

@@ -69,7 +69,7 @@ def of_mechanism(
 
 def first_unit(declared: Declaration) -> Unit:
     """A unit that the declaration covers."""
-    term = declared.cost.terms[0]
+    term = declared.cost.basic_terms()[0]
     return term.unit if isinstance(term, Fixed) else Ball(RADIUS, space=term.space)
 
 

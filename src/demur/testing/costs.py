@@ -123,7 +123,7 @@ def units_outside_the_declaration_have_no_cost(subject: Subject) -> None:
     cost = subject.entry.declaration.cost
     covers_all = any(
         isinstance(term, Fixed) and isinstance(term.unit, ReplaceOne)
-        for term in cost.terms
+        for term in cost.basic_terms()
     )
     other = Ball(0.1, space="a space that nobody named")
     try:
@@ -151,7 +151,7 @@ CONTRACTS = (
 def spaces(cost: Cost) -> list[str]:
     """The spaces whose balls a cost covers."""
     names: dict[str, None] = {}
-    for term in cost.terms:
+    for term in cost.basic_terms():
         if not isinstance(term, Fixed):
             names[term.space] = None
         elif isinstance(term.unit, Ball):
@@ -162,12 +162,13 @@ def spaces(cost: Cost) -> list[str]:
 def units(subject: Subject) -> Iterator[Unit]:
     """The units to test: those of the terms, and a ball in every space."""
     yield subject.unit
-    for term in subject.entry.declaration.cost.terms:
-        if isinstance(term, Fixed):
-            if term.unit != subject.unit:
-                yield term.unit
-        else:
+    cost = subject.entry.declaration.cost
+    for term in cost.basic_terms():
+        if not isinstance(term, Fixed):
             yield Ball(0.25, space=term.space)
+        # A search has no cost at units that only some of its runs cover.
+        elif term.unit != subject.unit and cost.covers(term.unit):
+            yield term.unit
 
 
 def _prices_by_radius(subject: Subject, space: str) -> list[float]:

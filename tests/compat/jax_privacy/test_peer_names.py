@@ -258,6 +258,45 @@ def test_noise_without_a_key_is_fresh_and_with_one_is_said_to_be_removable(
         jax.vmap(lambda x: keyed.update(x, keyed.init(x))[0])(jnp.zeros((2, 3)))
 
 
+CHANGES = {
+    "stacked": lambda total: jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), total),
+    "cut": lambda total: jax.tree.map(lambda leaf: leaf[:1], total),
+}
+
+
+@pytest.mark.parametrize("key", [None, 5], ids=["fresh", "keyed"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_clipped_sum_is_taken_whole(change, key):
+    noise = jp.noise_addition.gaussian_privatizer(stddev=1.0, prng_key=key)
+    changed = CHANGES[change](ClippedSum(jnp.zeros(3), 1.0))
+    state = noise.init(jnp.zeros(3))
+    with pytest.raises(TypeError, match="Nothing was drawn"):
+        noise.update(changed, state)
+    # Whoever opens it has plain arrays, and noise on them as in the original.
+    assert noise.update(changed.value, state)[0].shape == changed.value.shape
+
+
+@pytest.mark.slow
+def test_a_shard_of_a_clipped_sum_gets_no_noise(monkeypatch):
+    """Shards have one key: without the check their difference would be exact."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    along = jax.sharding.PartitionSpec("d")
+    noise = jp.noise_addition.gaussian_privatizer(stddev=50.0, prng_key=5)
+    state = noise.init(jnp.zeros(3))
+
+    def shard(rows):
+        return noise.update(ClippedSum(rows.sum(axis=0), 1.0), state)[0][None]
+
+    run = jax.shard_map(shard, mesh=mesh, in_specs=along, out_specs=along)
+    first, second = jnp.zeros((2, 3)), jnp.ones((2, 3))
+    with pytest.raises(TypeError, match="outside shard_map"):
+        run(first)
+    monkeypatch.setattr(jp.noise_addition, "check_place", lambda *_, **__: None)
+    noisy = [np.asarray(run(rows)) for rows in (first, second)]
+    assert np.abs(noisy[0]).max() > 10.0
+    np.testing.assert_allclose(noisy[1] - noisy[0], 2.0, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_the_noise_has_its_deviation():
     drawn = noises(

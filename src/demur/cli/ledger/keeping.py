@@ -68,6 +68,18 @@ def create(
         list[int] | None,
         typer.Option(help="Order of the filter rdp; may be repeated."),
     ] = None,
+    approval_above: Annotated[
+        float | None,
+        typer.Option(help="A charge that alone costs more epsilon needs approval."),
+    ] = None,
+    approval_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Charges of mechanisms with such a name need approval, as in"
+            " 'DP-SGD*'; may be repeated.",
+            metavar="NAME",
+        ),
+    ] = None,
     signing_key: SigningKey = None,
     password_file: PasswordFile = None,
     keys: KeysFolder = None,
@@ -77,15 +89,17 @@ def create(
 
     Its terms never change. An address that has a ledger is refused.
     """
+    from demur.cli.ledger.terms import make_approval
     from demur.durable import private_files
     from demur.ledger import Ledger
 
+    approval = make_approval(approval_above, approval_for)
     if terms is None:
         new = _from_options(dataset, budget, filter, blocks, order)
-    elif dataset or budget or filter or blocks is not None or order:
+    elif dataset or budget or filter or blocks is not None or order or approval:
         raise ValueError(
             "--terms is a file of all terms: give no --dataset, --budget, --filter,"
-            " --blocks or --order beside it. Nothing was made."
+            " --blocks, --order or --approval beside it. Nothing was made."
         )
     else:
         new = _from_file(terms)
@@ -106,6 +120,7 @@ def create(
         budgets=dict(new.budgets),
         filter=new.filter,
         maps=new.maps,
+        approval=approval or new.approval,
         signing_key=load_key(signing_key or new.signing_key, password_file),
         keys=folder,
         testing=new.testing,
@@ -154,6 +169,7 @@ def _print_terms(ledger: Ledger, as_json: bool) -> None:
                 ],
                 "filter": str(terms.filter),
                 "maps": [str(m) for m in terms.maps],
+                "approval": terms.approval and terms.approval.to_json(),
                 "signer": terms.signer,
                 "testing": terms.testing,
                 "tip": str(tip),
@@ -174,6 +190,8 @@ def _print_terms(ledger: Ledger, as_json: bool) -> None:
         )
     console.print(table)
     lines = [f"filter: {terms.filter}", *(f"map: {m}" for m in terms.maps)]
+    if terms.approval is not None:
+        lines.append(str(terms.approval))
     lines.append(f"signed by: {terms.signer or 'nobody (no signing key)'}")
     if terms.testing:
         lines.append("for TESTS: it accepts seeded noise, which is NOT PRIVATE")

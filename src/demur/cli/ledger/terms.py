@@ -16,14 +16,14 @@ from typing import Any
 
 from demur.core import validate
 from demur.core.adjacency import LipschitzMap, Unit, unit_from_json
-from demur.ledger import Budget, Filter
+from demur.ledger import ApprovalRule, Budget, Filter
 
 _SHORT = {"add_or_remove": "add_or_remove_one", "replace": "replace_one"}
 _KINDS = "add-or-remove-one, replace-one, zero-out, erasure or ball"
 _NUMBERS = {"radius": float, "records_per_person": int}
 _NAMES = {
     "dataset", "filter", "blocks", "orders", "testing", "signing_key", "keys",
-    "budgets", "maps",
+    "budgets", "maps", "approval_above", "approval_for",
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ class NewLedger:
     filter: Filter | str | None
     maps: tuple[LipschitzMap, ...] = ()
     testing: bool = False
+    approval: ApprovalRule | None = None
     signing_key: Path | None = field(default=None, compare=False)
     keys: Path | None = field(default=None, compare=False)
 
@@ -119,6 +120,17 @@ def make_filter(
     )
 
 
+def make_approval(
+    above: float | None, mechanisms: Iterable[str] | None
+) -> ApprovalRule | None:
+    """The rule of these settings, if there is one."""
+    if above is None and not mechanisms:
+        return None
+    if isinstance(mechanisms, str):
+        raise ValueError(f"approval_for must be a list; got {mechanisms!r:.80}")
+    return ApprovalRule(above, tuple(mechanisms or ()))
+
+
 def read_terms(path: Path) -> NewLedger:
     """The terms in a TOML file; paths in it are relative to its folder."""
     with path.open("rb") as file:
@@ -159,6 +171,7 @@ def read_terms(path: Path) -> NewLedger:
         filter=make_filter(data.get("filter"), data.get("blocks"), orders, budgets),
         maps=maps,
         testing=data.get("testing", False),
+        approval=make_approval(data.get("approval_above"), data.get("approval_for")),
         signing_key=_beside(path, data, "signing_key"),
         keys=_beside(path, data, "keys"),
     )

@@ -251,15 +251,19 @@ def _budget_table(ledger: Ledger) -> Table:
     )
     for column in ("unit", "spent", "of", "delta", "tight reading"):
         budgets.add_column(column, justify="left" if column == "unit" else "right")
+    about = []
     for status in ledger.status():
+        reading = ledger.reading(status.unit)
+        if reading.persons:
+            about.append(f"{status.unit}: {reading.protects}.")
         budgets.add_row(
             escape(str(status.unit)),
             printed_up(status.spent_epsilon),
             printed_down(status.budget.epsilon),
             printed_down(status.budget.delta),
-            printed_up(ledger.epsilon(unit=status.unit)),
+            printed_up(reading.epsilon),
         )
-    budgets.caption = f"Filter: {ledger.terms.filter}"
+    budgets.caption = escape("\n".join([f"Filter: {ledger.terms.filter}", *about]))
     return budgets
 
 

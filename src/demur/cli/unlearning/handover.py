@@ -42,6 +42,7 @@ class Handover:
             errors.RecordMismatch,
             errors.RecordNeeded,
             errors.UnknownRecord,
+            typer.Exit,  # Some requests wait; their openings come with them.
         )
         self._made = not self._folder.exists()
         private_files.make_folder(self._folder)
@@ -52,9 +53,6 @@ class Handover:
         try:
             yield
         except refusals:
-            self._discard()
-            raise
-        except typer.Exit:  # Some requests wait; their openings come with them.
             self._discard()
             raise
         self._discard()
@@ -70,7 +68,7 @@ class Handover:
     def _write(self, path: Path, content: bytes) -> None:
         """Write a file, or find it there as it should be; another one is refused."""
         private_files.write_new(path, content)
-        there = private_files.read_file(path)
+        there = private_files.read(path)  # An earlier writer may have been killed.
         if there != content and not _says_as_much(there, content):
             if not _says_as_much(content, there):
                 raise FileExistsError(

@@ -148,12 +148,14 @@ def _not_live(
     service: UnlearningService, rows: RecordRows, data: Path, skip_live: bool
 ) -> list[int]:
     """The rows to learn; or the refusal, if some are live."""
-    equal, other = service.find_live(rows.ids, rows.X, rows.y)
+    equal, other = service.find_live(
+        rows.ids, rows.X, rows.y, subject_ids=rows.subjects
+    )
     if other:
         raise ValueError(
             f"{data.name}, row {other[0] + 1}: a record of this id is live with other"
-            f" values ({len(other):,} such rows). Delete it first, or use another id."
-            " Nothing was changed."
+            f" values, or as another person's ({len(other):,} such rows). Delete it"
+            " first, or use another id. Nothing was changed."
         )
     if equal and not skip_live:
         raise ValueError(

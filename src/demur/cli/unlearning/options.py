@@ -100,10 +100,15 @@ LimitNoise = Annotated[
 
 def limits(
     person: int | None, days: float | None, score_noise: float | None
-) -> ServiceLimits:
-    """The owner's limits, with the library's own where none is named."""
+) -> ServiceLimits | None:
+    """The owner's limits, with the library's own where one is not named.
+
+    None if none is: a request that waits then keeps those that it was made under.
+    """
     from demur.unlearning import ServiceLimits
 
+    if person is None and days is None and score_noise is None:
+        return None
     named: dict[str, Any] = {}
     if person is not None:
         named["noise"] = None if person == 0 else person
@@ -180,11 +185,8 @@ def opened(
             f"there is a service at {shown_address(address)} already: `demur unlearn"
             " status` shows it. Nothing was changed."
         )
-    if not exists and not create:
-        raise ServiceMismatch(
-            f"there is no deletion service at {shown_address(address)}: `demur unlearn"
-            " open` makes one. Nothing was created."
-        )
+    if not create:
+        _require(address, exists)
     place = certificates or CERTIFICATES
     if interrupted or certificates is not None:
         try:
@@ -223,6 +225,18 @@ def opened(
         yield service
 
 
+def _require(address: str, exists: bool) -> None:
+    """Refuse an address without a service."""
+    from demur.durable.store import shown_address
+    from demur.unlearning import ServiceMismatch
+
+    if not exists:
+        raise ServiceMismatch(
+            f"there is no deletion service at {shown_address(address)}: `demur unlearn"
+            " open` makes one. Nothing was created."
+        )
+
+
 def _interrupted(store: ServiceStore) -> bool:
     """Whether opening this service to write would carry out a request."""
     from demur.unlearning.records import journal, queue
@@ -245,5 +259,11 @@ def opened_to_read(
 ) -> UnlearningService:
     """The service at an address, to read; a running one is not disturbed."""
     from demur.unlearning import UnlearningService
+    from demur.unlearning.records.tables import ServiceStore
 
+    store = ServiceStore(address, read_only=True)
+    try:
+        _require(address, store.exists())
+    finally:
+        store.close()
     return UnlearningService.open(address, keys=keys, memory_key=memory, read_only=True)

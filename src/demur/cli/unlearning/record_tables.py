@@ -23,6 +23,9 @@ from demur.unlearning.records.commitments import id_bytes
 
 _NOTHING = "Nothing was changed."
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's
+_DECIMAL = re.compile(r"[+-]?\d+\.0*")
+_MISSING = {"na", "n/a", "<na>", "#n/a", "nan", "null", "none"}
+_EXACT = 2.0**53  # Beyond it, neighbouring whole numbers are one float.
 _NO_ID = "an id has 1 to 200 printable characters"
 
 
@@ -71,10 +74,21 @@ def read_records(
     texts = {id_column, *([subject_column] if subject_column else [])}
     table = _table(path, texts | ({label_column} if labels else set()))
     chosen = features or [n for n in table.column_names if n not in names]
+    if features and len({*features, *names}) < len(features) + len(names):
+        raise ValueError(
+            "--features must name other columns than --id, --label and --subject, and"
+            f" each once. {_NOTHING}"
+        )
     for name in (*names, *chosen):
         _check_column(path, table, name)
     if not table.num_rows:
         raise ValueError(f"{path.name} has no row. {_NOTHING}")
+    kind = table.schema.field(label_column).type
+    if is_list(kind):
+        raise ValueError(
+            f"column {label_column!r} holds {kind}, and a record has one label."
+            f" {_NOTHING}"
+        )
     X = np.hstack([_numbers(table, name) for name in chosen])
     if X.shape[1] != dimension:
         raise ValueError(
@@ -85,8 +99,8 @@ def read_records(
         y: NDArray[Any] = _numbers(table, label_column)[:, 0]
     else:
         y = np.array(_texts(table, label_column))
-        _refuse(path, ~np.isin(y, labels), f"{label_column!r} is no class here")
-    ids = _ids(path, table, id_column)
+        _refuse(path.name, ~np.isin(y, labels), f"{label_column!r} is no class here")
+    ids = _ids(table, id_column)
     subjects = _subjects(table, subject_column) if subject_column else None
     return RecordRows(ids, subjects, X, y)
 
@@ -98,7 +112,7 @@ def read_ids(path: Path, column: str | None) -> list[str]:
             raise ValueError(f"--id must name the column of ids in {path.name}")
         table = _table(path, {column})
         _check_column(path, table, column)
-        ids = _ids(path, table, column)
+        ids = _ids(table, column)
     else:
         try:
             text = path.read_text(encoding="utf-8-sig")  # Editors may add a mark.
@@ -118,7 +132,7 @@ def _table(path: Path, texts: set[str]) -> pa.Table:
     match path.suffix.lower():
         case ".parquet" | ".pq":
             try:
-                return pyarrow.parquet.read_table(path)
+                return pyarrow.parquet.read_table(path, page_checksum_verification=True)
             except (pa.ArrowException, OSError):
                 raise ValueError(
                     f"{path.name} cannot be read as Parquet: it is damaged, or"
@@ -170,7 +184,7 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
     column = table.column(name).combine_chunks()
     if column.null_count:
         nulls = np.asarray(column.is_null())
-        _refuse(Path(name), nulls, "a value is missing", where=f"column {name!r}")
+        _refuse(f"column {name!r}", nulls, "a value is missing")
     try:
         if is_list(column.type):
             block = list_block(name, column).astype(np.float64)
@@ -182,34 +196,45 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
             f" a public rule, or leave it out (--features). {_NOTHING}"
         ) from None
     bad = np.logical_not(np.isfinite(block).all(axis=1))
-    _refuse(Path(name), bad, "NaN or infinity", where=f"column {name!r}")
+    _refuse(f"column {name!r}", bad, "NaN or infinity")
     return np.ascontiguousarray(block)
 
 
 def _texts(table: pa.Table, name: str) -> list[str]:
     values = table.column(name).to_pylist()
     empty = np.array([v is None or v == "" or v != v for v in values])
-    _refuse(Path(name), empty, "a value is missing", where=f"column {name!r}")
+    _refuse(f"column {name!r}", empty, "a value is missing")
     return [str(v) for v in values]
 
 
-def _ids(path: Path, table: pa.Table, name: str) -> list[str]:
+def _ids(table: pa.Table, name: str) -> list[str]:
     """A column of ids: text or whole numbers. Of 7.0 nobody knows that it is 7."""
-    kind = table.schema.field(name).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not text and not pa.types.is_integer(kind):
-        raise ValueError(
-            f"column {name!r} holds {kind}, and ids are text or whole numbers: write it"
-            f" as one of these. {_NOTHING}"
-        )
+    _check_id_type(table, name)
     ids = _texts(table, name)
     _check_ids(f"column {name!r}", ids)
     return ids
 
 
+def _check_id_type(table: pa.Table, name: str, *, floats: bool = False) -> None:
+    """Text or whole numbers; `floats` where gaps make floats of whole numbers."""
+    kind = table.schema.field(name).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    number = pa.types.is_integer(kind) or (floats and pa.types.is_floating(kind))
+    if not text and not number and not (floats and pa.types.is_null(kind)):
+        raise ValueError(
+            f"column {name!r} holds {kind}, and ids are text or whole numbers: write it"
+            f" as one of these. {_NOTHING}"
+        )
+
+
 def _subjects(table: pa.Table, name: str) -> list[str | None]:
-    """A column of ids of persons; an empty cell, null or NaN names nobody."""
+    """A column of ids of persons; an empty cell, null or NaN names nobody.
+
+    What one program writes for a missing value is no person, or all who lack one would
+    be the same. And 7.0 would be another person as text than as a number.
+    """
+    _check_id_type(table, name, floats=True)
     values = table.column(name).to_pylist()
     subjects: list[str | None] = []
     for value in values:
@@ -219,11 +244,24 @@ def _subjects(table: pa.Table, name: str) -> list[str | None]:
             subjects.append(str(int(value)))  # Whole numbers with gaps are stored so.
         else:
             subjects.append(str(value))
-    floats = [isinstance(v, float) and v == v and not v.is_integer() for v in values]
+    floats = [
+        isinstance(v, float) and v == v and not (v.is_integer() and abs(v) < _EXACT)
+        for v in values
+    ]
     where = f"column {name!r}"
-    _refuse(Path(name), np.array(floats), "no text, no whole number", where=where)
+    _refuse(where, np.array(floats), "no text, no whole number that is exact")
+    texts = [each if isinstance(each, str) else "" for each in values]
+    missing = np.array([text.strip().lower() in _MISSING for text in texts])
+    _refuse(
+        where,
+        missing,
+        "a word for a missing value (NA, NaN, null, None); leave the cell empty, or"
+        " give that person another id",
+    )
+    decimal = np.array([_DECIMAL.fullmatch(text.strip()) is not None for text in texts])
+    _refuse(where, decimal, "a whole number with a decimal point; write it without (7)")
     bad = np.array([each is not None and not _is_id(each) for each in subjects])
-    _refuse(Path(name), bad, _NO_ID, where=where)
+    _refuse(where, bad, _NO_ID)
     return subjects
 
 
@@ -237,10 +275,8 @@ def _is_id(text: str) -> bool:
 
 def _check_ids(where: str, ids: list[str]) -> None:
     bad = np.array([not _is_id(each) for each in ids])
-    _refuse(Path(where), bad, _NO_ID, where=where)
-    _refuse(
-        Path(where), _repeated(ids), "its id occurs before in the file", where=where
-    )
+    _refuse(where, bad, _NO_ID)
+    _refuse(where, _repeated(ids), "its id occurs before in the file")
 
 
 def _repeated(ids: list[str]) -> NDArray[np.bool_]:
@@ -252,11 +288,9 @@ def _repeated(ids: list[str]) -> NDArray[np.bool_]:
     return repeated
 
 
-def _refuse(
-    path: Path, bad: NDArray[np.bool_], what: str, *, where: str | None = None
-) -> None:
+def _refuse(where: str, bad: NDArray[np.bool_], what: str) -> None:
     """Name the first bad row, counted from 1 below the heading."""
     if bad.any():
         count, first = int(bad.sum()), int(np.argmax(bad)) + 1
         more = "" if count == 1 else f" ({count:,} such rows)"
-        raise ValueError(f"{where or path.name}, row {first}: {what}{more}. {_NOTHING}")
+        raise ValueError(f"{where}, row {first}: {what}{more}. {_NOTHING}")

@@ -203,6 +203,9 @@ def queue(
     process: Annotated[
         bool, typer.Option("--process", help="Try the requests that wait again.")
     ] = False,
+    limit_person: LimitPerson = None,
+    limit_days: LimitDays = None,
+    limit_noise: LimitNoise = None,
     output: CertificateFolder = CERTIFICATES,
     memory: MemoryKeyFile = None,
     passphrase: PassphraseFlag = False,
@@ -215,10 +218,14 @@ def queue(
 ) -> None:
     """List the requests that wait, the most urgent first; --process tries them again.
 
-    Requests that a crash cut short are carried out then, too.
+    Requests that a crash cut short are carried out then, too. Each keeps the limits
+    that it was made under, unless --limit-... names others.
     """
     from demur.cli.unlearning.handover import Handover
 
+    named = limits(limit_person, limit_days, limit_noise)
+    if named is not None and not process:
+        raise ValueError("--limit-... is for --process. Nothing was changed.")
     files: list[Path] = []
     if process:
         handover = Handover(output)
@@ -230,6 +237,7 @@ def queue(
             password_file=password_file,
             ledger=ledger,
             tip=tip,
+            limits=named,
             certificates=output,
         ) as service:
             with handover.prepared(service.openings_of_leaving()):

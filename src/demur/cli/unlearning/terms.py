@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict
 from enum import StrEnum
@@ -162,6 +163,17 @@ def _answers(
     return None
 
 
+def _taken() -> set[str]:
+    """Keywords that are those of the service, and of no mode."""
+    from demur.unlearning import UnlearningService
+
+    return {
+        name
+        for function in (opened, UnlearningService.open)
+        for name in inspect.signature(function).parameters
+    }
+
+
 def _mode_options(option: list[str] | None, classes: str | None) -> dict[str, Any]:
     """The mode's own options: numbers, words, true and false."""
     options: dict[str, Any] = {}
@@ -169,6 +181,11 @@ def _mode_options(option: list[str] | None, classes: str | None) -> dict[str, An
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"--option must be like lam=0.1; got {text[:40]!r}")
+        if name in _taken():
+            raise ValueError(
+                f"--option {name[:40]}: this is no option of a mode; the command has"
+                " its own for it, or none. Nothing was created."
+            )
         try:
             options[name] = json.loads(value)
         except ValueError:

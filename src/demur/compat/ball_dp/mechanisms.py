@@ -11,6 +11,7 @@ from demur.compat.ball_dp.releases import Rng, SigmaMethod, source_of
 from demur.core import validate
 from demur.core.accounting import gaussian
 from demur.core.adjacency import Ball
+from demur.core.errors import NotPrivate
 from demur.core.sensitivity import Sensitivity, Table
 from demur.ledger import Budget, Ledger
 from demur.mechanisms.gaussian import Gaussian
@@ -56,6 +57,11 @@ def add_gaussian_noise(
     at which unit. Without one the release is recorded in memory as Gaussian noise over
     the distance between two arrays.
     """
+    if sigma == 0:
+        raise NotPrivate(
+            "sigma=0 adds nothing: the array itself would be released. For a baseline"
+            " without noise use x as it is, and keep it. Nothing was spent."
+        )
     validate.positive(sigma=sigma)
     array = np.asarray(x)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.float64

@@ -199,13 +199,14 @@ def dp_release_torch_model_gaussian(
 ) -> dict[str, Any]:
     """A private copy of a linear torch head: theta_private, model_private, dp_report.
 
-    Anything but a linear head is refused (`demur.adapters.torch`); the model itself is
-    not touched.
+    The copy is in float32, like the original's: it takes float32 rows and gives float32
+    scores. Anything but a linear layer, or a module around exactly one, is refused
+    (`demur.adapters.torch`); the model itself is not touched.
     """
     theta, unflatten = torch.flatten(model)
     return dp_release_from_flat_params(
         theta,
-        unflatten,
+        lambda private: unflatten(private).float(),
         lz=lz,
         r=r,
         lam=lam,
@@ -248,8 +249,8 @@ def dp_release_eqx_model_gaussian(
 ) -> dict[str, Any]:
     """A private copy of a linear Equinox head, with the same keys as for torch.
 
-    Anything but a linear head (or `RidgePrototypesEqx`) is refused; the model itself is
-    not touched.
+    Anything but a linear head, a module around exactly one, or `RidgePrototypesEqx` is
+    refused; the model itself is not touched.
     """
     theta, unflatten = equinox.flatten(model)
     num_classes = 2

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from demur.compat.ball_dp.releases import EstimatedRadius, Rng, source_of
+from demur.compat.ball_dp.releases import Rng, source_of
 from demur.convex.sensitivity import radius
+from demur.convex.sensitivity.radius_origin import EstimatedRadius
 from demur.core import validate
 from demur.core.adjacency import ReplaceOne, Unit
 from demur.core.bounds import real_array
@@ -166,11 +167,16 @@ def dp_quantile_exponential_mechanism(
     *,
     rng: Rng = None,
     grid: ArrayLike | None = None,
+    lo: float | None = None,
+    hi: float | None = None,
+    grid_size: int = 2048,
     ledger: Ledger | None = None,
     unit: Unit | None = None,
     label: str = "a quantile",
 ) -> float:
     """A quantile of `values`, eps-DP, chosen from a public `grid`; refused without one.
+
+    `lo` and `hi`, public, are short for `grid_size` equal steps between them.
 
     The original chooses among the values themselves: its answer is somebody's value
     verbatim, and a value that only one of two neighbouring datasets has tells them
@@ -181,11 +187,14 @@ def dp_quantile_exponential_mechanism(
     nearest-neighbour distances: for those use `demur.convex.private_radius`.
     Charged at `unit`, by default any replacement of one record.
     """
+    if grid is None and lo is not None and hi is not None:
+        validate.count(grid_size=grid_size)
+        grid = np.linspace(lo, hi, grid_size)
     if grid is None:
         raise NotPrivate(
-            "dp_quantile_exponential_mechanism needs grid=, candidates fixed without"
-            " looking at the data: an answer chosen among the values is somebody's"
-            " value verbatim, and has no epsilon. Nothing was spent."
+            "dp_quantile_exponential_mechanism needs grid= (or lo= and hi=), candidates"
+            " fixed without looking at the data: an answer chosen among the values is"
+            " somebody's value verbatim, and has no epsilon. Nothing was spent."
         )
     validate.positive(eps=eps)
     validate.open_probability(quantile=quantile)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
+from demur.convex.sensitivity import radius_origin
 from demur.core import validate
 from demur.core.accounting.gaussian import gaussian_sigma
 from demur.core.adjacency import Ball
@@ -37,70 +38,6 @@ ON_ROUNDING = (
     "rounding the parameters to less than float64 reveals nothing more (conditional:"
     " the sensitivity does not include it)"
 )
-_ON_THE_RADIUS = "the radius is public (conditional: it was estimated from the data)"
-
-# Radii that were computed from data in this process. A caller writes `r=float(r)`, so
-# they can be recognised by the number alone. A declared radius that equals one of them
-# to the last bit counts as estimated too, which is harmless.
-_ESTIMATED_RADII: set[float] = set()
-
-
-class EstimatedRadius(float):
-    """A radius that was read off data, and so is every number computed from it.
-
-    The number itself, its float32 version and its texts of three digits and more are
-    remembered: `float(r)`, `np.float32(r)` and `float(f"{r:.4f}")` are estimated too.
-    """
-
-    def __new__(cls, value: Any) -> EstimatedRadius:
-        """The number, remembered as estimated."""
-        made = super().__new__(cls, value)
-        number = float.__float__(made)
-        _ESTIMATED_RADII.update({number, float(np.float32(number))})
-        _ESTIMATED_RADII.update(float(f"{number:.{k}f}") for k in range(3, 8))
-        _ESTIMATED_RADII.update(float(f"{number:.{k}g}") for k in range(3, 8))
-        return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (float(self),)
-
-    def __add__(self, other: Any) -> Any:
-        return _derived(float.__add__(self, other))
-
-    def __sub__(self, other: Any) -> Any:
-        return _derived(float.__sub__(self, other))
-
-    def __mul__(self, other: Any) -> Any:
-        return _derived(float.__mul__(self, other))
-
-    def __truediv__(self, other: Any) -> Any:
-        return _derived(float.__truediv__(self, other))
-
-    def __pow__(self, other: Any, mod: None = None) -> Any:
-        return _derived(float.__pow__(self, other))
-
-    def __rsub__(self, other: Any) -> Any:
-        return _derived(float.__rsub__(self, other))
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _derived(float.__rtruediv__(self, other))
-
-    def __round__(self, digits: Any = None) -> Any:
-        return _derived(float.__round__(self, digits))
-
-    def __abs__(self) -> Any:
-        return _derived(float.__abs__(self))
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def _derived(value: Any) -> Any:
-    return EstimatedRadius(value) if isinstance(value, float) else value
-
-
-def was_estimated(r: float) -> bool:
-    """Whether this number was computed from data in this process."""
-    return isinstance(r, EstimatedRadius) or float(r) in _ESTIMATED_RADII
 
 
 def source_of(rng: Rng) -> Source:
@@ -196,8 +133,11 @@ def release_vector(
     """
     vector = np.array(values, dtype=np.float64).reshape(-1)
     promise = Promise(options.unit, options.eps, options.delta)
-    if was_estimated(options.r):
-        conditional = (*conditional, _ON_THE_RADIUS)
+    origin = radius_origin.conditions(options.r)
+    if not radius_origin.was_estimated(options.r):
+        assumptions = (*assumptions, *origin)
+    else:
+        conditional = (*conditional, *origin)
         radius = Bound(float(options.r), BoundSource.ESTIMATED, "radius of the ball")
         bounds = (*bounds, radius)
     fine_print: dict[str, Any] = {

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from demur.core import validate
 from demur.core.accounting.events import Neighbours
 from demur.training.clipping import microbatches
+from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import PyTree
 from demur.training.plans.relations import neighbours_of
 
@@ -124,7 +125,7 @@ def _sum(leaf: Any, real: Any) -> Any:
     if real is not None:
         leaf = jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
-        leaf = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        leaf = leaf.astype(wide(leaf.dtype))
     return leaf.sum(axis=0)
 
 

@@ -22,7 +22,7 @@ from demur.compat.jax_privacy.bounded_sums import bounded_sum
 from demur.core import validate
 from demur.training import Aux as AuxiliaryOutput
 from demur.training import ClippedGrad
-from demur.training.clipping.rounding import unit_roundoff
+from demur.training.clipping.rounding import unit_roundoff, wide
 from demur.training.clipping.types import PyTree
 
 BoundedSensitivityCallable.register(ClippedGrad)
@@ -128,7 +128,7 @@ def _clip_part(
 def _wide(leaf: Any) -> Any:
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         raise TypeError(f"clip_pytree takes real floating numbers; got {leaf.dtype}")
-    return jnp.promote_types(leaf.dtype, jnp.float32)
+    return wide(leaf.dtype)
 
 
 def _length(leaves: list[Any]) -> Any:
@@ -151,8 +151,8 @@ def clip_and_round_to_grid(
     _check_grid(l2_clip_norm, grid_scale)
     count = sum(jnp.size(leaf) for leaf in jax.tree.leaves(gradient))
     inner = _adjusted_clip_norm(l2_clip_norm, grid_scale, count)
-    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), gradient)
-    clipped, norm = clip_pytree(wide, inner)
+    doubles = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), gradient)
+    clipped, norm = clip_pytree(doubles, inner)
     per_step = grid_scale / l2_clip_norm
     rounded = jax.tree.map(
         lambda leaf: jnp.round(leaf * per_step).astype(jnp.int64), clipped

@@ -20,7 +20,9 @@ from demur.compat.jax_privacy.matrix_factorization.streaming_matrix import (
     identity,
 )
 from demur.training import ClippedSum
+from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import PyTree
+from demur.training.noise.admission import check_place
 from demur.training.noise.members import one_release
 from demur.training.noise.threefry import own_keys
 
@@ -93,7 +95,11 @@ def matrix_factorization_privatizer(
     ) -> tuple[PyTree, _State]:
         del params
         value = sum_of_clipped_grads
-        value = value.value if isinstance(value, ClippedSum) else value
+        if isinstance(value, ClippedSum):
+            value.check_intact()
+            value = value.value
+            fresh = isinstance(noise_state.key, tuple)
+            check_place((value, noise_state), has_keys=not fresh)
         value, state = one_release((jax.tree.map(jnp.asarray, value), noise_state))
         leaves, treedef = jax.tree.flatten(value)
         structs = [_noise_struct(leaf, dtype) for leaf in leaves]
@@ -143,7 +149,7 @@ def gaussian_privatizer(
 
 def _noise_struct(leaf: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    kind = jnp.promote_types(kind, jnp.float32) if dtype is None else jnp.dtype(dtype)
+    kind = wide(kind) if dtype is None else jnp.dtype(dtype)
     return jax.ShapeDtypeStruct(leaf.shape, kind)
 
 

@@ -42,7 +42,8 @@ from demur.training import (
     privatizer,
     step_weights,
 )
-from demur.training.batches.selection import KeyedSelection, base_of
+from demur.training.batches.selection import KeyedSelection
+from demur.training.batches.user_selection import base_of
 from demur.training.models import MLP, cross_entropy
 
 ENGINE = "training"

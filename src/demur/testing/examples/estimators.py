@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from demur.core.adjacency import Ball, Erasure, ReplaceOne
+from demur.core.adjacency import AddOrRemoveOne, Ball, Erasure, ReplaceOne
 from demur.testing.builders import RADIUS, of_estimator, two_classes
 from demur.testing.subject import Inputs, Subject
 
@@ -36,6 +36,12 @@ def prototypes(cls: Any) -> list[Subject]:
         _head(cls, "", frozenset()),
         of_estimator(counted, name=_named(cls, "replacement"), unit=ReplaceOne()),
     ]
+
+
+def discriminant(cls: Any) -> list[Subject]:
+    """Class sums and second moments, at a ball."""
+    unit = Ball(RADIUS, space="records")
+    return [of_estimator(cls(radius=RADIUS), name=cls.__name__, unit=unit)]
 
 
 def private_map(cls: Any) -> list[Subject]:
@@ -80,6 +86,21 @@ def _clusterer(cls: Any, which: str, **parameters: Any) -> Subject:
         delta=1e-6 if which == "gaussian" else 0.0,
         aliases={"X": ("points",)},
     )
+
+
+def central(cls: Any) -> list[Subject]:
+    """Noisy Lloyd steps, at a replacement and at presence."""
+    X, _ = two_classes()
+    unit = AddOrRemoveOne()
+    return [
+        _central(cls(2, random_state=0), X, "", ReplaceOne()),
+        _central(cls(2, random_state=0, unit=unit), X, "presence", unit),
+    ]
+
+
+def _central(estimator: Any, X: Any, which: str, unit: Any) -> Subject:
+    name = _named(type(estimator), which)
+    return of_estimator(estimator, X, name=name, unit=unit, aliases={"X": ("points",)})
 
 
 def seed_kmeans(cls: Any) -> list[Subject]:

@@ -20,6 +20,7 @@ EXEMPT = {
         "needs a Java machine; tests/adapters/spark has its refusals"
     ),
     "demur.adapters.torch.release:release_torch": _HEAD,
+    "demur.cluster.noisy_lloyd:run_lloyd": "run by the example of NoisyLloyd",
     "demur.cluster.files.report_job:make_reports": (
         "runs BPM over files; tests/cluster/test_report_job.py has its refusals"
     ),
@@ -46,13 +47,22 @@ EXEMPT = {
         "the base of configs, incomplete by itself"
     ),
     "demur.training.run.charges:PaymentTerms": _INNER,
+    "demur.training.run.charges:run_declaration": _READS,
     "demur.training.run.trainer:fit": "run by the examples of both plans",
+    "demur.tuning.plan_search:search_plans": (
+        "a PrivateSearch over plans, both checked; tests/tuning has its refusals"
+    ),
+    "demur.unlearning.records.influence_certificate:InfluenceCertificate": (
+        "names a ledger by its digest and never charges"
+    ),
     "demur.unlearning.records.certificate:Certificate": (
         "names a ledger by its digest and never charges"
     ),
     "demur.unlearning.service.certificate_checks:number_problems": _READS,
     "demur.unlearning.service.certificate_verification:verify_certificate": _READS,
     "demur.unlearning.service.certificate_verification:verify_evidence": _READS,
+    "demur.unlearning.service.charges:is_committed": _READS,
+    "demur.unlearning.service.charges:newest_committed": _READS,
     "demur.unlearning.service.charges:publication_entries": _READS,
     "demur.unlearning.service.charges:recorded_entries": _READS,
     "demur.unlearning.service.publication:left": _READS,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from demur.cluster.noisy_lloyd import plan_lloyd, run_lloyd
 from demur.convex import HeadForm, objective
 from demur.convex.heads.noisy_gd import Schedule, descend, plan_descent
 from demur.core.accounting.events import Pure
@@ -99,5 +100,35 @@ def descent(cls: Any) -> list[Subject]:
             parameters={"steps": 4, "epsilon": 1.0},
             noisier={"epsilon": 0.5},
             trusts_data="only the estimators call it, with rows they have checked",
+        )
+    ]
+
+
+def lloyd(cls: Any) -> list[Subject]:
+    """Noisy Lloyd steps as their estimator runs them."""
+    points, _ = two_classes()
+    start = np.array([[0.2] * points.shape[1], [0.8] * points.shape[1]])
+
+    def make(steps: int = 3, epsilon: float = 1.0) -> Any:
+        promise = Promise(ReplaceOne(), epsilon, 1e-6)
+        d = points.shape[1]
+        return plan_lloyd(promise, clusters=2, dimension=d, steps=steps)
+
+    def spend(spender: Any, inputs: Inputs, ledger: Any, source: Any) -> Any:
+        given = inputs["X"]
+        return run_lloyd(
+            spender, given, start, ledger=ledger, label=LABEL, source=source
+        )
+
+    return [
+        Subject(
+            name=cls.__name__,
+            make=make,
+            spend=spend,
+            inputs={"X": points},
+            unit=ReplaceOne(),
+            parameters={"steps": 3, "epsilon": 1.0},
+            noisier={"epsilon": 0.5},
+            trusts_data="only its estimator calls it, with points it has checked",
         )
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from demur.testing import builders
 from demur.testing.discovery import Candidate, SubjectKind
 from demur.testing.errors import NoExample
-from demur.testing.examples import estimators, mechanisms, plans, spenders
+from demur.testing.examples import estimators, mechanisms, plans, searches, spenders
 from demur.testing.examples.exempt import reason
 from demur.testing.selection import SelectionCase
 from demur.testing.subject import Subject
@@ -24,8 +24,12 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.mechanisms.exponential:GridQuantile": mechanisms.grid_quantile,
     "demur.mechanisms.gaussian:Gaussian": mechanisms.gaussian,
     "demur.mechanisms.gaussian_reports:GaussianReports": mechanisms.reports,
+    "demur.mechanisms.grid_response:GridResponse": mechanisms.reports,
     "demur.mechanisms.laplace_reports:LaplaceReports": mechanisms.reports,
     "demur.convex.heads.noisy_gd:Descent": mechanisms.descent,
+    "demur.convex.heads.discriminant:BallDiscriminantClassifier": (
+        estimators.discriminant
+    ),
     "demur.convex.heads.linear:BallLogisticRegression": estimators.heads,
     "demur.convex.heads.prototype_classifier:BallPrototypeClassifier": (
         estimators.prototypes
@@ -34,6 +38,8 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.convex.heads.linear:BallSoftmaxClassifier": estimators.heads,
     "demur.preprocessing.private_maps:PrivatePCA": estimators.private_map,
     "demur.preprocessing.private_maps:PrivateStandardScaler": estimators.private_map,
+    "demur.cluster.noisy_lloyd:NoisyLloyd": mechanisms.lloyd,
+    "demur.cluster.estimators.central_kmeans:CentralKMeans": estimators.central,
     "demur.cluster.estimators.gmm:PrivateGMM": estimators.mixture,
     "demur.cluster.estimators.kmeans:PrivateKMeans": estimators.kmeans,
     "demur.cluster.estimators.tmm:PrivateTMM": estimators.mixture,
@@ -52,10 +58,15 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
     "demur.training.batches.selection:CyclicPoissonSampling": plans.cyclic,
     "demur.training.batches.selection:FixedBatchSampling": plans.fixed,
     "demur.training.batches.selection:RandomAllocationSampling": plans.allocated,
-    "demur.training.batches.selection:UserSelectionStrategy": plans.users,
+    "demur.training.batches.user_selection:UserSelectionStrategy": plans.users,
     "demur.convex.sensitivity.radius:private_radius": spenders.private_radius,
     "demur.convex.release:release_head": spenders.release_head,
     "demur.unlearning.stream.odometer:PrivacyOdometer": spenders.odometer,
+    "demur.tuning.grid_search:PrivateGridSearch": searches.grid_search,
+    "demur.tuning.kmeans_search:search_kmeans": searches.kmeans,
+    "demur.tuning.scores:NoisyScore": searches.score,
+    "demur.tuning.search:PrivateSearch": searches.search,
+    "demur.tuning.service_search:search_services": searches.services,
 }
 
 _FROM_INSTANCE: dict[SubjectKind, Callable[[Any], Any]] = {
