@@ -262,11 +262,11 @@ class LedgerCalls:
         _fields(data, needed={"entry"}, known={"entry"})
         return list(self.ledger._journal.charged(_entry(data))[:2])
 
-    def declaration(self, actor: str, data: dict[str, Any]) -> str:
+    def stored_declaration(self, actor: str, data: dict[str, Any]) -> str:
         """A declaration by its digest, as text."""
         _fields(data, needed={"digest"}, known={"digest"})
         digest = _hex(data["digest"], "digest", _DIGEST)
-        return canonical(self.ledger._journal.declaration(digest).to_json())
+        return canonical(self.ledger._journal.stored_declaration(digest).to_json())
 
     def drawn(self, actor: str, data: dict[str, Any]) -> int:
         """How many runs of a reservation were handed out."""

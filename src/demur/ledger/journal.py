@@ -280,7 +280,7 @@ class Journal:
             declaration = rows.declaration(connection, body["declaration"])
         return body, commit is not None, declaration
 
-    def declaration(self, digest: str) -> Declaration:
+    def stored_declaration(self, digest: str) -> Declaration:
         """A declaration that a row names."""
         with self._store.read() as connection:
             return rows.declaration(connection, digest)

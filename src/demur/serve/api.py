@@ -86,7 +86,7 @@ def charged(visit: Visit) -> Reply:
 
 def declaration(visit: Visit) -> Reply:
     """A declaration by its digest."""
-    return _is(visit.calls.declaration(visit.who.name, dict(visit.data)))
+    return _is(visit.calls.stored_declaration(visit.who.name, dict(visit.data)))
 
 
 def drawn(visit: Visit) -> Reply:

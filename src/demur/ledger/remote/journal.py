@@ -115,14 +115,14 @@ class RemoteJournal(Journal):
         row = self._caller.read("find", key=idempotency_key, settled=settled)
         if row is None:
             return None
-        return int(row[0]), row[1], self.declaration(row[1]["declaration"])
+        return int(row[0]), row[1], self.stored_declaration(row[1]["declaration"])
 
     def charged(self, entry_id: str) -> tuple[rows.Body, bool, Declaration]:
         """The row of a charge, whether it is committed, and its declaration."""
         body, committed = self._caller.read("charged", entry=entry_id)
-        return body, bool(committed), self.declaration(body["declaration"])
+        return body, bool(committed), self.stored_declaration(body["declaration"])
 
-    def declaration(self, digest: str) -> Declaration:
+    def stored_declaration(self, digest: str) -> Declaration:
         """A declaration that a row names."""
         if digest not in self._declarations:
             text = self._caller.read("declaration", digest=digest)

@@ -11,14 +11,14 @@ from demur.testing.discovery import Candidate, SubjectKind
 _READS = "reads a ledger and never charges"
 _INNER = "an inner step of a release that is checked where users call it"
 _HEAD = "converts a model at the border and calls release_head, which is checked"
+_JAVA = "needs a Java machine; tests/adapters/spark has its refusals"
 _SEED = "a seed's spelling over a release that is checked; tests/compat has its tests"
 
 EXEMPT = {
     "demur.adapters.equinox.release:release_equinox": _HEAD,
     "demur.adapters.linear:release_linear": _HEAD,
-    "demur.adapters.spark.local_reports:privatize": (
-        "needs a Java machine; tests/adapters/spark has its refusals"
-    ),
+    "demur.adapters.spark.local_reports:privatize": _JAVA,
+    "demur.adapters.spark.local_reports:write_reports": _JAVA,
     "demur.adapters.torch.release:release_torch": _HEAD,
     "demur.cluster.noisy_lloyd:run_lloyd": "run by the example of NoisyLloyd",
     "demur.cluster.files.report_job:make_reports": (
