@@ -13,8 +13,8 @@ import demur
 from demur import errors
 
 SOURCE = Path(demur.__file__).parent
-# Inside one module alone: never seen by a caller.
-INNER = {"_Fork", "_WentOn", "Interrupted"}
+# Inside one module or one service alone: never seen by a caller.
+INNER = {"_Fork", "_WentOn", "Interrupted", "Refused"}
 ENGINES = [
     "adapters",
     "audit",

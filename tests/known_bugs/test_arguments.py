@@ -208,6 +208,7 @@ ZERO_IS_NOTHING = {
     ("audit/black_box.py", "runs"): "a count that is shown; no audit has 0 runs",
     ("mechanisms/correlated/buffered.py", "buffers"): "a count, checked above",
     ("training/optimizers.py", "momentum"): "no momentum is momentum 0",
+    ("training/sizes/defaults.py", "flops"): "unknown is no time, as 0 operations",
     ("unlearning/models/ogd.py", "grid"): "no grid moves nothing, as a grid of 0",
     (
         "training/sizes/defaults.py",

@@ -28,7 +28,7 @@ _IN_URL = ("token", "access_token", "authorization")
 
 
 class Refused(AccessRefused):
-    """A refusal with its status."""
+    """A refusal with its status; a caller gets its answer, never this class."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -54,7 +54,10 @@ def test_the_seeds_signature():
 
 def test_plain_is_k_means_on_the_reports():
     model = PrivateKMeans(**ARGUMENTS).fit(blobs())
-    again = KMeans(3, n_init=10, max_iter=300, random_state=42).fit(model.X_perturbed_)
+    # The same ten starts: with others, one set of reports in thirty has two optima that
+    # are nearly as good.
+    seed = int(np.random.default_rng(42).integers(2**31 - 1))
+    again = KMeans(3, n_init=10, random_state=seed).fit(model.X_perturbed_)
     assert centroid_error(again.cluster_centers_, model.cluster_centers_) < 1e-6
     assert adjusted_rand_score(again.labels_, model.labels_) == 1.0
     assert model.inertia_ == pytest.approx(again.inertia_)
