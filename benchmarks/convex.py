@@ -1,17 +1,18 @@
 """Private heads on real data: demur against the seed's formula and other libraries.
 
-    python benchmarks/convex.py [--draws 20] [--part heads rules banking adult time]
-        [--only search]
+    python benchmarks/convex.py [--draws 20] [--only search]
+        [--part heads rules alternatives banking adult time]
 
 Data: $DEMUR_DATA (default ../shared/data), Banking77 sentence embeddings and UCI Adult.
 Accuracies are means and standard deviations over draws of the noise. diffprivlib needs
 an older scikit-learn and runs in .peers (`make peers`); without it its rows are left
 out by name. `heads` and `rules` (convex_parts/) choose nothing on the data: units,
-rules, heads and imbalances, resumed where an earlier run stopped. In `banking` and
-`adult` settings (lam, steps, learning rates, C) are chosen for every method, peers
-included, on a public fifth of the training set, which no private fit sees. The row of
-a private search chooses among the settings of all heads above it on the private records
-and pays for that. `--only` takes the methods whose name holds a word.
+rules, heads and imbalances, resumed where an earlier run stopped. `alternatives` are
+heads that were not kept. There and in `banking` and `adult` settings (lam, steps,
+learning rates, C) are chosen for every method, peers included, on a public fifth of the
+training set, which no private fit sees. The row of a private search chooses among the
+settings of all heads above it on the private records and pays for that. `--only` takes
+the methods whose name holds a word.
 """
 
 from __future__ import annotations
@@ -482,8 +483,16 @@ def main() -> None:
     parser.add_argument(
         "--part",
         nargs="*",
-        default=["heads", "rules", "banking", "adult", "time"],
-        choices=["heads", "rules", "banking", "adult", "time", "large"],
+        default=["heads", "rules", "alternatives", "banking", "adult", "time"],
+        choices=[
+            "heads",
+            "rules",
+            "alternatives",
+            "banking",
+            "adult",
+            "time",
+            "large",
+        ],
     )
     parser.add_argument("--only", default="", help="methods whose name holds this")
     options = parser.parse_args()
@@ -496,7 +505,7 @@ def main() -> None:
         f" OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     )
     solved_once(16)
-    for name in ("heads", "rules"):
+    for name in ("heads", "rules", "alternatives"):
         if name in options.part:
             run_part(name, options.draws)
     if "banking" in options.part:

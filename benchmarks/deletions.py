@@ -44,6 +44,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "river": [{"lr": lr} for lr in (0.03, 0.3, 3.0, 30.0)],
     "ogd": [{"loss": "logistic", "lam": lam} for lam in (1e-4, 1e-3, 1e-2, 1e-1)],
     "ridge": [{"Lambda": Lambda} for Lambda in (1.0, 10.0, 100.0, 1000.0)],
+    "standardised_ridge": [{"Lambda": Lambda} for Lambda in (1.0, 10.0, 100.0, 1000.0)],
     "logistic": [
         {"Lambda": Lambda, "tolerance": 0.05 / Lambda}
         for Lambda in (10.0, 30.0, 100.0, 300.0)
@@ -85,8 +86,9 @@ class Run:
 
     def __init__(self, name: str, config: dict[str, Any], X: Any, y: Any) -> None:
         self.name, self.config, self.X = name, config, X
-        self.targets = 2.0 * y - 1.0 if name == "ridge" else y
-        self.limit = 0.0 if name == "ridge" else 0.5
+        squares = name in ("ridge", "standardised_ridge")
+        self.targets = 2.0 * y - 1.0 if squares else y
+        self.limit = 0.0 if squares else 0.5
         self.less = 1.0  # of the noise, for a choice of settings
 
     def terms(self, deletions: int, published: bool) -> ServiceTerms:
@@ -196,7 +198,7 @@ def main() -> None:
             cases = [(s, p) for p in (False, True) for s in SHARES]
             if name == "river":
                 cases = [(0.0, False)]
-            elif name == "logistic":  # it does not offer published answers
+            elif name in ("logistic", "standardised_ridge"):  # no published answers
                 cases = [(s, False) for s in SHARES]
             for share, published in cases:
                 draws = 1 if name == "river" or not (share or published) else args.draws

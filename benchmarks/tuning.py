@@ -4,8 +4,8 @@
         [--draws 10] [--epsilons 1 3]
 
     costs      what a search over m settings costs, beside naive composition
-    means      what more runs for each setting cost, and what they are good for
-    gap        the bound against the worst finite mechanism that a search found
+    means      what other laws and more runs for each setting cost, and leave out
+    gap        the bound against the worst finite mechanism of the same profile
     digits, adult, banking    heads at a ball of radius 0.42, delta 1e-6
     fashion    Fashion-MNIST, a softmax trained by DP-SGD, delta 1e-5
     candidates a search over what `training.py --choose` compares; only if named

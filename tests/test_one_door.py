@@ -38,6 +38,9 @@ ALLOWED = {
         "testing/audit_suite/cluster.py": "audits of noise alone, under a seed",
         "testing/audit_suite/training.py": "audits of noise alone, under a seed",
         "testing/audit_suite/convex.py": "audits of noise alone, under a seed",
+        "testing/audit_suite/accounting.py": "how often a search runs, under a seed",
+        "testing/neighbours.py": "outputs of a check, under a seed",
+        "testing/sabotages/spending.py": "an error on purpose, under a seed",
     },
     "Binding": {
         "core/entropy.py": "defines it",

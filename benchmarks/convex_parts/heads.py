@@ -1,6 +1,7 @@
 """Every head at every unit and class balance, with settings from public numbers alone.
 
     python benchmarks/convex_parts/heads.py [--draws 20] [--only digits]
+        [--method prototypes]
 
 Nothing is chosen on the data: heads have their defaults, and lam is "auto". In bold is
 what `recommend` names from n, d, K and the class counts (at ReplaceOne without them).
@@ -184,21 +185,24 @@ def shown(found: list[list[float]]) -> str:
     return f"{mean:.3f} ± {wide:.3f} / {balanced:.3f}"
 
 
-def table(name: str, data: rules.Data, draws: int, record: Record) -> None:
+def table(
+    name: str, data: rules.Data, draws: int, record: Record, only: str = ""
+) -> None:
     """All methods of one set, a line for each unit and method."""
     X, y, Xt, yt = data
-    plain = LogisticRegression(C=10, max_iter=2000)
-    exact = record.complete(
-        f"{name} | not private",
-        1,
-        lambda _: [scores(plain.fit(X, y).predict(Xt), yt)],
-    )
-    everywhere = f"| {shown(exact)} " * len(EPSILONS)
-    print(f"| {name} | | scikit-learn, not private {everywhere}|", flush=True)
+    if only in "not private":
+        plain = LogisticRegression(C=10, max_iter=2000)
+        exact = record.complete(
+            f"{name} | not private",
+            1,
+            lambda _: [scores(plain.fit(X, y).predict(Xt), yt)],
+        )
+        everywhere = f"| {shown(exact)} " * len(EPSILONS)
+        print(f"| {name} | | scikit-learn, not private {everywhere}|", flush=True)
     large = len(y) * X.shape[1] * (int(y.max()) + 1) > 10**8
     for title, unit in UNITS.items():
         best = [recommended(data, unit, epsilon) for epsilon in EPSILONS]
-        for method in METHODS:
+        for method in (m for m in METHODS if only in m):
             cells = []
             some = min(draws, 5) if large and method == "descent" else draws
             for epsilon in EPSILONS:
@@ -214,6 +218,8 @@ def table(name: str, data: rules.Data, draws: int, record: Record) -> None:
             shown_as = method if some == draws else f"{method}, {some} draws"
             line = " | ".join([name, title, shown_as, *cells])
             print(f"| {line} |", flush=True)
+    if only not in "diffprivlib":
+        return
     if not PEERS.exists():
         print(f"| {name} | any replacement | diffprivlib is not installed | | | |")
         return
@@ -233,7 +239,7 @@ def table(name: str, data: rules.Data, draws: int, record: Record) -> None:
     print(f"| {name} | any replacement | {title} | {' | '.join(cells)} |", flush=True)
 
 
-def run(draws: int, only: str = "") -> None:
+def run(draws: int, only: str = "", method: str = "") -> None:
     """Print the tables, going on where an earlier run stopped."""
     record = Record(OUT)
     solved_once()
@@ -242,16 +248,17 @@ def run(draws: int, only: str = "") -> None:
     print("|---|---|---|" + "---|" * len(EPSILONS))
     for name, load in sets():
         if only in name:
-            table(name, load(), draws, record)
+            table(name, load(), draws, record, method)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--only", default="", help="sets whose name holds this")
+    parser.add_argument("--method", default="", help="methods whose name holds this")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    run(options.draws, options.only)
+    run(options.draws, options.only, options.method)
 
 
 if __name__ == "__main__":

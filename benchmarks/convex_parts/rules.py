@@ -1,10 +1,12 @@
 """Prototype rules under unequal class sizes: the Bayes rule against two simpler ones.
 
-    python benchmarks/convex_parts/rules.py [--draws 20] [--only banking]
+    python benchmarks/convex_parts/rules.py [--draws 20] [--only banking] [--any]
 
 All rules see the same released prototypes: the differences are paired. The rule has no
 settings; docs/convex.md says on what it was developed. Every cell is written to
 out/convex_rules.jsonl as it comes, and a second run goes on where the first stopped.
+Sets "of a tenth" have a tenth of the training rows (one of a class at least), so that
+noise drowns most classes. `--any` takes any replacement in place of a radius of 0.42.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from scipy.stats import t as student
 from sklearn.datasets import load_digits
 
 from demur.convex import BallPrototypeClassifier
+from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.bounds import clip_rows, normalize_rows
 
 DATA = Path(os.environ.get("DEMUR_DATA", "../shared/data"))
 OUT = Path("out") / "convex_rules.jsonl"
-RADIUS, DELTA = 0.42, 1e-6
+BALL, DELTA = Ball(0.42, space="records"), 1e-6
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 RULES = ("rule", "as drawn", "one length")
 
@@ -64,6 +67,19 @@ def mixture(classes: int, d: int, separation: float) -> Data:
     return X[:4000], y[:4000], X[4000:], y[4000:]
 
 
+def ordered(classes: int, d: int) -> Data:
+    """The same with means on a line: ordered classes, which the rule does not model."""
+    rng = np.random.default_rng(100 + classes)
+    direction = rng.normal(size=d)
+    direction /= np.linalg.norm(direction)
+    steps = np.linspace(-0.6, 0.6, classes)
+    spectrum = 1.0 / np.arange(1, d + 1)
+    y = np.arange(8000) % classes
+    noise = rng.normal(size=(8000, d)) * 0.4 * np.sqrt(spectrum / spectrum.sum())
+    X = clip_rows(steps[y][:, None] * direction + noise, 1.0).data
+    return X[:4000], y[:4000], X[4000:], y[4000:]
+
+
 def shares(classes: int, shape: str) -> Array:
     """How much of each class is kept: all, one class less, or a geometric series."""
     kind, ratio = (shape.split() + ["1"])[:2]
@@ -91,6 +107,18 @@ def subset(data: Data, classes: Array, shape: str) -> Data:
     return parts[0], parts[1], parts[2], parts[3]
 
 
+def tenth(data: Data) -> Data:
+    """A tenth of the training rows of each class, and all test rows."""
+    X, y, Xt, yt = data
+    rng = np.random.default_rng(3)
+    keep = []
+    for c in np.unique(y):
+        index = rng.permutation(np.flatnonzero(y == c))
+        keep.append(index[: max(1, len(index) // 10)])
+    few = np.concatenate(keep)
+    return X[few], y[few], Xt, yt
+
+
 def cells() -> Iterator[tuple[str, Data]]:
     sets = {"banking": banking, "digits": digits, "adult": adult}
     for name, load in sets.items():
@@ -105,15 +133,20 @@ def cells() -> Iterator[tuple[str, Data]]:
             classes = np.sort(rng.permutation(total)[:some])
             for shape in ("equal", "one 14", "one 100", "series 100"):
                 if some > 2 or shape != "series 100":
-                    yield (
-                        f"{name}, {some} classes, {shape}",
-                        subset(data, classes, shape),
-                    )
+                    cut = subset(data, classes, shape)
+                    yield f"{name}, {some} classes, {shape}", cut
+                    yield f"{name}, {some} classes, {shape}, of a tenth", tenth(cut)
     for some, d, separation in ((5, 100, 0.3), (20, 50, 0.5)):
         data = mixture(some, d, separation)
         for shape in ("equal", "one 14", "one 100", "series 100"):
             name = f"mixture of {some} in {d} dimensions, {shape}"
-            yield name, subset(data, np.arange(some), shape)
+            cut = subset(data, np.arange(some), shape)
+            yield name, cut
+            yield f"{name}, of a tenth", tenth(cut)
+    for some in (4, 8):
+        for shape in ("equal", "series 100"):
+            name = f"{some} ordered classes in 30 dimensions, {shape}"
+            yield name, subset(ordered(some, 30), np.arange(some), shape)
 
 
 def as_drawn(prototypes: Array, sigma: Array, X: Array) -> Array:
@@ -140,13 +173,17 @@ def one_length(prototypes: Array, sigma: Array, X: Array) -> Array:
     return (2.0 * (X - centre) @ away.T - level).argmax(axis=1)
 
 
-def measure(data: Data, epsilon: float, draws: int) -> dict[str, list[list[float]]]:
+def measure(
+    data: Data, epsilon: float, draws: int, unit: Ball | ReplaceOne = BALL
+) -> dict[str, list[list[float]]]:
     """Accuracy and balanced accuracy of each rule, draw by draw."""
     X, y, Xt, yt = data
     found: dict[str, list[list[float]]] = {rule: [] for rule in RULES}
+    classes = list(range(int(y.max()) + 1))
     for _ in range(draws):
-        head = BallPrototypeClassifier(epsilon=epsilon, delta=DELTA, radius=RADIUS)
-        head.fit(X, y)
+        head = BallPrototypeClassifier(
+            epsilon=epsilon, delta=DELTA, unit=unit, classes=classes
+        ).fit(X, y)
         released = head.prototypes_, np.asarray(head.privacy_.sigma), Xt
         for rule, predicted in zip(
             RULES,
@@ -182,7 +219,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--only", default="", help="cells whose name holds this")
+    parser.add_argument("--any", action="store_true", help="any replacement")
     options = parser.parse_args()
+    unit: Ball | ReplaceOne = ReplaceOne() if options.any else BALL
     OUT.parent.mkdir(exist_ok=True)
     done = {}
     if OUT.exists():
@@ -190,7 +229,7 @@ def main() -> None:
         done = {
             (d["cell"], d["epsilon"]): d["found"]
             for d in lines
-            if d["draws"] == options.draws
+            if d["draws"] == options.draws and d["unit"] == str(unit)
         }
     print(
         "| set | epsilon | rule | as drawn | one length | rule less the better of both"
@@ -202,8 +241,9 @@ def main() -> None:
         for epsilon in EPSILONS:
             found = done.get((cell, epsilon))
             if found is None:
-                found = measure(data, epsilon, options.draws)
+                found = measure(data, epsilon, options.draws, unit)
                 line = {"cell": cell, "epsilon": epsilon, "draws": options.draws}
+                line |= {"unit": str(unit)}
                 with OUT.open("a") as file:
                     file.write(json.dumps(line | {"found": found}) + "\n")
             print(row(cell, epsilon, found), flush=True)

@@ -277,6 +277,18 @@ def test_cluster_refuses_what_is_not_reports(folder, tmp_path):
     assert damaged.exit_code == 1 and "cannot be read" in words(damaged)
 
 
+def test_a_picture_of_three_columns_is_refused_before_the_work(tmp_path):
+    out, centres = tmp_path / "out.csv", tmp_path / "c.csv"
+    (tmp_path / "in.csv").write_text("a,b,c\n0.1,0.2,0.3\n0.4,0.5,0.6\n")
+    made = demur("make", tmp_path / "in.csv", out, "--epsilon", 8,
+                 "--low", 0, "--high", 1)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    refused = demur("cluster", out, "-k", 1, "--decoder", "clip", "-o", centres,
+                    "--plot", tmp_path / "c.png")  # fmt: skip
+    assert refused.exit_code == 1 and "these have 3" in words(refused)
+    assert not centres.exists()
+
+
 def test_centres_do_not_replace_reports_or_columns(tmp_path):
     rng = np.random.default_rng(0)
     table = pa.table({name: rng.random(300) for name in ("share", "cube_share")})
@@ -289,6 +301,11 @@ def test_centres_do_not_replace_reports_or_columns(tmp_path):
     lost = demur("cluster", out, "-k", 2, "--decoder", "clip", "-o", out)
     assert lost.exit_code == 1 and "must not be the reports" in words(lost)
     assert out.read_bytes() == before
+    twice = tmp_path / "both.csv"
+    lost = demur("cluster", out, "-k", 2, "--decoder", "clip", "-o", twice,
+                 "--labels", tmp_path / "." / "both.csv")  # fmt: skip
+    assert lost.exit_code == 1 and "must be two files" in words(lost)
+    assert not twice.exists()
     found = demur("cluster", out, "-k", 2, "--decoder", "clip",
                   "-o", tmp_path / "c.parquet")  # fmt: skip
     assert found.exit_code == 0, found.output

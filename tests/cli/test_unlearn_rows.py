@@ -406,6 +406,37 @@ def test_an_error_names_options_and_no_keywords_of_python(demur, table, tmp_path
     assert not re.search(r"[a-z_]+=|\w\(\)|\w_\w|read_only", " ".join(said[2:]))
 
 
+def test_a_wrong_value_is_told_by_the_name_of_its_option(demur):
+    published = ["--answers", "published", "--epsilon", 1, "--delta", 1e-6]
+    wrong = {
+        "--epsilon must be positive": ["--epsilon", 0, "--delta", 1e-6],
+        "--epsilon and --delta must be given": [],
+        "--publications must be at least 1": [*published, "--publications", 0],
+        "--requests-per-subject must": ["--requests-per-subject", 0, *published[2:]],
+    }
+    for part, given in wrong.items():
+        said = demur("open", "--dimension", 2, *given)["error"]["message"]
+        assert said.startswith(part) and said.endswith(". Nothing was created.")
+    assert demur("open", "--mode", "ridge", "--dimension", 2)["exit_code"] == 0
+    assert demur("evidence", "-o", "ev.db")["exit_code"] == 0
+    told = [
+        demur("delete", "1", "--limit-noise", -1),
+        demur("delete", "1", "--on-exhausted", "retrain"),
+        demur("retrain"),
+        demur("delete", "1", "--ledger", "none.db"),
+        json.loads(run("unlearn", "status", "ev.db", "--json").stdout),
+        json.loads(run("unlearn", "verify", "ev.db", "--ledger", "none.db",
+                       "--json").stdout),
+    ]  # fmt: skip
+    for part, each in zip(
+        ["--limit-noise must be positive", "no encrypted store", "name the records",
+         "`demur ledger create` makes", "this is an evidence file", "no ledger at"],
+        told, strict=True,
+    ):  # fmt: skip
+        assert part in each["error"]["message"]
+        assert not re.search(r"[a-z_]+=|\w\(|\w_\w", each["error"]["message"])
+
+
 @pytest.mark.parametrize(
     "data", [[{"id": SECRET}], {"id": SECRET, "version": 3}, {"time": [SECRET]}]
 )

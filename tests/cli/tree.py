@@ -112,13 +112,14 @@ def right(home: Path) -> dict[str, list[str]]:
                            "grace"],
         "ledger decline": [f"{home}/waiting.db", "2", "--reason", "no"],
         "token create": ["ada", "--role", "viewer", "--access", f"{out}/access"],
-        "token list": ["--access", f"{out}/access"],
+        "token list": ["--access", f"{home}/access"],
         "token revoke": ["1", "--access", f"{home}/access"],
         "ledger show": [f"{home}/ledger.db"],
         "ledger verify": [f"{home}/ledger.db"],
         "ledger export": [f"{home}/ledger.db"],
         "report": [f"{home}/ledger.db", "-o", f"{out}/report.html"],
         "evidence": [f"{home}/ledger.db", "-o", f"{out}/pack.zip"],
+        "doctor": [],
         "version": [],
     }  # fmt: skip
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from demur.cluster import PrivateKMeans, UnsupportedClusters
-from demur.cluster.decoding import search
+from demur.cluster.decoding import posterior, search
+from demur.cluster.decoding.clipped_law import with_clipped_law
 from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.moments import moments
 from demur.cluster.decoding.moves import (
@@ -21,7 +22,7 @@ from demur.cluster.decoding.moves import (
     without,
 )
 from demur.cluster.decoding.noise import GaussianNoise, noise_of
-from demur.cluster.decoding.posterior import Draws, numbered
+from demur.cluster.decoding.posterior import Draws, numbered, predictive_points
 from demur.cluster.decoding.radial import radial_table
 from demur.cluster.decoding.subspace import subspace_for
 from demur.cluster.decoding.uncertainty import uncertainty
@@ -246,6 +247,67 @@ def test_few_reports_shrink_their_mean():
             errors.append(((moments(reports, noise).mean - mean) ** 2).sum())
             plain.append(((reports.mean(axis=0) - mean) ** 2).sum())
         assert np.mean(errors) < most * np.mean(plain)
+
+
+def test_more_is_open_where_reports_do_not_show_their_cluster(monkeypatch):
+    """The same points, seen well and badly, and a peak of wide clusters."""
+    monkeypatch.setattr(posterior, "_MOST", 6000)
+    rows = {}
+    for epsilon, width in ((40.0, 0.04), (2.0, 0.2)):
+        _, reports = mixture(300, [0.34, 0.33, 0.33, 0.0], epsilon)
+        objective = objective_of(reports, 3)
+        peak = Clusters(CENTERS, np.full(3, 1 / 3), np.full(3, width))
+        information = noise_of(reports.mechanism).information
+        share = posterior._open_share(objective, peak, information)
+        # The twin takes the labels for known.
+        error = 3 / (300 * information)
+        rows[epsilon] = share, error / (error + width**2)
+    assert rows[40.0][0] < 0.05 and rows[40.0][1] < 0.05
+    assert rows[2.0][0] > 0.7 and rows[2.0][1] < 0.2
+    assert posterior.steps_for(900, 2, rows[2.0][0]) > 5000
+    assert posterior.steps_for(900, 2, rows[40.0][0]) == 480
+
+
+def test_the_clipped_law_has_points_for_its_share():
+    _, reports = mixture(100, [0.34, 0.33, 0.33, 0.0], epsilon=1.0)
+    objective = objective_of(reports, 3)
+    many = 300
+    ours = Clusters(
+        np.tile(CENTERS, (many, 1, 1)),
+        np.full((many, 3), 1 / 3),
+        np.full((many, 3), 0.05),
+    )
+    draws = Draws(ours, np.full(many, 1 / many), 1.0)
+    rng = np.random.default_rng(0)
+    both, share = with_clipped_law(objective, draws, CENTERS, rng)
+    assert 0.1 < share < 0.9 and both.weights.sum() == pytest.approx(1.0)
+    assert both.weights[many:].sum() == pytest.approx(share)
+    # No draw stands for many others, as a single one of the clipped law would.
+    assert both.weights.max() < 2.0 / many < 0.1 * share
+    _, weights = predictive_points(both, rng)
+    assert weights.max() < 10 * weights.mean()
+
+
+def test_chains_that_stand_still_are_no_intervals(monkeypatch):
+    """No step is taken, and all draws are the peak."""
+    usual = posterior.posterior_draws
+
+    def stuck(objective, peak, *more):
+        draws = usual(objective, peak, *more, steps=16)
+        still = objective.unpack(np.tile(peak, (len(draws.weights), 1)))
+        return replace(draws, clusters=still, moving=0.0)
+
+    monkeypatch.setattr(search, "posterior_draws", stuck)
+    _, reports = mixture(400, [0.34, 0.33, 0.33, 0.0], epsilon=16.0)
+    model = PrivateKMeans(3, n_init=3, random_state=0, fallback=False)
+    model.fit_reports(reports)
+    assert not model.averaged_
+    width = np.diff(model.centers_interval_, axis=2)
+    assert (width > 0.005).all() and (width < 0.2).all()
+    # The twin takes the draws as they are.
+    monkeypatch.setattr(search, "_MOVING", -1.0)
+    model.fit_reports(reports)
+    assert model.averaged_ and np.diff(model.centers_interval_, axis=2).max() < 1e-9
 
 
 @pytest.mark.deep

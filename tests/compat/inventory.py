@@ -27,6 +27,17 @@ FUNCTIONS = [
         "within_class_nn_distances",
         "Z, y, *, num_classes, per_class=400, seed=0",
     ),
+    (
+        "radius",
+        "within_class_nn_pairs",
+        "Z, y, *, num_classes, per_class=400, seed=0",
+    ),
+    (
+        "radius",
+        "per_class_tail_stats_from_nn_pairs",
+        "pairs, *, r, thresholds=(1.25, 1.5)",
+    ),
+    ("radius", "top_outlier_pairs", "pairs, *, top_k=12"),
     ("radius", "radii_from_percentiles", "nn_dists, percentiles"),
     ("radius", "coverage_curve", "nn_dists, radii"),
     (
@@ -194,6 +205,7 @@ _TRAIN = (
 
 DATACLASSES = [
     ("adjacency", "BallAdjacency", "dist, r"),
+    ("radius", "WithinClassNNPairs", "i, j, dist, cls"),
     ("sensitivity", "ERMSensitivity", "delta_l2, lz, r, lam, n"),
     ("api", "EmbeddingBundle", "Ztr, ytr, Zte, yte, meta"),
     (

@@ -71,6 +71,40 @@ def test_nearest_neighbours_against_brute_force():
     np.testing.assert_array_equal(few, again)
 
 
+def test_nearest_pairs_and_their_tables():
+    X, y = kit.rows(), kit.labels("softmax")
+    X = np.vstack([X, X[:3], X[:3]])  # three equal rows: none is its own neighbour
+    y = np.concatenate([y, y[:3], y[:3]])
+    y[7] = 5  # a class of one record has no pair
+    pairs = radius.within_class_nn_pairs(X, y, num_classes=6, per_class=30, seed=4)
+    distances = radius.within_class_nn_distances(
+        X, y, num_classes=6, per_class=30, seed=4
+    )
+    np.testing.assert_array_equal(pairs.dist, distances)
+    assert (pairs.i != pairs.j).all() and 7 not in pairs.i
+    assert (y[pairs.i] == pairs.cls).all() and (y[pairs.j] == pairs.cls).all()
+    apart = np.linalg.norm(X[pairs.i] - X[pairs.j], axis=1)
+    np.testing.assert_allclose(apart, pairs.dist, atol=1e-6)
+    # The sample is the original's: one draw for each class that has two records.
+    rng = np.random.default_rng(4)
+    drawn = [
+        rng.choice(np.flatnonzero(y == c), min(30, int((y == c).sum())), replace=False)
+        for c in range(6)
+        if (y == c).sum() > 1
+    ]
+    np.testing.assert_array_equal(pairs.i, np.concatenate(drawn))
+    table = radius.per_class_tail_stats_from_nn_pairs(pairs, r=0.2, thresholds=(1.5,))
+    tails = [float(str(row["mult_p99"])) for row in table]
+    assert tails == sorted(tails, reverse=True) and len(table) == kit.K
+    first = distances[pairs.cls == table[0]["class"]]
+    assert table[0]["nn_med"] == pytest.approx(np.median(first))
+    assert table[0]["frac_mult_gt_1.5"] == np.mean(first / 0.2 > 1.5)
+    assert table[0]["n_pairs"] == len(first)
+    far = radius.top_outlier_pairs(pairs, top_k=3)
+    assert [row["dist"] for row in far] == sorted(distances, reverse=True)[:3]
+    assert set(far[0]) == {"i", "j", "class", "dist"}
+
+
 def test_percentiles_and_coverage():
     radii = radius.radii_from_percentiles([3.0, 1.0, 2.0], [0, 50, 100])
     assert radii == {0.0: 1.0, 50.0: 2.0, 100.0: 3.0}

@@ -244,6 +244,8 @@ def test_a_radius_from_training_data_is_marked_and_a_public_one_is_not(monkeypat
         lambda r: float(np.float16(r)),
         lambda r: float(f"{r:.4f}"),
         lambda r: 1.0 - r,
+        lambda r: np.float64(2.0) * r,
+        lambda r: np.round(np.sqrt(r), 2),
         lambda r: pickle.loads(pickle.dumps(r)),
     ],
 )

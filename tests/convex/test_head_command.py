@@ -12,6 +12,7 @@ import pytest
 
 import demur.cli.head as head_command
 from demur.convex import (
+    BallDiscriminantClassifier,
     BallPrototypeClassifier,
     BallSoftmaxClassifier,
     BallSVC,
@@ -153,6 +154,28 @@ def test_a_head_at_a_replacement(tables, head, stream):
     assert report.full_replacement_epsilon <= 8.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("classes", "one", "other"),
+    [("1,2,x", "x", "1"), ("1,2,2.5", "2.5", "2"), ("true,no", "no", "true")],
+)
+def test_no_label_decides_what_the_labels_of_a_csv_are(tables, classes, one, other):
+    """Without its only word a column of labels is one of numbers to pyarrow."""
+    given = ["--unit", "replace-one", "--classes", classes]
+    found = []
+    for label in (one, other):
+        rows = [f"{k % 7},{other if k else label}" for k in range(40)]
+        (tables / "one.csv").write_text("\n".join(["a,kind", *rows]) + "\n")
+        made = fit(tables, "one.csv", *given)
+        assert made.exit_code == 0, made.output
+        found.append(load_head(tables / "head.npz").classes_.tolist())
+    assert found[0] == found[1] and len(found[0]) == classes.count(",") + 1
+    (tables / "one.csv").write_text("a,kind\n1,1\n2,secret\n")
+    out = fit(tables, "one.csv", "--unit", "replace-one", "--classes", "1,2")
+    assert out.exit_code == 1 and "outside classes" in " ".join(out.output.split())
+    assert "secret" not in out.output
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -181,7 +204,12 @@ def test_every_option_of_the_estimators_has_a_switch():
     command = inspect.signature(head_command.fit).parameters
     other = {"kind": "", "output": "", "classes": "", "ledger": "", "label": ""}
     never = {"source", "progress", "label", "copy_X"}  # a program's own
-    for estimator in (BallPrototypeClassifier, BallSoftmaxClassifier, BallSVC):
+    for estimator in (
+        BallPrototypeClassifier,
+        BallDiscriminantClassifier,
+        BallSoftmaxClassifier,
+        BallSVC,
+    ):
         for name in set(estimator().get_params()) - never:
             assert name in command or name in other, name
 

@@ -50,7 +50,7 @@ def known_rule(squares, variances, prior, d):
         squares=squares,
         variances=variances,
         level=0.0,
-        centre_noise=0.0,
+        centre_variance=0.0,
         log_prior=np.log(prior),
     )
 
@@ -73,7 +73,8 @@ def test_the_softmax_of_the_scores_is_the_posterior():
     squares, prior = rng.uniform(0.2, 1.0, 4), rng.dirichlet(np.ones(4))
     variances = np.array([0.001, 0.01, 0.1, 3.0])
     rule = known_rule(squares, variances, prior, 6)
-    for x in rng.normal(size=(20, 6)):
+    for x in rng.normal(size=(20, 6)) + 1.0:
+        assert x @ x > 1.0  # shorter rows bound the squares of the classes
         posterior = softmax(rule(x[None])[0])
         assert posterior == pytest.approx(brute_force(squares, variances, prior, x))
         # Twin: evidence weighed as if it had no noise is another distribution.
@@ -132,6 +133,30 @@ def test_the_noisy_evidence_has_no_bias():
     assert (np.abs(np.mean(uncorrected, axis=0) - exact) > 10.0 * error).any()
 
 
+def test_the_noise_of_the_evidence_has_that_of_the_centre_in_it():
+    """Over draws its variance is 4 v_c |x - m'|^2 + 4 sigma_m^2 M_c, class by class."""
+    rng = np.random.default_rng(7)
+    K, d, draws = 4, 40, 2_000
+    means, x = 0.3 * rng.normal(size=(K, d)), 0.3 * rng.normal(size=d)
+    sigma = np.array([0.3, 0.5, 1.0, 3.0])
+    weights = 1.0 / (0.09 + sigma**2)
+    centre = weights / weights.sum() @ means
+    squares = ((means - centre) ** 2).sum(axis=1)
+    exact = 2.0 * (means - centre) @ (x - centre)
+    drawn, lengths = [], []
+    for z in rng.normal(size=(draws, K, d)):
+        c = _Centred.of(means + sigma[:, None] * z, sigma, weights)
+        drawn.append(2.0 * c.away @ (x - c.centre) + 2.0 * d * c.shared - exact)
+        lengths.append(((x - c.centre) ** 2).sum())
+    seen = np.var(drawn, axis=0)
+    stated = 4.0 * (c.variance * np.mean(lengths) + c.centre_variance * squares)
+    # The one approximation: the noises of p_c - m' and of m' are not quite independent.
+    assert seen == pytest.approx(stated, rel=0.25)
+    # Twin: the length of the row around the true centre.
+    twin = 4.0 * c.variance * ((x - centre) ** 2).sum()
+    assert (seen > 1.5 * twin).all()
+
+
 def test_sums_of_all_others_survive_weights_of_any_size():
     found = prototype_rule._sum_of_others(np.array([1.0, 1e-30, 1e-20]))
     assert found == pytest.approx([1e-20, 1.0, 1.0], rel=1e-9)
@@ -165,6 +190,42 @@ def test_a_class_that_noise_drowns_cannot_win_at_random(prior):
         twins += float((one_length(noisy, sigma, X) == 0).mean()) / 30
         assert np.abs(scores[:, 0] - np.log(prior)).max() < 1.0
     assert wins < 0.01 and twins > 0.2
+
+
+def forgetting_the_centre(rule, X):
+    """The rule as it was: a centre without noise, and a level without a bound."""
+    away = X - rule.centre
+    noise = X.shape[1] * rule.centre_variance
+    lengths = prototype_rule._less((away**2).sum(axis=1), noise)[:, None]
+    spread = prototype_rule._less(lengths, rule.level) / effective_dimension(X.shape[1])
+    evidence = 2.0 * away @ rule.directions.T - rule.offsets
+    width = spread + lengths * rule.variances / rule.squares
+    return rule.log_prior + evidence / (2.0 * width)
+
+
+@pytest.mark.parametrize("d", [80, 384])
+def test_where_noise_drowns_all_classes_the_largest_wins(d):
+    """Sizes in a series down to 1/100 and few records: the counts say most."""
+    rng = np.random.default_rng(8)
+    K = 6
+    counts = np.ceil(40.0 * 100.0 ** -(np.arange(K) / (K - 1)))
+    means = rng.normal(size=(K, d))
+    means *= 0.5 / np.linalg.norm(means, axis=1, keepdims=True)
+    spectrum = 1.0 / np.arange(1, d + 1)
+    y = np.repeat(np.arange(K), (10 * counts).astype(int))
+    X = means[y] + 0.5 * np.sqrt(spectrum / spectrum.sum()) * rng.normal(
+        size=(len(y), d)
+    )
+    sigma, prior = 6.0 / counts, counts / counts.sum()
+    right = []
+    for _ in range(30):
+        noisy = means + sigma[:, None] * rng.normal(size=means.shape)
+        rule = PrototypeRule.of(noisy, sigma, prior, 1.0)
+        free = PrototypeRule.of(noisy, sigma, prior)
+        scores = (rule(X), forgetting_the_centre(free, X))
+        right.append([(one.argmax(axis=1) == y).mean() for one in scores])
+    ours, twin = np.mean(right, axis=0)
+    assert ours > prior[0] - 0.01 and twin < prior[0] - 0.05
 
 
 @pytest.mark.parametrize("classes", [2, 3])

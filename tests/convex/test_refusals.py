@@ -187,6 +187,28 @@ def test_no_label_of_the_classes_decides_a_fit(stream, tmp_path, monkeypatch):
     assert told[0] is None and told[2] is None and told[1] != told[3]
 
 
+def test_no_label_decides_the_type_of_a_list_of_labels():
+    """With the only word of a list gone, numpy finds numbers in it."""
+    for first in ("x", 2):
+        y = [first, *([1, 2] * 30)[1:]]
+        head = BallPrototypeClassifier(unit=ReplaceOne(), classes=["1", "2", "x"])
+        assert refused(head, X, y) is None and head.classes_.tolist() == ["1", "2", "x"]
+    why = refused(BallPrototypeClassifier(radius=0.2, classes=[0, 1]), X, Y.astype(str))
+    assert why is not None and "they are numbers, and y holds words" in why
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint64])
+def test_classes_that_numpy_cannot_tell_apart_are_refused(kind):
+    """int64 and uint64 have float64 in common, where two large classes are one."""
+    large = 2**60 + Y.astype(np.int64)
+    head = BallPrototypeClassifier(radius=0.2, classes=[2**60, 2**60 + 1])
+    why = refused(head, X, large.astype(kind))
+    assert why is not None and "cannot all be told apart" in why
+    assert refused(head, X, large) is None
+    small = BallPrototypeClassifier(radius=0.2, classes=[0, 1])
+    assert refused(small, X, Y.astype(kind)) is None
+
+
 def test_no_warning_counts_the_labels():
     """20 and 21 different labels of 41 records are on two sides of a warning."""
     for labels in (20, 21):

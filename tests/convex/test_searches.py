@@ -7,8 +7,11 @@ search itself would be broken. They are no statement about tightness.
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from sklearn.pipeline import make_pipeline
 
 from demur.convex import (
     BallDiscriminantClassifier,
@@ -20,11 +23,13 @@ from demur.convex import (
 )
 from demur.convex.sensitivity.gradient_bounds import grad_diff_bound, minimiser_radius
 from demur.core.adjacency import Ball, ReplaceOne
+from demur.preprocessing import ClipRows, PublicScaler, RandomProjection
 from tests.convex.kit import LOSSES, largest_difference
 from tests.convex.search import largest_minimiser_ratio, largest_ratio
 
 BALL, ANY = Ball(0.4, space="records"), ReplaceOne()
 TWO = Ball(0.4, space="records", records_per_person=2)
+ANY_TWO = ReplaceOne(records_per_person=2)
 TWO_CLASSES, THREE = [0, 1], [0, 1, 2]
 
 logistic = partial(BallLogisticRegression, classes=TWO_CLASSES, bias_scale=0.0)
@@ -61,6 +66,9 @@ CASES = {
     "descent, softmax, a ball": (softmax, BALL, GD | {"theta_radius": 1.0}, 0.5),
     "descent, softmax, any": (softmax, ANY, GD, 0.6),
     "descent, persons of two": (logistic, TWO, GD, 0.3),
+    "prototypes, any two": (prototypes, ANY_TWO, {}, 0.6),
+    "discriminant, any two": (discriminant, ANY_TWO, {}, 0.6),
+    "huber, any two": (huber, ANY_TWO, {"lam": 5.0}, 0.8),
 }
 # In every run: one of each kind of release.
 SHORT = {
@@ -82,6 +90,40 @@ def searched(name: str, attack=None, **effort) -> float:
 @pytest.mark.parametrize("name", CASES)
 def test_no_pair_is_told_apart_better_than_promised(name):
     assert CASES[name][3] <= searched(name, restarts=4, steps=60) <= 1.0
+
+
+def weighed(**given):
+    """A head whose `fit` is given weights, the largest that count."""
+    head = BallSVC(unit=BALL, classes=TWO_CLASSES, lam=20.0, bias_scale=0.0, **given)
+    head.set_params(weight_bound=4.0, class_weight={0: 1.0, 1: 0.5})
+    return SimpleNamespace(fit=lambda X, y: head.fit(X, y, np.full(len(y), 9.0)))
+
+
+def behind_maps(maps, **given):
+    head = prototypes(unit=BALL, norm_bound=3.0, **given)
+    return make_pipeline(*maps(), head)
+
+
+AROUND = {
+    "weights": (weighed, 2, 0.7),
+    "a scaler": (partial(behind_maps, lambda: [PublicScaler(-1, 1)]), 3, 0.8),
+    "three maps": (
+        partial(
+            behind_maps,
+            lambda: [ClipRows(0.8), PublicScaler(-0.5, 0.5), RandomProjection(2)],
+        ),
+        3,
+        0.5,
+    ),
+}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", AROUND)
+def test_nor_through_weights_and_maps(name):
+    make, classes, floor = AROUND[name]
+    found = largest_ratio(make, BALL, classes=classes, restarts=4, steps=60, n=12)
+    assert floor <= found <= 1.0
 
 
 @pytest.mark.deep

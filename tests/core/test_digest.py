@@ -15,7 +15,7 @@ from demur.core.digest import (
     digest_of_rows,
     digest_of_text,
 )
-from demur.core.rounding import printed_down, printed_up
+from demur.core.rounding import printed_down, printed_pair, printed_up
 from tests.core.test_entry import HEAD
 
 ARRAYS = [
@@ -129,3 +129,18 @@ def test_what_is_printed_is_on_its_side(value, digits):
 def test_short_numbers_are_printed_as_they_are():
     for text in ("0.1", "0.3", "1e-05", "2", "0.25", "1e-06", "inf", "0"):
         assert printed_up(float(text)) == printed_down(float(text)) == text
+
+
+@given(st.floats(1e-12, 1e6), st.floats(0.0, 1.0) | st.just(1.0))
+def test_a_cost_within_its_budget_is_not_printed_above_it(budget, share):
+    spent, limit = printed_pair(cost := budget * share, budget)
+    assert float(spent) <= float(limit) and float(spent) >= cost
+    # Down, or one number where seven digits do not tell the two apart.
+    assert float(limit) <= budget or spent == limit == printed_up(budget)
+
+
+def test_two_roundings_would_look_like_an_overdraft():
+    """The twin: four digits of each, up and down."""
+    assert float(printed_up(9.4953)) > float(printed_down(9.49539))
+    assert printed_pair(9.4953, 9.49539) == ("9.4953", "9.4953")
+    assert printed_pair(2.5, 1.0) == ("2.5", "1")

@@ -254,6 +254,21 @@ def test_a_deletion_is_not_called_a_protection():
     assert "WARNING" not in only.statement(records=1000)
 
 
+def test_a_deletion_that_another_entry_paid_for_states_no_cost_of_its_own():
+    """Not "epsilon 1e-12": what holds for it is what that entry states."""
+    free = Cost((Fixed(Erasure(), Pure(0.0)),))
+    promises = (Promise(Erasure(), 0.8, 1e-5),)
+    under = Declaration("a deletion", free, sampler_distance=1e-20)
+    counted = Declaration("a deletion", free, draws=None)
+    for declared in (under, counted):
+        text = entry(declared, promises=promises).statement()
+        assert "an earlier entry of this ledger paid for it" in text
+        assert "within the budget 0.8 at delta 1e-05" in text and "1e-12" not in text
+    exact = entry(Declaration("exact", free), promises=promises)
+    assert "up to epsilon 0 at delta 1e-05 (budget 0.8)" in exact.statement()
+    assert not exact.covered(Erasure()) and not entry().covered(ReplaceOne())
+
+
 def test_several_promises_are_read_one_by_one():
     promises = (
         Promise(Ball(0.5, "minilm"), 2.0, 1e-6),

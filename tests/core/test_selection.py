@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import norm
 
 from demur.core import accounting
+from demur.core.accounting import composition, selection
 from demur.core.accounting import repetitions as laws
-from demur.core.accounting import selection
 from demur.core.accounting.events import (
     ApproxDP,
     BestOf,
@@ -210,6 +210,27 @@ def test_drawing_anew_after_a_crash_is_refuted():
     assert 10 * math.log(once[1] / once[0]) > claimed  # ten crashes in a row
 
 
+def test_drawing_anew_after_a_crash_is_refuted_by_what_it_releases_alone():
+    """Nobody sees the crashes: the release that follows costs too much all the same.
+
+    It has the law of the winner given that no run crashed. A crash and the worst
+    outcome are rarer in the second world; of the first the search shows nothing.
+    """
+    epsilon, law = 0.5, NegativeBinomialRepetitions.of_mean(4.0, 1.0, limit=30)
+    claimed = accounting.price(BestOf((Pure(epsilon),), law), 0.0)
+    a = Fraction(math.exp(-epsilon)).limit_denominator(10**6)
+    worst, both = Fraction(1, 1000), 1 / (1 + a)
+    first = [worst, 1 - both, both - worst]  # the last one, a crash, wins
+    second = [worst * a, 1 - both * a, (both - worst) * a]
+    ratios = [x / y for x, y in zip(first, second, strict=True)]
+    assert all(a <= ratio <= 1 / a for ratio in ratios)  # runs are pure
+    laws_of = [winner(law, q) for q in (first, second)]
+    once = [each[1] for each in laws_of]
+    anew = [each[1] / (1 - each[3]) for each in laws_of]
+    losses = [abs(math.log(x / y)) for x, y in (once, anew)]
+    assert losses[0] <= claimed < losses[1] - 0.1
+
+
 def test_gaussian_runs_cost_less_than_the_renyi_bound_of_dp_accounting():
     dpa = pytest.importorskip("dp_accounting")
     for law in (
@@ -264,7 +285,13 @@ def test_the_price_of_gaussian_runs_holds_for_a_gaussian_cut_to_outcomes():
     assert stick(laws_of[0], laws_of[1], 0.6 * epsilon) > delta  # not far off
 
 
-def test_alternatives_cost_the_larger_one_and_compose():
+@pytest.fixture
+def few_dots(monkeypatch):
+    """Any dots are a bound; few of them take less time, and bound a little less."""
+    monkeypatch.setattr(composition, "_SEARCH_DOTS", 256)
+
+
+def test_alternatives_cost_the_larger_one_and_compose(few_dots):
     law = PoissonRepetitions(3.0)
     small, large = GaussianEvent(8.0), GaussianEvent(4.0)
     both = accounting.price(BestOf((small, large), law), 1e-6)
@@ -279,6 +306,39 @@ def test_alternatives_cost_the_larger_one_and_compose():
     pairs = BestOf((ApproxDP(0.5, 1e-8),), law)
     assert 0.5 < accounting.price(pairs, 1e-6) < math.inf
     assert math.isinf(accounting.price(pairs, 1e-9))
+
+
+class NothingForgotten(PoissonRepetitions):
+    """The twin: no run at all is left out of the distribution of a search."""
+
+    nothing = 0.0
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-4])
+def test_a_search_that_hardly_ever_runs_adds_to_what_it_is_composed_with(delta):
+    """Of a pure event with epsilon 1, known in closed form, nothing may be lost."""
+    alone = math.log(math.e - delta * (1 + math.e))
+    for law in (PoissonRepetitions(0.01), BinomialRepetitions(1, 0.01)):
+        both = [BestOf((Pure(1e-6),), law), Pure(1.0)]
+        assert alone <= accounting.price(both, delta) < alone + 1e-3
+        exact = (math.e - math.exp(0.5)) / (1 + math.e)
+        assert exact <= accounting.delta_of(both, 0.5) < exact + 1e-3
+    twin = [BestOf((Pure(1e-6),), NothingForgotten(0.01)), Pure(1.0)]
+    assert accounting.price(twin, delta) < alone
+
+
+def test_searches_of_pairs_cost_little_more_than_those_of_pure_runs(few_dots):
+    law = NegativeBinomialRepetitions.of_mean(10.0, 1.0)
+    pairs, pure = BestOf((ApproxDP(0.5, 1e-9),), law), BestOf((Pure(0.5),), law)
+    one = accounting.price(pure, 0.0)
+    assert one <= accounting.price(pairs, 1e-6) < 1.001 * one
+    two = accounting.price([pairs, pairs], 1e-6)
+    assert one < two <= 2.001 * one
+    # Delta that nothing takes away: the searches cost it, each once.
+    assert math.isinf(accounting.price([pairs, pairs], 1e-8))
+    lost = 2e-9 * law.mean
+    delta = accounting.delta_of([pairs, pairs], 2.001 * one)
+    assert (1 - 1e-6) * lost < delta < 1.5 * lost
 
 
 def test_a_search_is_plain_data():
@@ -356,3 +416,102 @@ def test_settings_in_turn_cost_more_than_settings_drawn_at_random():
         return math.log(top(rare, right, in_turn) / top(rare * a, right * a, in_turn))
 
     assert loss(in_turn=False) <= claimed < loss(in_turn=True) - 0.05
+
+
+def released(law, q):
+    """The law of the winner in floats, without cancellation, for many laws in turn."""
+    upto = np.minimum(np.cumsum(q), 1.0)
+    below = np.concatenate([[0.0], upto[:-1]])
+    sums, powers, found = np.zeros(len(q)), np.ones(len(q)), np.zeros(len(q))
+    for weight in law.weights[1:]:
+        sums, powers = upto * sums + powers, powers * below
+        found += weight * q * sums
+    return np.concatenate([[law.weights[0]], found])
+
+
+def pure_pair(logits, losses, epsilon):
+    """P, and the Q that has these losses, moved until it sums to one."""
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    low, high = -2 * epsilon, 2 * epsilon
+    for _ in range(60):
+        middle = (low + high) / 2
+        total = p @ np.exp(np.clip(losses + middle, -epsilon, epsilon))
+        low, high = (low, middle) if total > 1 else (middle, high)
+    q = p * np.exp(np.clip(losses + low, -epsilon, epsilon))
+    return p, q / q.sum()
+
+
+def worst_share(law, epsilon, delta, rng, climbs):
+    """The largest (exact / claimed) that climbing over runs of a profile finds.
+
+    Runs are pure, or with `delta` pairs whose outcome gives the world away so often.
+    """
+    run = ApproxDP(epsilon, delta) if delta else Pure(epsilon)
+    event, at = BestOf((run,), law), np.array([0.0, 0.5 * epsilon])
+    claimed = [accounting.delta_of(event, e) for e in at]
+    divergence = None if delta else accounting.search_divergence(event, 6)
+    whole = None if delta else accounting.price(event, 0.0)
+
+    def share(logits, losses, order):
+        worlds = pure_pair(logits, losses, epsilon)
+        if delta:
+            own = ([delta, 0.0], [0.0, delta])
+            worlds = [
+                np.concatenate([(1 - delta) * w, o])[order]
+                for w, o in zip(worlds, own, strict=True)
+            ]
+        one, two = (released(law, w) for w in worlds)
+        both = ((one, two), (two, one))
+        shares = [
+            max(np.maximum(p - np.exp(e) * q, 0.0).sum() for p, q in both) / c
+            for e, c in zip(at, claimed, strict=True)
+        ]
+        if not delta:
+            seen = one > 0
+            logs = np.log(one[seen]), np.log(two[seen])
+            shares.append(np.abs(logs[0] - logs[1]).max() / whole)
+            powers = [np.exp(6 * a - 5 * b).sum() for a, b in (logs, logs[::-1])]
+            shares.append(math.log(max(powers)) / 5 / divergence)
+        return max(shares)
+
+    worst = 0.0
+    for _ in range(climbs):
+        n = int(rng.integers(2, 6))
+        here = (
+            rng.normal(0, rng.choice([0.5, 2.0]), n),
+            rng.choice([-1.0, 1.0], n) * epsilon,
+            rng.permutation(n + 2),
+        )
+        value = share(*here)
+        for _ in range(40):
+            losses = np.where(rng.random(n) < 0.1, -here[1], here[1])
+            order = rng.permutation(n + 2) if rng.random() < 0.1 else here[2]
+            other = here[0] + rng.normal(0, 0.3, n), losses, order
+            if share(*other) > value:
+                here, value = other, share(*other)
+        worst = max(worst, value)
+    return worst
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("delta", [0.0, 0.01])
+@pytest.mark.parametrize("law", [*LAWS, PoissonRepetitions(0.05, limit=3)])
+def test_climbing_over_finite_runs_never_exceeds_the_price(law, delta):
+    rng = np.random.default_rng(7)
+    shares = [worst_share(law, e, delta, rng, 30) for e in (0.1, 1.0, 3.0)]
+    assert max(shares) <= 1 + 1e-9
+    assert max(shares) > 0.9 or delta  # the climb gets near
+
+
+@pytest.mark.deep
+def test_climbing_refutes_half_of_what_the_choice_costs(monkeypatch):
+    """The twin: the root of C."""
+    whole = selection.largest_ratio
+
+    def half(law, power, order=math.inf):
+        return whole(law, power, order) / 2
+
+    monkeypatch.setattr(selection, "largest_ratio", half)
+    law = NegativeBinomialRepetitions.of_mean(5.0, 1.0, limit=40)  # priced nowhere else
+    assert worst_share(law, 1.25, 0.0, np.random.default_rng(7), 10) > 1.05

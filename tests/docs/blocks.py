@@ -109,7 +109,8 @@ def run_alone(block: Block, folder: Path) -> str:
 def run_page(pairs: list[tuple[Block, Block | None]], folder: Path) -> None:
     """Run a page from top to bottom: one Python session and one shell, one folder."""
     session: dict[str, object] = {"__name__": "__main__"}
-    tools, installed = commands(folder / ".commands"), Path(sys.executable).parent
+    place, installed = folder / ".commands", Path(sys.executable).parent
+    tools = place if place.exists() else commands(place)
     environment = os.environ | {
         "PATH": os.pathsep.join([str(tools), str(installed), os.environ["PATH"]]),
         "PYTHONWARNINGS": "error",

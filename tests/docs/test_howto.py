@@ -21,6 +21,12 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     return [pytest.mark.deep if several else pytest.mark.slow]
 
 
+@pytest.fixture(scope="module")
+def one_folder(tmp_path_factory):
+    """Where a reader follows one page after the other."""
+    return tmp_path_factory.mktemp("pages")
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -32,12 +38,29 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
         for page in HOWTO
     ],
 )
-def test_the_page_runs_and_prints_what_it_says(page, tmp_path, request):
+def test_the_page_runs_and_prints_what_it_says(page, one_folder, request):
     if "DEMUR_LEDGER" in page.read_text():
         request.getfixturevalue("ledger_on_a_server")
     if "pyspark" in page.read_text():
         request.getfixturevalue("spark_here")
-    run_page(with_expected(blocks_of(page)), tmp_path)
+    run_page(with_expected(blocks_of(page)), one_folder)
+
+
+def ledgers_of(text: str) -> set[str]:
+    """Names of files of ledgers and services that a page makes or opens."""
+    return set(re.findall(r"(?<![\w/])[\w-]+\.db\b", text))
+
+
+def test_no_two_pages_share_a_ledger():
+    """Two pages with one name would meet each other's terms in one folder."""
+    homes: dict[str, str] = {}
+    shared = []
+    for page in HOWTO:
+        for name in ledgers_of("".join(block.text for block in blocks_of(page))):
+            if homes.setdefault(name, page.stem) != page.stem:
+                shared.append(f"{name} of {page.stem} and {homes[name]}")
+    assert shared == []
+    assert ledgers_of("open('visits.db'), /srv/model.db") == {"visits.db"}
 
 
 def is_idle(block: Block, *, copied: bool) -> bool:

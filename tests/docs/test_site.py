@@ -4,9 +4,11 @@ import re
 import runpy
 from pathlib import Path
 
+import griffe
 import pytest
 
 from tests.docs.blocks import ROOT
+from tools import parameter_tables
 
 PACKAGES = {
     "demur": "index",
@@ -70,6 +72,25 @@ def test_examples_become_blocks():
     page = "```python\n>>> 4\n4\n\n```\n"
     session = "```pycon\n>>> 4\n4\n\n```\n"
     assert tool["on_page_markdown"](text + page) == shown + session
+
+
+def test_parameters_have_tables_with_units_and_what_is_private():
+    pkg = griffe.load("demur.core.bounds", search_paths=[ROOT / "src"])
+    table = parameter_tables.table_of(pkg["to_unit_cube"])
+    assert "| `X` | `ArrayLike` | required | rows | **private** where" in table
+    assert "| `low` |" in table and "public: not the data's own" in table
+    whole = griffe.load("demur.mechanisms.gaussian", search_paths=[ROOT / "src"])
+    release = parameter_tables.table_of(whole["Gaussian.release"])
+    assert (
+        "| `value` | `ArrayLike` | required | the exact value | **private** |"
+        in release
+    )
+    stored = griffe.load("demur.core.promise", search_paths=[ROOT / "src"])
+    assert "private" not in parameter_tables.table_of(stored["Promise"])[60:]
+    source = "LIMIT = 7\ndef f(a: int = LIMIT, *b, c=None): 'Doc.'"
+    with griffe.temporary_visited_module(source) as module:
+        table = parameter_tables.table_of(module["f"])
+    assert "| `a` | `int` | `7` |" in table and "| `*b` |" in table
 
 
 def dead_links(text: str, folder: Path) -> list[str]:

@@ -155,6 +155,8 @@ def test_what_demur_cannot_check_is_a_condition(step, words):
 def test_a_map_of_single_rows_needs_no_condition_at_a_replacement():
     head = BallPrototypeClassifier(unit=ReplaceOne(), classes=[0, 1], epsilon=4.0)
     assert "pipeline" not in said(make_pipeline(Normalizer(), head).fit(X, Y)[-1])
+    some = ColumnTransformer([("a", ClipRows(), [0, 1])], remainder="passthrough")
+    assert "pipeline" not in said(make_pipeline(some, head).fit(X, Y)[-1])
 
 
 # -- maps that keep the promise --------------------------------------------------------

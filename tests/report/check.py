@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
 from demur import Ball
+from demur.core.rounding import printed_pair
 from demur.ledger import Ledger
 from demur.report.text import number_down, number_up
 
@@ -75,7 +77,7 @@ def differences(
         f"{place}: the page has {text}, the JSON {value_at(data, place)}"
         for shown, rounded in ((numbers, number_up), (bounds, number_down))
         for place, text in shown.items()
-        if text != _text(rounded, value_at(data, place))
+        if text != _printed(data, place, rounded)
     ]
     truth = _truth(ledger)
     for place, value in truth.items():
@@ -93,6 +95,20 @@ def differences(
             if cost["epsilon"][k] != ledger.epsilon(cost["delta"], ball):
                 wrong.append(f"spaces.{i}.epsilon.{k}")
     return wrong
+
+
+def _printed(data: Any, place: str, rounded: Callable[[float | None], str]) -> str:
+    """What the page must have at a place; a budget is printed with what is spent."""
+    if place.startswith("budgets.") and place.rpartition(".")[2] in (
+        "spent_epsilon",
+        "epsilon",
+    ):
+        own = place.rpartition(".")[0]
+        spent = value_at(data, f"{own}.spent_epsilon")
+        if isinstance(spent, float) and math.isfinite(spent):
+            pair = printed_pair(spent, value_at(data, f"{own}.epsilon"))
+            return pair[place.endswith(".epsilon")]
+    return _text(rounded, value_at(data, place))
 
 
 def _text(rounded: Callable[[float | None], str], value: Any) -> str:

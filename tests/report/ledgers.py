@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demur import AddOrRemoveOne, Ball, Declaration, Erasure, ReplaceOne, Seeded
+import pytest
+
+from demur import (
+    AddOrRemoveOne,
+    Ball,
+    BudgetExceeded,
+    Declaration,
+    Erasure,
+    ReplaceOne,
+    Seeded,
+)
 from demur.audit import AuditResult
 from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed
@@ -79,6 +89,8 @@ def full(place: Path | None = None, *, testing: bool = False) -> Ledger:
             evidence="The two sides lie close.",
         )
         ledger.annotate(entry, "audit", result.to_json())
+    with pytest.raises(BudgetExceeded):
+        sums(0.5).release([1.0], ledger=ledger, label="too much at once", **source)
     replay = AuditResult(
         "a replay", "replay", "replay of one pair", "AddOrRemoveOne()", None, 0.0,
         None, 1, 0.0, False, "Every charge came before its noise.",

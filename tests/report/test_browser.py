@@ -10,6 +10,7 @@ from itertools import product
 
 import pytest
 
+from demur import Ball, Budget, Ledger, LipschitzMap
 from demur.report import write_report
 from tests.families import thinned
 from tests.report import ledgers
@@ -151,15 +152,35 @@ def test_a_spoilt_page_is_refused(browser, page, ledger, tmp_path, what) -> None
 
 def test_it_prints_light_and_unfolded(browser, page, tmp_path) -> None:
     browser.open(page, width=718, dark=True)  # A4 between its margins
-    browser.print(tmp_path / "report.pdf")
-    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    pdf = tmp_path / "report.pdf"
+    browser.print(pdf)
+    assert pdf.read_bytes().startswith(b"%PDF")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.evaluate(OVERFLOW) <= 0
     paper = browser.evaluate("getComputedStyle(document.body).color")
     assert paper == "rgb(29, 39, 51)", "dark ink on white paper"
-    tall = (
-        "document.querySelector('details.statement p').getBoundingClientRect().height"
-    )
+    statement = "document.querySelector('h2#entries + table details.statement p')"
+    tall = f"{statement}.getBoundingClientRect().height"
     assert browser.evaluate(tall) > 20, "statements are printed"
     drawn = "getComputedStyle(document.querySelector('svg.wide')).display"
     assert browser.evaluate(drawn) == "block"
+    certificate = "document.querySelector('ul.facts').getBoundingClientRect().height"
+    assert browser.evaluate(certificate) > 5, "certificates are printed"
+    pages = len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf.read_bytes()))
+    assert pages <= 5, "of 6 entries, with their statements"
+
+
+def test_one_space_at_a_time_is_drawn(browser, tmp_path) -> None:
+    """Without a script: a radio button for each space."""
+    ledger = Ledger(
+        {Ball(0.5, space="raw"): Budget(4.0, 1e-5)},
+        maps=[LipschitzMap("raw", "pixels", constant=2.0)],
+    )
+    ledger.charge(ledgers.sums(9.0).declaration(), label="a curve")
+    write_report(ledger, tmp_path / "report.html")
+    for width in WIDTHS:
+        assert problems(browser, tmp_path / "report.html", ledger, width) == []
+        shown = "[...document.querySelectorAll('.panel')].map(e => e.checkVisibility())"
+        assert browser.evaluate(shown) == [True, False]
+        browser.evaluate("document.querySelector('label[for=space-1]').click()")
+        assert browser.evaluate(shown) == [False, True]

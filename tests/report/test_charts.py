@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demur.report import gather, write_charts
+from demur.report import gather, time_chart, write_charts
 from demur.report.figure import NARROW, WIDE, drawing, short
 from demur.report.page import all_charts
 from tests.report import ledgers
@@ -34,14 +34,33 @@ def drawn(facts):
 def test_the_curve_is_drawn_as_it_is(facts, drawn, width) -> None:
     (cost,) = facts.spaces
     axes, bars = drawn["distance", width].axes
-    lines = {line.get_label(): line for line in axes.lines}
-    total = lines["the whole ledger"]
+    (total,) = (line for line in axes.lines if line.get_gid() == "whole")
     np.testing.assert_array_equal(total.get_xdata(), cost.radii)
     np.testing.assert_array_equal(total.get_ydata(), cost.epsilon)
     assert axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > max(cost.epsilon)
     assert "'pixels'" in axes.get_xlabel() and axes.get_ylabel() == "epsilon"
     widths = [bar.get_width() for bar in bars.patches]
     assert widths == [unit.epsilon for unit in facts.units]
+
+
+@pytest.mark.slow
+def test_lines_have_their_names_at_their_ends_and_no_text_lies_on_a_curve(drawn):
+    axes = drawn["distance", "wide"].axes[0]
+    texts = [text for text in axes.texts if text.get_text()]
+    assert len(texts) == 5 and all(text.xy[0] == 1.0 for text in texts), "right of it"
+    heights = sorted(text.xy[1] for text in texts)
+    step = (axes.get_ylim()[1] - axes.get_ylim()[0]) / 16
+    assert min(np.diff(heights)) >= 0.99 * step, "none covers another"
+    narrow = drawn["distance", "narrow"].axes[0]
+    assert not narrow.texts and len(narrow.get_legend().get_texts()) == 6
+
+
+@pytest.mark.parametrize(
+    ("days", "name"),
+    [(1 / 1440, "h:min:s"), (0.5, "h:min"), (30, "day"), (400, "month")],
+)
+def test_an_axis_of_time_names_its_units(days, name) -> None:
+    assert name in time_chart._scale(days)[1]
 
 
 @pytest.mark.slow
@@ -68,6 +87,7 @@ def test_audits_and_utilities_are_drawn_as_they_are(facts, drawn) -> None:
     np.testing.assert_array_equal(
         useful.lines[0].get_ydata(), [u.value for u in sorted(runs, key=_epsilon)]
     )
+    assert useful.lines[0].get_linestyle() == "None", "different runs are points"
 
 
 def _epsilon(one) -> float:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur import AddOrRemoveOne, Budget, Ledger
 from demur.durable.chain import public_hex, sign
-from demur.errors import ApprovalPending
+from demur.errors import ApprovalPending, BudgetExceeded
 from demur.ledger import ApprovalRule
 from demur.mechanisms import Gaussian
 from demur.report import check_evidence, write_evidence
@@ -22,7 +22,7 @@ SIGNER = public_hex(KEY)
 FILES = {
     "report.html", "statements.txt", "verification.txt", "audits.json", "ledger.json",
     "deletions.json", "requests.json", "registry.json", "questions.md", "tip.txt",
-    "manifest.json",
+    "certificates.json", "manifest.json",
 }  # fmt: skip
 
 
@@ -40,12 +40,15 @@ def ledger(tmp_path_factory):
         )
         with pytest.raises(ApprovalPending):
             opened.charge(Gaussian(4.0, {UNIT: 1.0}), label="June", idempotency_key="k")
+        with pytest.raises(BudgetExceeded):
+            opened.charge(Gaussian(0.1, {UNIT: 1.0}), label="all", idempotency_key="a")
         yield opened
 
 
-@pytest.fixture
-def pack(ledger, tmp_path):
-    return write_evidence(ledger, tmp_path / "pack.zip", tip=ledger.tip())
+@pytest.fixture(scope="module")
+def pack(ledger, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pack") / "pack.zip"
+    return write_evidence(ledger, path, tip=ledger.tip())
 
 
 def contents(path):
@@ -149,11 +152,44 @@ def test_what_is_no_pack_is_refused(tmp_path, junk):
         check_evidence(tmp_path / "junk.zip")
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "[]", "5", "null", "[" * 5000, '{"files": 5}', "\xff", '{"files": {}}',
+        '{"files": {}, "tip": 5, "signer": null, "ledger": "x"}',
+        '{"files": {}, "tip": "1:a", "signer": null}',
+    ],
+)  # fmt: skip
+def test_a_manifest_that_is_none_is_refused(tmp_path, manifest):
+    write(tmp_path / "odd.zip", {"manifest.json": manifest.encode("latin-1")})
+    with pytest.raises(ValueError, match="no evidence pack"):
+        check_evidence(tmp_path / "odd.zip")
+
+
+def test_a_pack_with_any_byte_flipped_is_refused_in_words(pack, tmp_path):
+    """Either a problem is found or it is no pack; nothing else is raised."""
+    content = pack.read_bytes()
+    for at in range(0, len(content), max(1, len(content) // 120)):
+        twin = bytearray(content)
+        twin[at] ^= 0x41
+        (tmp_path / "twin.zip").write_bytes(twin)
+        try:
+            check = check_evidence(tmp_path / "twin.zip", signer=SIGNER)
+        except ValueError as error:
+            assert "no evidence pack" in str(error)
+        else:
+            same = contents(tmp_path / "twin.zip") == contents(pack)
+            assert check.ok is same
+
+
 def test_the_commands(ledger, tmp_path):
     path = ledger._store.path
     made = run("evidence", path, "-o", tmp_path / "pack.zip", "--json")
     assert made.exit_code == 0, made.output
     checked = run("evidence", "verify", tmp_path / "pack.zip", "--json")
     assert checked.exit_code == 0 and json.loads(checked.stdout)["ok"]
+    again = run("evidence", "verify", tmp_path / "pack.zip", "--ledger", path, "--json")
+    unknown = json.loads(again.stdout)["unknown"]
+    assert not any("still has the rows" in line for line in unknown)
     signed = run("evidence", "verify", tmp_path / "pack.zip", "--signer", SIGNER)
     assert signed.exit_code == 1 and "not signed" in signed.output

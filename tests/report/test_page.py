@@ -1,5 +1,6 @@
 """The page about a ledger: its numbers are the ledger's, and it fetches nothing."""
 
+import math
 import re
 from collections import Counter
 from copy import deepcopy
@@ -7,7 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from demur import AddOrRemoveOne
+from demur import AddOrRemoveOne, Declaration, __version__
+from demur.core.accounting.events import Pure
+from demur.core.cost import Cost, Fixed
 from demur.ledger import Budget, Ledger
 from demur.report import gather, render, sections, write_report
 from demur.report.text import number_down, number_up, one_line
@@ -117,6 +120,73 @@ def test_sections_say_what_the_ledger_holds(ledger, page) -> None:
         "Not known: whether rows were cut off",
     ):
         assert text in page
+
+
+def test_a_signed_page_says_no_more_than_the_ledger_knows(page) -> None:
+    """No claim about releases that went round it; date, version and signature."""
+    assert "Every release about" not in page
+    assert "no ledger can know of them" in page
+    assert f"with demur {__version__}" in page and 'class="signature"' in page
+    assert "I know of no release about these data that is not in it" in page
+
+
+def test_who_asked_stands_on_the_page_if_it_may(ledger, page) -> None:
+    (asked,) = ledger.declined()
+    assert "too much at once" in page and asked.actor not in page
+    named = render(gather(ledger, actors=True, issuer="Office of <Privacy>"))
+    assert asked.actor in named
+    assert "by <bdi>Office of &lt;Privacy&gt;</bdi>" in named
+    with pytest.raises(TypeError):
+        gather(ledger, issuer=3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "weak"), [(1.0, False), (8.5, True), (1e-3, False)]
+)
+def test_a_weak_guarantee_is_called_weak(epsilon, weak) -> None:
+    ledger = Ledger(Budget(20.0), unit=AddOrRemoveOne(), filter="pure")
+    cost = Cost((Fixed(AddOrRemoveOne(), Pure(epsilon)),))
+    ledger.charge(Declaration("pure", cost), label="x")
+    card = sections.budgets(gather(ledger))
+    assert ("This is a weak guarantee." in card) is weak
+    if weak:
+        (few,) = re.findall(r"as few as one of ([\d,]+) cases", card)
+        assert int(few.replace(",", "")) == math.floor(1 + math.exp(epsilon))
+        return
+    right = 100 / (1 + math.exp(-epsilon))
+    (told,) = re.findall(r"at most ([\d.]+)% of cases", card)
+    assert right <= float(told) <= right + 0.011
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.0), (1.0, 0.05), (4.0, 1e-6)])
+def test_an_attacker_does_no_better_than_the_page_says(epsilon, delta) -> None:
+    """Against the mechanism that is the worst at (epsilon, delta): it reaches it."""
+    # With probability delta it tells all, otherwise randomised response.
+    other = math.exp(epsilon) / (1 + math.exp(epsilon))
+    reached = delta + (1 - delta) * other
+    told = sections.attacker_success(epsilon, delta)
+    assert told == pytest.approx(reached, rel=1e-12)
+    twin = other  # it forgets delta
+    assert delta == 0.0 or twin < reached
+
+
+def test_numbers_that_skip_and_do_not_add_up_say_why(page) -> None:
+    assert "Numbers are rows of the ledger" in page
+    assert "they do not add up to what is spent" in page
+    one = Ledger(Budget(1.0), unit=AddOrRemoveOne(), filter="pure")
+    cost = Cost((Fixed(AddOrRemoveOne(), Pure(0.1)),))
+    one.charge(Declaration("pure", cost), label="x")
+    assert "rows of the ledger" not in render(gather(one))
+
+
+def test_a_budget_that_is_used_up_does_not_look_overdrawn() -> None:
+    ledger = Ledger(Budget(9.49539), unit=AddOrRemoveOne(), filter="pure")
+    cost = Cost((Fixed(AddOrRemoveOne(), Pure(9.4953)),))
+    ledger.charge(Declaration("pure", cost), label="x")
+    page = render(gather(ledger))
+    assert Page(page).numbers["budgets.0.spent_epsilon"] == "9.4953"
+    assert Page(page).bounds["budgets.0.epsilon"] == "9.4953"
+    assert "epsilon 9.4953 at delta 0 (budget 9.4953)" in page
 
 
 @pytest.mark.slow

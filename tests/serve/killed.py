@@ -26,6 +26,7 @@ def arm(step, ledger):
     engine = ledger._store._engine
     if step == "before":
         LedgerCalls.charge = LedgerCalls.commit = LedgerCalls.draw = die
+        LedgerCalls.decide = die
     elif step == "row":
         rows.append = die
     elif step == "commit":
@@ -38,13 +39,12 @@ def arm(step, ledger):
     elif step == "answer":
         answer = app.Door._response
         app.Door._response = lambda door, told: (
-            die() if b"receipts" in _bytes(told) else answer(door, told)
+            die() if _is_of_a_write(told) else answer(door, told)
         )
 
 
-def _bytes(told):
-    content = told.content
-    return content if isinstance(content, bytes) else content.encode()
+def _is_of_a_write(told):
+    return "receipts" in str(told.content) or "ApprovalPending" in str(told.content)
 
 
 def run(ledger_path, folder, listening, step, mode):

@@ -96,13 +96,14 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 @contextmanager
-def serving(ledger_url, folder, settings=None, services=None, **terms):
+def serving(ledger_url, folder, settings=None, services=None, name="visits", **terms):
     """A service over one ledger, called visits."""
     folder.mkdir(exist_ok=True)
     with Ledger.open(ledger_url, **(TERMS | terms)):
         pass
     access = AccessStore(folder / "access" / "access.db")
-    ledgers = ServedLedgers.open([f"visits={ledger_url}"])
+    key = terms.get("signing_key")
+    ledgers = ServedLedgers.open([f"{name}={ledger_url}"], signing_key=key)
     log = folder / "access" / "access.jsonl"
     app = create_app(
         ledgers,
@@ -112,4 +113,4 @@ def serving(ledger_url, folder, settings=None, services=None, **terms):
         services=services,
     )
     with running(app) as service:
-        yield Served(service, access, log, ledgers.calls("visits").ledger)
+        yield Served(service, access, log, ledgers.calls(name).ledger)

@@ -5,21 +5,28 @@ wider than the screen, and can be used with a keyboard and a screen reader: ever
 has a name, every page one heading and a language, colours can be told apart.
 """
 
+import json
+import os
 import re
+import subprocess
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from demur import Budget
+from demur.audit import AuditResult
 from demur.core.accounting.events import GaussianEvent
 from demur.core.cost import Cost, Fixed, GaussianOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
-from demur.errors import ApprovalDeclined, ApprovalPending
+from demur.errors import ApprovalPending
 from demur.ledger import ApprovalRule
+from tests.programs import python
 from tests.report.browser import Browser
 from tests.report.test_browser import BEYOND, OVERFLOW
 from tests.serve.kit import BALL, UNIT, serving
+from tests.serve.test_deletions import used_up
 
 pytestmark = pytest.mark.slow
 TERMS = {
@@ -83,10 +90,14 @@ def head(name, noise):
     return Declaration(name, Cost((by_distance, Fixed(UNIT, GaussianEvent(noise)))))
 
 
+AUDIT = AuditResult(
+    "a head", "black box", "GDP mu test", "AddOrRemoveOne()", 1.0, 1e-6, 0.4, 1000,
+    1e-6, False, "It would have found an epsilon of 2.",
+)  # fmt: skip
 LOUDER = head("a sharper head", 4.0)
 PAGES = (
     "", "/entries", "/entries/1", "/distance", "/requests", "/verify?tip=",
-    "/deletions",
+    "/deletions", "/audits",
     "/what-if?epsilon=0.4&unit=0&times=2&until=2027-06-01&like=1",
 )  # fmt: skip
 
@@ -98,16 +109,40 @@ def browser(tmp_path_factory):
     opened.close()
 
 
-@pytest.fixture
-def office(ledger_url, tmp_path):
-    """A ledger with a few entries, costs by distance, and a request that waits."""
-    with serving(ledger_url, tmp_path, **TERMS) as served:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return used_up(tmp_path_factory.mktemp("model"))
+
+
+@contextmanager
+def at_work(ledger_url, folder, model):
+    """A ledger with entries, costs by distance, an audit, a reservation, requests that
+    wait, and a deletion service."""
+    attached = {"visits": (str(model[0]),)}
+    with serving(ledger_url, folder, services=attached, **TERMS) as served:
         with served.open(purpose="the monthly figures") as ledger:
             for label in ("May", "June"):
-                ledger.charge(head("a head", 20.0), label=label)
+                entry = ledger.charge(head("a head", 20.0), label=label)
+            ledger.annotate(entry, "audit", AUDIT.to_json())
+            ledger.reserve(head("a head", 90.0), count=5, label="daily counts").draw()
             for key in ("July", "August"):
                 with pytest.raises(ApprovalPending):
                     ledger.charge(LOUDER, label=key, idempotency_key=key)
+        yield served
+
+
+@pytest.fixture
+def office(ledger_url, tmp_path, model):
+    """On each kind of store: what an officer does to it."""
+    with at_work(ledger_url, tmp_path, model) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, model):
+    """On a file: what pages look like."""
+    folder = tmp_path_factory.mktemp("desk")
+    with at_work(str(folder / "visits.db"), folder, model) as served:
         yield served
 
 
@@ -134,17 +169,17 @@ def text(browser):
     return browser.evaluate("document.querySelector('main').innerText")
 
 
-def test_every_page_is_sound_on_a_phone_and_on_a_desk(browser, office):
-    sign_in(browser, office, "officer")
+def test_every_page_is_sound_on_a_phone_and_on_a_desk(browser, desk):
+    sign_in(browser, desk, "officer")
     for path in PAGES:
         for width, dark in ((390, False), (1280, True)):
             place = f"/ledgers/visits{path}"
-            assert problems(browser, office, place, width, dark) == [], place
-    sign_in(browser, office, "administrator")
-    assert problems(browser, office, "/access", 390) == []
-    assert problems(browser, office, "/", 390) == []
+            assert problems(browser, desk, place, width, dark) == [], place
+    sign_in(browser, desk, "administrator")
+    assert problems(browser, desk, "/access", 390) == []
+    assert problems(browser, desk, "/", 390) == []
     browser.call("Network.clearBrowserCookies")
-    assert problems(browser, office, "/sign-in", 390) == []
+    assert problems(browser, desk, "/sign-in", 390) == []
 
 
 SPOILT = {
@@ -177,12 +212,42 @@ def test_an_officer_approves_and_declines_and_the_analyst_goes_on(browser, offic
         browser.evaluate(f"document.querySelector('[name=reason]').value = '{reason}'")
         browser.follow(f"document.querySelector('button[value={verdict}]').click()")
     assert "Nothing waits" in text(browser)
-    with office.open() as ledger:  # from another program
-        entry = ledger.charge(LOUDER, label="July", idempotency_key="July")
-        with pytest.raises(ApprovalDeclined, match="not in August"):
-            ledger.charge(LOUDER, label="August", idempotency_key="August")
-    browser.visit(f"{office.url}/ledgers/visits/entries/{entry.sequence}", width=1280)
+    told = in_another_process(office, "July", "August")
+    number = re.fullmatch(r"entry (\d+)\nApprovalDeclined: .*not in August.*\n", told)
+    assert number, told
+    browser.visit(f"{office.url}/ledgers/visits/entries/{number[1]}", width=1280)
     assert "as agreed" in text(browser)
+    assert office.ledger.verify().ok
+
+
+CHARGES = """
+import json, sys
+from demur import Declaration, Ledger
+from demur.errors import DemurError
+url, declaration, *labels = sys.argv[1:]
+mechanism = Declaration.from_json(json.loads(declaration))
+with Ledger.open(url) as ledger:
+    for label in labels:
+        try:
+            entry = ledger.charge(mechanism, label=label, idempotency_key=label)
+            print("entry", entry.sequence)
+        except DemurError as error:
+            print(f"{type(error).__name__}: {error}")
+"""
+
+
+def in_another_process(served, *labels):
+    """What a program prints that charges under these labels."""
+    given = [f"{served.url}/ledgers/visits", json.dumps(LOUDER.to_json()), *labels]
+    done = subprocess.run(
+        [*python(), "-c", CHARGES, *given],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"DEMUR_TOKEN": served.tokens["analyst"]},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def test_a_second_officer_at_once_is_told(browser, office):
@@ -214,9 +279,9 @@ def test_what_if_says_when_it_is_empty_and_charges_nothing(browser, office):
     assert office.ledger.tip() == before
 
 
-def test_the_radius_moves_epsilon(browser, office):
-    sign_in(browser, office, "viewer")
-    browser.visit(f"{office.url}/ledgers/visits/distance?radius=0.2", width=1280)
+def test_the_radius_moves_epsilon(browser, desk):
+    sign_in(browser, desk, "viewer")
+    browser.visit(f"{desk.url}/ledgers/visits/distance?radius=0.2", width=1280)
     shown = "document.querySelector('#epsilon').textContent"
     first = browser.evaluate(shown)
     browser.evaluate(
@@ -230,14 +295,14 @@ def test_the_radius_moves_epsilon(browser, office):
     assert float(browser.evaluate(shown)) > float(first)
     radius = browser.evaluate("document.querySelector('#radius').value")
     moved = browser.evaluate(shown)
-    browser.visit(f"{office.url}/ledgers/visits/distance?radius={radius}", width=1280)
+    browser.visit(f"{desk.url}/ledgers/visits/distance?radius={radius}", width=1280)
     assert browser.evaluate(shown) == moved, "the script rounds as the page does"
 
 
 def test_search_and_print(browser, office, tmp_path):
     sign_in(browser, office, "viewer")
     browser.visit(f"{office.url}/ledgers/visits/entries?search=june", width=1280)
-    assert "1 entries" in text(browser) and "May" not in text(browser)
+    assert "1 entry" in text(browser) and "May" not in text(browser)
     browser.visit(f"{office.url}/ledgers/visits/report", width=718)
     browser.print(tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
@@ -245,3 +310,121 @@ def test_search_and_print(browser, office, tmp_path):
     browser.call("Emulation.setEmulatedMedia", media="print")
     gone = "getComputedStyle(document.querySelector('header.console')).display"
     assert browser.evaluate(gone) == "none"
+
+
+INK = "rgb(29, 39, 51)"  # dark, on white paper, whatever the screen
+
+
+def test_every_page_prints_without_its_forms(browser, desk):
+    sign_in(browser, desk, "officer")
+    shown = "[...document.querySelectorAll('form')].some(f => f.checkVisibility())"
+    for path in PAGES:
+        browser.visit(f"{desk.url}/ledgers/visits{path}", width=718, dark=True)
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        assert browser.evaluate(OVERFLOW) <= 0, path
+        assert not browser.evaluate(shown), path
+        assert browser.evaluate("getComputedStyle(document.body).color") == INK
+
+
+def test_the_deletion_queue_shows_what_waits_and_what_was_deleted(
+    browser, office, model
+):
+    sign_in(browser, office, "officer")
+    browser.visit(f"{office.url}/ledgers/visits", width=1280)
+    click = "[...document.querySelectorAll('nav a')].find(a => a.innerText == '{}')"
+    browser.follow(click.format("Deletions") + ".click()")
+    shown = text(browser)
+    assert "Waiting at model.db" in shown and model[1].record[:12] in shown
+    assert "1 issued" in shown and "person" not in shown
+    browser.follow(click.format("Audits") + ".click()")
+    assert "It would have found an epsilon of 2." in browser.evaluate(
+        "document.querySelector('main').textContent"
+    )
+
+
+def press(browser, key, code=0):
+    for kind in ("keyDown", "keyUp"):
+        browser.call(
+            "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,
+            **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}),
+        )  # fmt: skip
+
+
+ACTIVE = "(document.activeElement.innerText || document.activeElement.id).trim()"
+
+
+def test_a_keyboard_is_enough_to_sign_in_and_decide(browser, office):
+    browser.call("Network.clearBrowserCookies")
+    browser.visit(f"{office.url}/", width=1280)
+    for _ in range(500):  # it gets the focus when the page is first drawn
+        if browser.evaluate("document.activeElement.id") == "token":
+            break
+        time.sleep(0.01)
+    else:
+        raise AssertionError("the field has no focus")
+    browser.call("Input.insertText", text=office.tokens["officer"])
+    reach(browser, "Sign in")
+    enter(browser)
+    browser.visit(f"{office.url}/ledgers/visits/requests", width=1280)
+    press(browser, "Tab", 9)
+    assert browser.evaluate(ACTIVE) == "Skip to the content"
+    seen = "getComputedStyle(document.activeElement).outlineStyle"
+    number = office.ledger.requests()[0].sequence
+    reach(browser, f"why{number}")
+    assert browser.evaluate(seen) != "none", "one sees where one is"
+    browser.call("Input.insertText", text="by keyboard")
+    reach(browser, "Decline")
+    enter(browser)
+    decision = office.ledger.requests()[0].decision
+    assert decision.reason == "by keyboard" and not decision.approved
+
+
+def reach(browser, name):
+    """Press Tab until something of this name has the focus."""
+    for _ in range(60):
+        if browser.evaluate(ACTIVE) == name:
+            return
+        press(browser, "Tab", 9)
+    raise AssertionError(f"no Tab leads to {name}")
+
+
+def enter(browser):
+    browser._seen.clear()
+    press(browser, "Enter", 13)
+    browser.wait_for_load()
+
+
+# What a screen reader announces without any name is of no use to its listener.
+NAMED = {
+    "link", "button", "textbox", "combobox", "spinbutton", "slider", "searchbox",
+    "meter", "img", "image", "heading", "Date", "option", "navigation", "table",
+}  # fmt: skip
+
+
+UNNAMED = "<table><tr><th>a<th>b</tr><tr><td>1<td>2</tr></table>"
+
+
+def unnamed(browser):
+    """What has a role and no name, and all roles on the page."""
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    known = [n for n in nodes if not n.get("ignored") and n["role"]["value"] in NAMED]
+    roles = {node["role"]["value"] for node in known}
+    lacking = [n["role"]["value"] for n in known if not n.get("name", {}).get("value")]
+    return lacking, roles
+
+
+def test_a_screen_reader_has_a_name_for_everything(browser, desk):
+    sign_in(browser, desk, "officer")
+    browser.call("Accessibility.enable")
+    seen = set()
+    for path in PAGES:
+        browser.visit(f"{desk.url}/ledgers/visits{path}", width=1280)
+        lacking, roles = unnamed(browser)
+        assert lacking == [], path
+        seen |= roles
+    assert seen >= {"link", "button", "textbox", "slider", "meter", "heading", "table"}
+    for twin in (UNNAMED, "<button></button>"):
+        add = f"insertAdjacentHTML('beforeend', '{twin}')"
+        browser.evaluate(f"document.querySelector('main').{add}")
+        assert len(unnamed(browser)[0]) > 0
+    browser.call("Accessibility.disable")

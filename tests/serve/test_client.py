@@ -59,7 +59,8 @@ def test_it_reads_as_the_ledger_itself(served):
         assert ledger.declined() == own.declined() != ()
         assert export_ledger(ledger) == export_ledger(own)
         assert ledger.verify(own.tip()) == own.verify(own.tip())
-        assert gather(ledger).to_json() == gather(own).to_json()
+        here, there = (gather(each).to_json() for each in (ledger, own))
+        assert here | {"issued": there["issued"]} == there
         assert ledger.would_fit(QUIET) and not ledger.would_fit(HUGE)
         assert ledger.entry(entry.sequence) == own.entry(entry.sequence)
         assert ledger.id == own.id and ledger.terms == own.terms
@@ -201,7 +202,7 @@ def test_terms_are_compared_and_a_tip_is_looked_for(served):
 def test_an_address_that_would_give_a_token_away_is_refused(url):
     with pytest.raises(ValueError, match="url must") as caught:
         Ledger.open(url, token="demur_" + "x" * 40)
-    assert "demur_secret" not in str(caught.value) or "@" in url
+    assert "demur_secret" not in str(caught.value)
 
 
 def test_an_address_may_have_a_prefix():
@@ -273,6 +274,7 @@ def test_a_lost_answer_is_asked_for_again_and_paid_once(served, monkeypatch, whe
         ledger.annotate(entry, "utility", {"accuracy": 0.5})
         Broken(monkeypatch, where)
         ledger._commit(entry, "artefact")
+        assert ledger._acknowledged.newest == ledger.tip(), "it has the receipts"
         assert [e.label for e in ledger.entries()] == ["once", "r"]
         assert len(ledger.notes()) == 1 and reserved.drawn == 1
     assert served.ledger.verify().ok
@@ -359,6 +361,20 @@ def test_a_service_that_rewrites_is_noticed(served, monkeypatch):
         ledger.charge(QUIET, label="honest")
         with pytest.raises(LedgerDamaged, match="does not follow"):
             ledger.entries()
+
+
+def test_a_service_that_tells_another_declaration_is_noticed(served, monkeypatch):
+    with served.open() as ledger:
+        ledger.charge(QUIET, label="x", idempotency_key="k", digest="d" * 64)
+        read = Caller.read
+
+        def lying(caller, call, **data):
+            answer = read(caller, call, **data)
+            return answer.replace("noisy", "other") if call == "declaration" else answer
+
+        monkeypatch.setattr(Caller, "read", lying)
+        with served.open() as other, pytest.raises(LedgerDamaged, match="declaration"):
+            other.resumed("k")
 
 
 def test_many_threads_share_a_served_ledger(served):

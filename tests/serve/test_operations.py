@@ -1,5 +1,6 @@
 """Running a service: health, stopping in mid-charge, backups, TLS, several ledgers."""
 
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -9,22 +10,33 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur import Budget, Ledger
-from demur.errors import LedgerMissing, LedgerUnreachable
-from demur.ledger import Timeouts, journal
+from demur.core.accounting.events import GaussianEvent
+from demur.errors import (
+    AlreadyDecided,
+    ApprovalPending,
+    BudgetExceeded,
+    LedgerMissing,
+    LedgerUnreachable,
+)
+from demur.ledger import Decision, Timeouts, journal
 from demur.serve.access import AccessStore
 from demur.serve.app import create_app
 from demur.serve.ledgers import ServedLedgers
 from demur.serve.routes import ROUTES
 from demur.serve.server import RunningService, running
-from tests.ledger.kit import subprocess_environment
-from tests.serve.kit import QUIET, TERMS, UNIT, serving
+from tests.ledger.kit import says, subprocess_environment
+from tests.serve.kit import LOUD, QUIET, TERMS, UNIT, serving
+
+PLAIN = {"dataset": "v", "budgets": {UNIT: Budget(1.0, 1e-6)}}
 
 
 def test_health_and_its_opposite(tmp_path):
@@ -125,6 +137,59 @@ def test_one_service_has_several_ledgers(tmp_path):
     with pytest.raises(LedgerMissing):
         ServedLedgers.open([str(tmp_path / "none.db")])
     assert not (tmp_path / "none.db").exists()
+
+
+def test_signed_and_unsigned_ledgers_are_served_side_by_side(tmp_path):
+    key = Ed25519PrivateKey.generate()
+    for name, own in (("signed", key), ("plain", None)):
+        Ledger.create(tmp_path / f"{name}.db", signing_key=own, **PLAIN).close()
+    ledgers = ServedLedgers.open([str(tmp_path)], signing_key=key)
+    for name in ledgers.names():
+        calls = ledgers.calls(name)
+        calls.charge("ada", {"declaration": QUIET.to_json(), "label": "x"})
+        assert calls.ledger.verify().ok and len(calls.ledger.entries()) == 1
+    ledgers.close()
+
+
+@pytest.mark.postgres
+def test_two_services_over_one_database(postgres_url, tmp_path):
+    """Whichever service a client asks: one budget, one decision, one charge."""
+    with (
+        serving(postgres_url, tmp_path / "a") as one,
+        serving(postgres_url, tmp_path / "b") as two,
+    ):
+        both = (one, two)
+        with one.open() as analyst, pytest.raises(ApprovalPending) as caught:
+            analyst.charge(LOUD, label="x", idempotency_key="k")
+        outcomes = [_decided(each, caught.value.number) for each in both]
+        assert sorted(map(type, outcomes), key=str) == [AlreadyDecided, Decision]
+        call = {"declaration": LOUD.to_json(), "label": "x", "idempotency_key": "k"}
+        charged = [each.call("charge", **call) for each in both]
+        assert charged[0] == charged[1] and charged[0][0] == 200, "receipts included"
+
+        def spend(each):
+            done = 0
+            with each.open() as ledger, contextlib.suppress(BudgetExceeded):
+                while True:
+                    ledger.charge(says(GaussianEvent(9.0)), label="y")
+                    done += 1
+            return done
+
+        with ThreadPoolExecutor(2) as many:
+            done = sum(many.map(spend, both))
+        (status,) = one.ledger.status()
+        assert len(two.ledger.entries()) == done + 1
+        assert status.spent_epsilon <= status.budget.epsilon
+        assert one.ledger.verify().ok
+
+
+def _decided(served, number):
+    token, _ = served.access.create(f"an officer at {served.port}", "officer")
+    with Ledger.open(f"{served.url}/ledgers/visits", token=token) as officer:
+        try:
+            return officer.approve(number, reason="yes")
+        except AlreadyDecided as error:
+            return error
 
 
 def certificate(folder):

@@ -17,6 +17,7 @@ from demur.core.entropy import NoiseKey
 from demur.ledger import Ledger
 from demur.mechanisms import Gaussian
 from demur.testing import check_mechanism, checks_on
+from tests.testing import test_discrete
 from tests.testing.kit import UNIT, Honest, rng_data, subject
 
 
@@ -618,6 +619,7 @@ def test_a_release_alone_is_not_suspected():
 def test_every_contract_has_a_twin():
     """Each contract's name stands in this file, beside the twin that breaks it."""
     text = inspect.getsource(inspect.getmodule(broken))
+    text += inspect.getsource(test_discrete)
     # How counts add up is the accountant's affair, and tests/core has its twins.
     names = {check.name for check in checks_on(subject(Honest))}
     missing = {name for name in names if f'["{name}"]' not in text}

@@ -11,18 +11,21 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from demur import AddOrRemoveOne, Budget, Ledger
 from demur.core.entropy import NoiseKey, Seeded
 from demur.core.errors import NoiseReuse
-from demur.training import ClippedSum, gaussian_privatizer
-from tests.training.kit import make_params, make_plan, train
+from demur.training import ClippedSum, Programs, ShapePlan, gaussian_privatizer
+from tests.training.kit import make_data, make_params, make_plan, train
 
+DATA = make_data()
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 HABITS = (
     "vmap ensemble sweep optax.chain tree.map accumulation references checkpoint"
-    " custom_vjp donat shard_map pmap scan jit average bfloat16"
+    " custom_vjp donat shard_map pmap scan jit average bfloat16 pmean enable_x64"
 )
 
 
@@ -89,3 +92,59 @@ def test_a_loop_over_members_with_one_key_is_refused(kind):
     act.update(ClippedSum(jnp.zeros(3), 1.0), state, key=key)
     with pytest.raises(NoiseReuse):
         act.update(ClippedSum(jnp.ones(3) / 2, 1.0), state, key=key)
+
+
+# -- the thread that calls fit ---------------------------------------------------------
+
+
+def inside(transform):
+    """`fit` inside of a transformation of JAX, over learning rates."""
+    ledger = Ledger(Budget(9.0, 1e-5), unit=AddOrRemoveOne(), filter="pure")
+
+    def run(rate):
+        optimizer = optax.sgd(rate)
+        return train(make_plan(), optimizer=optimizer, ledger=ledger, delta=None).value
+
+    with pytest.raises(TypeError, match=r"inside of jax.jit, vmap.*Nothing was spent"):
+        transform(run)
+    assert not ledger.entries()
+
+
+def test_a_run_inside_of_a_transformation_is_not_paid_for():
+    inside(lambda run: jax.vmap(run)(jnp.array([0.1, 0.2])))
+    inside(lambda run: jax.jit(run)(0.1))
+    inside(lambda run: jax.grad(lambda rate: run(rate)["w"].sum())(0.1))
+    inside(lambda run: jax.lax.scan(lambda c, r: (c, run(r)), 0, jnp.ones(2)))
+
+
+def test_steps_that_cannot_be_compiled_are_not_paid_for():
+    ledger = Ledger(Budget(9.0, 1e-5), unit=AddOrRemoveOne(), filter="pure")
+    with jax.disable_jit(), pytest.raises(ValueError, match="Nothing was spent"):
+        train(make_plan(), ledger=ledger, delta=None)
+    assert not ledger.entries()
+
+
+@pytest.mark.slow
+def test_a_run_has_the_settings_of_its_thread():
+    """Threads of a run saw others: a run in float64 was paid for, and failed."""
+    data = {name: rows.astype(rows.dtype.str[1] + "8") for name, rows in DATA.items()}
+    with jax.enable_x64(True):
+        trained = train(make_plan(), data, params=make_params())
+    assert trained.steps == 12
+    assert trained.value["w"].dtype == np.float64
+
+
+def test_programs_are_traced_with_the_settings_of_the_thread():
+    seen = []
+
+    def step(x):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return x @ x
+
+    def shape(size):
+        return (jax.ShapeDtypeStruct((size, size), jnp.float32),)
+
+    sizes = ShapePlan((2, 3), None, 1, 0.0, 0.0, 0.0)
+    with jax.default_matmul_precision("float32"), Programs(step, sizes, shape) as made:
+        assert float(made[2](jnp.ones((2, 2)))[0, 0]) == 2.0
+    assert seen == ["float32"] * 2

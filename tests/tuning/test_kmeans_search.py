@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
+from sklearn.model_selection import GridSearchCV
 
 from demur import AddOrRemoveOne, Ball, Budget, Ledger, ReplaceOne, Seeded
 from demur.cluster import CentralKMeans, PrivateKMeans
@@ -114,6 +115,14 @@ def test_what_cannot_be_searched_is_refused_and_nothing_is_spent():
     with pytest.raises(NotSearchable, match="search_kmeans"):
         PrivateGridSearch(CentralKMeans(), GRID).fit(X, np.zeros(60))
     assert not nothing.entries() and not paying.entries()
+
+
+def test_grid_search_cv_says_what_a_private_search_would_have_cost():
+    model = CentralKMeans(epsilon=1.0, random_state=0)
+    with pytest.warns(UserWarning, match="charges each of its 6 fits") as told:
+        GridSearchCV(model, {"n_clusters": [1, 2, 3]}, cv=2).fit(points(300))
+    (line,) = [str(w.message) for w in told if "charges" in str(w.message)]
+    assert "\n" not in line and "demur.tuning.search_kmeans over the same 3" in line
 
 
 def test_a_crash_repeats_the_same_runs(tmp_path, monkeypatch):

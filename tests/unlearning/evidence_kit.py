@@ -19,8 +19,9 @@ def write_rows(file, bodies, key=None):
 
     A row may be a text, as it is to be stored.
     """
-    ((terms,),) = sql(file, "SELECT terms FROM demur_unlearning_evidence")
-    last, number, certificates = hashlib.sha256(terms.encode()).hexdigest(), 0, {}
+    columns = "SELECT service_id, terms FROM demur_unlearning_evidence"
+    begin = "\n".join(sql(file, columns)[0])
+    last, number, certificates = hashlib.sha256(begin.encode()).hexdigest(), 0, {}
     for table in ("journal", "certificates"):
         sql(file, f"DELETE FROM demur_unlearning_{table}")
     for number, body in enumerate(bodies, 1):

@@ -15,6 +15,7 @@ from demur.durable.chain import public_hex
 from demur.ledger import Budget, Ledger
 from demur.unlearning import (
     Certificate,
+    ServiceDamaged,
     ServiceMismatch,
     verify_certificate,
     verify_evidence,
@@ -172,6 +173,20 @@ def test_rows_that_were_cut_off_are_found_with_a_tip(ogd):
     assert found.ok and "cut off" in " ".join(found.unknown)
     assert "cut off" in " ".join(verify_evidence(file, tip=str(tip)).problems)
     assert verify_certificate(held, file).ok, "it is further up"
+
+
+def test_a_service_in_anothers_place_does_not_have_its_first_tip(tmp_path):
+    """Of the same terms, and with nothing learned."""
+    tips = []
+    for name in ("one", "other"):
+        with open_service(tmp_path / f"{name}.db") as service:
+            tips.append(service.status().tip)
+            service.evidence(tmp_path / f"{name}.evidence")
+    assert verify_evidence(tmp_path / "one.evidence", tip=tips[0]).ok
+    found = verify_evidence(tmp_path / "other.evidence", tip=tips[0])
+    assert "row 0 is not that of the tip" in str(found)
+    with pytest.raises(ServiceDamaged):
+        open_service(tmp_path / "other.db", tip=tips[0])
 
 
 def test_a_ledger_that_is_not_in_it_is_named_and_can_be_given(ogd, cases):

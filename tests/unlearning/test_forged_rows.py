@@ -5,6 +5,8 @@ key of the signer. Each attack names the rule that finds it.
 """
 
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from unittest import mock
 
@@ -18,6 +20,7 @@ from demur.ledger import Payment
 from demur.unlearning import ServiceDamaged, verify_certificate, verify_evidence
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
+from demur.unlearning.service import certificate_verification
 from demur.unlearning.service.deletion import Deletions
 from demur.unlearning.service.verification import (
     LedgersBefore,
@@ -30,6 +33,7 @@ from tests.unlearning.service_kit import fill, open_service, record, sql
 
 pytestmark = pytest.mark.slow
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([1] * 32))
+LONG_AGO = "1999-01-01T00:00:00+00:00"
 BASES = {
     "persons": {"signing_key": KEY},
     "joint": {"scope": "joint", "capacity": 40, "signing_key": KEY},
@@ -79,6 +83,14 @@ def abandoned(row):
 def dropped(**values):
     def change(rows):
         rows[at(rows, "drop")[2]]["certificate"] |= values
+        return rows
+
+    return change
+
+
+def certified(**values):
+    def change(rows):
+        rows[at(rows, "delete")[-1]]["certificate"] |= values
         return rows
 
     return change
@@ -219,7 +231,7 @@ FORGED = {
         True,
     ),
     "another record dropped": ("persons", another_is_dropped, "has another hash", True),
-    "a drop at another time": ("persons", dropped(time="1999"), "another hash", True),
+    "a drop at another time": ("persons", dropped(time=LONG_AGO), "another hash", True),
     "a new record dropped": (
         "persons", a_new_record_is_dropped, "drops a record that", False,
     ),
@@ -278,12 +290,37 @@ FORGED = {
         "does not have: seal", False,
     ),
     "a number blocked": (
-        "joint", added("block", record=7, time=""), "cannot be read", False,
+        "joint", added("block", record=7, time=""), "its record is none", False,
     ),
     "a publication": ("joint", a_publication, "none that has a price", False),
     "no state after it": ("joint", without_its_state, "names its state", False),
     "no state after a retrain": ("persons", without_its_state, "names its", False),
     "a tick later": ("joint", clock("insert", tick=1), "its clock", False),
+    "the seal of before": ("joint", clock("delete", seal=-1), "another key", False),
+    "a seal of its own": ("persons", clock("drop", seal=1), "another key", False),
+    "true for one": ("joint", changed("insert", generation=True), "its generation is",
+                     False),
+    "a word for a time": (
+        "persons", changed("intent", time="yesterday"), "its time is none", False,
+    ),
+    "a deletion at no time": (
+        "joint", certified(time="soon"), "its time is none that", False,
+    ),
+    "an intent of another kind": (
+        "joint", changed("intent", kind="other"), "its kind is none", False,
+    ),
+    "no deadline": (
+        "joint", changed("intent", deadline="never"), "its deadline", False,
+    ),
+    "a name for a pseudonym": (
+        "joint", added("block", record="Ana", time=""), "its record is none", False,
+    ),
+    "a retrain that was not paid": (
+        "persons", changed("retrain", entry=None), "its entry is none", False,
+    ),
+    "a state of its own": (
+        "persons", dropped(state_digest="f" * 64), "names a state that", False,
+    ),
     "an epoch later": ("joint", clock("intent", epoch=1), "its clock", False),
     "an epoch of a drop's row": ("persons", clock("drop", epoch=-1), "clock", False),
 }  # fmt: skip
@@ -367,24 +404,86 @@ def test_the_ledger_in_evidence_is_the_services(honest, who, tmp_path):
     assert "a ledger in it is another service's" in str(found)
 
 
-@pytest.mark.parametrize("made", ["view", "trigger"])
-def test_a_file_that_answers_as_it_likes_is_refused(honest, made, tmp_path):
-    """A view can show a row to one look and not to the next: here, that of a tip."""
-    file = shutil.copy(honest["joint"], tmp_path / "evidence.db")
-    rows, journal = rows_of(file), "demur_unlearning_journal"
+def without_its_end(file):
+    """The rows from before the first deletion, no ledger; where it ended before."""
     ((number, last),) = sql(
         file, "SELECT sequence, hash FROM demur_unlearning_evidence"
     )
+    rows = rows_of(file)
     write_rows(file, rows[: at(rows, "intent")[0]], KEY)
     without_ledgers(file)
+    return number, last
+
+
+def forged_schema(file, *statements):
+    """Change what the file says of itself, which SQLite lets its owner do."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for statement, *values in statements:
+            connection.execute(statement, values)
+        connection.commit()
+
+
+@pytest.mark.parametrize("made", ["view", "trigger", "part of another kind"])
+def test_a_file_that_answers_as_it_likes_is_refused(honest, made, tmp_path):
+    """A view can show a row to one look and not to the next: here, that of a tip."""
+    file = shutil.copy(honest["joint"], tmp_path / "evidence.db")
+    journal = "demur_unlearning_journal"
+    number, last = without_its_end(file)
     if made == "view":
         sql(file, f"ALTER TABLE {journal} RENAME TO cut")
         sql(file, f"CREATE VIEW {journal} AS SELECT * FROM cut UNION ALL SELECT"
             f" {number}, 'insert', '{{}}', '{last}' WHERE random() % 2")  # fmt: skip
-    else:
+    elif made == "trigger":
         sql(file, f"CREATE TRIGGER t AFTER INSERT ON {journal} BEGIN SELECT 1; END")
-    with pytest.raises(LedgerDamaged, match=f"has a {made}"):
+    else:
+        sql(file, "CREATE VIRTUAL TABLE t USING dbstat")
+    with pytest.raises(LedgerDamaged, match=f"has a {made}, which"):
         verify_evidence(file, tip=f"{number}:{last}")
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_an_index_with_other_rows_than_its_table_is_found(
+    honest, looks, tmp_path, monkeypatch
+):
+    """It has the row of a tip, and the table has not; the twin does not compare."""
+    file = shutil.copy(honest["joint"], tmp_path / "evidence.db")
+    journal = "demur_unlearning_journal"
+    sql(file, f"CREATE TABLE other AS SELECT * FROM {journal}")  # without its own index
+    sql(file, f"DROP TABLE {journal}")
+    sql(file, f"ALTER TABLE other RENAME TO {journal}")
+    sql(file, f"CREATE INDEX forged ON {journal} (sequence, hash)")
+    (index,) = sql(file, "SELECT * FROM sqlite_schema WHERE name = 'forged'")
+    forged_schema(file, ["DELETE FROM sqlite_schema WHERE name = 'forged'"])
+    number, last = without_its_end(file)  # and the index is not told
+    forged_schema(file, ["INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", *index])
+    sql(file, "ANALYZE")  # The walk is to read the table, and the look the index.
+    sql(file, "UPDATE sqlite_stat1 SET stat = '9 1 1 unordered' WHERE idx = 'forged'")
+    if not looks:
+        monkeypatch.setattr(certificate_verification, "file_problems", lambda _: [])
+    found = verify_evidence(file, tip=f"{number}:{last}", signer=public_hex(KEY))
+    assert found.ok is not looks, str(found)
+    assert not looks or "answers as its maker likes" in str(found)
+
+
+def test_so_is_an_index_in_a_ledger(tmp_path):
+    path = tmp_path / "model.db"
+    with open_service(path) as service:
+        fill(service, range(4))
+        service.delete(0)
+    ledger = tmp_path / "model.db.ledger-1"
+    (table,) = sql(ledger, "SELECT tbl_name FROM sqlite_schema WHERE name LIKE"
+                   " 'demur%journal' OR name LIKE 'demur%rows'")[0]  # fmt: skip
+    assert verify_evidence(path).ok
+    sql(ledger, "CREATE TABLE blank (hash)")
+    sql(ledger, "CREATE INDEX forged ON blank (hash)")  # It stays empty.
+    forged_schema(
+        ledger,
+        ["UPDATE sqlite_schema SET tbl_name = ?, sql = ? WHERE name = 'forged'",
+         table, f"CREATE INDEX forged ON {table} (hash)"],
+    )  # fmt: skip
+    found = str(verify_evidence(path))
+    assert "the ledger: the file is damaged, or answers as its maker likes" in found
 
 
 WRONG = {

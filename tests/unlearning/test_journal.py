@@ -10,6 +10,7 @@ from demur.core.digest import digest_of_text
 from demur.durable.chain import Tip, link
 from demur.unlearning import ServiceDamaged, SnapshotRefused, verify_certificate
 from demur.unlearning.records import snapshot
+from demur.unlearning.records.journal import genesis
 from tests.unlearning.service_kit import (
     UnlearningService,
     fill,
@@ -52,8 +53,7 @@ def finding(path):
 
 def rechain(path):
     """Make the links right again, as one who rewrites history would."""
-    ((terms,),) = sql(path, "SELECT terms FROM demur_unlearning")
-    last = digest_of_text(terms)
+    last = genesis(*sql(path, "SELECT service_id, terms FROM demur_unlearning")[0])
     for sequence, body, _ in sql(path, ROWS):
         last = link(last, body)
         sql(
@@ -66,10 +66,10 @@ def rechain(path):
 
 
 def test_a_journal_is_a_chain_from_its_terms(kept):
-    ((terms, count, tip),) = sql(
-        kept, "SELECT terms, sequence, hash FROM demur_unlearning"
+    ((service, terms, count, tip),) = sql(
+        kept, "SELECT service_id, terms, sequence, hash FROM demur_unlearning"
     )
-    last = digest_of_text(terms)
+    last = digest_of_text(f"{service}\n{terms}")
     rows = sql(kept, ROWS)
     for _, body, row_hash in rows:
         last = link(last, body)

@@ -61,7 +61,14 @@ MODES: dict[str, dict[str, Any]] = {
     "published": {"mode": "ogd", "answers": PUBLISHED} | NOISY,
     "published sums": {"mode": "ridge", "answers": PUBLISHED},
 }
-ALIKE = ("joint", "published")  # as others are; many times in `make deep`
+# Each with its records in the encrypted store, too.
+STORED = {
+    f"{case}, stored": terms | {"record_store": "encrypted"}
+    for case, terms in MODES.items()
+    if "record_store" not in terms and case != "ridge"
+}
+MODES |= STORED
+ALIKE = ("joint", "published", *STORED)  # as others are; many times in `make deep`
 SECRET = ("logistic", "published", "published sums")  # with a key elsewhere
 CANDIDATES, OTHERS, AT = 64, 5, 2
 CHANCE = 1e-3  # that an honest service fails the test
@@ -256,7 +263,8 @@ def promised(case):
 
 def key_of(case):
     """A mode with a secret point has it encrypted under a key that is elsewhere."""
-    return (lambda: b"a key in a keyring") if case in SECRET else None
+    secret = case.removesuffix(", stored") in SECRET
+    return (lambda: b"a key in a keyring") if secret else None
 
 
 @pytest.mark.parametrize("case", [case for case in MODES if case not in ALIKE])

@@ -7,11 +7,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import canonical
 from demur.ledger import Ledger
 from demur.unlearning import Certificate, ServiceMismatch, verify_certificate
+from demur.unlearning.records.journal import genesis
 from demur.unlearning.service.certificate_verification import verify_evidence
 from tests.unlearning.service_kit import (
     UnlearningService,
@@ -75,8 +75,7 @@ def rewritten(path, held):
     What somebody does who may write to the files, without the key.
     """
     rows = sql(path, "SELECT sequence, body FROM demur_unlearning_journal ORDER BY 1")
-    (terms,) = sql(path, "SELECT terms FROM demur_unlearning")[0]
-    last = digest_of_text(terms)
+    last = genesis(*sql(path, "SELECT service_id, terms FROM demur_unlearning")[0])
     for sequence, text in rows:
         body = json.loads(text)
         if body["op"] == "delete":

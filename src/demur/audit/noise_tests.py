@@ -170,7 +170,7 @@ def noise_test(
             f" at least {needed}"
         )
 
-    def result(refuted: bool, evidence: str) -> AuditResult:
+    def result(refuted: bool, evidence: str, p_value: float = 0.0) -> AuditResult:
         return AuditResult.of_draws(
             subject,
             "exact-distribution test",
@@ -178,14 +178,16 @@ def noise_test(
             alpha=alpha,
             refuted=refuted,
             evidence=evidence,
+            factor=ratio,
+            p_value=p_value,
         )
 
     off = _off_lattice(values, law)
     if off:
         return result(True, f"{off} draws are not on the lattice of {law.name}.")
-    failed = failures(values, law, alpha)
+    p_value, failed = _tested(values, law, alpha)
     if failed:
-        return result(True, f"Not {law.name}: {failed[0]}.")
+        return result(True, f"Not {law.name}: {failed[0]}.", p_value)
     rng = np.random.default_rng(values.size)
     for wrong in (ratio, 1.0 / ratio):
         if not failures(law.rescaled(values, wrong, rng), law, alpha):
@@ -196,11 +198,17 @@ def noise_test(
     return result(
         False,
         f"They follow {law.name}; the same draws {ratio:g} times as wide do not.",
+        p_value,
     )
 
 
 def failures(draws: Values, law: Law, alpha: float) -> list[str]:
     """The tests of the law that these draws fail, all at alpha together."""
+    return _tested(draws, law, alpha)[1]
+
+
+def _tested(draws: Values, law: Law, alpha: float) -> tuple[float, list[str]]:
+    """The p-value of all tests together, and those that fail at alpha."""
     failed = []
     n = draws.size
     inner = law.edges(np.arange(1, _CELLS) / _CELLS)
@@ -213,6 +221,7 @@ def failures(draws: Values, law: Law, alpha: float) -> list[str]:
         failed.append("draws where the law has none")
     gaps = (seen[possible] - expected[possible]) ** 2 / expected[possible]
     p = float(stats.chi2.sf(gaps.sum(), int(possible.sum()) - 1))
+    together = [1.0, 2.0 * p]
     if p < alpha / 2.0:
         failed.append(f"its cells have p = {p:.2g}")
     events = _tails(law)
@@ -222,12 +231,13 @@ def failures(draws: Values, law: Law, alpha: float) -> list[str]:
             float(stats.binom.cdf(hits, n, event.probability)),
             float(stats.binom.sf(hits - 1, n, event.probability)),
         )
+        together.append(p * 2.0 * len(events))
         if p < alpha / 2.0 / len(events):
             failed.append(
                 f"{hits} draws beyond a quantile, {n * event.probability:.0f} expected"
                 f" (p = {p:.2g})"
             )
-    return failed
+    return (0.0 if failed else min(together)), failed
 
 
 def _off_lattice(draws: Values, law: Law) -> int:
@@ -290,6 +300,7 @@ def independence_test(
         alpha=alpha,
         refuted=refuted,
         evidence=evidence,
+        p_value=min(1.0, tests * p),
     )
 
 

@@ -138,6 +138,7 @@ class ReplayResult:
             alpha=0.0,
             refuted=self.refuted,
             evidence=evidence,
+            factor=1.0 / self.sensitivity_used if self.sensitivity_used else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from demur.cli.audit_gains import tell_gains
 from demur.cli.shell import AsJson, Code, console, print_json, progress_console, written
 from demur.core.rounding import printed_down, printed_up
 
@@ -20,13 +22,15 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """Engines that can be audited separately."""
+    """What can be audited separately: engines, prices, and all default paths."""
 
     LEDGER = "ledger"
+    ACCOUNTING = "accounting"
     CONVEX = "convex"
     CLUSTER = "cluster"
     UNLEARNING = "unlearning"
     TRAINING = "training"
+    DEFAULTS = "defaults"
 
 
 def audit(
@@ -47,6 +51,12 @@ def audit(
     plot: Annotated[
         Path | None, typer.Option(help="Write audits.svg and audits.png here.")
     ] = None,
+    gains: Annotated[
+        Path | None,
+        typer.Option(
+            help="Audit nothing: what an attacker can gain from this ledger's entries."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Try to refute the guarantees of every engine, and of broken twins.
@@ -59,6 +69,9 @@ def audit(
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
+    if gains is not None:
+        tell_gains(gains, as_json)
+        return
     if plot is not None:
         plot.mkdir(parents=True, exist_ok=True)  # before hours of runs
     size = Size.QUICK if quick else Size.DEEP if deep else Size.STANDARD
@@ -123,6 +136,8 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
         table.add_column("claimed", justify="right")
         table.add_column("at least", justify="right")
         table.add_column("n", justify="right")
+        if not broken:
+            table.add_column("would refute", justify="right")
         table.add_column("result")
         engine = ""
         for outcome in rows:
@@ -131,14 +146,16 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
                 engine = outcome.case.engine
                 table.add_section()
                 table.add_row(f"[bold]{engine}[/]")
-            table.add_row(
+            cells = [
                 f"  {outcome.case.broken or outcome.case.name}",
                 str(result.level),
                 "" if result.claimed is None else printed_up(result.claimed),
                 _lower_bound(result),
                 f"{result.runs:,}",
-                _verdict(outcome),
-            )
+            ]
+            if not broken:
+                cells.append(_power(result))
+            table.add_row(*cells, _verdict(outcome))
         console.print(table)
     wrong = [outcome for outcome in outcomes if not outcome.as_expected]
     for outcome in wrong:
@@ -149,14 +166,22 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
     console.print(
         f"{len(outcomes) - len(wrong)} of {len(outcomes)} as expected. A correct"
         f" package is refuted by chance with probability {printed_up(rates, 1)} at"
-        " most. An audit cannot prove a guarantee; the twins show errors that it"
-        " catches at this n."
+        ' most. An audit cannot prove a guarantee; "would refute" is the smallest'
+        " factor on noise, sensitivity or price that it would have noticed at this n."
     )
 
 
 def _verdict(outcome: Outcome) -> str:
     verdict = "refuted" if outcome.result.refuted else "not refuted"
     return verdict if outcome.as_expected else f"[bold red]{verdict.upper()}[/]"
+
+
+def _power(result: AuditResult) -> str:
+    """The smallest factor that would have been refuted, rounded up."""
+    power = result.power
+    if power is None:
+        return ""
+    return "no power" if math.isinf(power) else f"x {printed_up(power, 3)}"
 
 
 def _lower_bound(result: AuditResult) -> str:

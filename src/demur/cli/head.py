@@ -247,7 +247,13 @@ def fit(
         ExitStack() as closing,
     ):
         rows = read_head_rows(
-            data, label, stream, names(columns), left_out, weight_column
+            data,
+            label,
+            stream,
+            names(columns),
+            left_out,
+            weight_column,
+            names(classes),
         )
         opened = None
         if charged is not None:

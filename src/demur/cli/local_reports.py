@@ -240,9 +240,15 @@ def cluster(
                 "the output must not be the reports: they are paid for, and would be"
                 " lost"
             )
+    if output and labels and output.resolve() == labels.resolve():
+        raise ValueError("--output and --labels must be two files")
     count = k if k == "auto" else whole_number("-k", k)
     given = None if L is None else threshold("--L", L)
     reports, metadata = read_reports(path, epsilon=epsilon, L=given)
+    if plot is not None and len(metadata.columns) != 2:
+        raise ValueError(
+            f"--plot needs reports of two columns; these have {len(metadata.columns)}"
+        )
     with errors.status("clustering"):
         centres = fit_centres(
             reports, count, algorithm, decoder=decoder, random_state=seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from demur import __version__
 from demur.cli.audit import audit
+from demur.cli.doctor import doctor
 from demur.cli.head import head_app
 from demur.cli.ledger.approvals import ledger_app
 from demur.cli.ledger.options import (
@@ -46,6 +48,7 @@ app = App(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     cls=Contents,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(head_app, name="head", rich_help_panel=ENGINES)
 app.add_typer(reports_app, name="reports", rich_help_panel=ENGINES)
@@ -55,6 +58,28 @@ app.add_typer(ledger_app, name="ledger", rich_help_panel=LEDGER)
 app.registered_commands += serve_commands.registered_commands
 app.add_typer(token_app, name="token", rich_help_panel=LEDGER)
 app.command(rich_help_panel=TRUST)(audit)
+app.command(rich_help_panel=START)(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"demur {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Options of the command itself; its help is that of the app."""
 
 
 @app.command(rich_help_panel=START)
@@ -104,6 +129,19 @@ def evidence(
     signer: Signer = None,
     product: Annotated[str, typer.Option(help="For the registry.")] = "",
     organisation: Annotated[str, typer.Option(help="For the registry.")] = "",
+    service: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A deletion service whose certificates to add; may be repeated.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger", help="With `verify`: the ledger that must have the pack's tip."
+        ),
+    ] = None,
     signing_key: SigningKey = None,
     password_file: PasswordFile = None,
     as_json: AsJson = False,
@@ -115,9 +153,14 @@ def evidence(
     """
     from demur.ledger import Ledger
     from demur.report import check_evidence, write_evidence
+    from demur.serve.deletion_services import certificates_of
 
     if ledger == "verify" and pack is not None:
-        check = check_evidence(pack, signer=signer)
+        with ExitStack() as stack:
+            own = None if against is None else stack.enter_context(
+                open_to_read(against)
+            )  # fmt: skip
+            check = check_evidence(pack, signer=signer, ledger=own)
         if as_json:
             facts = {"problems": check.problems, "unknown": check.unknown}
             print_json({"ok": check.ok, "tip": check.tip, **facts})
@@ -128,6 +171,9 @@ def evidence(
         return
     if pack is not None:
         raise ValueError("give one LEDGER, or `verify` and a PACK")
+    if against is not None:
+        raise ValueError("--ledger is for `verify`: name the ledger itself")
+    issued = certificates_of(service or ())
     open_to_read(ledger).close()  # One that is not there is not made.
     key = load_key(signing_key, password_file)
     signed = key is not None
@@ -140,6 +186,7 @@ def evidence(
             signer=signer,
             product=product,
             organisation=organisation,
+            certificates=issued,
         )
     if as_json:
         print_json({"written": str(output)})
@@ -157,6 +204,12 @@ def report(
         Path | None,
         typer.Option(help="Also write the charts into this folder (PNG and SVG)."),
     ] = None,
+    issuer: Annotated[
+        str, typer.Option(help="Who hands it out, above the signature.")
+    ] = "",
+    actors: Annotated[
+        bool, typer.Option(help="Say who asked for what was declined.")
+    ] = True,
     tip: TipOption = None,
     signer: Signer = None,
     as_json: AsJson = False,
@@ -166,7 +219,13 @@ def report(
 
     with open_to_read(address) as ledger, errors.status("drawing the report"):
         facts = write_report(
-            ledger, output, charts=charts, tip=read_tip(tip), signer=signer
+            ledger,
+            output,
+            charts=charts,
+            tip=read_tip(tip),
+            signer=signer,
+            issuer=issuer,
+            actors=actors,
         )
     if as_json:
         drawn = [] if charts is None else sorted(str(p) for p in charts.iterdir())

@@ -199,7 +199,7 @@ def create(
 @token_app.command("list")
 def list_tokens(access: AccessFolder = _ACCESS, as_json: AsJson = False) -> None:
     """List the tokens, without their secrets."""
-    store = _store(access)
+    store = _store(access, there=True)
     grants = store.grants()
     store.close()
     if as_json:
@@ -238,7 +238,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a token and its sessions now."""
-    store = _store(access)
+    store = _store(access, there=True)
     try:
         ended = store.revoke(number)
     finally:
@@ -251,9 +251,11 @@ def revoke(
         console.print(f"token {number} is revoked", highlight=False)
 
 
-def _store(folder: Path) -> AccessStore:
+def _store(folder: Path, there: bool = False) -> AccessStore:
     from demur.serve.access import AccessStore
 
+    if there and not (folder / _FILE).exists():
+        raise ValueError(f"there are no tokens in {folder}. Nothing was changed.")
     return AccessStore(folder / _FILE)
 
 

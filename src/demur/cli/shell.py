@@ -117,8 +117,8 @@ class App(typer.Typer):
 class Contents(TyperGroup):
     """The main group: its help lists commands in a fixed order."""
 
-    order = ("tour", "version", "head", "reports", "unlearn", "train", "ledger",
-             "report", "evidence", "serve", "token", "audit")  # fmt: skip
+    order = ("tour", "doctor", "version", "head", "reports", "unlearn", "train",
+             "ledger", "report", "evidence", "serve", "token", "audit")  # fmt: skip
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands of `order`, then any others."""
@@ -170,6 +170,15 @@ def _message(error: Exception) -> str:
         place = os.fspath(error.filename)
         if isinstance(error, FileNotFoundError):
             return f"there is no file {place}"
+        if isinstance(error, IsADirectoryError):
+            return f"{place} is a folder: name a file in it"
+        if isinstance(error, NotADirectoryError):
+            return f"{place}: a part of this path is a file, not a folder"
+        if isinstance(error, PermissionError):
+            return (
+                f"{place} may not be read or written by you: choose another place, or"
+                " ask its owner"
+            )
         notes = "".join(f". {note}" for note in getattr(error, "__notes__", ()))
         return f"{place}: {error.strerror or type(error).__name__}{notes}"
     said = (str(error), *getattr(error, "__notes__", ()))
@@ -185,7 +194,8 @@ def _message(error: Exception) -> str:
 def _in_options(message: str, command: Any) -> str:
     """A message of the library, with this command's options for its keywords.
 
-    A keyword stands as `memory_key=` or `on_exhausted='queue'`.
+    A keyword stands as `memory_key=` or `on_exhausted='queue'`, or at the beginning, as
+    in "epsilon must be positive".
     """
     options = {
         option.lstrip("-").replace("-", "_"): option
@@ -201,6 +211,10 @@ def _in_options(message: str, command: Any) -> str:
             return ", ".join(found) or keyword[0]
         return f"{options[name]} {value}".strip() if name in options else keyword[0]
 
+    def named(first: re.Match[str]) -> str:
+        return re.sub("[a-z_]+", lambda m: options.get(m[0], m[0]), first[0])
+
+    message = re.sub(r"^[a-z_]+(?: and [a-z_]+)?(?= must be )", named, message)
     return re.sub(r"(?<![\w/.-])([a-z_]+)=(?:'([a-z]+)')?(?![\w/])", as_option, message)
 
 

@@ -14,6 +14,7 @@ from demur.core import accounting, validate
 from demur.core.accounting.events import BestOf, Event, GaussianEvent, Pure
 from demur.core.adjacency import Ball, ReplaceOne, Unit
 from demur.core.cost import GaussianOverBalls
+from demur.core.display import Displayed
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered
 from demur.core.promise import Promise
@@ -24,7 +25,7 @@ _BOUNDS = 20  # points of a search's profile that bound a reconstruction
 
 
 @dataclass(frozen=True)
-class PrivacyReport:
+class PrivacyReport(Displayed):
     """The privacy of one release: at its radius, at every other radius and beyond.
 
     `promise` is what was asked for, at a ball or at ReplaceOne(); `sigma` is the

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from demur.core import accounting, validate
-from demur.core.accounting.events import Event, Repeated
+from demur.core.accounting.events import Event, Pure, Repeated
 from demur.core.accounting.samplers import MEANINGLESS
 from demur.core.accounting.stored_profile import Profile
 from demur.core.adjacency import Erasure, LipschitzMap, Unit, unit_from_json
@@ -16,7 +16,7 @@ from demur.core.bounds import BoundSource
 from demur.core.declaration import Declaration
 from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
-from demur.core.rounding import printed_down, printed_up
+from demur.core.rounding import printed_pair, printed_up
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,27 @@ class Entry:
         return epsilon_alone(
             event, delta, self.declaration.sampler_distance * self.count
         )
+
+    def covered(self, unit: Unit) -> bool:
+        """Whether it draws noise at `unit` that another entry has paid for.
+
+        So a deletion under the budget per person: its own cost is none, and what holds
+        for it is what that entry states.
+        """
+        declared = self.declaration
+        if not isinstance(unit, Erasure) or not declared.cost.covers(unit):
+            return False
+        draws_noise = declared.sampler_distance > 0.0 or declared.draws is None
+        return draws_noise and declared.cost.at(unit, self.maps) == Pure(0.0)
+
+    def cost_alone(self, promise: Promise) -> float | None:
+        """Its epsilon at the unit of a promise; None where it has none of its own."""
+        if self.covered(promise.unit):
+            return None
+        try:
+            return self.epsilon(promise.unit, promise.delta)
+        except (NotCovered, NotPriced):
+            return None
 
     def to_json(self) -> dict[str, Any]:
         """The entry as plain data; `from_json` reads it back."""
@@ -184,9 +205,17 @@ def _protection(entry: Entry, promise: Promise) -> str:
             else f"no epsilon is proven {at}"
         )
         return f"NO MEANINGFUL PROTECTION ({protected}): {shown}."
-    cost = f"epsilon {printed_up(epsilon)} {at}"
-    if promise.epsilon < NO_LIMIT:
-        cost += f" (budget {printed_down(promise.epsilon)})"
+    limited = promise.epsilon < NO_LIMIT
+    above, budget = printed_pair(epsilon, promise.epsilon)
+    if entry.covered(unit):
+        within = f", within the budget {budget} {at}" if limited else ""
+        return (
+            "This deletion has no cost of its own: an earlier entry of this ledger paid"
+            f" for it, and states its epsilon{within}."
+        )
+    cost = f"epsilon {above} {at}"
+    if limited:
+        cost += f" (budget {budget})"
     if isinstance(unit, Erasure):
         return f"After the deletion nobody can tell {unit.describe()}, up to {cost}."
     return f"It protects {protected}, with {cost}."

@@ -3,9 +3,23 @@
 Each message says what was wrong, what to do, and whether anything was spent.
 """
 
+import os
+import textwrap
+import traceback
+
 
 class DemurError(Exception):
     """Base of all refusals that are not plain bad arguments (`ValueError`)."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message, in a few lines.
+
+        DEMUR_TRACEBACK=1 shows the traceback.
+        """
+        if os.environ.get("DEMUR_TRACEBACK"):
+            return "".join(traceback.format_exception(self)).splitlines()
+        said = " ".join([str(self), *getattr(self, "__notes__", ())])
+        return textwrap.wrap(f"{type(self).__name__}: {said}", 120)
 
 
 class NotCovered(DemurError):

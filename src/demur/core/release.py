@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from demur.core.display import Displayed
 from demur.core.entry import Entry
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Release(Generic[T]):
+class Release(Displayed, Generic[T]):
     """A private value and its entry; the exact value is not kept anywhere."""
 
     value: T

@@ -89,6 +89,24 @@ def printed_down(value: float, digits: int = 4) -> str:
     return short if float(short) <= value else _printed(value, digits, ROUND_FLOOR)
 
 
+def printed_pair(cost: float, budget: float) -> tuple[str, str]:
+    """A cost rounded up and its budget rounded down, which never seem overdrawn.
+
+    Where four digits would show a cost within its budget above it, both get more. Two
+    that seven digits do not tell apart are one number, rounded up.
+
+    >>> printed_pair(0.5, 1.0), printed_pair(9.4952, 9.49539)
+    (('0.5', '1'), ('9.4952', '9.4953'))
+    >>> printed_pair(9.49539123, 9.49539123)
+    ('9.496', '9.496')
+    """
+    for digits in (4, 5, 6, 7):
+        above, below = printed_up(cost, digits), printed_down(budget, digits)
+        if cost > budget or float(above) <= float(below):
+            return above, below
+    return printed_up(budget), printed_up(budget)
+
+
 def _printed(value: float, digits: int, rounding: str) -> str:
     if math.isnan(value):
         return "nan"

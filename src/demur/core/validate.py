@@ -6,10 +6,11 @@ Each check takes keyword arguments alone and raises before anything is spent:
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -105,3 +106,14 @@ def choice(kind: type[_Choice], **values: object) -> _Choice:
         raise ValueError(
             f"{key} must be one of {known}; got {shorten(value)}"
         ) from None
+
+
+def nearest(name: object, names: Iterable[str], most: int = 12) -> list[str]:
+    """The names that exist, those most like `name` first: for errors about columns.
+
+    >>> nearest("incme", ["age", "income", "zip"])
+    ['income', 'age', 'zip']
+    """
+    known = [str(each) for each in names]
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    return [*close, *(each for each in known if each not in close)][:most]

@@ -11,6 +11,7 @@ the log alone for a while, which a reader without the right to write cannot use.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from demur.core.errors import DemurError, LedgerDamaged, LedgerRefused
 
 PATIENCE_SECONDS = 120.0
 _LOOKS = 20  # at a file that may be in the middle of a commit
+_MADE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|VIEW|TRIGGER) ")  # SQLite's own
 
 JOURNAL = "persist"
 
@@ -196,8 +198,8 @@ def tables_in(path: Path, noun: str) -> set[str]:
 
     A file that is no database is no `noun`.
 
-    Neither is one with a view or a trigger, which demur never makes: a view can show
-    one thing to one look and another to the next.
+    Neither is one with a view, a trigger or a virtual table, which demur never makes: a
+    view can show one thing to one look and another to the next.
 
     Opened as immutable: no lock is taken, no log is read or made, and what another
     program has not yet moved from its log into the file does not count. Without a lock
@@ -211,13 +213,13 @@ def tables_in(path: Path, noun: str) -> set[str]:
                 time.sleep(0.01)
                 continue
             raise _refused(path, noun, error) from error
-        if foreign := {"view", "trigger"} & set(kinds.values()):
+        if foreign := set(kinds.values()) - {"table", "index"}:
             raise LedgerDamaged(
                 f"{path.name!r} has a {max(foreign)}, which demur never makes: whoever"
                 " made it decides what is read here. Ask for another copy. Nothing was"
                 " changed."
             )
-        return set(kinds)
+        return {name for name, kind in kinds.items() if kind == "table"}
     raise AssertionError
 
 
@@ -225,8 +227,31 @@ def _kinds_in(path: Path) -> dict[str, str]:
     """What is in a file, by name: tables, and what else SQLite knows."""
     place = address(path, "immutable=1&mode=ro")
     with closing(sqlite3.connect(place, uri=True)) as connection:
-        rows = connection.execute("SELECT name, type FROM sqlite_schema")
-        return {str(name): str(kind) for name, kind in rows}
+        rows = connection.execute("SELECT name, type, sql FROM sqlite_schema")
+        return {str(name): _kind(str(kind), text) for name, kind, text in rows}
+
+
+def _kind(called: str, text: object) -> str:
+    """What an entry of the schema is, by the text that SQLite makes it from.
+
+    An index that a primary key brings has none; a virtual table is called a table.
+    """
+    if text is None and called == "index":
+        return called
+    made = _MADE.match(str(text))
+    return made[1].lower() if made else "part of another kind"
+
+
+def damage_in(connection: Connection) -> str | None:
+    """What is wrong with the pages of a database in a file; None if nothing is.
+
+    An index that has other rows than its table would answer one question with a row,
+    and the next one without it. Nobody but SQLite looks into both.
+    """
+    if connection.dialect.name != "sqlite":
+        return None
+    (said,) = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalars()
+    return None if said == "ok" else str(said)
 
 
 def _refused(path: Path, noun: str, error: sqlite3.DatabaseError) -> DemurError:

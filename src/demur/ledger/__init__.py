@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from demur.ledger.notes import Note as Note
     from demur.ledger.payment import Payment as Payment
     from demur.ledger.reader import BudgetStatus as BudgetStatus
+    from demur.ledger.reader import BudgetStatuses as BudgetStatuses
     from demur.ledger.reader import Commit as Commit
     from demur.ledger.reader import Declined as Declined
     from demur.ledger.reader import Recovery as Recovery

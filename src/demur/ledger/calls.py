@@ -65,8 +65,11 @@ class _Listener(Acknowledged):
 class _ServedJournal(Journal):
     """The ledger's journal, one writer of this process at a time.
 
-    On a file they would wait for each other by looking again and again.
+    On a file they would wait for each other by looking again and again. A client whose
+    answer was lost repeats its call, and gets the receipts that it has missed.
     """
+
+    repeats = True
 
     def __init__(
         self,
@@ -218,7 +221,8 @@ class LedgerCalls:
         _fields(data, needed={"after"}, known={"after", "most"})
         after, most = data["after"], data.get("most", _MOST_ROWS)
         validate.count(most=most)
-        if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        whole = isinstance(after, int) and not isinstance(after, bool)
+        if not whole or not 0 <= after < 2**62:
             raise ValueError(f"after must be a row's number, or 0; got {after!r:.40}")
         with self.ledger._store.read() as connection:
             header = Header.read(connection)
@@ -266,7 +270,9 @@ class LedgerCalls:
         """A declaration by its digest, as text."""
         _fields(data, needed={"digest"}, known={"digest"})
         digest = _hex(data["digest"], "digest", _DIGEST)
-        return canonical(self.ledger._journal.stored_declaration(digest).to_json())
+        with self.ledger._store.read() as connection:
+            rows.declaration(connection, digest)  # or it is missing, or was edited
+            return pages.declarations_named(connection, {digest})[digest]
 
     def drawn(self, actor: str, data: dict[str, Any]) -> int:
         """How many runs of a reservation were handed out."""

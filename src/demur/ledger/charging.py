@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from demur.core import validate
 from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.digest import digest_of_text
+from demur.core.display import announcing
 from demur.core.entropy import Binding, NoiseKey, Source, source_name
 from demur.core.entry import Entry
 from demur.core.errors import (
@@ -28,11 +29,13 @@ from demur.core.errors import (
     OutcomeUnknown,
 )
 from demur.core.recording import record_charge
+from demur.core.rounding import printed_down, printed_up
 from demur.durable.chain import canonical
 from demur.durable.keys import KeyStore
 from demur.ledger.journal import Journal
-from demur.ledger.reader import LedgerReader
+from demur.ledger.reader import BudgetStatus, LedgerReader
 from demur.ledger.reservation import Draw
+from demur.ledger.rules.filters import BLOCK_DELTA
 from demur.ledger.storage import rows
 from demur.ledger.storage.acknowledged import Acknowledged
 
@@ -40,6 +43,7 @@ from demur.ledger.storage.acknowledged import Acknowledged
 class LedgerCharging(LedgerReader):
     """The steps of a payment, for `Payment` and `LedgerWriter`."""
 
+    _secret = False  # whether nobody may hear of its charges
     _journal: Journal
     _signer: Ed25519PrivateKey | None
     _keys: KeyStore
@@ -114,9 +118,35 @@ class LedgerCharging(LedgerReader):
             raise
         if entry.id != entry_id:  # an idempotent repeat: that entry has its own key
             self._keys.wipe(entry_id)
-        elif asked is not None:
+            return entry
+        if asked is not None:
             asked.paid = True
+        if not self._secret and announcing():
+            self._announce(entry)
         return entry
+
+    def _announce(self, entry: Entry) -> None:
+        """Print one line: what was charged, and what is left of each budget."""
+        costs = [entry.cost_alone(promise) for promise in entry.promises]
+        if not any(costs):
+            return  # nothing was spent
+        charged = " and ".join(printed_up(cost) for cost in costs if cost is not None)
+        left = "; ".join(
+            f"{status.unit}: {printed_down(status.left_epsilon)} of"
+            f" {status.shown[1]} left{self._left_delta(status)}"
+            for status in self.status()
+            if not status.budget.unlimited
+        )
+        print(f"Charged {entry.label!r}: epsilon {charged}. {left}")
+
+    def _left_delta(self, status: BudgetStatus) -> str:
+        """What is left of delta, where entries take their own parts of it."""
+        if self.terms.filter.meters or status.budget.delta == 0.0:
+            return ""
+        spent = float(status.accounts.get(BLOCK_DELTA, 0.0))
+        left = status.budget.delta - spent
+        left = left if left > 1e-5 * status.budget.delta else 0.0  # six digits are kept
+        return f", delta {printed_down(left, 2)} of {status.budget.delta:g}"
 
     def _write_charge(
         self, body: rows.Body, text: str, declaration: Declaration

@@ -52,6 +52,8 @@ _RECENT, _MOST_DECLINED = 1000, 100
 class Journal:
     """What is entered in a ledger at a file, on a server or in memory."""
 
+    repeats = False  # whether every call may repeat one that was carried out
+
     def __init__(
         self,
         store: LedgerStore,
@@ -246,6 +248,7 @@ class Journal:
         """
 
         def attempt(connection: Connection, again: bool) -> tuple[_T, list[Receipt]]:
+            again = again or self.repeats
             writing = Writing(connection, again, self._id, self._signer)
             if not whatever_was_lost:
                 self._acknowledged.check(writing)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core import validate
 from demur.core.adjacency import AnyUnit, LipschitzMap, Unit
+from demur.core.display import Displayed
 from demur.core.errors import LedgerDamaged, LedgerMismatch, LedgerMissing
 from demur.durable import chain
 from demur.durable.chain import Tip
@@ -41,7 +42,7 @@ from demur.ledger.storage.receipts import ReceiptFile
 from demur.ledger.writer import LedgerWriter
 
 
-class Ledger(LedgerWriter):
+class Ledger(Displayed, LedgerWriter):
     """A ledger of charges with a budget for each unit.
 
     In memory, for one process:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from sqlalchemy.engine import Connection
 
 from demur.core import validate
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration, Mechanism, declaration_of
+from demur.core.display import Displayed
 from demur.core.entry import Entry
 from demur.core.errors import BudgetExceeded, DemurError
 from demur.core.promise import Promise
-from demur.core.rounding import printed_down, printed_up
+from demur.core.rounding import float_down, printed_pair
 from demur.durable.chain import Tip
 from demur.ledger.approval.requests import ApprovalRequest, Decision, decision_of
 from demur.ledger.notes import Note
@@ -34,13 +36,34 @@ from demur.ledger.verification import Verification, verify_ledger
 
 
 @dataclass(frozen=True)
-class BudgetStatus:
+class BudgetStatus(Displayed):
     """One budget of a ledger and what is spent of it, as the filter counts it."""
 
     unit: Unit
     budget: Budget
     spent_epsilon: float
     accounts: Mapping[str, str]
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """What is spent and the budget, in figures for people."""
+        spent, budget = printed_pair(self.spent_epsilon, self.budget.epsilon)
+        return spent, "no limit" if self.budget.unlimited else budget
+
+    @property
+    def left_epsilon(self) -> float:
+        """What the filter has not counted as spent, for entries like those so far."""
+        if self.spent_epsilon >= self.budget.epsilon:
+            return 0.0
+        return float_down(Fraction(self.budget.epsilon) - Fraction(self.spent_epsilon))
+
+    def __str__(self) -> str:
+        spent, budget = self.shown
+        return f"{self.unit}: {spent} of {budget} at delta {self.budget.delta:g}"
+
+
+class BudgetStatuses(tuple[BudgetStatus, ...], Displayed):
+    """The budgets of a ledger, in their order."""
 
 
 @dataclass(frozen=True)
@@ -280,11 +303,11 @@ class LedgerReader:
         """The tight epsilon of the whole ledger at `unit` and `delta`."""
         return self.reading(unit, delta=delta).epsilon
 
-    def status(self) -> tuple[BudgetStatus, ...]:
+    def status(self) -> BudgetStatuses:
         """Each budget and what the filter counts as spent of it."""
         totals = amounts.from_text(self._store.header().state.totals)
         rule = self.terms.filter
-        return tuple(
+        return BudgetStatuses(
             BudgetStatus(
                 unit,
                 budget,
@@ -311,11 +334,7 @@ class LedgerReader:
         """The ledger in a few lines of plain text."""
         lines = [f"Ledger {self.terms.dataset!r}, filter {self.terms.filter}"]
         for status in self.status():
-            lines.append(
-                f"  {status.unit}: {printed_up(status.spent_epsilon)} of"
-                f" {_limit(status.budget)} at delta"
-                f" {status.budget.delta:g}"
-            )
+            lines.append(f"  {status}")
         entries = self.entries()
         persons = sum(entry.declaration.per_person for entry in entries)
         if persons:
@@ -356,7 +375,3 @@ class LedgerReader:
         """
         wanted = Tip.parse(tip) if isinstance(tip, str) else tip
         return verify_ledger(self._store, self.terms, wanted, signer, full=full)
-
-
-def _limit(budget: Budget) -> str:
-    return "no limit" if budget.unlimited else printed_down(budget.epsilon)

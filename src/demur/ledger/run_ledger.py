@@ -33,6 +33,8 @@ Paid = tuple[Declaration, int]  # what a run may charge, and for how many draws
 class RunLedger(Ledger):
     """The ledger of one run of a paid search."""
 
+    _secret = True  # how many runs there are is not for anybody
+
     def __init__(
         self, terms: Terms, key: NoiseKey, run: int, declared: Sequence[Paid]
     ) -> None:

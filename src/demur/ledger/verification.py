@@ -6,7 +6,9 @@ it was. (Whether a declaration tells the truth about what was released cannot be
 from the ledger.) Nothing is ever refunded, so totals that fit at the end fitted at
 every row before.
 
-Rows are read in parts: a long transaction would keep writers of a file waiting.
+Rows are read in parts: a long transaction would keep writers of a file waiting. Whether
+the indices of a file have the rows of its tables is one read, about half a second for
+100 MiB.
 
 The result lists what was found, and what cannot be known without an exported tip or the
 signer's public key, or was left out because it takes long.
@@ -24,6 +26,7 @@ from demur.core.cost import Fixed
 from demur.core.declaration import Declaration
 from demur.core.digest import digest_of_text
 from demur.core.errors import NotCovered, NotPriced
+from demur.durable import sqlite
 from demur.durable.chain import Tip
 from demur.ledger.chain_walk import UNREADABLE, ChainWalk, EqualCharges, PricedCharge
 from demur.ledger.reading import declaration_from_text
@@ -72,7 +75,12 @@ def verify_ledger(
     with store.read() as connection:
         ledger = Header.read(connection)
         begins = ledger.begins(connection)
+        damage = sqlite.damage_in(connection)
     problems = _of_terms(ledger.terms, terms, signer)
+    if damage is not None:
+        problems.append(
+            f"the file is damaged, or answers as its maker likes: {damage:.100}"
+        )
     if not begins:
         problems.append("the first row does not follow from id, schema and terms")
     walk = ChainWalk(terms, ledger.genesis, wanted, problems)

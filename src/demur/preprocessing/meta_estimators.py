@@ -16,15 +16,23 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
+from demur.core import accounting
+from demur.core.accounting.events import BestOf, GaussianEvent
+from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
+from demur.core.accounting.repetitions import default_repetitions
 from demur.core.adjacency import Ball, Unit
 from demur.core.errors import NotPrivate
+from demur.core.promise import Promise
+from demur.core.rounding import printed_up
 
 UNSEEN = (
     "no step around the worker (a thread or a process) that fitted this head was fitted"
@@ -47,6 +55,7 @@ _CHOSEN = (
     "the parameters tell nothing about the records (conditional: {kind} chose them by"
     " scores on the same records, which no entry pays for)"
 )
+_TOLD: WeakSet[Any] = WeakSet()  # searches that were compared with a private one
 _WORKERS = ("joblib.externals.loky.", "multiprocessing.", "concurrent.futures.")
 
 Check = Callable[[Any, dict[str, Any], set[int], Unit], str | None]
@@ -203,6 +212,32 @@ def searched_settings() -> tuple[object, int, int] | None:
         if frame.f_code.co_name == "evaluate_candidates" and "n_candidates" in local:
             return local.get("self"), int(local["n_candidates"]), int(local["n_splits"])
     return None
+
+
+def search_around() -> tuple[object, int, int] | None:
+    """The search of scikit-learn around a fit, its settings and folds; told once."""
+    around = searched_settings()
+    if around is None or around[0] in _TOLD:
+        return None
+    _TOLD.add(around[0])
+    return around
+
+
+def compare_with_a_private_search(promise: Promise, private: str) -> None:
+    """Inside a search that charges every fit: what a `private` one would cost, once."""
+    around = search_around()
+    if around is None:
+        return
+    search, settings, folds = around
+    mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
+    event = BestOf((GaussianEvent(1.0 / mu),), default_repetitions(settings))
+    warnings.warn(
+        f"{type(search).__name__} charges each of its {settings * folds} fits with"
+        f" epsilon {printed_up(promise.epsilon)}; {private} over the same {settings}"
+        " settings, at the same noise, would cost epsilon"
+        f" {printed_up(accounting.price(event, promise.delta))} in all.",
+        stacklevel=2,
+    )
 
 
 def _is_waiting(frame: FrameType, module: str, waiting: bool) -> bool:

@@ -184,6 +184,8 @@ def _conditions(name: str, step: Any, unit: Unit, estimator: object) -> tuple[st
 
 def _reads_single_rows(step: Any) -> bool:
     """Whether a transformer of scikit-learn reads nothing off the rows of its fit."""
+    if type(step).__name__ == "FunctionTransformer":
+        return step.func is None  # the identity: columns that are passed through
     # gamma="scale" is a function of the variance of all the rows.
     scaled = getattr(step, "gamma", None) == "scale"
     return type(step).__name__ in SINGLE_ROWS and not scaled

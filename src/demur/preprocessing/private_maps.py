@@ -261,7 +261,11 @@ class PrivateStandardScaler(OneToOneFeatureMixin, PrivateMap):
         """Standardised rows: distances grow by at most 1 / the smallest deviation."""
         factor = 1.0 / float(self.scale_.min()) * _RESERVE
         largest = self.norm_bound + float(np.linalg.norm(self.mean_))
-        rounding = 16.0 * UNIT_ROUNDOFF * largest * factor * math.sqrt(len(self.mean_))
+        # Clipping is rounded as in `ClipRows`, and so are difference and quotient.
+        each = (
+            4.0 * (len(self.mean_) + 8) + 16.0 * math.sqrt(len(self.mean_))
+        ) * largest
+        rounding = each * UNIT_ROUNDOFF * factor
         return before.then(f"standardised {before.name}", factor, rounding=rounding)
 
 

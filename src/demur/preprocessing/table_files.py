@@ -31,6 +31,7 @@ import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
 
+from demur.core import validate
 from demur.durable.store import shown_address
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -183,8 +184,8 @@ def read_whole(files: Sequence[TableFile], columns: Sequence[str] | None) -> pa.
         missing = [name for name in names if name not in kinds.names]
         if missing:
             raise ValueError(
-                f"{file.name} has no column {missing[0]!r}; it has {kinds.names[:12]}."
-                " Nothing was spent."
+                f"{file.name} has no column {missing[0]!r}; it has"
+                f" {validate.nearest(missing[0], kinds.names)}. Nothing was spent."
             )
         schema = pa.schema([(name, kinds.field(name).type) for name in names])
         batches = [batch for batch in file.batches(names, 2**16) if batch.num_rows]

@@ -30,9 +30,15 @@ _DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), "-")
 
 
 def distance_chart(
-    space_cost: SpaceCost, units: tuple[UnitCost, ...], name: str
+    space_cost: SpaceCost,
+    units: tuple[UnitCost, ...],
+    name: str,
+    at: float | None = None,
 ) -> Chart:
-    """Epsilon over the radii of one space, next to the units without a distance."""
+    """Epsilon over the radii of one space, next to the units without a distance.
+
+    `at` is a radius to be marked; a script may move the mark.
+    """
     known = [
         (r, e)
         for r, e in zip(space_cost.radii, space_cost.epsilon, strict=True)
@@ -51,17 +57,17 @@ def distance_chart(
         name=name,
         title=f"Epsilon over distance in {short(space_cost.space, 40)}",
         alt=alt,
-        draw=lambda frame: _draw(space_cost, units, frame),
+        draw=lambda frame: _draw(space_cost, units, frame, at),
     )
 
 
-def _draw(space_cost: SpaceCost, units: tuple[UnitCost, ...], frame: Frame) -> Figure:
-    columns = 1 if frame.narrow else 2
-    rows = (
-        0.2 * -(-(1 + len(space_cost.costliest)) // columns)
-        if space_cost.costliest
-        else 0.0
-    )
+def _draw(
+    space_cost: SpaceCost, units: tuple[UnitCost, ...], frame: Frame, at: float | None
+) -> Figure:
+    beside = not frame.narrow and len(space_cost.costliest) > 0
+    named = 1 + len(space_cost.costliest) if space_cost.costliest else 0
+    named = (0 if beside else named) + len(space_cost.budgets)
+    rows = 0.21 * (named if frame.narrow else -(-named // 2))
     bars = 0.75 + 0.36 * len(units) if frame.narrow and units else 0.0
     figure = Figure(figsize=(frame.width, 3.2 + rows + bars), layout="constrained")
     if not units:
@@ -70,45 +76,54 @@ def _draw(space_cost: SpaceCost, units: tuple[UnitCost, ...], frame: Frame) -> F
         left, right = figure.subplots(2, 1, gridspec_kw={"height_ratios": [3.2, bars]})
     else:
         left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [2.5, 1]})
-    _curves(left, space_cost)
+    _curves(left, space_cost, named=beside)
+    if at is not None:
+        left.patch.set_gid("plot")
+        mark = left.axvline(at, color=INK, linewidth=1.4, linestyle=(0, (3, 2)))
+        mark.set_gid("radius")
     if right is not None:
         unit_bars(right, units, rows=len(units) if frame.narrow else 3)
-    if space_cost.costliest and frame.narrow:
+    handles, labels = left.get_legend_handles_labels()
+    if frame.narrow and labels:
         left.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.2), **_LEGEND)
-    elif space_cost.costliest:
-        lines = left.get_legend_handles_labels()
-        figure.legend(*lines, loc="outside lower left", ncols=columns, **_LEGEND)
+    elif labels:
+        figure.legend(handles, labels, loc="outside lower left", ncols=2, **_LEGEND)
     return figure
 
 
-def _curves(axes: Axes, space_cost: SpaceCost) -> None:
+def _curves(axes: Axes, space_cost: SpaceCost, *, named: bool) -> None:
+    """The lines; `named` ones have their names at their right ends."""
     total = [math.nan if e is None else e for e in space_cost.epsilon]
     heights = [e for e in total if math.isfinite(e)]
     axes.set_xlim(0.0, space_cost.radii[-1])
-    # Space for the text above the mark of a budget.
-    axes.set_ylim(
-        0.0, ceiling([*heights, *(1.2 * b.epsilon for b in space_cost.budgets)])
-    )
+    axes.set_ylim(0.0, ceiling([*heights, *(b.epsilon for b in space_cost.budgets)]))
     for budget in space_cost.budgets:
         inside = (0.0, budget.radius, budget.radius, 0.0)
         edge = (0.0, 0.0, budget.epsilon, budget.epsilon)
         axes.fill(inside, edge, color=QUIET, alpha=0.10, linewidth=0)
+    ends: list[tuple[float, str, str]] = []
     for group, colour, dash in zip(space_cost.costliest, _ALONE, _DASHES, strict=False):
         more = f" (and {group.entries - 1} like it)" if group.entries > 1 else ""
+        alone = [math.nan if e is None else e for e in group.epsilon]
+        ends.append((_end(alone), short(group.label, 24) + more, colour))
         axes.plot(
             space_cost.radii,
-            [math.nan if e is None else e for e in group.epsilon],
+            alone,
             color=colour,
             linestyle=dash,
             linewidth=1.2,
-            label=short(group.label, 30) + more,
+            label=f"{'_' if named else ''}{short(group.label, 30)}{more}",
         )
+    ends.append((_end(total), "the whole ledger", _TOTAL))
+    if named:
+        _name_ends(axes, ends)
+    whole = "the whole ledger" if space_cost.costliest and not named else "_whole"
     axes.plot(
-        space_cost.radii, total, color=_TOTAL, linewidth=2.4, label="the whole ledger"
+        space_cost.radii, total, color=_TOTAL, linewidth=2.4, label=whole, gid="whole"
     )
     axes.fill_between(space_cost.radii, total, color=_TOTAL, alpha=0.10, linewidth=0)
     for budget in space_cost.budgets:
-        _mark_budget(axes, budget.radius, budget.epsilon, space_cost.radii[-1])
+        _mark_budget(axes, budget.radius, budget.epsilon)
     if not heights:
         axes.text(
             0.5, 0.5, "an entry has no cost at these balls", ha="center",
@@ -122,24 +137,37 @@ def _curves(axes: Axes, space_cost: SpaceCost) -> None:
     plain_ticks(axes)
 
 
-def _mark_budget(axes: Axes, radius: float, epsilon: float, far: float) -> None:
+def _end(values: list[float]) -> float:
+    """The last value that is known; 0 if none is."""
+    return next((v for v in reversed(values) if math.isfinite(v)), 0.0)
+
+
+def _name_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Names right of the axes, at the heights of their lines or a little apart."""
+    low, top = axes.get_ylim()
+    step = (top - low) / 16
+    at = low - step
+    for height, name, colour in sorted(ends):
+        at = max(height, at + step)
+        axes.annotate(
+            name,
+            (1.0, at),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def _mark_budget(axes: Axes, radius: float, epsilon: float) -> None:
+    """A diamond; the legend has its figures, so that no text lies on a curve."""
     axes.plot(
         [radius], [epsilon], marker="D", markersize=6, color=INK,
         markerfacecolor=PAPER, linestyle="none", zorder=5,
+        label=f"budget {number_down(epsilon)} up to r = {radius:g}",
     )  # fmt: skip
-    right = radius > 0.6 * far
-    axes.annotate(
-        f"budget {number_down(epsilon)}\nup to r = {radius:g}",
-        (radius, epsilon),
-        xytext=(-8 if right else 8, 7),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="bottom",
-        color=INK,
-        linespacing=1.25,
-        bbox={"facecolor": PAPER, "alpha": 0.85, "edgecolor": "none", "pad": 1.0},
-        zorder=4,
-    )
 
 
 def unit_bars(axes: Axes, units: tuple[UnitCost, ...], rows: int) -> None:

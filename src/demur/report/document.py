@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -46,6 +47,8 @@ def write_document(
     target = Path(path)
     if not target.parent.is_dir():
         raise ValueError(f"path is in the folder {target.parent}, which does not exist")
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(target))
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         if private:

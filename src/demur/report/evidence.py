@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demur import __version__
 from demur.durable import atomic_files, clock
@@ -26,9 +28,18 @@ from demur.report.page import render
 from demur.report.questions import questions_page
 from demur.report.text import json_data
 
+if TYPE_CHECKING:
+    from demur.unlearning import Certificate
+
 FORMAT = 1
 _MANIFEST, _SIGNATURE = "manifest.json", "manifest.sig"
 _LARGEST = 512 << 20  # bytes of an unpacked pack
+# What reading a file raises that is no zip file, or no pack in one.
+_NO_PACK = (
+    KeyError, ValueError, TypeError, AttributeError, EOFError, OSError,
+    RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)  # equal contents are equal packs
 
 
@@ -59,13 +70,16 @@ def evidence_pack(
     signer: str | None = None,
     product: str = "",
     organisation: str = "",
+    certificates: Mapping[str, Sequence[Certificate]] | None = None,
 ) -> bytes:
     """The pack of a ledger, as the bytes of a zip file.
 
     `tip` and `signer` go to the check of the chain, whose transcript is in the pack;
-    `product` and `organisation` to the records for the public registry.
+    `product` and `organisation` to the records for the public registry. `certificates`
+    are those of deletion services, by the service's name; what the ledger has noted of
+    deletions is in the pack in any case.
     """
-    facts = gather(ledger, tip=tip, signer=signer)
+    facts = gather(ledger, tip=tip, signer=signer, actors=False)
     check = ledger.verify(tip, signer=signer)
     if str(check.tip) != facts.chain.tip:
         raise ValueError("the ledger was written to meanwhile: make the pack again")
@@ -79,6 +93,12 @@ def evidence_pack(
         "verification.txt": f"{check}\n{compared}\n",
         "audits.json": _json([asdict(audit) for audit in facts.audits]),
         "deletions.json": _json([asdict(each) for each in facts.deletions]),
+        "certificates.json": _json(
+            {
+                name: [certificate.facts() for certificate in issued]
+                for name, issued in (certificates or {}).items()
+            }
+        ),
         "requests.json": _json(_requests(ledger)),
         "ledger.json": _json(export_ledger(ledger)),
         "registry.json": _json(records),
@@ -138,11 +158,12 @@ def check_evidence(
     """
     try:
         contents = _unpacked(Path(path))
-        manifest = json.loads(contents.pop(_MANIFEST))
+        raw = contents.pop(_MANIFEST)
+        manifest = json.loads(raw)
         named: dict[str, str] = dict(manifest["files"])
         tip = Tip.parse(manifest["tip"])
-        own = manifest["signer"]
-    except (KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        own, of = manifest["signer"], manifest["ledger"]
+    except _NO_PACK as error:
         raise ValueError(f"{path} is no evidence pack: {error!s:.200}") from error
     signature = contents.pop(_SIGNATURE, None)
     problems = [f"{name} was changed" for name, text in contents.items()
@@ -152,7 +173,6 @@ def check_evidence(
                  if name not in named]  # fmt: skip
     unknown: list[str] = []
     wanted = signer or own
-    raw = _raw_manifest(Path(path))
     if signature is not None and wanted:
         given = signature.decode("ascii", "replace")
         if not signed_by(str(wanted), evidence_digest(raw), given):
@@ -167,7 +187,7 @@ def check_evidence(
         unknown.append("whether the signer is the right one: give its public key")
     if ledger is None:
         unknown.append("whether the ledger still has the rows up to this tip")
-    elif ledger.id != manifest["ledger"]:
+    elif ledger.id != of:
         problems.append("the pack is of another ledger")
     elif not ledger.contains(tip):
         problems.append("the pack's tip is not in the ledger")
@@ -184,11 +204,6 @@ def _unpacked(path: Path) -> dict[str, bytes]:
         if sum(each.file_size for each in archive.infolist()) > _LARGEST:
             raise ValueError("it is too large")
         return {name: archive.read(name) for name in names}
-
-
-def _raw_manifest(path: Path) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(_MANIFEST)
 
 
 def _requests(ledger: Ledger) -> list[dict[str, Any]]:

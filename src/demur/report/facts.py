@@ -10,9 +10,12 @@ import contextlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from demur import __version__
+from demur.core import validate
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
+from demur.durable import clock
 from demur.ledger import Ledger, Moment, Note, Readings, Tip, over_time
 from demur.report.distance import (
     SpaceCost,
@@ -27,11 +30,12 @@ from demur.report.notes import (
     UtilityFacts,
     audits,
     deletions,
+    entry_that_pays,
     utilities,
 )
 from demur.report.text import json_data
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,18 @@ class EntryFacts:
 
 
 @dataclass(frozen=True)
+class DeclinedFacts:
+    """A request that the ledger declined; `actor` is empty where names are left out."""
+
+    sequence: int
+    time: str
+    label: str
+    mechanism: str
+    actor: str
+    why: str
+
+
+@dataclass(frozen=True)
 class ChainFacts:
     """The result of verifying the chain."""
 
@@ -81,6 +97,11 @@ class LedgerFacts:
     """The contents of the whole report."""
 
     format: int
+    issued: str
+    issuer: str
+    version: str
+    ledger: str
+    signer: str | None
     dataset: str
     filter: str
     private: bool
@@ -95,6 +116,7 @@ class LedgerFacts:
     audits: tuple[AuditFacts, ...]
     unread_notes: int
     entries: tuple[EntryFacts, ...]
+    declined: tuple[DeclinedFacts, ...]
     chain: ChainFacts
 
     def to_json(self) -> dict[str, Any]:
@@ -104,9 +126,20 @@ class LedgerFacts:
 
 
 def gather(
-    ledger: Ledger, *, tip: Tip | str | None = None, signer: str | None = None
+    ledger: Ledger,
+    *,
+    tip: Tip | str | None = None,
+    signer: str | None = None,
+    issuer: str = "",
+    actors: bool = False,
 ) -> LedgerFacts:
-    """Read the ledger once; `tip` and `signer` go to the check of the chain."""
+    """Read the ledger once; `tip` and `signer` go to the check of the chain.
+
+    `issuer` is who hands the report out, as it stands above the signature. With
+    `actors` the facts name who asked for what was declined.
+    """
+    if issuer:
+        validate.name(issuer=issuer)
     check = ledger.verify(tip, signer=signer)
     entries = ledger.entries()
     notes = ledger.notes()
@@ -116,6 +149,11 @@ def gather(
     useful, unread_utilities = utilities(notes, by_id)
     return LedgerFacts(
         format=FORMAT,
+        issued=clock.now(),
+        issuer=issuer,
+        version=__version__,
+        ledger=ledger.id,
+        signer=ledger.terms.signer,
         dataset=ledger.terms.dataset,
         filter=str(ledger.terms.filter),
         private=all(entry.private for entry in entries),
@@ -126,10 +164,25 @@ def gather(
         spaces=space_costs(ledger, readings, entries),
         moments=over_time(ledger),
         utilities=useful,
-        deletions=deletions(_deletion_entries(entries), _about(notes, "deletion")),
+        deletions=deletions(
+            _deletion_entries(entries),
+            _about(notes, "deletion"),
+            lambda entry: entry_that_pays(ledger, entry),
+        ),
         audits=audited,
         unread_notes=unread_audits + unread_utilities,
         entries=tuple(_entry(entry) for entry in entries),
+        declined=tuple(
+            DeclinedFacts(
+                asked.sequence,
+                asked.time,
+                asked.label,
+                asked.declaration.name,
+                asked.actor if actors else "",
+                asked.why,
+            )
+            for asked in ledger.declined()
+        ),
         chain=ChainFacts(
             check.ok,
             check.rows,
@@ -166,12 +219,6 @@ def budget_facts(ledger: Ledger) -> tuple[BudgetFacts, ...]:
 
 
 def _entry(entry: Entry) -> EntryFacts:
-    costs: list[float | None] = []
-    for promise in entry.promises:
-        try:
-            costs.append(entry.epsilon(promise.unit, promise.delta))
-        except (NotCovered, NotPriced):
-            costs.append(None)
     return EntryFacts(
         sequence=entry.sequence,
         id=entry.id,
@@ -181,7 +228,7 @@ def _entry(entry: Entry) -> EntryFacts:
         count=entry.count,
         private=entry.private,
         deletion=entry.declaration.cost.only_erasure(),
-        epsilon=tuple(costs),
+        epsilon=tuple(entry.cost_alone(promise) for promise in entry.promises),
         statement=entry.statement(),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ _VARIABLES = {
     **{colour: f"c{i + 1}" for i, colour in enumerate(SERIES)},
 }
 _PIXELS = 96.0  # CSS pixels to an inch
+# Matplotlib's settings are those of the process: threads draw one after another.
+_DRAWING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def drawing(frame: Frame, *, text_as_text: bool = True) -> Iterator[None]:
         "grid.linewidth": 0.7,
         "axes.unicode_minus": False,
     }
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+    with _DRAWING, matplotlib.rc_context(settings), warnings.catch_warnings():
         # The font may lack the script of a label; browsers have others.
         warnings.filterwarnings("ignore", message="Glyph")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not")

@@ -62,14 +62,10 @@ def _utility(axes: Axes, runs: list[UtilityFacts], colour: str) -> None:
     values = [u.value for u in runs]
     plain = [u.non_private for u in runs if u.non_private is not None]
     banded = [u for u in runs if u.low is not None and u.high is not None]
-    if len(banded) == len(runs) > 1:
-        low, high = ([getattr(u, side) for u in runs] for side in ("low", "high"))
-        axes.fill_between(epsilon, low, high, color=colour, alpha=0.15, linewidth=0)
-    else:
-        for u in banded:
-            ends = [u.low or 0.0, u.high or 0.0]
-            axes.plot([u.epsilon] * 2, ends, color=colour, linewidth=1.5)
-    axes.plot(epsilon, values, "o-", color=colour, linewidth=1.6, markersize=5)
+    axes.plot(epsilon, values, "o", color=colour, markersize=5.5)
+    for u in banded:
+        ends = [u.low or 0.0, u.high or 0.0]
+        axes.plot([u.epsilon] * 2, ends, "_-", color=colour, linewidth=1.3)
     for level in sorted(set(plain))[:3]:
         axes.axhline(level, color=INK, linewidth=1.0, linestyle=(0, (5, 3)))
     if plain:

@@ -7,7 +7,7 @@ and left out, and does not stop the report.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from demur.audit.result import AuditResult
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import Note
+from demur.ledger import Ledger, Note
+from demur.unlearning.service.charges import PER_PERSON, entry_name
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,11 @@ class CertificateFacts:
 
 @dataclass(frozen=True)
 class DeletionFacts:
-    """An entry at the unit of erasure, and its certificates."""
+    """An entry at the unit of erasure, and its certificates.
+
+    `paid_by` is the number of the entry that paid for it, if that is another one;
+    `epsilon` is then that entry's.
+    """
 
     sequence: int
     label: str
@@ -53,6 +58,7 @@ class DeletionFacts:
     count: int
     epsilon: float | None
     delta: float
+    paid_by: int | None
     certificates: tuple[CertificateFacts, ...]
 
 
@@ -144,10 +150,23 @@ def utilities(
     return tuple(facts), unread
 
 
+def entry_that_pays(ledger: Ledger, entry: Entry) -> Entry:
+    """The entry whose promise holds for a deletion: its service's, or its own."""
+    if not entry.covered(Erasure()):
+        return entry
+    _, _, service = entry.label.rpartition(" of service ")
+    return ledger.find(entry_name(service, PER_PERSON)) or entry
+
+
 def deletions(
-    entries: Iterable[Entry], notes: Iterable[Note]
+    entries: Iterable[Entry],
+    notes: Iterable[Note],
+    pays: Callable[[Entry], Entry] = lambda entry: entry,
 ) -> tuple[DeletionFacts, ...]:
-    """Entries at the unit of erasure, each with its notes."""
+    """Entries at the unit of erasure, each with its notes and with what holds for it.
+
+    `pays` gives the entry whose cost a deletion has.
+    """
     certificates: dict[str, list[CertificateFacts]] = {}
     for note in notes:
         words = {str(k)[:80]: _words(v) for k, v in note.facts.items()}
@@ -157,10 +176,13 @@ def deletions(
     for entry in entries:
         own = [p for p in entry.promises if isinstance(p.unit, Erasure)]
         unit, delta = (own[0].unit, own[0].delta) if own else (Erasure(), 0.0)
+        payer = pays(entry)
         try:
-            epsilon = entry.epsilon(unit, delta)
+            epsilon = payer.epsilon(unit, delta)
         except (NotCovered, NotPriced):
             epsilon = None
+        if payer.covered(unit):
+            epsilon = None  # the entry that paid is not in this ledger
         facts.append(
             DeletionFacts(
                 sequence=entry.sequence,
@@ -170,6 +192,7 @@ def deletions(
                 count=entry.count,
                 epsilon=epsilon,
                 delta=delta,
+                paid_by=None if payer is entry else payer.sequence,
                 certificates=tuple(certificates.get(entry.id, ())),
             )
         )

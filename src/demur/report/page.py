@@ -26,13 +26,17 @@ def write_report(
     charts: str | os.PathLike[str] | None = None,
     tip: Tip | str | None = None,
     signer: str | None = None,
+    issuer: str = "",
+    actors: bool = True,
 ) -> LedgerFacts:
     """Write the report of `ledger` to `path`, and its charts as files into `charts`.
 
-    `tip` and `signer` go to the check of the chain. The page is moved into place when
-    it is complete, so that no partial page is ever at `path`.
+    `tip` and `signer` go to the check of the chain; `issuer` stands at the top and in
+    the signature block. Without `actors` the page does not say who asked for what was
+    declined. The page is moved into place when it is complete, so that no partial page
+    is ever at `path`.
     """
-    facts = gather(ledger, tip=tip, signer=signer)
+    facts = gather(ledger, tip=tip, signer=signer, issuer=issuer, actors=actors)
     write_document(render(facts), path)
     if charts is not None:
         write_charts(facts, charts)
@@ -65,10 +69,12 @@ def render(facts: LedgerFacts) -> str:
         "time": _time(facts),
         "utility": _utility(facts),
         "deletions": sections.deletions(facts),
-        "audits": _audits(facts),
+        "audits": audit_section(facts),
         "entries": sections.entries(facts),
+        "declined": sections.declined(facts),
         "chain": sections.chain(facts),
         "words": sections.reading_guide(),
+        "signature": sections.signature(facts),
     }
     links = "".join(
         f'<li><a href="#{name}">{name}</a></li>' for name, part in parts.items() if part
@@ -118,21 +124,42 @@ def _distance(facts: LedgerFacts) -> str:
     drawn = _distance_charts(facts)
     if not drawn:
         return ""
-    parts = [
+    figures = []
+    for i, chart in enumerate(drawn):
+        caption, numbers = "No entry of this ledger has a cost by distance.", ""
+        if facts.spaces:
+            caption = _caption(facts.spaces[i], facts)
+            numbers = _radius_table(i, facts.spaces[i])
+        figures.append(_figure(chart, caption, numbers))
+    return (
         '<h2 id="distance">Cost by distance</h2><p>The same noise protects a small'
         " change of a record better than a large one. The ledger stores the cost of"
         " every entry at each distance by which a record may change, and can be read at"
-        " any of them.</p>"
-    ]
-    for i, chart in enumerate(drawn):
-        if facts.spaces:
-            space_cost = facts.spaces[i]
-            caption = _caption(space_cost, facts)
-            parts.append(_figure(chart, caption, _radius_table(i, space_cost)))
-        else:
-            caption = "No entry of this ledger has a cost by distance."
-            parts.append(_figure(chart, caption))
-    return "".join(parts)
+        f" any of them.</p>{_selected(figures, [s.space for s in facts.spaces])}"
+    )
+
+
+def _selected(figures: list[str], names: list[str]) -> str:
+    """One figure at a time, chosen by its name: radio buttons, without a script."""
+    if len(figures) < 2:
+        return "".join(figures)
+    buttons = "".join(
+        f'<input type="radio" name="space" id="space-{i}" class="s{i}"'
+        f'{" checked" if i == 0 else ""}><label for="space-{i}"><bdi>{safe(name)}'
+        "</bdi></label>"
+        for i, name in enumerate(names)
+    )
+    panels = "".join(
+        f'<div class="panel p{i}">{figure}</div>' for i, figure in enumerate(figures)
+    )
+    rules = "".join(
+        f".choice:has(.s{i}:checked) .p{i}{{display:block}}" for i in range(len(names))
+    )
+    return (
+        f"<style>.choice .panel{{display:none}}{rules}</style>"
+        '<div class="choice"><fieldset><legend>Distance measured in the space'
+        f"</legend>{buttons}</fieldset>{panels}</div>"
+    )
 
 
 def _caption(space_cost: SpaceCost, facts: LedgerFacts) -> str:
@@ -144,7 +171,7 @@ def _caption(space_cost: SpaceCost, facts: LedgerFacts) -> str:
         drawn = len(space_cost.costliest)
         text += f" Thin lines: {drawn} of {space_cost.groups} kinds of entries, alone."
     if space_cost.budgets:
-        text += " Diamonds are budgets; the grey area is what they allow."
+        text += " A diamond is a budget; the grey area is what it allows."
     if any(e is None for e in space_cost.epsilon):
         text += " Where the line ends, an entry has no cost at larger balls."
     if any(u.name.startswith("erasure") for u in facts.units):
@@ -195,13 +222,15 @@ def _utility(facts: LedgerFacts) -> str:
     )
     caption = (
         "The utility of each run, as noted in the ledger by whoever ran it, against the"
-        " epsilon of that run alone. Bands are as noted; dashed: without noise."
+        " epsilon of that run alone: one point for each run, which may be of different"
+        " models. Bars are intervals as noted; dashed: without noise."
     )
     chart = _figure(utility_chart(facts.utilities), caption, numbers)
     return f'<h2 id="utility">Utility against epsilon</h2>{chart}'
 
 
-def _audits(facts: LedgerFacts) -> str:
+def audit_section(facts: LedgerFacts) -> str:
+    """Every audit, drawn and in a table; nothing where there is none."""
     if not facts.audits:
         return ""
     chart = audit_chart(facts.audits)

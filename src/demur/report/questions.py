@@ -77,7 +77,8 @@ _QUESTIONS = (
     ),
     (
         "Are deletions honoured?",
-        "{deletions}; `deletions.json`",
+        "{deletions}; `deletions.json`, and `certificates.json` of attached deletion"
+        " services",
         "copies of the data elsewhere",
     ),
     (

@@ -71,11 +71,23 @@ def _panel(
     kinds: Any = dates  # it has no types
     locator = kinds.AutoDateLocator(minticks=2, maxticks=4 if frame.narrow else 5)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(kinds.ConciseDateFormatter(locator))
+    pattern, words = _scale(x[-1] - x[0])
+    axes.xaxis.set_major_formatter(kinds.DateFormatter(pattern))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("time (UTC)", loc="left")
+    first, last = (moments[i].time[:10] for i in (0, -1))
+    when = first if first == last else f"{first} to {last}"
+    axes.set_xlabel(f"{words}, {when} (UTC)", loc="left")
     axes.set_ylabel("epsilon")
     axes.set_title(short(budget.name, 44), loc="left")
+
+
+def _scale(days: float) -> tuple[str, str]:
+    """The form of the ticks of a span of time, and its name with its units."""
+    if days < 5 / 1440:
+        return "%H:%M:%S", "time (h:min:s)"
+    if days < 2:
+        return "%H:%M", "time (h:min)"
+    return ("%b %d", "day") if days < 90 else ("%Y-%m", "month")
 
 
 def _days(time: str) -> float:

@@ -30,6 +30,7 @@ from demur.serve.roles import Role
 PREFIX = "demur_"
 EVERY = "*"
 _DAY = 86_400.0
+_LONGEST = 3660  # days of a token
 _TABLES = """
 CREATE TABLE IF NOT EXISTS tokens (
   id INTEGER PRIMARY KEY, hash TEXT UNIQUE NOT NULL, name TEXT NOT NULL,
@@ -56,6 +57,15 @@ class Grant:
     def covers(self, ledger: str) -> bool:
         """Whether it is for this ledger."""
         return EVERY in self.ledgers or ledger in self.ledgers
+
+    def covers_all(self, ledgers: Iterable[str]) -> bool:
+        """Whether it is for each of these; "*" is all ledgers, also later ones."""
+        return EVERY in self.ledgers or set(ledgers) <= set(self.ledgers)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its time is over."""
+        return self.ends <= time.time()
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ class AccessStore:
         """A new token, which is told once, and what it allows."""
         validate.name(name=name)
         validate.positive(days=days)
+        if days > _LONGEST:
+            raise ValueError(f"days must be at most {_LONGEST}; got {days:g}")
         role = validate.choice(Role, role=role)
         named = tuple(ledgers)
         for ledger in named:
@@ -132,6 +144,8 @@ class AccessStore:
 
     def revoke(self, number: int) -> bool:
         """End a token and its sessions now; whether there was one to end."""
+        if not 0 < number < 2**63:
+            return False
         with self._lock, self._connection:
             ended = self._connection.execute(
                 "UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL",

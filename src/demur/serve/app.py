@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +31,13 @@ from demur.ledger import error_data
 from demur.serve.access import AccessStore
 from demur.serve.gate import Gate, Refused, cookie_name, peer
 from demur.serve.ledgers import ServedLedgers
-from demur.serve.logs import AccessLog, log_request
+from demur.serve.logs import AccessLog, log_defect, log_request
 from demur.serve.rendering import Templates
 from demur.serve.routes import ROUTES, Kind, Way
 from demur.serve.settings import Settings
 from demur.serve.visit import House, Reply, Visit, json_reply, moved
 
-_THREADS = 32
+_THREADS = 16  # for writes, and as many for reads: slow pages hold no charge up
 _POLICY = (
     "default-src 'none'; style-src 'self'; style-src-attr 'unsafe-inline';"
     " script-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self';"
@@ -53,7 +52,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_defects = logging.getLogger("demur.serve.defects")
+_UNREAD = (408, 413)  # the rest of the body is not waited for
 
 
 def create_app(
@@ -94,12 +93,14 @@ class Door:
 
     def __init__(self, house: House) -> None:
         self._house, self._gate = house, Gate(house)
-        self._threads = ThreadPoolExecutor(_THREADS, "demur-serve")
+        self._writers = ThreadPoolExecutor(_THREADS, "demur-writes")
+        self._readers = ThreadPoolExecutor(_THREADS, "demur-reads")
         self._writing: dict[str, set[asyncio.Future[Any]]] = {}
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._threads.shutdown(wait=True)
+        self._writers.shutdown(wait=True)
+        self._readers.shutdown(wait=True)
 
     def endpoint(self, way: Way) -> Callable[[Request], Awaitable[Response]]:
         """What Starlette calls for a route."""
@@ -126,8 +127,11 @@ class Door:
     async def no_route(self, request: Request, error: Exception) -> Response:
         """An address that there is not."""
         assert isinstance(error, HTTPException)
-        told = {"kind": "LedgerMissing", "message": "there is nothing here"}
-        return self._response(json_reply({"error": told}, error.status_code))
+        status, words = error.status_code, "there is nothing at this address."
+        if request.url.path.startswith("/api/"):
+            told = {"kind": "LedgerMissing", "message": words}
+            return self._response(json_reply({"error": told}, status))
+        return self._response(self._page(status, words))
 
     async def _admitted(self, way: Way, request: Request) -> tuple[Reply, str | None]:
         """The answer, and whose request it was, once the gate has let it in."""
@@ -168,6 +172,7 @@ class Door:
             peer(request),
             gate.proxied(request),
             gate.known,
+            gate.failed,
         )
         answer = await self._run(way, visit)
         return answer, None if grant is None else grant.name
@@ -183,9 +188,9 @@ class Door:
             waiting = set(self._writing.get(name, ()))
             if waiting:
                 await asyncio.wait(waiting)
-        work = loop.run_in_executor(self._threads, way.handler, visit)
         if not way.writes:
-            return await work
+            return await loop.run_in_executor(self._readers, way.handler, visit)
+        work = loop.run_in_executor(self._writers, way.handler, visit)
         writing = self._writing.setdefault(name, set())
         writing.add(work)
         work.add_done_callback(writing.discard)
@@ -196,12 +201,17 @@ class Door:
         status, told = _told(error)
         if way.kind is Kind.API or way.path == "/health":
             return json_reply({"error": told}, status)
-        facts = {"status": status, "message": told["message"]}
+        return self._page(status, told["message"])
+
+    def _page(self, status: int, message: str) -> Reply:
+        facts = {"status": status, "message": message}
         return Reply(self._house.templates.render("error.html", **facts), status=status)
 
     def _response(self, answer: Reply) -> Response:
         response = Response(answer.content, answer.status, media_type=answer.kind)
         response.headers.update(_HEADERS | dict(answer.headers))
+        if answer.status in _UNREAD:
+            response.headers["Connection"] = "close"
         settings = self._house.settings
         if settings.secure:
             response.headers["Strict-Transport-Security"] = "max-age=31536000"
@@ -229,7 +239,7 @@ def _told(error: Exception) -> tuple[int, dict[str, Any]]:
         words = "the request took too long to arrive. Nothing was spent."
         return 408, {"kind": "ValueError", "message": words}
     if told["kind"] == "Defect":
-        _defects.error("a defect of demur", exc_info=error)
+        log_defect(error)
         return 500, told
     if isinstance(error, AccessRefused):
         return 401, told

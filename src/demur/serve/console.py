@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from markupsafe import Markup
@@ -22,13 +22,16 @@ from demur.report.distance import space_costs, unit_name
 from demur.report.distance_chart import distance_chart
 from demur.report.facts import budget_facts
 from demur.report.figure import Chart, inline
+from demur.report.page import audit_section
 from demur.report.text import json_data
-from demur.serve.deletion_queues import waiting_at
+from demur.serve.deletion_services import REASONS, attached_service
 from demur.serve.roles import Permission
 from demur.serve.visit import Reply, Visit, json_reply, moved
 
 _PAGE = 50
 _DECLINED = 20
+_RESERVED = 20
+_CERTIFICATES = 100
 
 
 def _render(visit: Visit, name: str, **facts: Any) -> Reply:
@@ -60,10 +63,19 @@ def overview(visit: Visit) -> Reply:
         ledger=ledger,
         cards=cards,
         forecasts=[(unit_name(f.unit), f) for f in forecast(ledger)],
+        reserved=_reserved(ledger),
         waiting=[r for r in _asked(ledger) if r.decision is None],
         declined=ledger.declined()[-_DECLINED:][::-1],
         tip=str(ledger.tip()),
+        in_a_file=ledger._store.path is not None,
     )
+
+
+def _reserved(ledger: Ledger) -> list[tuple[Entry, int]]:
+    """Entries of several runs that are paid for and not finished: runs left in each."""
+    several = [each.entry for each in ledger.unfinished() if each.entry.count > 1]
+    left = ((entry, entry.count - ledger._drawn(entry)) for entry in several[::-1])
+    return list(islice(((entry, runs) for entry, runs in left if runs), _RESERVED))
 
 
 def _asked(ledger: Ledger) -> tuple[ApprovalRequest, ...]:
@@ -84,8 +96,8 @@ def entries(visit: Visit) -> Reply:
         and (state != "deletions" or entry.declaration.cost.only_erasure())
         and (state != "not private" or not entry.private)
     ]
-    page = _number(visit.query.get("page", "1"))
     pages = max(1, -(-len(found) // _PAGE))
+    page = min(pages, _number("page", visit.query.get("page", "1")))
     shown = found[(page - 1) * _PAGE : page * _PAGE]
     return _render(
         visit,
@@ -104,10 +116,10 @@ def _matches(entry: Entry, search: str) -> bool:
     return all(word in text.casefold() for word in wanted)
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) < 10**9:
-        raise ValueError(f"page must be a number from 1; got {text[:20]!r}")
-    return int(text[:9])
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text)):
+        raise ValueError(f"{name} must be a whole number from 1; got {text[:20]!r}")
+    return int(text)
 
 
 def _own_costs(ledger: Ledger, entry: Entry) -> list[float | None]:
@@ -152,14 +164,14 @@ def distance(visit: Visit) -> Reply:
     if chosen is None:
         return _render(visit, "distance.html", ledger=ledger, spaces=spaces, cost=None)
     far = chosen.radii[-1]
-    radius = _radius(visit.query.get("radius", f"{far / 2:.4g}"))
+    radius = _positive("radius", visit.query.get("radius", f"{far / 2:.4g}"))
     return _render(
         visit,
         "distance.html",
         ledger=ledger,
         spaces=spaces,
         cost=chosen,
-        chart=_drawn(distance_chart(chosen, (), "distance")),
+        chart=_drawn(distance_chart(chosen, (), "distance", at=radius)),
         radius=radius,
         far=far,
         epsilon=Readings(ledger).epsilon(Ball(radius, space=space), chosen.delta),
@@ -167,8 +179,12 @@ def distance(visit: Visit) -> Reply:
 
 
 def _drawn(chart: Chart) -> Markup:
+    return Markup(_without_style(inline(chart)))
+
+
+def _without_style(drawn: str) -> str:
     """A chart without a style of its own, which the page's policy would refuse."""
-    return Markup(re.sub("<style.*?</style>", "", inline(chart), flags=re.DOTALL))
+    return re.sub("<style.*?</style>", "", drawn, flags=re.DOTALL)
 
 
 def distance_data(visit: Visit) -> Reply:
@@ -178,19 +194,19 @@ def distance_data(visit: Visit) -> Reply:
     deltas = [b.delta for u, b in ledger.terms.budgets
               if isinstance(u, Ball) and u.space == space]  # fmt: skip
     delta = max(deltas or [b.delta for _, b in ledger.terms.budgets])
-    radius = _radius(visit.query.get("radius", ""))
+    radius = _positive("radius", visit.query.get("radius", ""))
     epsilon = Readings(ledger).epsilon(Ball(radius, space=space), delta)
     return json_reply(json_data({"epsilon": epsilon, "delta": delta}))
 
 
-def _radius(text: str) -> float:
+def _positive(name: str, text: str) -> float:
     try:
-        radius = float(text)
+        number = float(text)
     except ValueError:
-        radius = -1.0
-    if not 0.0 < radius < 1e300:
-        raise ValueError(f"radius must be a positive number; got {text[:40]!r}")
-    return radius
+        number = -1.0
+    if not 0.0 < number < 1e300:
+        raise ValueError(f"{name} must be a positive number; got {text[:40]!r}")
+    return number
 
 
 def requests(visit: Visit) -> Reply:
@@ -242,11 +258,20 @@ def decide(visit: Visit) -> Reply:
 
 
 def deletions(visit: Visit) -> Reply:
-    """Deletions that wait, and the certificates that the ledger has noted."""
+    """Deletions that wait, certificates, and what the ledger has noted of them."""
     attached = visit.house.services.get(visit.path["name"], ())
-    services = [(Path(each).name, waiting_at(each)) for each in attached]
+    services = [attached_service(each) for each in attached]
     noted = Markup(sections.deletions(gather(visit.ledger)))
-    return _render(visit, "deletions.html", services=services, noted=noted)
+    facts = {"reasons": REASONS, "most": _CERTIFICATES}
+    return _render(visit, "deletions.html", services=services, noted=noted, **facts)
+
+
+def audits(visit: Visit) -> Reply:
+    """Audits that were noted in the ledger, each with what it could have found."""
+    facts = gather(visit.ledger)
+    title = '<h2 id="audits">Audits</h2>'  # the page has one
+    drawn = Markup(_without_style(audit_section(facts).removeprefix(title)))
+    return _render(visit, "audits.html", audits=drawn, unread=facts.unread_notes)
 
 
 def what_if(visit: Visit) -> Reply:
@@ -287,12 +312,12 @@ def what_if(visit: Visit) -> Reply:
 def _imagined(ledger: Ledger, values: dict[str, str]) -> Declaration:
     """The release that is asked about: one like an entry, or noise for an epsilon."""
     if values["like"]:
-        return ledger.entry(_number(values["like"])).declaration
-    position = _number(str(int(values["unit"] or 0) + 1)) - 1
-    if position >= len(ledger.terms.budgets):
+        return ledger.entry(_number("like", values["like"])).declaration
+    known = {str(i): each for i, each in enumerate(ledger.terms.budgets)}
+    if values["unit"] not in known:
         raise ValueError("unit must be one of the ledger's budgets")
-    unit, budget = ledger.terms.budgets[position]
-    epsilon = _radius(values["epsilon"])
+    unit, budget = known[values["unit"]]
+    epsilon = _positive("epsilon", values["epsilon"])
     if budget.delta:
         return Gaussian.calibrated(
             sensitivity={unit: 1.0}, epsilon=epsilon, delta=budget.delta, unit=unit
@@ -302,8 +327,13 @@ def _imagined(ledger: Ledger, values: dict[str, str]) -> Declaration:
 
 def _dates(values: dict[str, str], today: date) -> list[date]:
     """The days of the releases: so many in a month, from tomorrow on."""
-    times = _radius(values["times"])
-    until = date.fromisoformat(values["until"])
+    times = _positive("times", values["times"])
+    try:
+        until = date.fromisoformat(values["until"])
+    except ValueError:
+        raise ValueError(
+            f"until must be a day, YYYY-MM-DD; got {values['until'][:20]!r}"
+        ) from None
     if not 0 < (until - today).days <= 3660 or times > 1000:
         raise ValueError(
             "until must be a day in the next ten years, and at most 1000 a month"

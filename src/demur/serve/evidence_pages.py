@@ -9,6 +9,7 @@ from pathlib import Path
 from demur.ledger import backup_ledger, export_ledger
 from demur.report import evidence_pack, gather, render
 from demur.report.text import json_data
+from demur.serve.deletion_services import certificates_of
 from demur.serve.visit import Reply, Visit, download
 
 # The report is one file with its style inside, and runs nothing.
@@ -37,7 +38,8 @@ def tip(visit: Visit) -> Reply:
 
 def evidence(visit: Visit) -> Reply:
     """The evidence pack, signed where the ledger is."""
-    content = evidence_pack(visit.ledger)
+    attached = visit.house.services.get(visit.path["name"], ())
+    content = evidence_pack(visit.ledger, certificates=certificates_of(attached))
     return download(content, "application/zip", f"{visit.path['name']}-evidence.zip")
 
 

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
+import re
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 
@@ -25,6 +26,8 @@ from demur.serve.visit import House
 
 COOKIE, SECURE_COOKIE = "demur_session", "__Host-demur_session"
 _IN_URL = ("token", "access_token", "authorization")
+# A whole token. A ledger may well be called demur_visits.
+_A_TOKEN = re.compile(rf"(?<![\w-]){PREFIX}[\w-]{{43}}(?![\w-])", re.ASCII)
 
 
 class Refused(AccessRefused):
@@ -46,12 +49,14 @@ class Gate:
     def __init__(self, house: House) -> None:
         self._house = house
         self._failures = PerMinute(house.settings.failures)
+        self._told = PerMinute(1)
         self._calls = PerMinute(house.settings.calls_a_minute)
 
     def check_address(self, request: Request) -> None:
         """Refuse a token in the address, and a host that is not ours."""
         keys = {key.lower() for key in request.query_params}
-        if keys.intersection(_IN_URL) or PREFIX in str(request.url):
+        whole = unquote(f"{request.url.path}?{request.url.query}")
+        if keys.intersection(_IN_URL) or _A_TOKEN.search(whole):
             raise Refused(
                 400,
                 "a token must not be in an address, which ends in logs. Send it as"
@@ -72,23 +77,37 @@ class Gate:
         """What a token allows; many wrong ones from one address have to wait."""
         grant = self._house.access.find(token)
         if grant is None:
-            waits = not self._failures.take(address)
-            self._house.log.write("refused", why="unknown token", peer=address)
+            self.failed(address, "unknown token")
             raise Refused(
-                429 if waits else 401,
-                "too many wrong tokens from this address: wait a minute"
-                if waits
-                else "this token is unknown, has expired or was revoked. Nothing was"
+                401, "this token is unknown, has expired or was revoked. Nothing was"
                 " spent.",
-            )
+            )  # fmt: skip
+        self._count(grant)
+        return grant
+
+    def failed(self, address: str, why: str) -> None:
+        """Note a failed attempt to come in; too many in a minute are refused as such.
+
+        They are not written down then, one by one: nobody fills a disk by guessing.
+        """
+        if self._failures.take(address):
+            self._house.log.write("refused", why=why, peer=address)
+            return
+        if self._told.take(address):
+            self._house.log.write("refused", why="too many attempts", peer=address)
+        raise Refused(429, "too many wrong tokens from this address: wait a minute")
+
+    def _count(self, grant: Grant) -> None:
         if not self._calls.take(f"token {grant.id}"):
             raise Refused(429, "too many calls with this token: wait a minute")
-        return grant
 
     def session(self, request: Request) -> BrowserSession | None:
         """The session of a browser, if it has one."""
         secret = request.cookies.get(cookie_name(self._house.settings))
-        return None if not secret else self._house.access.session(secret)
+        session = None if not secret else self._house.access.session(secret)
+        if session is not None:
+            self._count(session.grant)
+        return session
 
     def check_form(
         self, request: Request, session: BrowserSession, csrf: object
@@ -112,7 +131,10 @@ class Gate:
         settings = self._house.settings
         if not settings.proxy_header or peer(request) not in settings.proxies:
             return None
-        return request.headers.get(settings.proxy_header) or None
+        names = request.headers.getlist(settings.proxy_header)
+        if len(names) > 1:  # one of them is not the proxy's
+            raise Refused(400, "the header of the proxy came twice. Nothing was done.")
+        return names[0] or None if names else None
 
     def check_role(
         self, grant: Grant, permission: Permission, ledger: str | None, address: str

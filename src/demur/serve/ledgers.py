@@ -30,7 +30,10 @@ class ServedLedgers:
     def open(
         cls, addresses: list[str], signing_key: Ed25519PrivateKey | None = None
     ) -> ServedLedgers:
-        """Open ledgers at NAME=ADDRESS, at files, and of all *.db files in folders."""
+        """Open ledgers at NAME=ADDRESS, at files, and of all *.db files in folders.
+
+        `signing_key` is for those of them that are signed.
+        """
         places: dict[str, str] = {}
         for given in addresses:
             for name, address in _places(given):
@@ -45,7 +48,10 @@ class ServedLedgers:
         opened: dict[str, Ledger] = {}
         try:
             for name, address in places.items():
-                opened[name] = Ledger.open(address, signing_key=signing_key)
+                opened[name] = Ledger.open(address)
+                if signing_key is not None and opened[name].terms.signer is not None:
+                    opened[name].close()
+                    opened[name] = Ledger.open(address, signing_key=signing_key)
             return cls(opened)
         except BaseException:
             for ledger in opened.values():

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ requests = logging.getLogger("demur.serve")
 def log_request(**facts: Any) -> None:
     """One line of the request log."""
     requests.info(json.dumps({"time": clock.now()} | facts, ensure_ascii=True))
+
+
+def log_defect(error: BaseException) -> None:
+    """One line about an error of demur's own: its kind and where, without its words.
+
+    The words of an error of a library may repeat what it was given.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-12:]
+    where = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
+    facts = {"time": clock.now(), "defect": type(error).__name__, "where": where}
+    requests.error(json.dumps(facts, ensure_ascii=True))
 
 
 class AccessLog:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from demur.report.text import day, number_down, number_up, one_line
 
+_SMALL = re.compile(r"\b[0-9.]+e-[0-9]+")
 _STATIC = {
     "page.css": ("demur.report", "page.css", "text/css; charset=utf-8"),
     "console.css": ("demur.serve", "static/console.css", "text/css; charset=utf-8"),
@@ -32,12 +34,20 @@ class Templates:
             "up": number_up,
             "down": number_down,
             "line": lambda text: one_line(str(text)),
+            "prose": _prose,
+            "sentence": lambda text: text[:1].upper() + text[1:],
             "day": lambda time: Markup(day(time)),
         }
 
     def render(self, name: str, **facts: Any) -> str:
         """A page."""
         return self._environment.get_template(name).render(**facts)
+
+
+def _prose(text: str) -> Markup:
+    """A statement, escaped; 1e-06 is not broken at its hyphen."""
+    escaped = str(escape(one_line(text)))
+    return Markup(_SMALL.sub(r'<span class="number">\g<0></span>', escaped))
 
 
 def _source(name: str) -> str:

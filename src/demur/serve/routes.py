@@ -95,6 +95,7 @@ ROUTES: tuple[Way, ...] = (
     _page(f"{_LEDGER}/distance.json", console.distance_data),
     _page(f"{_LEDGER}/requests", console.requests),
     _page(f"{_LEDGER}/deletions", console.deletions),
+    _page(f"{_LEDGER}/audits", console.audits),
     _page(f"{_LEDGER}/what-if", console.what_if),
     _page(f"{_LEDGER}/verify", console.verify),
     _page(f"{_LEDGER}/report", evidence_pages.report),

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _STOPPING = 30  # seconds for requests that are under way
 _IDLE = 75  # seconds that a connection is kept without a request
+_HEADERS = 20.0  # seconds for the first line and the headers of a request
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,44 @@ class Tls:
 
     certificate: Path
     key: Path
+
+
+class Connection(H11Protocol):
+    """A connection on which a request has to begin in time.
+
+    uvicorn waits for ever for headers, and for the rest of a body that was answered
+    already. The body of a request is timed by the application.
+    """
+
+    patience = _HEADERS
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Stop waiting once a request is being served; go on waiting until then."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        else:
+            self._rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._rest()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(self.patience, self.transport.close)
+
+    def _rest(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 def configure(
@@ -36,6 +76,7 @@ def configure(
         port=port,
         log_config=None,
         access_log=False,
+        http=Connection,
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=_IDLE,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from demur.core.errors import LedgerMissing
+from demur.serve.access import EVERY
 from demur.serve.gate import Refused
 from demur.serve.rendering import static
 from demur.serve.roles import Role
@@ -21,9 +23,7 @@ def static_file(visit: Visit) -> Reply:
 
 def page(visit: Visit) -> Reply:
     """The page to sign in."""
-    text = visit.house.templates.render(
-        "sign_in.html", proxied=visit.proxied, wrong=False
-    )
+    text = visit.house.templates.render("sign_in.html", proxied=visit.proxied, wrong="")
     return Reply(text)
 
 
@@ -37,13 +37,14 @@ def sign_in(visit: Visit) -> Reply:
             grant = visit.known(token, visit.peer)
         except Refused as refused:
             text = house.templates.render(
-                "sign_in.html", proxied=visit.proxied, wrong=True
+                "sign_in.html", proxied=visit.proxied, wrong=str(refused)
             )
             return Reply(text, status=refused.status)
     else:
         named = house.access.named(visit.proxied) if visit.proxied else None
         if named is None:
-            house.log.write("refused", why="no token", peer=visit.peer)
+            assert visit.failed is not None
+            visit.failed(visit.peer, "no token")
             raise Refused(401, "a token is needed to sign in")
         grant = named
     house.log.write("signed in", name=grant.name, role=grant.role, peer=visit.peer)
@@ -68,16 +69,18 @@ def access(visit: Visit, told: str = "") -> Reply:
             "role": grant.role.value,
             "ledgers": ", ".join(grant.ledgers),
             "ends": _day(grant.ends),
-            "revoked": grant.revoked,
+            "over": "revoked" if grant.revoked else "ended" if grant.ended else "",
         }
         for grant in visit.house.access.grants()
+        if visit.who.covers_all(grant.ledgers)
     ]
     text = visit.house.templates.render(
         "access.html",
         visit=visit,
         grants=grants,
         roles=[role.value for role in Role],
-        log=visit.house.log.tail(50),
+        log=visit.house.log.tail(50) if EVERY in visit.who.ledgers else [],
+        own=", ".join(visit.who.ledgers),
         told=told,
     )
     return Reply(text)
@@ -91,11 +94,10 @@ def create(visit: Visit) -> Reply:
     except ValueError:
         raise ValueError("days must be a number. Nothing was made.") from None
     named = [each.strip() for each in str(data.get("ledgers", "*")).split(",")]
+    ledgers = [each for each in named if each]
+    _check_scope(visit, ledgers)
     token, grant = visit.house.access.create(
-        str(data.get("name", "")),
-        str(data.get("role", "")),
-        ledgers=[each for each in named if each],
-        days=days,
+        str(data.get("name", "")), str(data.get("role", "")), ledgers=ledgers, days=days
     )
     visit.house.log.write(
         "token made", name=grant.name, role=grant.role, by=visit.who.name
@@ -105,11 +107,23 @@ def create(visit: Visit) -> Reply:
 
 def revoke(visit: Visit) -> Reply:
     """End a token now."""
+    for grant in visit.house.access.grants():
+        if grant.id == visit.path["token"]:
+            _check_scope(visit, grant.ledgers)
     if visit.house.access.revoke(visit.path["token"]):
         visit.house.log.write(
             "token revoked", number=visit.path["token"], by=visit.who.name
         )
     return moved("/access")
+
+
+def _check_scope(visit: Visit, ledgers: Iterable[str]) -> None:
+    """Refuse tokens for ledgers that an administrator's own token is not for."""
+    if not visit.who.covers_all(ledgers):
+        visit.house.log.write(
+            "refused", why="ledger", name=visit.who.name, peer=visit.peer
+        )
+        raise Refused(403, "your token is not for these ledgers. Nothing was changed.")
 
 
 def _day(time: float) -> str:

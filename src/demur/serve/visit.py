@@ -43,6 +43,7 @@ class Visit:
     peer: str
     proxied: str | None = None  # whom a reverse proxy has signed in
     known: Callable[[str, str], Grant] | None = None  # looks a token up at the gate
+    failed: Callable[[str, str], None] | None = None  # counts an attempt that failed
 
     @property
     def who(self) -> Grant:

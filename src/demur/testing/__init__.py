@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from demur.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
+    from demur.testing.builders import Example as Example
     from demur.testing.discovery import discover as discover
     from demur.testing.errors import ContractBroken as ContractBroken
     from demur.testing.errors import NoExample as NoExample

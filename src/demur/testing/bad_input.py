@@ -101,6 +101,19 @@ LABEL_CORRUPTIONS: Mapping[str, Corruption] = {
     "masked": Corruption(_masked),
     "a cube": Corruption(lambda good: good[None, None]),
 }
+# Bits and categories: what is no whole number, or none of the ones that are allowed.
+DISCRETE_CORRUPTIONS: Mapping[str, Corruption] = {
+    "no rows": Corruption(lambda good: good[:0]),
+    "NaN": Corruption(_with(np.nan)),
+    "infinity": Corruption(_with(np.inf)),
+    "fractions": Corruption(lambda good: good + 0.37),
+    "complex numbers": Corruption(lambda good: good.astype(np.complex128) + 1j),
+    "masked": Corruption(_masked),
+    "a cube": Corruption(lambda good: good[None, None]),
+    "words": Corruption(lambda good: np.full(good.shape, "word")),
+    "booleans": Corruption(lambda good: good > good.min(), may_be_accepted=True),
+    "plain lists": Corruption(lambda good: good.tolist(), may_be_accepted=True),
+}
 BAD_PARAMETERS: tuple[Any, ...] = (
     float("nan"),
     float("inf"),
@@ -121,6 +134,8 @@ def bad_data_costs_nothing(subject: Subject) -> None:
     for argument, good in subject.inputs.items():
         array = np.asarray(good)
         table = LABEL_CORRUPTIONS if array.dtype.kind in "iuUSO" else CORRUPTIONS
+        if len(subject.inputs) == 1 and array.dtype.kind in "iub":
+            table = DISCRETE_CORRUPTIONS
         for kind, corruption in table.items():
             bad = corruption.corrupt(array)
             if bad is None:

@@ -67,6 +67,57 @@ def of_mechanism(
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+    """A mechanism and all that its contracts need, in one place.
+
+    - `data`: good input; for bits and categories at least 64 values, so that a copy of
+      them can be recognised;
+    - `neighbours` and `outcomes`: two inputs that `unit` relates, and every value that
+      the mechanism can release for them. With both, outputs are counted and compared
+      with the declared price;
+    - `unit`, `delta`, `filter`: those of the ledger that it is checked with (default:
+      the first unit of its declaration, 1e-6, and the ledger's own);
+    - `noisier`: the changed parameters that mean more noise (inferred from a `sigma`,
+      `noise_multiplier` or `epsilon`).
+
+    A class method `_example()` that returns one lets `run_all("my_package")` find it.
+    """
+
+    mechanism: Any
+    data: Any
+    neighbours: tuple[Any, Any] | None = None
+    outcomes: tuple[Any, ...] = ()
+    unit: Unit | None = None
+    delta: float = 1e-6
+    filter: Filter | str | None = None
+    noisier: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.neighbours is not None and len(self.neighbours) != 2:
+            raise ValueError("neighbours must be two inputs that the unit relates")
+        if (self.neighbours is None) != (not self.outcomes):
+            raise ValueError(
+                "neighbours and outcomes belong together: give both or neither"
+            )
+
+
+def of_example(given: Any, **about: Any) -> Subject:
+    """The subject of an `Example`, or of a mechanism with what is said about it."""
+    if not isinstance(given, Example):
+        return of_mechanism(given, **about)
+    known = {
+        "value": given.data,
+        "neighbours": given.neighbours,
+        "outcomes": given.outcomes,
+        "unit": given.unit,
+        "delta": given.delta,
+        "filter": given.filter,
+        "noisier": given.noisier,
+    }
+    return of_mechanism(given.mechanism, **(known | about))
+
+
 def first_unit(declared: Declaration) -> Unit:
     """A unit that the declaration covers."""
     term = declared.cost.basic_terms()[0]

@@ -11,6 +11,7 @@ from demur.testing import (
     builders,
     costs,
     declining,
+    neighbours,
     refitting,
     secrets,
     selection,
@@ -30,11 +31,12 @@ CONTRACTS: tuple[Callable[[Subject], None], ...] = (
     *bad_input.CONTRACTS,
     *refitting.CONTRACTS,
     *secrets.CONTRACTS,
+    *neighbours.CONTRACTS,
 )
 
 
 def check_mechanism(
-    mechanism: Mechanism | Callable[..., Mechanism],
+    mechanism: Mechanism | Callable[..., Mechanism] | builders.Example,
     *,
     raise_on_failure: bool = False,
     **about: Any,
@@ -42,7 +44,8 @@ def check_mechanism(
     """Results of every contract on a mechanism, or on what a function returns.
 
     `about` gives what cannot be inferred: `value` (data it takes), `unit`, `delta`,
-    `noisier` (the changed parameters that mean more noise), `filter`, `name`.
+    `noisier` (the changed parameters that mean more noise), `filter`, `name`; for few
+    possible outputs also `neighbours` and `outcomes`. An `Example` holds all of it.
 
     >>> from demur.core.adjacency import ReplaceOne
     >>> from demur.mechanisms import Gaussian
@@ -50,7 +53,7 @@ def check_mechanism(
     >>> len(results) > 20, [str(r) for r in results if not r.ok]
     (True, [])
     """
-    subject = builders.of_mechanism(mechanism, **about)
+    subject = builders.of_example(mechanism, **about)
     return run_checks(checks_on(subject), raise_on_failure=raise_on_failure)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.testing.discrete_secrets import LEAST, DiscreteSecret, whole_numbers
 from demur.testing.errors import ContractBroken
 from demur.testing.graph import reachable
 from demur.testing.result import require
@@ -112,7 +113,10 @@ def distinctive(values: Array, least: int = _LEAST_BITS) -> NDArray[np.bool_]:
 
 
 def search(
-    root: object, secrets: Iterable[Secret], *, skip: Iterable[object] = ()
+    root: object,
+    secrets: Iterable[Secret | DiscreteSecret],
+    *,
+    skip: Iterable[object] = (),
 ) -> list[str]:
     """Where the secrets are, as phrases; empty if they are nowhere."""
     wanted = list(secrets)
@@ -198,7 +202,7 @@ def _known(subject: Subject) -> Run:
     return subject.seeded if subject.takes_source else subject.sample
 
 
-def secrets_of(subject: Subject, run: Run) -> list[Secret]:
+def secrets_of(subject: Subject, run: Run) -> list[Secret | DiscreteSecret]:
     """The subject's data, its own secrets, and each use's exact value and noise."""
     named = {f"the data {n}": value for n, value in subject.inputs.items()}
     named |= subject.secrets
@@ -210,20 +214,27 @@ def secrets_of(subject: Subject, run: Run) -> list[Secret]:
             if use.released.shape == exact[0].shape:
                 noise = np.asarray(use.released, dtype=np.float64) - exact[0]
                 named[f"the noise {i} of {use.name}"] = noise
-    secrets: list[Secret] = []
+    secrets: list[Secret | DiscreteSecret] = []
     for name, value in named.items():
         for where, array in _numbers(value):
             with contextlib.suppress(ValueError):  # labels and other small numbers
                 secrets.append(Secret.of(f"{name}{where}", array))
     if not secrets:
-        raise ContractBroken("nothing to search for: give data with more digits")
+        for name, value in named.items():
+            with contextlib.suppress(ValueError):
+                secrets.append(DiscreteSecret.of(name, value))
+    if not secrets:
+        raise ContractBroken(
+            f"nothing to search for: give data with more digits, or at least {LEAST}"
+            " whole numbers that are not all equal"
+        )
     return secrets
 
 
 # -- one object ----------------------------------------------------------------------
 
 
-def _holds(item: object, secret: Secret) -> str:
+def _holds(item: object, secret: Secret | DiscreteSecret) -> str:
     """Where the secret is in this object alone; empty if it is not."""
     if isinstance(item, str):
         return "a string" if secret.in_text(item[:_LONGEST_TEXT]) else ""
@@ -232,6 +243,10 @@ def _holds(item: object, secret: Secret) -> str:
     data = _buffer(item)
     if data:
         return f"a {type(item).__name__}" if secret.in_bytes(data) else ""
+    if isinstance(secret, DiscreteSecret):
+        whole = whole_numbers(item)
+        if whole is not None and secret.in_numbers(whole):
+            return f"a {type(item).__name__} of {whole.size} numbers"
     for part, array in _numbers(item):
         if secret.in_numbers(array):
             return f"a {type(item).__name__}{part} of shape {array.shape}"

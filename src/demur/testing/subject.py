@@ -58,6 +58,8 @@ class Subject:
     - `unit_phrases`: other words by which statements may name the unit;
     - `lenient`: kinds of bad data that it may accept, because they have a meaning;
     - `takes_source`: whether `spend` can be given a source of noise;
+    - `neighbours`, `outcomes`: two inputs that the unit relates, and all values that
+      can come out, for a mechanism with few of them;
     - `trusts_data`: why its data need not be checked again, if so;
     - `keeps_data`: why it may hold exact values, if so.
     """
@@ -80,6 +82,8 @@ class Subject:
     unit_phrases: tuple[str, ...] = ()
     lenient: frozenset[str] = frozenset()
     takes_source: bool = True
+    neighbours: tuple[Any, Any] | None = None
+    outcomes: tuple[Any, ...] = ()
     trusts_data: str = ""
     keeps_data: str = ""
 

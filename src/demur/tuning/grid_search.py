@@ -22,7 +22,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from demur.cluster import CentralKMeans
-from demur.convex.heads.base import PrivateHead, search_around
+from demur.convex.heads.base import PrivateHead
 from demur.convex.heads.inputs import nothing_spent
 from demur.convex.privacy_report import PrivacyReport
 from demur.core import validate
@@ -39,6 +39,7 @@ from demur.core.promise import Promise
 from demur.core.rounding import printed_up
 from demur.ledger import Ledger, LedgerLeftBehind, left_behind
 from demur.preprocessing.checked_rows import restored_on_error
+from demur.preprocessing.meta_estimators import search_around
 from demur.tuning.costs import base_epsilon
 from demur.tuning.errors import NotSearchable
 from demur.tuning.holdout import KEY, SHARE, divided
@@ -48,7 +49,12 @@ from demur.tuning.scores import (
     rows_digest,
     small_loss,
 )
-from demur.tuning.search import PrivateSearch, SearchCandidate, SearchResult
+from demur.tuning.search import (
+    PrivateSearch,
+    SearchCandidate,
+    SearchResult,
+    check_settings,
+)
 
 Grid = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]]
 
@@ -341,8 +347,9 @@ def _settings(
     head: PrivateHead, grid: Grid
 ) -> list[tuple[dict[str, Any], PrivateHead]]:
     """Each setting of the grid, as plain data and as a head of its own."""
-    found = []
-    for setting in ParameterGrid(_as_lists(grid)):
+    found, settings = [], ParameterGrid(_as_lists(grid))
+    check_settings(len(settings))
+    for setting in settings:
         base = searchable(setting.pop("estimator", head))
         wrong = _NOT_TUNED & set(setting)
         if wrong:

@@ -168,11 +168,7 @@ class PrivateSearch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", tuple(self.candidates))
-        if not 1 <= len(self.candidates) <= _MOST_SETTINGS:
-            raise ValueError(
-                f"candidates must be 1 to {_MOST_SETTINGS} settings; got"
-                f" {len(self.candidates)}. Nothing was spent."
-            )
+        check_settings(len(self.candidates))
         if not isinstance(self.repetitions, Repetitions):
             raise TypeError(
                 "repetitions must be a law such as NegativeBinomialRepetitions.of_mean("
@@ -369,6 +365,15 @@ class PrivateSearch:
                 )
             unit = self.promise.unit
         return accounting.price(self.declaration().cost.at(unit), delta)
+
+
+def check_settings(count: int) -> None:
+    """Refuse a search over no settings, or over too many."""
+    if not 1 <= count <= _MOST_SETTINGS:
+        raise ValueError(
+            f"candidates must be 1 to {_MOST_SETTINGS} settings; got {count}. Nothing"
+            " was spent."
+        )
 
 
 def _led_to(value: Any, entry: Entry) -> Any:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 Address = Annotated[
     str,
-    typer.Argument(help="A file, sqlite:///... or postgresql://...", metavar="LEDGER"),
+    typer.Argument(
+        help="A file, sqlite:///..., postgresql://... or https://HOST/ledgers/NAME.",
+        metavar="LEDGER",
+    ),
 ]
 TipOption = Annotated[
     str | None,
@@ -188,7 +191,8 @@ class ChargedLedger:
                 raise self._missing() from error
             return
         with opened:
-            if opened.terms.signer is not None and self.signer is None:
+            signs_here = opened.terms.signer is not None and not opened._store.remote
+            if signs_here and self.signer is None:
                 raise LedgerMismatch(
                     "this ledger is signed: give its key with --signing-key. Nothing"
                     " was spent."

@@ -258,8 +258,7 @@ def _budget_table(ledger: Ledger) -> Table:
             about.append(f"{status.unit}: {reading.protects}.")
         budgets.add_row(
             escape(str(status.unit)),
-            printed_up(status.spent_epsilon),
-            printed_down(status.budget.epsilon),
+            *status.shown,
             printed_down(status.budget.delta),
             printed_up(reading.epsilon),
         )
@@ -275,7 +274,13 @@ def _entry_table(entries: list[Entry], limit: int, unit: Unit, delta: float) -> 
     table.add_column("noise", no_wrap=True)
     few = f"The newest {limit} of {len(entries):,}. " if len(entries) > limit else ""
     where = f"{unit}, delta {printed_up(delta)}"
-    table.caption = escape(f"{few}Epsilon of each entry alone at {where}")
+    skipped = " Numbers are rows of the ledger; commits and notes are rows, too."
+    if [entry.sequence for entry in entries] == list(range(1, len(entries) + 1)):
+        skipped = ""
+    adds = " They do not add up: each alone has the whole delta." if entries[1:] else ""
+    table.caption = escape(
+        f"{few}Epsilon of each entry alone at {where}.{adds}{skipped}"
+    )
     for entry in entries[-limit:] if limit > 0 else []:
         table.add_row(
             str(entry.sequence),
@@ -283,7 +288,9 @@ def _entry_table(entries: list[Entry], limit: int, unit: Unit, delta: float) -> 
             escape(entry.label),
             escape(entry.declaration.name),
             str(entry.count),
-            _epsilon_text(_epsilon(entry, unit, delta)),
+            "covered"
+            if entry.covered(unit)
+            else _epsilon_text(_epsilon(entry, unit, delta)),
             "OS entropy" if entry.private else "[bold red]NOT PRIVATE[/]\n(seeded)",
         )
     return table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from demur.cli.ledger.options import Signer, read_tip
+from demur.cli.ledger.options import Signer, open_to_read, read_tip
 from demur.cli.shell import AsJson, Code, console, print_json, written
 from demur.cli.unlearning.options import (
     MemoryKeyFile,
@@ -16,9 +16,11 @@ from demur.cli.unlearning.options import (
     ServiceAddress,
     ServiceKeys,
     memory_key,
+    no_ledger,
     opened_to_read,
 )
 from demur.cli.unlearning.requests import unlearn_app as unlearn_app
+from demur.core.errors import LedgerMissing
 from demur.report.text import one_line
 
 if TYPE_CHECKING:
@@ -110,6 +112,8 @@ def certificate(
     if html is not None:
         from demur.report import write_certificate
 
+        if not html.parent.is_dir():
+            raise ValueError(f"there is no folder {html.parent}. Nothing was written.")
         write_certificate(stored, html, record_id=record_id, subject_id=subject_id)
     elif record_id is not None or subject_id is not None:
         _check_ids(stored, record_id, subject_id)
@@ -203,6 +207,11 @@ def verify(
     """
     from demur.unlearning import verify_certificate, verify_evidence
 
+    if ledger is not None:
+        try:
+            open_to_read(ledger).close()
+        except LedgerMissing as error:
+            raise no_ledger(ledger) from error
     if journal is None:
         if any(given is not None for given in (record_id, subject_id, opening)):
             raise ValueError("--id, --subject and --opening are about a certificate")

@@ -118,7 +118,8 @@ def insert(
         print_json(facts)
         return
     for name, value in facts.items():
-        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+        line = f"{name.replace('_', ' ')}: {value}"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def read(

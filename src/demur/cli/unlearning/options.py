@@ -17,7 +17,8 @@ from rich.markup import escape
 
 from demur.cli.ledger.options import load_key
 from demur.cli.shell import errors
-from demur.core.errors import DemurError
+from demur.core import validate
+from demur.core.errors import DemurError, LedgerMissing
 
 if TYPE_CHECKING:
     from demur.unlearning import ServiceLimits, UnlearningService
@@ -111,7 +112,13 @@ def limits(
         return None
     named: dict[str, Any] = {}
     if person is not None:
+        if person:  # in the words of the options, not of `ServiceLimits`
+            validate.count(limit_person=person)
         named["noise"] = None if person == 0 else person
+    if days is not None:
+        validate.positive(limit_days=days)
+    if score_noise is not None:
+        validate.positive(limit_noise=score_noise)
     if days is not None:
         named["days"] = days
     return ServiceLimits(score_noise=score_noise, **named)
@@ -174,6 +181,7 @@ def opened(
     from demur.unlearning import ServiceMismatch, UnlearningService
     from demur.unlearning.records.tables import ServiceStore
 
+    refuse_evidence(address)
     store = ServiceStore(address, read_only=True)
     try:
         exists = store.exists()
@@ -204,7 +212,10 @@ def opened(
         warnings.showwarning = _show_warning
         charged = None
         if ledger is not None:
-            charged = resources.enter_context(Ledger.open(ledger))
+            try:
+                charged = resources.enter_context(Ledger.open(ledger))
+            except LedgerMissing as error:
+                raise no_ledger(ledger) from error
         service = resources.enter_context(
             UnlearningService.open(
                 address,
@@ -223,6 +234,28 @@ def opened(
                     f" whoever asked: {path}"
                 )
         yield service
+
+
+def no_ledger(address: str) -> LedgerMissing:
+    """There is no ledger at an address, and no command here makes one."""
+    from demur.durable.store import shown_address
+
+    return LedgerMissing(
+        f"there is no ledger at {shown_address(address)} (--ledger). `demur ledger"
+        " create` makes one. Nothing was changed."
+    )
+
+
+def refuse_evidence(address: str) -> None:
+    """Refuse an evidence file where a service is to be named."""
+    from demur.unlearning import ServiceMismatch
+    from demur.unlearning.records.evidence import is_evidence
+
+    if is_evidence(address):
+        raise ServiceMismatch(
+            "this is an evidence file, which has no model: `demur unlearn verify`"
+            " checks it. Name the service. Nothing was changed."
+        )
 
 
 def _require(address: str, exists: bool) -> None:
@@ -261,6 +294,7 @@ def opened_to_read(
     from demur.unlearning import UnlearningService
     from demur.unlearning.records.tables import ServiceStore
 
+    refuse_evidence(address)
     store = ServiceStore(address, read_only=True)
     try:
         _require(address, store.exists())

@@ -102,6 +102,7 @@ def delete(
     """
     from demur.cli.unlearning.handover import Handover
     from demur.cli.unlearning.record_tables import read_ids
+    from demur.unlearning import RecordNeeded
 
     wanted = list(ids or [])
     if file is not None:
@@ -141,11 +142,20 @@ def delete(
         waiting: dict[str, Opening] = {}
         if on_exhausted is WhenExhausted.RETRAIN:  # It answers those that wait, too.
             waiting = service.openings_of_leaving()
+        if on_exhausted is WhenExhausted.RETRAIN:
+            _require_store(service, "--on-exhausted retrain takes it")
         with handover.prepared(openings | waiting):
-            if person is not None:
-                answers = service.delete_subject(person)
-            else:
-                answers = service.delete_many(wanted, X, y)
+            try:
+                if person is not None:
+                    answers = service.delete_subject(person)
+                else:
+                    answers = service.delete_many(wanted, X, y)
+            except RecordNeeded as error:
+                raise RecordNeeded(
+                    f"mode {service.terms.mode!r} must see a record to forget it, and"
+                    " the service keeps none: name a table that has it (--data, --id,"
+                    " --label), with the ids. Nothing was spent."
+                ) from error
             handover.write(_answered_too(service, answers, waiting))
             _hand_over(service, handover, answers, wanted, as_json)
 
@@ -322,6 +332,8 @@ def retrain(
         tip=tip,
         certificates=output,
     ) as service:
+        if data is None:
+            _require_store(service, "name the records that stay (DATA, --id, --label)")
         records, unknown = None, []
         leaving = service.openings_of_leaving()
         if data is not None:
@@ -335,6 +347,14 @@ def retrain(
         with handover.prepared(leaving):
             issued: list[Answer] = [*service.retrain(records)]
             _hand_over(service, handover, issued, [], as_json, new=len(unknown))
+
+
+def _require_store(service: UnlearningService, what: str) -> None:
+    """Refuse to train anew from records that the service does not keep."""
+    if service.terms.record_store != "encrypted":
+        raise ValueError(
+            f"this service has no encrypted store: {what}. Nothing was changed."
+        )
 
 
 def _not_known(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +29,7 @@ from demur.cli.unlearning.options import (
 )
 from demur.cli.unlearning.streams import ModeName, ScopeName
 from demur.cli.unlearning.streams import unlearn_app as unlearn_app
+from demur.core import validate
 
 if TYPE_CHECKING:
     from demur.unlearning import UnlearningService
@@ -61,7 +64,11 @@ def open_command(
         ModeName.OGD
     ),
     epsilon: Annotated[
-        float | None, typer.Option(help="Budget of deletions (not for ridge).")
+        float | None,
+        typer.Option(
+            help="Budget of deletions (ridge has none); with --answers published, that"
+            " of all copies as well."
+        ),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Keep it well below 1/n.")] = None,
     scope: Annotated[
@@ -112,30 +119,45 @@ def open_command(
 ) -> None:
     """Make a new deletion service. Its terms never change.
 
-    Store the tip that is printed elsewhere: a service that was replaced does not
-    contain it.
+    Store the tip that is printed elsewhere: a service that was put in its place does
+    not contain it, whatever its terms.
     """
-    with opened(
-        address,
-        create=True,
-        keys=keys,
-        memory=memory_key(memory, passphrase, new=True),
-        signing_key=signing_key,
-        password_file=password_file,
-        ledger=ledger,
-        mode=mode.value,
-        dimension=dimension,
-        epsilon=epsilon,
-        delta=delta,
-        scope=scope.value,
-        accounting=accounting.value if accounting else None,
-        capacity=capacity,
-        requests_per_subject=requests_per_subject,
-        record_store=record_store.value,
-        answers=_answers(answers, publications, every, records_per_subject),
-        **_mode_options(option, classes),
-    ) as service:
+    with (
+        _says_what_was_made(),
+        opened(
+            address,
+            create=True,
+            keys=keys,
+            memory=memory_key(memory, passphrase, new=True),
+            signing_key=signing_key,
+            password_file=password_file,
+            ledger=ledger,
+            mode=mode.value,
+            dimension=dimension,
+            epsilon=epsilon,
+            delta=delta,
+            scope=scope.value,
+            accounting=accounting.value if accounting else None,
+            capacity=capacity,
+            requests_per_subject=requests_per_subject,
+            record_store=record_store.value,
+            answers=_answers(answers, publications, every, records_per_subject),
+            **_mode_options(option, classes),
+        ) as service,
+    ):
         _print_status(service, as_json)
+
+
+@contextmanager
+def _says_what_was_made() -> Iterator[None]:
+    """Around an opening: a refusal of the library says that nothing was created."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if "Nothing was" in str(error) or type(error) not in (ValueError, TypeError):
+            raise
+        said = str(error).rstrip(".")
+        raise type(error)(f"{said}. Nothing was created.") from error
 
 
 def _answers(
@@ -154,6 +176,8 @@ def _answers(
     }
     given = {name: value for name, value in named.items() if value is not None}
     if answers is AnswersName.PUBLISHED:
+        if publications is not None:
+            validate.count(publications=publications)
         return Publications(**given)
     if given:
         raise ValueError(
@@ -246,6 +270,8 @@ def _print_status(service: UnlearningService, as_json: bool) -> None:
     table = Table("", "", show_header=False)
     for name, value in facts.items():
         if name not in ("terms", "noise", "tip") and value is not None:
+            if isinstance(value, bool):
+                value = "yes" if value else "no"
             table.add_row(name.replace("_", " "), escape(str(value)))
     console.print(table)
     lines = [f"tip: {now.tip}", str(now.noise)]

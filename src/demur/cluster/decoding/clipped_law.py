@@ -20,6 +20,8 @@ judge them.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -52,14 +54,17 @@ def with_clipped_law(
     share = float(special.expit(scale * (height - own)))
     if share < _LEAST:
         return draws, 0.0
-    weights = np.append((1.0 - share) * draws.weights, share)
+    # As many draws as its share asks for: a single one would stand for half of all
+    # points by a few dozen of them.
+    copies = math.ceil(share * len(draws.weights))
+    weights = np.append((1.0 - share) * draws.weights, np.full(copies, share / copies))
     ours = draws.clusters
     both = Clusters(
-        np.concatenate([ours.centers, other.centers[None]]),
-        np.concatenate([ours.weights, other.weights[None]]),
-        np.concatenate([ours.widths, other.widths[None]]),
+        np.concatenate([ours.centers, np.repeat(other.centers[None], copies, 0)]),
+        np.concatenate([ours.weights, np.repeat(other.weights[None], copies, 0)]),
+        np.concatenate([ours.widths, np.repeat(other.widths[None], copies, 0)]),
     )
-    return Draws(both, weights, draws.disagreement), share
+    return Draws(both, weights, draws.disagreement, draws.moving), share
 
 
 def best_law(

@@ -65,6 +65,7 @@ _LEAST_GAIN = 2.0  # nats of a move that is kept
 # Reports times clusters (times coordinates, for noise by coordinate) up to which the
 # posterior is drawn from: beyond, a pass costs much and the peak is narrow.
 _AVERAGED = 1_000_000
+_MOVING = 0.1  # share of steps that chains must take for their draws to be used
 
 
 def subsampling(count: int) -> str | None:
@@ -215,6 +216,9 @@ def fit_clusters(
         alone = Draws(whole.unpack(vector[None]), np.ones(1), 1.0)
         centers = best_centers(alone, rng, whole.box)
     likelihood = whole.log_likelihood(peak)
+    if draws.moving < _MOVING:  # chains that stood still know nothing about the rest
+        averaged = False
+        draws = peak_draws(close, vector, n, noise.information, rng)
     if space is not None:
         peak, centers, draws = _lifted(space, peak, centers, draws, rng)
     return MixtureFit(

@@ -24,6 +24,7 @@ from demur.core.entry import Entry
 from demur.core.promise import Promise
 from demur.ledger import Ledger
 from demur.mechanisms.bpm import BPM
+from demur.preprocessing.meta_estimators import compare_with_a_private_search
 from demur.preprocessing.pipelines import preprocessing_of
 
 Array = NDArray[np.float64]
@@ -82,6 +83,7 @@ class CentralKMeans(ChargedClusterer):
         """Charge for all steps, then take them."""
         del y
         points, plan = self._checked(X)
+        compare_with_a_private_search(self.promise(), "demur.tuning.search_kmeans")
         release = run_lloyd(
             plan,
             points,

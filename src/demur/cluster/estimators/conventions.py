@@ -11,12 +11,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from demur.cluster.estimators.inputs import refuse_sparse
 from demur.core.bounds import finite_matrix
+from demur.core.display import Displayed
 from demur.ledger import Ledger, LedgerLeftBehind, left_behind
 
 Array = NDArray[np.float64]
 
 
-class ChargedClusterer(ClusterMixin, BaseEstimator):
+class ChargedClusterer(ClusterMixin, BaseEstimator, Displayed):
     """A clusterer that charges a ledger: a clone shares it, a pickle leaves it."""
 
     ledger: Ledger | LedgerLeftBehind | None

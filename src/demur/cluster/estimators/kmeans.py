@@ -44,8 +44,9 @@ class PrivateKMeans(PrivateClusterer):
     Of the noise-aware fit: `centers_interval_` (by cluster and coordinate, 95% of the
     posterior), `centers_covariance_`, `weights_` and `weights_interval_` (shares of the
     points), `widths_` (of each cluster) and `width_`. They hold for the model of round
-    clusters; beyond 1,000,000 pairs of report and cluster they are those of a Gaussian
-    at the peak of the likelihood. Where centres are looked for in a subspace (many
+    clusters; beyond 1,000,000 pairs of report and cluster, and in many dimensions where
+    chains do not move, they are those of a Gaussian at the peak of the likelihood.
+    Where centres are looked for in a subspace (many
     reports in more than 12 dimensions) they include what the reports leave open outside
     of it, and are wide there (`decoding.subspace`).
 
@@ -222,7 +223,7 @@ class PrivateKMeans(PrivateClusterer):
             how = (
                 "averaged over the posterior"
                 if self.averaged_
-                else "of the most likely clusters (reports are many)"
+                else "of the most likely clusters"
             )
             lines.append(f"centres {how}; width of a cluster {self.width_:.3g}")
             low, high = self.weights_interval_.T

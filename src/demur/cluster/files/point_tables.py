@@ -173,7 +173,7 @@ class PointTable:
         needed = wanted + ([] if self.id_column is None else [self.id_column])
         missing = [name for name in needed if name not in names]
         if missing:
-            shown = f"; it has {names[:12]}"
+            shown = f"; it has {validate.nearest(missing[0], names)}"
             if any(map(_reads_as_number, names)):
                 shown = "; its first line must name the columns, and holds numbers"
             raise ValueError(

@@ -60,13 +60,100 @@ def within_class_nn_distances(
 ) -> NDArray[np.float32]:
     """The distance of each sampled record to its nearest sampled record of its class.
 
+    They stand in the order in which records were sampled.
+
     >>> within_class_nn_distances([[0.0], [3.0], [4.0]], [0, 0, 0], num_classes=1)
-    array([3., 1., 1.], dtype=float32)
+    array([1., 3., 1.], dtype=float32)
     """
     validate.count(num_classes=num_classes)
     return radius.within_class_nn_distances(
         Z, y, num_classes=num_classes, per_class=per_class, random_state=seed
     ).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class WithinClassNNPairs:
+    """Sampled records i, their nearest ones j of the same class, and how far these are.
+
+    `i` and `j` are positions in the arrays that were given, `cls` the class. Exact
+    numbers of the data: nothing of this may be published.
+    """
+
+    i: NDArray[np.int64]
+    j: NDArray[np.int64]
+    dist: NDArray[np.float32]
+    cls: NDArray[np.int64]
+
+
+def within_class_nn_pairs(
+    Z: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int,
+    per_class: int = 400,
+    seed: int = 0,
+) -> WithinClassNNPairs:
+    """The pairs whose distances `within_class_nn_distances` gives, in the same order.
+
+    >>> pairs = within_class_nn_pairs([[0.0], [3.0], [4.0]], [0, 0, 0], num_classes=1)
+    >>> sorted(zip(pairs.i.tolist(), pairs.j.tolist(), pairs.dist.tolist()))
+    [(0, 1, 3.0), (1, 2, 1.0), (2, 1, 1.0)]
+    """
+    validate.count(num_classes=num_classes)
+    nearest = radius.nearest_in_class(
+        Z, y, num_classes=num_classes, per_class=per_class, random_state=seed
+    )
+    return WithinClassNNPairs(
+        nearest.rows.astype(np.int64),
+        nearest.neighbours.astype(np.int64),
+        nearest.distances.astype(np.float32),
+        np.asarray(y)[nearest.rows].astype(np.int64),
+    )
+
+
+def per_class_tail_stats_from_nn_pairs(
+    pairs: WithinClassNNPairs,
+    *,
+    r: float,
+    thresholds: Sequence[float] = (1.25, 1.50),
+) -> list[dict[str, object]]:
+    """For each class the quantiles of its distances, also over r; widest tail first.
+
+    Keys: class, n_pairs, nn_med, nn_p95, nn_p99, mult_med, mult_p95, mult_p99 (the same
+    over r) and frac_mult_gt_T for each threshold T. Distances are remembered as
+    estimated from data.
+    """
+    validate.positive(r=r)
+    quantiles = {"med": 0.5, "p95": 0.95, "p99": 0.99}
+    table: list[dict[str, object]] = []
+    for label in np.unique(pairs.cls):
+        distances = np.asarray(pairs.dist, dtype=np.float64)[pairs.cls == label]
+        shares = distances / float(r)
+        row: dict[str, object] = {"class": int(label), "n_pairs": len(distances)}
+        for name, q in quantiles.items():
+            row[f"nn_{name}"] = EstimatedRadius(np.quantile(distances, q))
+        for name, q in quantiles.items():
+            row[f"mult_{name}"] = float(np.quantile(shares, q))
+        for limit in thresholds:
+            row[f"frac_mult_gt_{float(limit):g}"] = float(np.mean(shares > limit))
+        table.append(row)
+    return sorted(table, key=lambda row: -float(str(row["mult_p99"])))
+
+
+def top_outlier_pairs(
+    pairs: WithinClassNNPairs, *, top_k: int = 12
+) -> list[dict[str, object]]:
+    """The pairs that are farthest apart, farthest first: i, j, class and dist."""
+    order = np.argsort(-np.asarray(pairs.dist, dtype=np.float64))
+    return [
+        {
+            "i": int(pairs.i[at]),
+            "j": int(pairs.j[at]),
+            "class": int(pairs.cls[at]),
+            "dist": EstimatedRadius(pairs.dist[at]),
+        }
+        for at in order[: max(1, int(top_k))]
+    ]
 
 
 def radii_from_percentiles(

@@ -10,12 +10,10 @@ a pickle leaves it behind and refuses to fit without it.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,20 +26,16 @@ from demur.convex.release import FIXED_IN_ADVANCE, head_ledger
 from demur.convex.rows.sources import Rows
 from demur.convex.sensitivity import radius_origin
 from demur.convex.solving.streamed_objective import StreamedRows
-from demur.core import accounting
-from demur.core.accounting.events import BestOf, GaussianEvent
-from demur.core.accounting.gaussian import gaussian_mu, ideal_delta
-from demur.core.accounting.repetitions import default_repetitions
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.declaration import Declaration, Mechanism, declaration_of
 from demur.core.entropy import Source
 from demur.core.entry import Entry
 from demur.core.errors import BudgetExceeded
 from demur.core.promise import Promise, promise_at
-from demur.core.rounding import printed_down, printed_up
+from demur.core.rounding import printed_down
 from demur.ledger import Ledger, LedgerLeftBehind, left_behind
 from demur.preprocessing.checked_rows import check_norm_bound, restored_on_error
-from demur.preprocessing.meta_estimators import searched_settings
+from demur.preprocessing.meta_estimators import compare_with_a_private_search
 from demur.preprocessing.pipelines import Preprocessing, preprocessing_of
 
 Array = NDArray[np.float64]
@@ -56,7 +50,6 @@ _NO_LONG_ROWS = (
     "no row is longer than the norm bound (with clip=False a fit on a longer one is"
     " refused, which tells that there is one)"
 )
-_TOLD: WeakSet[Any] = WeakSet()  # searches that were compared with a private one
 _BISECTIONS = 14  # of a factor of 1000: to a relative 4e-4
 
 
@@ -172,7 +165,7 @@ class PrivateHead(ClassifierMixin, BaseEstimator):
     def _before(self, promise: Promise) -> Preprocessing:
         """What was done to the rows before this fit, in a pipeline around it."""
         before = preprocessing_of(self, promise.unit, self.space)
-        _compare_with_a_private_search(promise)
+        compare_with_a_private_search(promise, "demur.tuning.PrivateGridSearch")
         return before
 
     def _ledger(self, promise: Promise) -> Ledger:
@@ -228,32 +221,6 @@ def reported_space(promise: Promise, before: Preprocessing) -> str:
     """The space whose radii a report speaks of."""
     unit = promise.unit
     return unit.space if isinstance(unit, Ball) else before.space.name
-
-
-def search_around() -> tuple[object, int, int] | None:
-    """The search of scikit-learn around a fit, its settings and folds; told once."""
-    around = searched_settings()
-    if around is None or around[0] in _TOLD:
-        return None
-    _TOLD.add(around[0])
-    return around
-
-
-def _compare_with_a_private_search(promise: Promise) -> None:
-    """Inside a search that charges every fit: what a private one would cost, once."""
-    around = search_around()
-    if around is None:
-        return
-    search, settings, folds = around
-    mu = gaussian_mu(promise.epsilon, ideal_delta(promise.delta))
-    event = BestOf((GaussianEvent(1.0 / mu),), default_repetitions(settings))
-    warnings.warn(
-        f"{type(search).__name__} charges each of its {settings * folds} fits with"
-        f" epsilon {printed_up(promise.epsilon)}; demur.tuning.PrivateGridSearch over"
-        f" the same {settings} settings, at the same noise, would cost epsilon"
-        f" {printed_up(accounting.price(event, promise.delta))} in all.",
-        stacklevel=2,
-    )
 
 
 def _what_fits(

@@ -188,13 +188,30 @@ def _classes(
 
 
 def _indices(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.intp]:
+    """The class of each label, compared in numpy's common type of the two.
+
+    Where the classes are words, numbers are read as words: in a list that mixes both
+    one label decides whether numpy finds words, and it must not decide more.
+    """
+    words = [a.dtype.kind in "SUT" for a in (known, labels)]
+    numbers = [a.dtype.kind in "biuf" for a in (known, labels)]
+    if words[0] and numbers[1]:
+        labels = labels.astype(str)
     try:
         outside = len(np.setdiff1d(labels, known)) > 0
     except TypeError:  # words and numbers have no order
         outside = True
     if outside:
+        mixed = " (they are numbers, and y holds words)"
         raise ValueError(
-            f"y holds labels outside classes, which are {known[:10].tolist()}. Add them"
-            " to classes, or drop those records."
+            f"y holds labels outside classes, which are {known[:10].tolist()}"
+            f"{mixed if numbers[0] and words[1] else ''}. Add them to classes, or drop"
+            " those records."
+        )
+    common = known.astype(np.result_type(known, labels))
+    if len(np.unique(common)) < len(known):
+        raise ValueError(
+            f"classes of the type {known.dtype} cannot all be told apart in y, whose"
+            f" type is {labels.dtype}: give both in one type"
         )
     return np.searchsorted(known, labels)

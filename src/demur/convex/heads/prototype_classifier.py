@@ -156,8 +156,9 @@ class BallPrototypeClassifier(PrivateHead):
 
     def _scores(self, X: ArrayLike) -> Array:
         rows = self._rows(X)
-        sigma = np.asarray(self.privacy_.sigma)
-        return PrototypeRule.of(self.prototypes_, sigma, self.class_prior_)(rows)
+        sigma, bound = np.asarray(self.privacy_.sigma), self.privacy_.norm_bound
+        rule = PrototypeRule.of(self.prototypes_, sigma, self.class_prior_, bound)
+        return rule(rows)
 
     def _prior(self, counts: Array) -> Array:
         """The weights of the classes, which sum to 1."""

@@ -5,13 +5,19 @@ the prior weight pi_c. For a centre m and a row x let
 
     g_c(x) = 2 <x - m, mu_c - m> - |mu_c - m|^2 = |x - m|^2 - |x - mu_c|^2,
 
-the evidence for class c. Only its noisy version G_c is known: 2 <x - m, p_c - m> less
-an estimate of M_c = |mu_c - m|^2. Given x its noise is Gaussian, with a deviation that
-is known and differs by class: s_c^2 = 4 v_c |x - m|^2, v_c about sigma_c^2.
+the evidence for class c. Only its noisy version G_c is known: 2 <x - m', p_c - m'> less
+an estimate of M_c = |mu_c - m|^2, around a centre m' with noise of its own, of variance
+sigma_m^2 in each coordinate. Given x and m' the noise of G_c is Gaussian. Its variance
+is known and differs by class: with v_c that of p_c - m', in each coordinate,
+
+    s_c^2 = 4 v_c |x - m'|^2 + 4 sigma_m^2 M_c
+
+from 2 <x - m', noise of p_c - m'> and 2 <noise of m', mu_c - m>. (|x - m'| has the
+noise of the centre in it: it meets that of p_c, for all rows alike.)
 
 **The rule** takes the class with the largest
 
-    log pi_c + G_c / (2 (omega^2 + v_c |x - m|^2 / M_c)),                         (R)
+    log pi_c + G_c / (2 (omega^2 + sigma_m^2 + v_c |x - m'|^2 / M_c)),            (R)
 
 omega^2 the variance of a class along one direction. `predict_proba` is its softmax.
 
@@ -30,17 +36,22 @@ evidence errs less often in this model, and the softmax of (R) is its posterior.
 - Without noise (R) is log pi_c - |x - mu_c|^2 / (2 omega^2) up to a constant: linear
   discriminant analysis, and with equal weights the nearest prototype.
 - A class whose noise drowns its mean has the score log pi_c, whatever was drawn. It
-  can neither win at random nor be pushed away by the length of its own noise.
+  can neither win at random nor be pushed away by the length of its own noise. Where
+  noise drowns all of them, the largest class wins.
 
 **Where the numbers come from**: released ones and public ones, by a rule fixed here.
 
-- m is the mean of the p_c with weights 1 / (t^2 + sigma_c^2), where d t^2 is the
+- m' is the mean of the p_c with weights 1 / (t^2 + sigma_c^2), where d t^2 is the
   typical M_c: the best linear estimate of the centre of exchangeable class means.
-  m shares noise with every p_c; the covariance is known and is taken off.
-- |p_c - m|^2 less its known noise estimates M_c without bias. The estimates are shrunk
+  m' shares noise with every p_c; the covariance is known and is taken off.
+- |p_c - m'|^2 less its known noise estimates M_c without bias. The estimates are shrunk
   to their common level by as much as their own variance exceeds what is seen between
-  classes. The level is not negative: its estimate is the mean of N(estimate, error^2)
-  cut at 0, so that it stays positive where noise drowns everything.
+  classes. The level lies between 0 and B^2, as class means lie in the ball of the norm
+  bound B: its estimate is the mean of N(estimate, error^2) cut at both, so that it is
+  neither 0 nor the length of noise where noise drowns everything.
+- The distance of a class from the centre is a part of that of its rows, so that M_c
+  counts as |x - m|^2 at most. Here and below |x - m|^2 is |x - m'|^2 less the known
+  noise of the centre.
 - omega^2 = (|x - m|^2 - level) / D: what is left of the row's own squared length,
   spread over D directions. D = (sum 1/j)^2 / sum 1/j^2, j up to d, is the effective
   number of dimensions of a spectrum that falls as 1/j. D is the one number that is
@@ -50,12 +61,13 @@ evidence errs less often in this model, and the softmax of (R) is its posterior.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from demur.mechanisms.estimates import positive_mean
+from demur.mechanisms.estimates import bounded_mean
 
 Array = NDArray[np.float64]
 
@@ -81,17 +93,26 @@ class PrototypeRule:
     squares: Array
     variances: Array
     level: float
-    centre_noise: float
+    centre_variance: float
     log_prior: Array
 
     @classmethod
-    def of(cls, prototypes: Array, sigma: Array, prior: Array) -> PrototypeRule:
-        """The rule for prototypes with noise of deviation sigma_c and weights pi_c."""
+    def of(
+        cls,
+        prototypes: Array,
+        sigma: Array,
+        prior: Array,
+        norm_bound: float = math.inf,
+    ) -> PrototypeRule:
+        """The rule for prototypes with noise of deviation sigma_c and weights pi_c.
+
+        The class means lie in the ball of `norm_bound` around 0.
+        """
         dimension = prototypes.shape[1]
         weights, level = 1.0 / sigma**2, 0.0
         for _ in range(_ROUNDS):
             centred = _Centred.of(prototypes, sigma, weights)
-            level, errors = centred.level(level)
+            level, errors = centred.level(level, norm_bound**2)
             weights = 1.0 / (level / dimension + sigma**2)
         squares = centred.shrunk(level, errors)
         return cls(
@@ -101,18 +122,21 @@ class PrototypeRule:
             squares,
             centred.variance,
             level,
-            dimension * centred.centre_variance,
+            centred.centre_variance,
             np.log(np.maximum(prior, _TINY)),
         )
 
     def __call__(self, X: Array) -> Array:
         """The scores (R) of rows; the largest is the most probable class."""
-        away = X - self.centre
+        away, dimension = X - self.centre, X.shape[1]
         evidence = 2.0 * away @ self.directions.T - self.offsets
-        lengths = _less(np.einsum("ij,ij->i", away, away), self.centre_noise)
-        spread = _less(lengths, self.level) / effective_dimension(X.shape[1])
-        noise = lengths[:, None] * (self.variances / self.squares)
-        scores: Array = self.log_prior + evidence / (2.0 * (spread[:, None] + noise))
+        noisy = np.einsum("ij,ij->i", away, away)
+        lengths = _less(noisy, dimension * self.centre_variance)
+        spread = _less(lengths, self.level) / effective_dimension(dimension)
+        squares = np.minimum(self.squares, np.maximum(lengths, _TINY)[:, None])
+        noise = noisy[:, None] * self.variances / squares
+        variance = spread[:, None] + self.centre_variance + noise
+        scores: Array = self.log_prior + evidence / (2.0 * np.maximum(variance, _TINY))
         return scores
 
 
@@ -147,7 +171,7 @@ class _Centred:
             np.maximum(others**2 + _sum_of_others(shares**2), _TINY),
         )
 
-    def level(self, guess: float) -> tuple[float, Array]:
+    def level(self, guess: float, largest: float) -> tuple[float, Array]:
         """The typical M_c, and the variances of each class's estimate of it."""
         dimension, level = self.away.shape[1], guess
         for _ in range(2):
@@ -156,7 +180,7 @@ class _Centred:
             errors += 2.0 * dimension * (self.variance / self.leverage) ** 2
             weights = 1.0 / np.maximum(errors, _TINY)
             mean = float(weights @ (self.estimates / self.leverage) / weights.sum())
-            level = positive_mean(mean, weights.sum() ** -0.5)
+            level = bounded_mean(mean, weights.sum() ** -0.5, largest)
         return level, errors
 
     def shrunk(self, level: float, errors: Array) -> Array:

@@ -19,6 +19,7 @@ from demur.convex.rows.tables import (
     list_block,
 )
 from demur.convex.rows.totals import Index
+from demur.core import validate
 
 Array = NDArray[np.float64]
 
@@ -33,8 +34,8 @@ def feature_columns(
     missing = [name for name in (label, *(columns or ())) if name not in names]
     if missing:
         raise ValueError(
-            f"{where} has no column {missing[0]!r}; it has {names[:12]}."
-            " Nothing was spent."
+            f"{where} has no column {missing[0]!r}; it has"
+            f" {validate.nearest(missing[0], names)}. Nothing was spent."
         )
     try:
         features = features_of(

@@ -17,6 +17,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from demur.core import validate
+
 Array = NDArray[np.float64]
 
 _WORDS = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
@@ -47,6 +49,7 @@ def read_rows(
     label: str | None,
     columns: list[str] | None = None,
     exclude: Sequence[str] = (),
+    text_label: bool = False,
 ) -> Labelled:
     """The feature matrix and, where `label` names a column, the labels.
 
@@ -54,17 +57,19 @@ def read_rows(
     embedding). In an npz, `label` names the array of labels and `columns` the arrays of
     features (default: the one other array). `columns` picks and orders them; `exclude`
     leaves some out. An identifier (see `features_of`) is refused unless it is picked.
+    With `text_label` the labels of a CSV are its words: otherwise all of them together
+    decide whether they are numbers.
     """
     file = Path(path)
     if file.is_dir():
         raise ValueError(f"{file} is a folder; this reads one file. Nothing was spent.")
     if not file.is_file():
         raise ValueError(f"there is no file {file}. Nothing was spent.")
-    table = _open(file)
+    table = _open(file, label if text_label else None)
     if label is not None and label not in table.names:
         raise ValueError(
             f"--label {label!r} is not a column of {file.name}; it has"
-            f" {table.names[:12]}. Nothing was spent."
+            f" {validate.nearest(label, table.names)}. Nothing was spent."
         )
     features = features_of(
         table.names,
@@ -85,8 +90,8 @@ def read_column(path: str | os.PathLike[str], name: str) -> NDArray[Any]:
     table = _open(Path(path))
     if name not in table.names:
         raise ValueError(
-            f"there is no column {name!r}; there are {table.names[:12]}. Nothing was"
-            " spent."
+            f"there is no column {name!r}; there are"
+            f" {validate.nearest(name, table.names)}. Nothing was spent."
         )
     return table.column(name)
 
@@ -110,8 +115,8 @@ def features_of(
     absent = [name for name in (*exclude, *(columns or ())) if name not in known]
     if absent:
         raise ValueError(
-            f"there is no column {absent[0]!r}; there are {known[:12]}. Nothing was"
-            " spent."
+            f"there is no column {absent[0]!r}; there are"
+            f" {validate.nearest(absent[0], known)}. Nothing was spent."
         )
     features = [name for name in known if name != label and name not in exclude]
     if columns is not None:
@@ -172,7 +177,7 @@ class _Table(NamedTuple):
     column: Callable[[str], NDArray[Any]]
 
 
-def _open(file: Path) -> _Table:
+def _open(file: Path, text: str | None = None) -> _Table:
     match file.suffix.lower():
         case ".npz":
             with np.load(file, allow_pickle=False) as data:
@@ -185,7 +190,9 @@ def _open(file: Path) -> _Table:
                 )
         case ".csv":
             with _no_cell_in_errors(file):
-                table = pyarrow.csv.read_csv(file)
+                types = {} if text is None else {text: pa.string()}
+                options = pyarrow.csv.ConvertOptions(column_types=types)
+                table = pyarrow.csv.read_csv(file, convert_options=options)
         case other:
             raise ValueError(
                 f"{file.name} must be .parquet, .csv or .npz; got {other or 'none'!r}."

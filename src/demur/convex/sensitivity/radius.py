@@ -63,23 +63,53 @@ def within_class_nn_distances(
     random_state: int = 0,
 ) -> Array:
     """Each sampled row's distance to the nearest other one of its class."""
+    nearest = nearest_in_class(
+        X, y, num_classes=num_classes, per_class=per_class, random_state=random_state
+    )
+    return nearest.distances
+
+
+class NearestInClass(NamedTuple):
+    """Sampled rows, the nearest other sampled row of the class, and how far it is."""
+
+    rows: NDArray[np.intp]
+    neighbours: NDArray[np.intp]
+    distances: Array
+
+
+def nearest_in_class(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    per_class: int = 400,
+    random_state: int = 0,
+) -> NearestInClass:
+    """Each sampled row with its nearest one, class after class; exact, for public data.
+
+    Rows of a class stand in the order in which they were sampled.
+    """
     rows, labels = finite_matrix("X", X), np.asarray(y)
     _same_length(rows, labels)
     validate.count(per_class=per_class)
     rng = np.random.default_rng(random_state)
-    distances: list[Array] = []
+    found: list[NearestInClass] = []
     classes = np.unique(labels) if num_classes is None else np.arange(num_classes)
     for label in classes:
         index = np.flatnonzero(labels == label)
-        if len(index) > per_class:
-            index = rng.choice(index, per_class, replace=False)
         if len(index) < 2:
             continue
-        neighbours = NearestNeighbors(n_neighbors=2).fit(rows[index])
-        distances.append(neighbours.kneighbors(rows[index])[0][:, 1])
-    if not distances:
+        index = rng.choice(index, min(per_class, len(index)), replace=False)
+        if len(index) < 2:
+            continue
+        two = NearestNeighbors(n_neighbors=2).fit(rows[index]).kneighbors(rows[index])
+        # Among equal rows the first of the two need not be the row itself.
+        other = (two[1][:, 0] == np.arange(len(index))).astype(np.intp)
+        at = np.arange(len(index)), other
+        found.append(NearestInClass(index, index[two[1][at]], two[0][at]))
+    if not found:
         raise ValueError("no class has two records: there is no within-class distance")
-    return np.concatenate(distances)
+    return NearestInClass(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
 def compute_radius_policy(

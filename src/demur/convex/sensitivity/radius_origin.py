@@ -58,6 +58,19 @@ class RadiusFromData(float):
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **more: Any) -> Any:
+        """numpy's functions of numbers: np.float64(2) * r, np.sqrt(r)."""
+        value = getattr(ufunc, method)(*map(_plain, given), **more)
+        return _derived(value, *given)
+
+    def __array_function__(
+        self, function: Any, types: Any, given: Any, more: Any
+    ) -> Any:
+        """Its other functions: np.round(r, 2)."""
+        keywords = {name: _plain(value) for name, value in more.items()}
+        value = function(*map(_plain, given), **keywords)
+        return _derived(value, *given, *more.values())
+
 
 class EstimatedRadius(RadiusFromData):
     """A radius that was read off data and not paid for.
@@ -84,6 +97,10 @@ class PaidRadius(RadiusFromData):
     It is known by its type alone: a number of the grid may well be declared by somebody
     else. `float(r)` and `Ball(r, ...)` leave the mark behind.
     """
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, RadiusFromData) else value
 
 
 def _derived(value: Any, *parts: Any) -> Any:

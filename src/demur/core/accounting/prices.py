@@ -143,10 +143,16 @@ def search_divergence(event: BestOf, order: int) -> float | None:
 @lru_cache(maxsize=1024)
 def _tests(event: BestOf) -> selection.BoundedTest:
     """T of one run: the larger of the alternatives' profiles, at some epsilons."""
-    ends = [min(price(each, _LOWEST), 100.0) for each in event.events]
+    ends = [min(price(each, _reached(each)), 100.0) for each in event.events]
     ends += [e for e in (_pure_epsilon(each) for each in event.events) if e is not None]
     epsilons = np.unique([*np.linspace(0.0, max(ends), _POINTS), *ends])
     return selection.BoundedTest.of(epsilons, _largest_deltas(event, epsilons))
+
+
+def _reached(event: Event, least: float = _LOWEST) -> float:
+    """A delta that the event has at a finite epsilon, `least` where it is Gaussian."""
+    fixed = total_of(event).delta_sum
+    return min(1.0, up(float_up(fixed) + least)) if fixed else least
 
 
 def _largest_deltas(event: BestOf, epsilons: Array) -> Array:
@@ -212,15 +218,20 @@ def _search_price(event: BestOf, delta: float) -> float:
 
 
 def _search_deltas(event: BestOf) -> Callable[[Array], Array]:
-    """E[K] delta_Q(epsilon - log C), at most 1, for epsilons of any sign."""
-    ratio, mean = search_ratio(event), event.repetitions.mean
+    """E[K] delta_Q(epsilon - log C), at most 1, for epsilons of any sign.
+
+    Below 0 the outcome of no run counts too: p_0 - e^epsilon p_0, in both worlds.
+    """
+    ratio, law = search_ratio(event), event.repetitions
+    mean, nothing = law.mean, law.nothing
 
     def deltas(epsilons: Array) -> Array:
         at = epsilons - ratio
         run = _largest_deltas(event, np.abs(at))
         # delta(-e) = 1 - e^-e (1 - delta(e)) with the directions exchanged
         run = np.where(at < 0, 1.0 - np.exp(-np.abs(at)) * (1.0 - run), run)
-        return np.asarray(np.minimum(1.0, mean * run * (1.0 + 1e-12)))
+        empty = -np.expm1(np.minimum(epsilons, 0.0)) * nothing
+        return np.asarray(np.minimum(1.0, (mean * run + empty) * (1.0 + 1e-12)))
 
     return deltas
 
@@ -269,8 +280,11 @@ def _delta_with_searches(
 def _searches_composed(
     total: Total, rest: Total, profiles: Mapping[Event, Profile]
 ) -> LossDistribution:
-    curves = [
-        SearchCurve(_search_deltas(event), _search_price(event, _LOWEST * 1e-3), count)
-        for event, count in total.searches.items()
-    ]
+    curves = []
+    for event, count in total.searches.items():
+        # Past this delta only a part that no epsilon takes away is left.
+        runs = max(_reached(each, 0.0) for each in event.events)
+        least = min(1.0, up(event.repetitions.mean * runs + _LOWEST * 1e-3, 2))
+        highest = min(_search_price(event, least), PLD_LARGEST_EPSILON)
+        curves.append(SearchCurve(_search_deltas(event), highest, count))
     return LossDistribution(rest, profiles, curves)

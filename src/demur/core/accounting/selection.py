@@ -23,12 +23,13 @@ every epsilon >= 0,
 that is 1 - x' <= T(u), T the least of them all. Let C be the largest f'(x) / f'(x')
 over those pairs; as f' rises it is found at 1 - x' = T(u), and it is finite as p_1 > 0.
 
-**Profile.** delta_A(epsilon + log C) <= E[K] delta_Q(epsilon) for every real epsilon.
+**Profile.** delta_A(epsilon + log C) <= E[K] delta_Q(epsilon), epsilon + log C >= 0.
 Proof: for a set S of outcomes, A(S) - e^epsilon C A'(S)
 = sum_S int [q f'(x) - e^epsilon q' C f'(x')] dt, which is at most
 sum_S int (q - e^epsilon q') f'(x) dt <= f'(1) sum max(0, q - e^epsilon q')
-= E[K] delta_Q(epsilon). K = 0 has the same chance in both worlds, which adds nothing
-where epsilon + log C >= 0.
+= E[K] delta_Q(epsilon). K = 0 has the same chance p_0 in both worlds, which adds
+nothing there; left of 0, where a distribution to be composed has a point, it adds
+p_0 (1 - C e^epsilon).
 
 **Pure.** delta_Q(epsilon) = 0 gives epsilon + log C. For the negative binomial law,
 f'(x) ~ (1 - (1 - gamma) x)^-(1+eta), this is

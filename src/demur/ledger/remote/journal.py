@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from demur.core.adjacency import Unit
 from demur.core.declaration import Declaration
+from demur.core.digest import digest_of_text
 from demur.core.errors import DemurError, LedgerDamaged
 from demur.durable.chain import Tip
 from demur.ledger.approval.requests import Decision
@@ -126,6 +127,11 @@ class RemoteJournal(Journal):
         """A declaration that a row names."""
         if digest not in self._declarations:
             text = self._caller.read("declaration", digest=digest)
+            if digest_of_text(text) != digest:
+                raise LedgerDamaged(
+                    "the service answered with another declaration than the row names."
+                    " Verify the ledger."
+                )
             self._declarations[digest] = declaration_from_text(text)
         return self._declarations[digest]
 

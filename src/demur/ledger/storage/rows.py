@@ -128,6 +128,8 @@ def charge_row(connection: Connection, entry_id: str) -> Body:
 
 def body_at(connection: Connection, sequence: int, kind: str) -> Body | None:
     """The row with this number, if it is of this kind."""
+    if not 0 < sequence < 2**62:  # no store has room for more
+        return None
     rows = tables.rows
     text = connection.execute(
         sa.select(rows.c.body).where(rows.c.sequence == sequence, rows.c.kind == kind)

@@ -13,7 +13,7 @@
   slider.step = String(far / 100);
   slider.value = number.value;
   slider.setAttribute("aria-label", "Radius r");
-  number.after(slider);
+  number.parentElement.after(slider);
   let asked = 0;
   const read = async () => {
     const mine = ++asked;
@@ -30,8 +30,24 @@
     const scale = 10 ** (3 - Math.floor(Math.log10(value)));
     return String(Number((Math.ceil(value * scale - 1e-9) / scale).toPrecision(4)));
   };
-  slider.addEventListener("input", () => {
-    number.value = slider.value;
+  // The mark of the chart moves with it: both axes begin at 0.
+  const first = Number(number.value);
+  const mark = () => {
+    for (const svg of document.querySelectorAll("figure svg")) {
+      const plot = svg.querySelector('[id$="-plot"]');
+      const line = svg.querySelector('[id$="-radius"]');
+      if (!plot || !line || !svg.checkVisibility()) continue;
+      const move = (plot.getBBox().width * (Number(number.value) - first)) / far;
+      line.setAttribute("transform", `translate(${move} 0)`);
+    }
+  };
+  const move = (from, to) => {
+    to.value = from.value;
+    mark();
     read();
+  };
+  slider.addEventListener("input", () => move(slider, number));
+  number.addEventListener("input", () => {
+    if (number.valueAsNumber > 0) move(number, slider);
   });
 })();

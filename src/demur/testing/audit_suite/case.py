@@ -74,8 +74,10 @@ class Outcome:
 
 
 @contextmanager
-def broken(module: ModuleType, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    """Replace one function of a module inside the block: how a twin is built.
+def broken(
+    module: ModuleType | type, name: str, wrong: Callable[..., Any]
+) -> Iterator[None]:
+    """Replace one function of a module or class inside the block, to build a twin.
 
     Not thread-safe: twins run one after another.
     """

@@ -28,6 +28,7 @@ from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.mechanisms import BPM, GaussianReports, LaplaceReports
 from demur.testing.audit_suite.case import Case, Size
 from demur.testing.audit_suite.counting import binomial_test
+from demur.testing.audit_suite.searched_heads import kmeans
 
 ENGINE = "cluster"
 _BPM = BPM(epsilon=4.0, L=0.4, dimension=2)
@@ -190,15 +191,15 @@ def cases() -> tuple[Case, ...]:
         ),
         Case(
             ENGINE,
-            "the radius of BPM",
-            Level.NOISE,
-            lambda size, seed: _radii(exact, size, seed),
-        ),
-        Case(
-            ENGINE,
             "how often a BPM report stays in the ball",
             Level.NOISE,
             lambda size, seed: _share(exact, size, seed),
+        ),
+        Case(
+            ENGINE,
+            "the radius of BPM",
+            Level.NOISE,
+            lambda size, seed: _radii(exact, size, seed),
         ),
         *(
             Case(
@@ -209,6 +210,7 @@ def cases() -> tuple[Case, ...]:
             )
             for name, mechanism in others.items()
         ),
+        Case(ENGINE, "k-means on the server", Level.SENSITIVITY, kmeans),
         Case(
             ENGINE,
             "BPM reports of two points",

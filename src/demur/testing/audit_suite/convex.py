@@ -29,7 +29,10 @@ from demur.core.curve import PiecewiseLinear
 from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.core.sensitivity import Sensitivity, Table
 from demur.mechanisms import Gaussian
+from demur.mechanisms.exponential import GridQuantile
 from demur.testing.audit_suite.case import Case, Size, broken
+from demur.testing.audit_suite.counting import counts_test
+from demur.testing.audit_suite.searched_heads import SEARCHES, searched
 
 ENGINE = "convex"
 _RADIUS, _DELTA, _EPSILON = 0.5, 1e-6, 2.0
@@ -106,6 +109,28 @@ def _noise(size: Size, seed: int) -> AuditResult:
     key = NoiseKey(Seeded(seed).new_key(), private=False)
     draws = noise.apply(np.zeros(count), key)
     return noise_test(draws, law_of(noise), subject="convex: the noise of a head")
+
+
+def _choices(size: Size, seed: int) -> AuditResult:
+    """How often the exponential mechanism chooses each candidate.
+
+    Its law is written down here by itself: e^(-epsilon s / 2) for a candidate that is s
+    values away from the median.
+    """
+    grid, values = np.arange(9.0), np.arange(8.0) + 0.5
+    mechanism = GridQuantile(0.5, 1.0, grid, ReplaceOne())
+    keys = Seeded(seed)
+    drawn = [
+        mechanism.apply(values, NoiseKey(keys.new_key(), private=False))
+        for _ in range(size.of(2500))
+    ]
+    away = np.abs(4 - (values[None, :] <= grid[:, None]).sum(axis=1))
+    weights = np.exp(-0.5 * mechanism.epsilon * away)
+    return counts_test(
+        np.bincount(np.array(drawn, np.int64), minlength=grid.size),
+        weights / weights.sum(),
+        subject="convex: choices of the exponential mechanism",
+    )
 
 
 def _input_and_sigma(data: Data, make: Make, seed: int) -> tuple[Values, Values]:
@@ -213,7 +238,17 @@ def cases() -> tuple[Case, ...]:
             Level.REPLAY,
             _replayed(_noisy_gd, NEAR, near, "convex: noisy gradient descent"),
         ),
+        *(
+            Case(
+                ENGINE,
+                name,
+                Level.SENSITIVITY,
+                searched(make, pair, unit, f"convex: {name}", least),
+            )
+            for name, make, pair, unit, least in SEARCHES
+        ),
         Case(ENGINE, "the noise of a head", Level.NOISE, _noise),
+        Case(ENGINE, "choices of the exponential mechanism", Level.NOISE, _choices),
         Case(
             ENGINE,
             "prototypes of two datasets",

@@ -9,8 +9,19 @@ from importlib.util import find_spec
 from demur.testing.audit_suite.case import Case, Outcome, Size
 
 # Loaded one by one, so that an audit of one engine needs no framework of another.
-ENGINES = ("ledger", "convex", "cluster", "unlearning", "training")
-_NEEDS = {"training": ("jax", "optax", "equinox")}
+ENGINES = (
+    "ledger",
+    "accounting",
+    "convex",
+    "cluster",
+    "unlearning",
+    "training",
+    "defaults",
+)
+_NEEDS = {
+    "training": ("jax", "optax", "equinox"),
+    "defaults": ("jax", "optax", "equinox"),
+}
 
 
 def lacking(engine: str) -> str | None:

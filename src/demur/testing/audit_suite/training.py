@@ -1,14 +1,14 @@
-"""Audits of training: replay of short runs, noise, sampling, and canaries."""
+"""Audits of training: replay, noise and batches of `fit` itself, and canaries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from demur.audit import (
     AuditResult,
@@ -17,20 +17,26 @@ from demur.audit import (
     Level,
     audit,
     audit_canaries,
-    draws_needed,
     flip_coins,
     independence_test,
     noise_test,
     replay,
+    shared_noise_test,
 )
 from demur.audit.distributions import normal
-from demur.core.adjacency import ReplaceOne
+from demur.core.adjacency import AddOrRemoveOne, ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
+from demur.mechanisms.correlated import Participation, optimize_banded_toeplitz
 from demur.testing.audit_suite.case import Case, Size
-from demur.testing.audit_suite.counting import counts_test
+from demur.testing.audit_suite.counting import batches_test
+from demur.testing.audit_suite.recorded_fit import (
+    RECORDS,
+    charged_deviation,
+    charged_probability,
+    recorded_run,
+)
 from demur.training import (
     BandMFExecutionPlanConfig,
-    BatchSelectionStrategy,
     ClippedSum,
     DPExecutionPlan,
     Reporting,
@@ -43,14 +49,13 @@ from demur.training import (
     step_weights,
 )
 from demur.training.batches.selection import KeyedSelection
-from demur.training.batches.user_selection import base_of
 from demur.training.models import MLP, cross_entropy
 
 ENGINE = "training"
 _WEIGHTS, _BIASES = (8, 16), 128
 _SIZE = 256
 _DELTA = 1e-5
-_PAIRS = 21_000  # what the test of independence asks for, and some
+_STEPS = 90  # as many draws as the tests of noise ask for, and some
 
 Values = NDArray[np.float64]
 Data = dict[str, NDArray[Any]]
@@ -122,7 +127,6 @@ def _short(iterations: int = 2, **more: Any) -> DPExecutionPlan:
         "neighboring_relation": "REPLACE_ONE",
         "sampling_prob": 0.9,
         "normalize_by": 20.0,
-        "noise": "lattice",
     }
     return _plan(iterations, **(parameters | more))
 
@@ -130,30 +134,43 @@ def _short(iterations: int = 2, **more: Any) -> DPExecutionPlan:
 # -- noise and sampling ----------------------------------------------------------------
 
 
-def _draws(kind: str, count: int, seed: int) -> tuple[Values, Any]:
-    """At least `count` draws, a row for each step."""
-    law = normal(1.0)
-    steps = -(-count // _SIZE)
-    plan = _plan(steps, noise=kind)
-    spec = plan.noise_addition_transform.spec
-    if kind == "lattice":
-        # Rounded to float32 after the lattice, which hides the lattice step.
-        law = normal(float(np.max(spec.lattice(_SIZE).mechanism.sigma)))
-    return gradient_run(plan, _params())(np.zeros((1, _SIZE)), Seeded(seed)), law
-
-
-def _noise(kind: str, size: Size, seed: int) -> AuditResult:
-    draws, law = _draws(kind, size.of(draws_needed(normal(1.0))), seed)
-    return noise_test(draws.reshape(-1), law, subject=f"training: {kind} noise")
+def _noise(kind: str | None, size: Size, seed: int) -> AuditResult:
+    """The noise of every step and leaf of a run, against what the ledger was told."""
+    run = recorded_run(size.of(_STEPS), seed, kind)
+    deviation = charged_deviation(run)
+    return noise_test(
+        run.noise.reshape(-1) / deviation,
+        normal(1.0),
+        subject=f"training: noise of a run, {kind or 'default'} generator",
+    )
 
 
 def _leaves(same: bool, size: Size, seed: int) -> AuditResult:
     """The biases' noise beside that of the weights, of which there are as many."""
-    draws, law = _draws("threefry", size.of(_PAIRS * 2), seed)
-    one = draws[:, :_BIASES].reshape(-1)
-    two = one if same else draws[:, _BIASES:].reshape(-1)
+    run = recorded_run(size.of(_STEPS), seed)
+    biases, weights = (leaf.reshape(-1) for leaf in run.leaves())
+    two = biases if same else weights
     return independence_test(
-        np.column_stack([one, two]), law, subject="training: noise of two leaves"
+        np.column_stack([biases, two]) / charged_deviation(run),
+        normal(1.0),
+        subject="training: noise of two leaves",
+    )
+
+
+def _shared(
+    kind: str | None, size: Size, seed: int, again: bool = False
+) -> AuditResult:
+    """All steps and leaves of two runs: no two of them may share noise."""
+    first = recorded_run(size.of(_STEPS), seed, kind)
+    second = recorded_run(3, seed + 1, kind)
+    rows = np.vstack([leaf[: 2 * _STEPS] for leaf in first.leaves()])
+    rows = np.vstack([rows, *second.leaves()])
+    if again:
+        rows[1] = rows[0]
+    return shared_noise_test(
+        rows / charged_deviation(first),
+        normal(1.0),
+        subject="training: noise of steps, leaves and runs",
     )
 
 
@@ -171,20 +188,64 @@ class _Shuffled(KeyedSelection):
             yield from np.split(rng.permutation(n), n // self.batch)
 
 
-def _participation(
-    strategy: BatchSelectionStrategy, size: Size, seed: int
-) -> AuditResult:
-    """How often each record takes part in eight steps, against Binomial(8, 1/4)."""
-    n, steps, share = size.of(4000), 8, 0.25
-    key = NoiseKey(Seeded(seed).new_key(), private=False)
-    times = np.zeros(n, np.int64)
-    for batch in strategy.batch_iterator(n, key):
-        times[np.asarray(batch)] += 1
-    return counts_test(
-        np.bincount(times, minlength=steps + 1),
-        stats.binom.pmf(np.arange(steps + 1), steps, share),
-        subject="training: participation of records",
+def _participation(shuffled: bool, size: Size, seed: int) -> AuditResult:
+    """Who took part in which step of a run, against what the ledger was told."""
+    run = recorded_run(size.of(_STEPS), seed)
+    share = charged_probability(run)
+    batches = run.batches
+    if shuffled:
+        strategy = _Shuffled(int(RECORDS * share), len(batches))
+        key = NoiseKey(Seeded(seed).new_key(), private=False)
+        batches = [np.asarray(b) for b in strategy.batch_iterator(RECORDS, key)]
+    return batches_test(
+        batches, RECORDS, share, subject="training: participation of records"
     )
+
+
+# -- sensitivity over steps ------------------------------------------------------------
+
+
+def _over_steps(size: Size, seed: int) -> AuditResult:
+    """How far correlated noise's sums move, over every pattern of a small run.
+
+    |C u| for a record that contributes the same unit vector in the steps of a pattern,
+    all patterns tried, against what the strategy declares of them.
+    """
+    steps, shares = 10, []
+    for bands, apart, most in ((1, 1, 3), (3, 3, None), (3, 2, 4), (4, 1, 2)):
+        strategy = optimize_banded_toeplitz(steps, bands)
+        known = Participation(min_separation=apart, max_participations=most)
+        matrix = np.abs(strategy.matrix())
+        reached = max(
+            float(np.linalg.norm(matrix[:, list(pattern)].sum(axis=1)))
+            for pattern in _patterns(steps, apart, most or steps)
+        )
+        shares.append(reached / strategy.sensitivity(known).value)
+    most_used, least_used = max(shares), min(shares)
+    refuted = most_used > 1.0 + 1e-9
+    return AuditResult(
+        subject="training: sensitivity over the steps of a record",
+        level=Level.SENSITIVITY,
+        method="search for the worst pattern",
+        unit=AddOrRemoveOne().describe(),
+        claimed=None,
+        delta=0.0,
+        lower_bound=None,
+        runs=len(shares),
+        alpha=0.0,
+        refuted=refuted,
+        evidence=f"The worst patterns use {least_used:.3f} to {most_used:.3f} of what"
+        " is declared.",
+        factor=1.0 / least_used,
+    )
+
+
+def _patterns(steps: int, apart: int, most: int) -> Iterator[tuple[int, ...]]:
+    for count in range(1, most + 1):
+        for pattern in itertools.combinations(range(steps), count):
+            gaps = itertools.pairwise(pattern)
+            if all(b - a >= apart for a, b in gaps):
+                yield pattern
 
 
 # -- canaries --------------------------------------------------------------------------
@@ -251,34 +312,51 @@ def _one_leaf_unclipped(plan: DPExecutionPlan) -> DPExecutionPlan:
 
 def cases() -> tuple[Case, ...]:
     """Correct plans, then twins."""
-    poisson = base_of(_plan(8, sampling_prob=0.25).batch_selection_strategy)
     eight = _plan(8, noise_multiplier=1.5)
     correct: tuple[tuple[str, Level, Callable[[Size, int], AuditResult]], ...] = (
-        ("two steps of DP-SGD", Level.REPLAY, lambda s, i: _replayed(_short, i)),
+        (
+            "two steps of DP-SGD as fit runs them by default",
+            Level.REPLAY,
+            lambda s, i: _replayed(lambda: _short(noise="threefry"), i),
+        ),
+        (
+            "two steps of DP-SGD, lattice noise",
+            Level.REPLAY,
+            lambda s, i: _replayed(lambda: _short(noise="lattice"), i),
+        ),
         (
             "seven steps with three bands",
             Level.REPLAY,
             lambda s, i: _replayed(lambda: _short(7, num_bands=3), i),
         ),
-        ("threefry noise", Level.NOISE, lambda s, i: _noise("threefry", s, i)),
-        ("lattice noise", Level.NOISE, lambda s, i: _noise("lattice", s, i)),
+        (
+            "noise of a run, default generator",
+            Level.NOISE,
+            lambda s, i: _noise(None, s, i),
+        ),
+        (
+            "noise of a run, lattice",
+            Level.NOISE,
+            lambda s, i: _noise("lattice", s, i),
+        ),
         ("noise of two leaves", Level.NOISE, lambda s, i: _leaves(False, s, i)),
+        (
+            "noise of steps, leaves and runs, default generator",
+            Level.NOISE,
+            lambda s, i: _shared(None, s, i),
+        ),
+        (
+            "noise of steps, leaves and runs, lattice",
+            Level.NOISE,
+            lambda s, i: _shared("lattice", s, i),
+        ),
         (
             "participation of records",
             Level.NOISE,
-            lambda s, i: _participation(poisson, s, i),
+            lambda s, i: _participation(False, s, i),
         ),
+        ("sensitivity over steps", Level.SENSITIVITY, _over_steps),
         ("one step", Level.BLACK_BOX, lambda s, i: _one_step(_plan(), s, i)),
-        (
-            "eight steps, one run, f-DP",
-            Level.CANARIES,
-            lambda s, i: _canaries(eight, eight, "f-DP", i),
-        ),
-        (
-            "eight steps, one run, classical",
-            Level.CANARIES,
-            lambda s, i: _canaries(eight, eight, "classical", i),
-        ),
         (
             "eight steps, one run, GDP",
             Level.CANARIES,
@@ -303,9 +381,14 @@ def cases() -> tuple[Case, ...]:
         ),
         ("the same noise in two leaves", Level.NOISE, lambda s, i: _leaves(True, s, i)),
         (
+            "the same noise in two steps",
+            Level.NOISE,
+            lambda s, i: _shared(None, s, i, again=True),
+        ),
+        (
             "Poisson accounting, shuffled batches",
             Level.NOISE,
-            lambda s, i: _participation(_Shuffled(s.of(1000), 8), s, i),
+            lambda s, i: _participation(True, s, i),
         ),
     )
     return (

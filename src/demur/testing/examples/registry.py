@@ -70,7 +70,7 @@ EXAMPLES: dict[str, Callable[[Any], list[Any]]] = {
 }
 
 _FROM_INSTANCE: dict[SubjectKind, Callable[[Any], Any]] = {
-    SubjectKind.MECHANISM: builders.of_mechanism,
+    SubjectKind.MECHANISM: builders.of_example,
     SubjectKind.ESTIMATOR: builders.of_estimator,
     SubjectKind.PLAN: builders.of_plan,
     SubjectKind.SELECTION: lambda strategy: SelectionCase(

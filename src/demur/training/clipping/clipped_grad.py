@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from demur.core import validate
 from demur.training.clipping import microbatches
 from demur.training.clipping.clip_factors import Clip, add_up
+from demur.training.clipping.collectives import check_no_collectives
 from demur.training.clipping.ghost.explanation import (
     CompiledMemory,
     Explanation,
@@ -35,7 +36,7 @@ from demur.training.clipping.ghost.explanation import (
 )
 from demur.training.clipping.ghost.memory import Form, Memory, checked_memory
 from demur.training.clipping.ghost.sums import ghost_sums
-from demur.training.clipping.per_example import Loss, vmap_gradients
+from demur.training.clipping.per_example import Loss, one_example, vmap_gradients
 from demur.training.clipping.rounding import wide
 from demur.training.clipping.types import Aux, ClippedGrad, ClippedSum, PyTree
 from demur.training.devices.varying_axes import as_varying, may_vary_over
@@ -164,6 +165,9 @@ def clipped_grad(
     def chunk(params: Any, rows: Any, real: Any, loss: Loss) -> microbatches.ChunkSums:
         """The clipped sum over some rows."""
         if by_vmap:
+            check_no_collectives(one_example(loss, params, rows))
+            if pre_clipping_transform is not None:
+                check_no_collectives(jax.make_jaxpr(pre_clipping_transform)(params))
             gradients = vmap_gradients(
                 loss, params, rows, pre_clipping_transform, spmd_axis_name
             )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from demur.training.clipping.norms import MeasuredLeaf, measure_instantiated
 from demur.training.clipping.rounding import in_float64
+from demur.training.devices.varying_axes import struct_of
 
 Loss: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -31,6 +33,12 @@ def norms_of(leaves: list[MeasuredLeaf]) -> Any:
     """The gradient norm of each example, as computed."""
     norms = jnp.sqrt(reduce(add, [leaf.square for leaf in leaves]))
     return norms.astype(reduce(jnp.promote_types, [leaf.dtype for leaf in leaves]))
+
+
+def one_example(loss: Loss, params: Any, rows: Any) -> core.ClosedJaxpr:
+    """The program of the loss of one row."""
+    row = jax.tree.map(partial(struct_of, row=True), rows)
+    return jax.make_jaxpr(loss)(jax.tree.map(struct_of, params), row)
 
 
 def vmap_gradients(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from demur.training.batches.selection import FixedBatchSampling
 from demur.training.batches.user_selection import base_of
 from demur.training.clipping.types import PyTree
+from demur.training.devices.caller_settings import compiles
 from demur.training.plans.plan import DPExecutionPlan
 
 _TREES = {
@@ -24,6 +27,23 @@ _TREES = {
     "torch": "make a demur.adapters.torch.PrivateModule(module, loss) of the module and"
     " its loss, and call fit(plan, it, data, ...)",
 }
+
+
+def check_called_plainly() -> None:
+    """Refuse a run inside of a transformation, and one whose steps cannot compile."""
+    with ThreadPoolExecutor(1) as elsewhere:  # a thread that has begun nothing
+        outside = elsewhere.submit(core.get_opaque_trace_state).result()
+    if core.get_opaque_trace_state() != outside:
+        raise TypeError(
+            "fit was called inside of jax.jit, vmap, grad or scan; it pays and draws on"
+            " the host. Call it in a Python loop: each call is a run with a charge of"
+            " its own. Nothing was spent."
+        )
+    if not compiles():
+        raise ValueError(
+            "fit compiles its steps before it pays, and jax.disable_jit() is on: call"
+            " fit without it. Nothing was spent."
+        )
 
 
 def check_params(params: PyTree) -> None:

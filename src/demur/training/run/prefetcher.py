@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from demur.training.devices.caller_settings import callers_settings
 from demur.training.sizes.shapes import ShapePlan
 
 _AHEAD = 2  # batches in waiting: one on its way, one ready
@@ -69,6 +70,7 @@ class Prefetcher:
         self._queue: queue.Queue[StepInput | BaseException | None] = queue.Queue(_AHEAD)
         self._stop = threading.Event()
         self._arguments = (batches, data, start, shapes, place, pay)
+        self._settings = callers_settings()
         self._thread = threading.Thread(
             target=self._work, name="demur batches", daemon=True
         )
@@ -81,7 +83,9 @@ class Prefetcher:
                 if self._stop.is_set():
                     return
                 pay(step)
-                self._put(StepInput(step, _gather(indices, data, shapes, place)))
+                with self._settings():
+                    minibatches = _gather(indices, data, shapes, place)
+                self._put(StepInput(step, minibatches))
                 step += 1
             self._put(None)
         except BaseException as error:

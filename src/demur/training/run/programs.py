@@ -13,11 +13,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 
+from demur.training.devices.caller_settings import callers_settings
 from demur.training.run import program_files
 from demur.training.sizes.shapes import ShapePlan
 
@@ -55,14 +56,16 @@ class Programs:
     ) -> None:
         jitted: Any = step if hasattr(step, "lower") else jax.jit(step)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="demur-compile")
+        settings = callers_settings()
+        self._waiting: dict[int, Future[Any]] = {}
         # The largest first: it is the one that may not fit, and a full run needs it.
-        self._waiting: dict[int, Future[Any]] = {
-            # An audit records what is traced in that thread too (`core.recording`).
-            size: self._pool.submit(
-                copy_context().run, _compiled, jitted, arguments, size, public
+        for size in sorted(plan.sizes, reverse=True):
+            structs = arguments(size)
+            # Traced here: precision, dtypes and an audit's tape are the caller's.
+            traced = jitted.trace(*structs)
+            self._waiting[size] = self._pool.submit(
+                _compiled, settings, traced, structs, public
             )
-            for size in sorted(plan.sizes, reverse=True)
-        }
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,13 +92,18 @@ class Programs:
 
 
 def _compiled(
-    jitted: Any,
-    arguments: Callable[[int], Sequence[Any]],
-    size: int,
+    settings: Callable[[], AbstractContextManager[None]],
+    traced: Any,
+    structs: Sequence[Any],
     public: Sequence[Any] | None,
 ) -> Any:
-    structs = arguments(size)
-    traced = jitted.trace(*structs)
+    with settings():
+        return _found_or_compiled(traced, structs, public)
+
+
+def _found_or_compiled(
+    traced: Any, structs: Sequence[Any], public: Sequence[Any] | None
+) -> Any:
     lowered = traced.lower()
     text = lowered.as_text()
     if "callback" in text:  # names the Python function by its position only

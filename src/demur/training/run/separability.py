@@ -9,12 +9,12 @@ at zero weights most terms vanish, those between examples among them.
 
 **What counts as equal.** Two orders of summation round differently, by an amount that
 follows from the precision in which the loss computes, not from the loss being
-separable. Parameters and inputs narrower than float32 are therefore widened, and the
-comparison made in float32, where interactions stand far above rounding. A loss that
-computes in a narrow precision by itself (it casts) keeps it. Then the tolerance is
-measured: every weight is moved by one rounding of the narrowest precision in the
-program, and how far the gradients of the single examples move, which a term between
-examples does not enter, says what one rounding is worth in this network.
+separable. A program with numbers narrower than float32, given or cast to, is therefore
+widened (`widened_programs`), and the comparison made in float32, where interactions
+stand far above rounding. Where an operation cannot be widened, the tolerance is
+measured: every weight is moved by one rounding of that operation's precision, and how
+far the gradients of the single examples move, which a term between examples does not
+enter, says what one rounding is worth in this network.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 from demur.training.clipping.frozen_losses import frozen_of, loss_at
-from demur.training.clipping.ghost import inlining
-from demur.training.clipping.rounding import unit_roundoff, wide
 from demur.training.clipping.types import PyTree
 from demur.training.errors import LossNotSeparable
+from demur.training.run.widened_programs import WidenedProgram, narrow_roundoff
 
 _TRIES = 3
 # float32 products may round to TensorFloat-32, at 5e-4. Interactions are far above.
@@ -74,15 +72,15 @@ def check_separable(
         depends = [jnp.any(leaf != 0) for leaf in jax.tree.leaves(each[1])]
         return _distance(both, each, 1.0), _distance(both, each, 0.5), depends
 
-    params, structs, frozen = _widened(scalar, params, structs, frozen)
     pairs = [
         jax.tree.map(partial(_made_up, attempt=attempt), structs)
         for attempt in range(_TRIES)
     ]
-    run = _quick(compare)
-    roundoff = _coarsest(run.trace(params, pairs[0], frozen).jaxpr)
+    run, roundoff = _wide_and_quick(compare, params, pairs[0], frozen)
     # Only where it is needed: it is another program to compile.
-    rounding = _quick(of_each) if _ROUNDINGS * roundoff > _TOLERANCE else None
+    rounding = None
+    if _ROUNDINGS * roundoff > _TOLERANCE:
+        rounding, _ = _wide_and_quick(of_each, params, pairs[0], frozen)
     depends = np.zeros(len(jax.tree.leaves(params)), bool)
     for attempt, pair in enumerate(pairs):
         here = params if not attempt else jax.tree.map(_moved, params)
@@ -102,6 +100,34 @@ def check_separable(
                 " examples would silently vanish: remove them. Nothing was spent."
             )
     return depends.tolist()
+
+
+def _wide_and_quick(
+    function: Callable[..., Any], *arguments: Any
+) -> tuple[Callable[..., Any], float]:
+    """The function, compiled, in float32 where it is narrower.
+
+    And the largest unit roundoff of what is narrow all the same: 0 where nothing is.
+    """
+    as_given = _quick(function)
+    traced = as_given.trace(*arguments)
+    roundoff = narrow_roundoff(traced.jaxpr)
+    if not roundoff:
+        return as_given, 0.0
+    tree = jax.tree.structure(traced.out_info)
+
+    def widened(*arguments: Any) -> Any:
+        return jax.tree.unflatten(tree, program(*jax.tree.leaves(arguments)))
+
+    run = _quick(widened)
+    try:
+        program = WidenedProgram(traced.jaxpr)
+        run.trace(*arguments)
+    except Exception:
+        # An operation that takes narrow numbers alone, in a way of its own. The loss
+        # itself was traced above, so this hides no error of it.
+        return as_given, roundoff
+    return run, program.roundoff
 
 
 def _quick(function: Callable[..., Any]) -> Any:
@@ -134,48 +160,6 @@ def _apart(first: Any, second: Any) -> float:
         off += float(np.sum((a - b) ** 2))
         size += float(np.sum(a**2) + np.sum(b**2))
     return float(np.sqrt(off / max(size, 1e-30)))
-
-
-def _widened(
-    scalar: Callable[..., Any],
-    params: PyTree,
-    structs: tuple[Any, ...],
-    frozen: PyTree,
-) -> tuple[PyTree, tuple[Any, ...], PyTree]:
-    """Parameters and inputs in float32 or wider, if the loss takes them so."""
-
-    def widen(leaf: Any) -> Any:
-        dtype = jax.dtypes.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating) or wide(dtype) == dtype:
-            return leaf
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, wide(dtype))
-        return jnp.asarray(leaf, wide(dtype))
-
-    given = (params, structs, frozen)
-    widened = jax.tree.map(widen, given)
-    before, after = jax.tree.leaves(given), jax.tree.leaves(widened)
-    if all(a is b for a, b in zip(before, after, strict=True)):
-        return given
-    try:
-        jax.eval_shape(scalar, *widened)
-    except Exception:
-        # A loss that insists on its precision says so in any way it likes: an assert, a
-        # type checker's error. It is checked as it was given, and that run hides no
-        # error: whatever else is wrong with the loss is raised there.
-        return given
-    return widened
-
-
-def _coarsest(closed: core.ClosedJaxpr) -> float:
-    """The largest unit roundoff of a floating dtype in the program."""
-    return max(
-        [
-            unit_roundoff(kind.dtype)
-            for kind in inlining.every_kind(closed)
-            if jnp.issubdtype(getattr(kind, "dtype", jnp.bool_), jnp.floating)
-        ]
-    )
 
 
 def _rounded(leaf: Any, roundoff: float) -> Any:

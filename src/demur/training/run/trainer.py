@@ -39,7 +39,12 @@ from demur.training.devices.processes import Processes
 from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
 from demur.training.run import agreement, charges, dead_parameters
-from demur.training.run.arguments import check_count, check_optimizer, check_params
+from demur.training.run.arguments import (
+    check_called_plainly,
+    check_count,
+    check_optimizer,
+    check_params,
+)
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoint import Checkpoint
 from demur.training.run.dead_parameters import WithoutGradient
@@ -122,6 +127,7 @@ def fit(
             computing = agreement.versions() if group.count > 1 else {}
         group.check_same(computing)
         with group.stage():
+            check_called_plainly()
             examples = RunExamples.of(data)
             check_params(params)
             check_optimizer(optimizer, params)

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demur.core import validate
 from demur.core.digest import digest_of_text
+from demur.core.display import Displayed
 from demur.core.rounding import printed_up
 from demur.durable import chain
 from demur.durable.chain import Tip, canonical
@@ -33,7 +34,7 @@ _NOT_PRIVATE = "NOT PRIVATE: the noise came from a seeded source, for tests."
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Displayed):
     """One record was deleted: by which mode, with what guarantee, recorded where.
 
     - `record`, `subject`: pseudonyms of the ids; `generation` counts the times the

@@ -1,8 +1,8 @@
 """The journal of a deletion service: every event in order, in a hash chain.
 
 Row k carries hash_k = SHA-256(hash_(k-1) || body_k); the genesis is the hash of the
-service's terms (`durable.chain`). A body holds pseudonyms, never ids or features. The
-kinds of rows, by `op`:
+service's id and terms (`durable.chain`). A body holds pseudonyms, never ids or
+features. The kinds of rows, by `op`:
 
     insert    a record was learned
     intent    an operation is about to be paid for; `operation` names it in the ledger
@@ -97,10 +97,18 @@ def tip(connection: Connection) -> Tip:
     return Tip(int(row.sequence), str(row.hash))
 
 
-def contains(connection: Connection, wanted: Tip, terms: str) -> bool:
-    """Whether the journal has the row of a tip that was kept elsewhere."""
+def genesis(service_id: str, terms: str) -> str:
+    """The hash that the first row follows: of the service and its terms."""
+    return digest_of_text(f"{service_id}\n{terms}")
+
+
+def contains(connection: Connection, wanted: Tip, begins: str) -> bool:
+    """Whether the journal has the row of a tip that was kept elsewhere.
+
+    `begins` is its genesis, the tip of a service that has learned nothing.
+    """
     if wanted.sequence == 0:
-        return wanted.hash == digest_of_text(terms)
+        return wanted.hash == begins
     table = tables.journal
     statement = sa.select(table.c.hash).where(table.c.sequence == wanted.sequence)
     return connection.execute(statement).scalar_one_or_none() == wanted.hash

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from demur.core.digest import digest_of_text
 from demur.durable import chain
 from demur.durable.chain import Tip
 from demur.unlearning.errors import ServiceDamaged
@@ -21,7 +20,7 @@ from demur.unlearning.records import journal
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.journal import PUBLICATION, Body, Row
 from demur.unlearning.records.read_errors import UNREADABLE
-from demur.unlearning.records.row_fields import field_problems
+from demur.unlearning.records.row_fields import field_problems, is_time
 
 _MOST_PROBLEMS = 50
 REPLACEMENTS = ("retrain", "restore")  # theorems of records that a new model lacks
@@ -111,7 +110,7 @@ def follow(connection: Connection, header: Any) -> History:
 
     `header` is the row of the service, or of an evidence file, with its terms.
     """
-    previous = Tip(0, digest_of_text(header.terms))
+    previous = Tip(0, journal.genesis(header.service_id, header.terms))
     terms = json.loads(header.terms)
     renews = hasattr(MODES.get(terms.get("mode")), "renew")
     history = History(header.service_id, previous, terms.get("signer"), renews)
@@ -156,6 +155,9 @@ def _apply(
 ) -> tuple[Body | None, int]:
     """One row; the intent that is open after it, and how much of it is done."""
     if "state" in body:
+        # A key ends with the state that held what is deleted (`seals`).
+        if body["seal"] != history.seal + (row.op in ("delete", "drop")):
+            history.wrong(row, "its state is sealed under another key than it must be")
         history.state, history.seal = body["state"], int(body["seal"])
         history.digest = body.get("certificate", {}).get("state_digest")
     op = row.op
@@ -418,6 +420,8 @@ def _check_fixed(
     for name, value in fixed.items():
         if certificate[name] != value:
             history.wrong(row, f"its {name} is not that of the journal")
+    if not is_time(certificate["time"]):
+        history.wrong(row, "its time is none that a service writes")
 
 
 def _forgotten(history: History, row: Row, certificate: Body) -> None:

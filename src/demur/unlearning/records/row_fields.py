@@ -7,8 +7,12 @@ another to the next.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
 from demur.durable.chain import canonical
-from demur.unlearning.records.journal import Body, Row
+from demur.unlearning.records.journal import PUBLICATION, Body, Row
 
 _ALL = frozenset({"op", "epoch", "tick", "run"})
 _PAID = frozenset({"operation", "entry", "ledger", "time"})
@@ -31,11 +35,14 @@ _FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "renew": (_STATE | {"time"}, frozenset()),
     "drop": (frozenset({"certificate"}), _STATE),
 }
-_TEXTS = ("run", "record", "subject", "operation", "time", "state")
+_TEXTS = ("run", "operation", "limits", "ledger", "entry")
+_NUMBERS = ("epoch", "tick", "generation", "seal")
+_DIGESTS = ("record", "subject", "state")
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def field_problems(row: Row, body: Body) -> list[str]:
-    """What is wrong with a row by itself; a text that is none is a ValueError."""
+    """What is wrong with a row by itself."""
     if row.op not in _FIELDS or body.get("op") != row.op:
         return ["its kind does not repeat its text"]
     problems = []
@@ -51,6 +58,35 @@ def field_problems(row: Row, body: Body) -> list[str]:
         )
     if len(names & _STATE) == 1:
         problems.append("it names a state without its seal, or a seal alone")
-    if not all(isinstance(body[name], str) for name in _TEXTS if name in body):
-        raise ValueError("a text is none")
+    for name in _of_wrong_kind(row.op, body):
+        problems.append(f"its {name} is none that a service writes")
     return problems
+
+
+def _of_wrong_kind(op: str, body: Body) -> Iterator[str]:
+    """Fields whose values no service writes: true for 1, or a word for a time."""
+    for name, value in body.items():
+        if name in _TEXTS:
+            valid = isinstance(value, str) or (
+                value is None and (op, name) == ("abandon", "entry")  # It was not paid.
+            )
+        elif name == "kind":
+            valid = value == PUBLICATION
+        elif name in _NUMBERS:
+            valid = type(value) is int
+        elif name in _DIGESTS:
+            valid = isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+        elif name == "time" or (name == "deadline" and value != ""):
+            valid = is_time(value)
+        else:  # counts and certificates have their own rules
+            continue
+        if not valid:
+            yield name
+
+
+def is_time(text: object) -> bool:
+    """Whether a text is a time with its zone, as a clock writes it."""
+    try:
+        return isinstance(text, str) and bool(datetime.fromisoformat(text).tzinfo)
+    except ValueError:
+        return False

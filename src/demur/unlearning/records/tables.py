@@ -40,7 +40,8 @@ from demur.unlearning.errors import ServiceBusy, ServiceMismatch
 # Of rows and terms. 2: a retrain and a restore are paid for. 3: ledger, pseudonym.
 # 4: seals that die, ids that are forgotten. 5: pseudonyms that can be opened, signers.
 # 6: a new model is bound to the last of its rows, and requests keep their limits.
-SCHEMA_VERSION = 6
+# 7: the chain begins with the id of the service.
+SCHEMA_VERSION = 7
 _ADVISORY_LOCK = 6845231978
 
 metadata = sa.MetaData()

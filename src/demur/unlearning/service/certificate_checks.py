@@ -99,11 +99,16 @@ def term_problems(certificate: Certificate, terms: ServiceTerms) -> list[str]:
     ]
     if terms.testing:
         problems.append("the service is for tests: its noise has a seed, NOT PRIVATE")
+    model = terms.model()
+    noisy = not model.exact and not model.secret
     if certificate.theorem in WITHOUT_NOISE:
+        noisy = False
         if (certificate.entry, certificate.epsilon) != ("", 0.0):
             problems.append("a model that never saw the record costs nothing")
-    elif certificate.theorem != terms.model().theorem.id:
+    elif certificate.theorem != model.theorem.id:
         problems.append("its theorem is not that of the service's mode")
+    if (certificate.state_digest is not None) is not noisy:
+        problems.append("it names a state that is secret, or no state where noise is")
     if certificate.epsilon_so_far > terms.epsilon * _LOOSE:
         problems.append("its epsilon so far exceeds the budget of the service")
     return problems

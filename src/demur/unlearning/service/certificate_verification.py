@@ -38,6 +38,7 @@ from demur.unlearning.service.verification import (
     ServiceVerification,
     capacity_problems,
     certificate_problems,
+    file_problems,
     payment_problems,
     read_history,
     state_problems,
@@ -196,7 +197,7 @@ def _examine(
         wrong, unknown = state_problems(
             connection, terms, history, seals, StateCipher(None)
         )
-        wrong += _tip_problems(connection, tip, terms)
+        wrong += _tip_problems(connection, tip, terms, history.service)
     return _Examined(
         terms, history, history.problems + wrong, unknown, before, False, not given
     )
@@ -226,8 +227,8 @@ def _examine_evidence(
     held = _opened(given or own, resources, own=not given)
     with readable(), store.read() as connection:
         history = follow(connection, header)
-        wrong = stored_problems(connection, history)
-        wrong += _tip_problems(connection, tip, terms)
+        wrong = file_problems(connection) + stored_problems(connection, history)
+        wrong += _tip_problems(connection, tip, terms, history.service)
     unknown = [
         "whether the model in use is the one that the journal names: an evidence file"
         " holds no state of it"
@@ -246,9 +247,12 @@ def _unreadable_terms() -> ServiceDamaged:
 
 
 def _tip_problems(
-    connection: Connection, tip: Tip | None, terms: ServiceTerms
+    connection: Connection, tip: Tip | None, terms: ServiceTerms, service: str
 ) -> list[str]:
-    if tip is None or journal.contains(connection, tip, terms.to_text()):
+    if tip is None:
+        return []
+    begins = journal.genesis(service, terms.to_text())
+    if journal.contains(connection, tip, begins):
         return []
     return [
         f"row {tip.sequence} is not that of the tip: rows were cut off or rewritten,"

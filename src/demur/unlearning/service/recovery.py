@@ -16,7 +16,6 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from demur.core.digest import digest_of_text
 from demur.core.entropy import OsEntropy, Source
 from demur.core.errors import (
     DemurError,
@@ -24,6 +23,7 @@ from demur.core.errors import (
     LedgerUnreachable,
     OutcomeUnknown,
 )
+from demur.durable import sqlite
 from demur.ledger import Tip
 from demur.unlearning.errors import ServiceDamaged, ServiceMismatch
 from demur.unlearning.pricing.service_terms import ServiceTerms
@@ -80,20 +80,20 @@ def create(
         folders = own_folders(database, folder)
         memory = memory_secret(memory_key, salt, folders=folders, create=True)
         pseudonyms = pseudonyms.remembering(memory)
-    text = terms.to_text()
+    text, service_id = terms.to_text(), service_id or new_id(source)
 
     def fill(connection: Connection) -> None:
         connection.execute(
             tables.service.insert().values(
                 id=1,
                 schema_version=tables.SCHEMA_VERSION,
-                service_id=service_id or new_id(source),
+                service_id=service_id,
                 terms=text,
                 secret=pseudonyms.own(),
                 memory_salt=salt.hex() if pseudonyms.remembers else None,
                 memory_proof=pseudonyms.own_memory() if pseudonyms.remembers else None,
                 sequence=0,
-                hash=digest_of_text(text),
+                hash=journal.genesis(service_id, text),
                 used=0,
             )
         )
@@ -231,7 +231,10 @@ def check_tip(state: ServiceState, tip: Tip | None) -> None:
     if tip is None:
         return
     with readable(), state.database.read() as connection:
-        here = journal.contains(connection, tip, state.terms.to_text())
+        begins = journal.genesis(state.id, state.terms.to_text())
+        here = journal.contains(connection, tip, begins)
+        # An index that was forged could have the row, and the table not.
+        here = here and sqlite.damage_in(connection) is None
     if not here:
         raise ServiceDamaged(
             f"the journal does not contain row {tip.sequence} of this tip: the service"

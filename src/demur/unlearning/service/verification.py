@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.errors import DemurError
+from demur.durable import sqlite
 from demur.durable.chain import Tip, canonical
 from demur.ledger import Ledger
 from demur.unlearning.errors import (
@@ -67,6 +68,7 @@ def read_history(connection: Connection) -> History:
     """Walk the journal from its genesis, check every row, and the tables against it."""
     row = connection.execute(sa.select(tables.service)).one()
     history = follow(connection, row)
+    history.problems += file_problems(connection)
     try:
         with readable():
             _check_tables(connection, row, history)
@@ -105,6 +107,17 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
     ).scalars()
     if deleted & set(stored_records):
         problems.append("a deleted record is still in the encrypted store")
+
+
+def file_problems(connection: Connection) -> list[str]:
+    """Whether the file itself is whole: its indices have the rows of its tables.
+
+    With others it could show a row to whoever looks for it, and to nobody who walks.
+    """
+    damage = sqlite.damage_in(connection)
+    if damage is None:
+        return []
+    return [f"the file is damaged, or answers as its maker likes: {damage:.100}"]
 
 
 def stored_problems(connection: Connection, history: History) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.collectives import check_no_collectives
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.ghost import inlining, transforms
 from demur.training.clipping.ghost.cotangents import BackwardPass, tapped_pass
@@ -58,6 +59,7 @@ class Traced:
         structs = [struct_of(leaf) for leaf in self.params]
         structs += [struct_of(leaf, row=True) for leaf in self.rows]
         closed = jax.make_jaxpr(flat)(*structs)
+        check_no_collectives(closed)
         self.uses_references = inlining.uses_references(closed)
         if self.uses_references:
             return

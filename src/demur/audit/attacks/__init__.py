@@ -1,0 +1,14 @@
+"""Attacks on releases, each beside the bound that its success cannot exceed."""
+
+from typing import TYPE_CHECKING
+
+from demur.core.lazy_imports import lazy
+
+if TYPE_CHECKING:
+    from demur.audit.attacks.attempts import Attempt as Attempt
+    from demur.audit.attacks.attempts import identification as identification
+    from demur.audit.attacks.attempts import membership as membership
+    from demur.audit.attacks.gains import AttackGains as AttackGains
+    from demur.audit.attacks.gains import attack_gains as attack_gains
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,0 +1,93 @@
+"""What demur does by default is what the audit drives."""
+
+import inspect
+from enum import Enum
+
+import pytest
+
+from demur.testing.audit_suite import all_cases
+from demur.testing.audit_suite import defaults as suite
+from demur.testing.audit_suite.recorded_fit import plan
+from demur.testing.discovery import Candidate, SubjectKind
+from demur.testing.examples import subjects_of
+
+# Set by the unit or the data of an example: what they choose has no default of its own.
+_WORDS = {"label", "space", "name", "split_key", "fingerprint"}
+
+
+def chosen_by_default(definition):
+    """Parameters whose default picks one way of several: words, flags, choices."""
+    return {
+        (name, parameter.default)
+        for name, parameter in inspect.signature(definition).parameters.items()
+        if isinstance(parameter.default, str | bool | Enum) and name not in _WORDS
+    }
+
+
+@pytest.mark.slow
+def test_everything_that_spends_is_audited_or_left_out_for_a_reason():
+    named = {case.name for case in all_cases(["defaults"])}
+    for candidate in suite.spenders():
+        why = suite.left_out(candidate.name)
+        if why is None:
+            examples = list(suite._subjects(candidate))
+            assert examples, f"{candidate.name} has no example that can be replayed"
+            assert {example.name for example in examples} <= named
+        else:
+            assert len(why) > 10, candidate.name
+
+
+def test_no_reason_is_left_over():
+    names = [candidate.name for candidate in suite.spenders()]
+    for start in suite.LEFT_OUT:
+        assert any(name.startswith(start) for name in names), start
+
+
+def missing_defaults(candidate, made):
+    """The defaults of a class that none of its audited examples has."""
+    return {
+        (candidate.name, name, default)
+        for name, default in chosen_by_default(candidate.definition)
+        if not any(getattr(each, name, default) == default for each in made)
+    }
+
+
+def test_the_audited_examples_are_built_with_the_defaults():
+    missing = set()
+    for candidate in suite.audited():
+        if inspect.isclass(candidate.definition):
+            made = [subject.make() for subject in subjects_of(candidate)]
+            missing |= missing_defaults(candidate, made)
+    assert missing == set()
+
+
+def test_a_new_default_would_be_noticed(monkeypatch):
+    """Twin: the class has another default than every one of its examples."""
+    candidate = next(c for c in suite.audited() if c.name.endswith(":BallSVC"))
+    made = [subject.make() for subject in subjects_of(candidate)]
+    right = candidate.definition.__init__
+    loss = inspect.signature(right).parameters["loss"]
+    changed = inspect.signature(right).replace(
+        parameters=[
+            p.replace(default="a new loss") if p.name == "loss" else p
+            for p in inspect.signature(right).parameters.values()
+            if p.name != "self"
+        ]
+    )
+    assert loss.default == "huber"
+    monkeypatch.setattr(candidate.definition, "__signature__", changed, raising=False)
+    assert missing_defaults(candidate, made) == {(candidate.name, "loss", "a new loss")}
+
+
+def test_a_new_spender_without_an_example_would_be_noticed(monkeypatch):
+    known = suite.spenders()
+    stranger = Candidate(SubjectKind.MECHANISM, "demur.new:Spender", object)
+    monkeypatch.setattr(suite, "spenders", lambda: (*known, stranger))
+    with pytest.raises(Exception, match=r"demur\.new:Spender"):
+        suite.cases()
+
+
+def test_the_recorded_run_names_no_generator():
+    spec = plan(2).noise_addition_transform.spec
+    assert spec.noise == "threefry"
+    assert "noise" not in inspect.signature(plan).parameters
