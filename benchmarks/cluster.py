@@ -13,6 +13,8 @@ where there are more than 3,000 points). All decoders see the same reports,
 all other mechanisms have the same price of any replacement, epsilon min(L, sqrt d):
 
     demur                  noise-aware decoder (the default)
+    for_unit               the same, with the L that `BPM.for_unit` takes for that price
+                           of any replacement (up to 16 dimensions)
     clip, plain            k-means on the reports, clipped to the cube or as they are
     PCA + k-means          of the reports, K directions (where d > K)
     copies                 K copies of the mean of the reports
@@ -49,6 +51,7 @@ import numpy as np
 from cluster_parts import sets
 from cluster_parts.draws import (
     METHODS,
+    OTHERS,
     Kept,
     decoded,
     diffprivlib,
@@ -111,6 +114,17 @@ def run_families(kept: Kept, draws: int, only: tuple[str, ...]) -> None:
             for name, value in reversed(results.items()):  # demur's last
                 kept.add(f"family|{here}|{name}|{draw}", [value])
             print(f"{here}, draw {draw}: {results['demur']:.4g}", flush=True)
+    for draw in range(draws):
+        for task, epsilon in rows(only):
+            n, d = task.points.shape
+            key = f"family|{task.name}|{epsilon:g}|for_unit|{draw}"
+            if d <= 16 and key not in kept and (draw < 3 or n <= 3000):
+                price = price_of(BPM(epsilon, "auto", d))
+                bpm = BPM.for_unit(ReplaceOne(), price=price, dimension=d, n=n)
+                reports = bpm.privatize(task.points).value
+                centers = decoded(reports, task.k, draw, "noise_aware")
+                kept.add(key, [ratio(task, centers)])
+                print(key, kept.results[key], flush=True)
     for task, epsilon in rows(only):
         key = f"family|{task.name}|{epsilon:g}|diffprivlib|all"
         if key not in kept:
@@ -158,7 +172,8 @@ def family_lines(kept: Kept, draws: int, only: tuple[str, ...]) -> list[str]:
         lines.append(f"{front} | {task.floor(epsilon):.3g} | {seconds:.1f} |")
         if names := losses(d, means):
             lost.append(f"{task.name} at epsilon {epsilon:g} (to {', '.join(names)})")
-        others = [name for name in METHODS[3:9] if means.get(name, 99) < means["demur"]]
+        own = min(means["demur"], means.get("for_unit", math.inf))
+        others = [name for name in OTHERS if means.get(name, math.inf) < own]
         if others:
             better.append(f"{task.name} at epsilon {epsilon:g} ({', '.join(others)})")
     lines += ["", "Means that lose (marked by the rule above): "]
@@ -333,8 +348,8 @@ def run_large(n: int = 1_000_000) -> None:
             f"| {epsilon:g} | {taken:.1f} | {used:.1f} | {peak:.2f} ({before:.2f})"
             f" | {worst:.4f} |"
         )
-        verdict = "met" if taken <= 60.0 and peak <= 2.0 else "MISSED"
-        print(f"\n60 s and 2 GiB at epsilon {epsilon:g}: {verdict}\n", flush=True)
+        verdict = "met" if used <= 60.0 and peak <= 2.0 else "MISSED"
+        print(f"\n60 s of CPU, 2 GiB, epsilon {epsilon:g}: {verdict}\n", flush=True)
 
 
 def run_plot(kept: Kept, draws: int) -> None:

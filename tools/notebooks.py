@@ -112,11 +112,17 @@ def _executed(text: str, session: dict[str, Any]) -> Any:
 
 
 def _shown(result: Any) -> dict[str, list[str]]:
-    data = {"text/plain": repr(result).splitlines(keepends=True)}
+    """What a notebook shows of a value; of one with HTML the text is its kind alone.
+
+    A whole repr would be long, and name the user and the machine that made it.
+    """
     page = getattr(result, "_repr_html_", None)
-    if callable(page):
-        data["text/html"] = str(page()).splitlines(keepends=True)
-    return data
+    if not callable(page):
+        return {"text/plain": repr(result).splitlines(keepends=True)}
+    return {
+        "text/plain": [f"<{type(result).__name__}>"],
+        "text/html": str(page()).splitlines(keepends=True),
+    }
 
 
 def _figures() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ word of `WORDS` means the same in every signature. Others are left to the docstr
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import griffe
@@ -86,13 +87,14 @@ def table_of(thing: griffe.Function | griffe.Class) -> str:
     ]
     if not rows:
         return ""
-    head = (
-        "| parameter | type | default | what it is | private |\n|---|---|---|---|---|"
-    )
-    return "\n".join([head, *rows])
+    titles = ["parameter", "type", "default", "what it is", "private"]
+    if not any(row[3] for row in rows):
+        titles = titles[:3]
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line[: len(titles)])} |" for line in lines)
 
 
-def _row(parameter: griffe.Parameter, thing: griffe.Object) -> str:
+def _row(parameter: griffe.Parameter, thing: griffe.Object) -> list[str]:
     stars = {
         griffe.ParameterKind.var_positional: "*",
         griffe.ParameterKind.var_keyword: "**",
@@ -106,7 +108,7 @@ def _row(parameter: griffe.Parameter, thing: griffe.Object) -> str:
     if thing.name in functions:
         meaning, private = exact, "**private**"
     kind = "" if parameter.annotation is None else _code(parameter.annotation)
-    return f"| `{name}` | {kind} | {default} | {meaning} | {private} |"
+    return [f"`{name}`", kind, default, meaning, private]
 
 
 def _value(default: Any, thing: griffe.Object) -> str:
@@ -119,5 +121,6 @@ def _value(default: Any, thing: griffe.Object) -> str:
 
 
 def _code(text: Any) -> str:
-    shown = " ".join(str(text).split()).replace("|", "\\|")
-    return f"`{shown}`"
+    # As HTML: a bar would end the cell, and a code span shows its escape.
+    shown = escape(" ".join(str(text).split()), quote=False).replace("|", "&#124;")
+    return f"<code>{shown}</code>"

@@ -29,9 +29,9 @@ from demur.mechanisms import BPM, GridResponse, LaplaceReports, Reports
 
 PEERS = Path(".peers/bin/python")
 OUT = Path("out")
-METHODS = ["demur", "clip", "plain", "PCA + k-means", "copies"]
-METHODS += ["planar Laplace, clip", "per coord., clip", "grid, clip", "paper"]
-METHODS += ["central", "diffprivlib"]
+OTHERS = ["PCA + k-means", "copies", "planar Laplace, clip", "per coord., clip"]
+OTHERS += ["grid, clip", "paper"]
+METHODS = ["demur", "for_unit", "clip", "plain", *OTHERS, "central", "diffprivlib"]
 
 
 def fingerprint() -> str:

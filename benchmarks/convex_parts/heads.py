@@ -8,7 +8,7 @@ what `recommend` names from n, d, K and the class counts (at ReplaceOne without 
 Every draw is written to out/convex_heads.jsonl as it comes, and a second run goes on
 where the first stopped. scikit-learn without privacy and diffprivlib (in .peers, pure
 epsilon, any replacement) stand beside them. A minimiser is found once for all draws of
-its noise; descent and diffprivlib on large sets have fewer draws, as their rows say.
+its noise; descent on large sets has fewer draws, as its rows say.
 """
 
 from __future__ import annotations
@@ -223,19 +223,17 @@ def table(
     if not PEERS.exists():
         print(f"| {name} | any replacement | diffprivlib is not installed | | | |")
         return
-    # It takes seconds to minutes for each draw.
-    few = min(draws, 2 if large else 5)
     cells = [
         shown(
             record.complete(
                 f"{name} | diffprivlib | {epsilon:g}",
-                few,
+                draws,
                 lambda lacking, epsilon=epsilon: peer(data, epsilon, lacking),
             )
         )
         for epsilon in EPSILONS
     ]
-    title = f"diffprivlib, pure epsilon, {few} draws"
+    title = "diffprivlib, pure epsilon"
     print(f"| {name} | any replacement | {title} | {' | '.join(cells)} |", flush=True)
 
 

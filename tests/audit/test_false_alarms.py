@@ -22,11 +22,13 @@ from demur.audit import (
     independence_test,
     law_of,
     noise_test,
+    shared_noise_test,
 )
 from demur.audit.distributions import bpm_radius, laplace, normal
 from demur.audit.noise_tests import failures
 from demur.core.accounting.events import GaussianEvent, Pure
 from demur.mechanisms import BPM, Gaussian
+from demur.testing.audit_suite.counting import batches_test, binomial_test, counts_test
 from tests.audit.power import (
     DELTA,
     canary_scores,
@@ -185,3 +187,70 @@ def test_a_claim_a_fifth_too_small_alarms():
         for seed in range(20)
     ]
     assert sum(alarms) >= 15
+
+
+# -- p-values --------------------------------------------------------------------------
+
+
+def noise_p(seed):
+    draws = np.random.default_rng(seed).normal(size=40_000)
+    return noise_test(draws, normal(1.0)).p_value
+
+
+def independence_p(seed):
+    draws = np.random.default_rng(seed).normal(size=(22_000, 2))
+    return independence_test(draws, normal(1.0)).p_value
+
+
+def shared_p(seed):
+    draws = np.random.default_rng(seed).normal(size=(40, 400))
+    return shared_noise_test(draws, normal(1.0)).p_value
+
+
+def share_p(seed):
+    hits = int(np.random.default_rng(seed).binomial(60_000, 0.3))
+    return binomial_test(hits, 60_000, 0.3, subject="x").p_value
+
+
+def counts_p(seed):
+    rng = np.random.default_rng(seed)
+    law = stats.binom.pmf(np.arange(9), 8, 0.25)
+    times = np.bincount(rng.binomial(8, 0.25, 20_000), minlength=9)
+    return counts_test(times, law, subject="x").p_value
+
+
+def batches_p(seed):
+    rng = np.random.default_rng(seed)
+    batches = [np.flatnonzero(rng.random(64) < 0.25) for _ in range(90)]
+    return batches_test(batches, 64, 0.25, subject="x").p_value
+
+
+P_VALUES = [noise_p, independence_p, shared_p, share_p, counts_p, batches_p]
+_LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+
+
+def smaller_than_uniform(values):
+    """Whether too many p-values are below some level, at 1e-6 for all levels."""
+    values = np.asarray(values)
+    return any(
+        stats.binom.sf((values < u).sum() - 1, values.size, u) < 1e-6 / len(_LEVELS)
+        for u in _LEVELS
+    )
+
+
+def test_p_values_that_are_half_as_large_are_noticed():
+    """The power of the test below, at 200 repeats."""
+    uniform = (np.arange(200) + 0.5) / 200
+    assert not smaller_than_uniform(uniform)
+    assert smaller_than_uniform(uniform / 2)
+    assert smaller_than_uniform(uniform**2)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("p_value", P_VALUES, ids=lambda f: f.__name__)
+def test_p_values_are_uniform_or_larger_over_200_repeats(p_value):
+    values = np.array([p_value(seed) for seed in range(200)])
+    assert not smaller_than_uniform(values)
+    assert values.min() > 1e-6
+    # Nor so large that the audit could not refute anything.
+    assert (values < 0.5).sum() >= 20

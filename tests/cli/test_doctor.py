@@ -1,7 +1,6 @@
 """`demur doctor`, --version, -h and `python -m demur`; errors about files, in words."""
 
 import json
-import os
 import subprocess
 from importlib import import_module
 
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 from demur import __version__
 from demur.cli import app
 from demur.core import validate
+from demur.core.entropy import OsEntropy
 from tests.programs import python
 
 RUN = CliRunner()
@@ -35,9 +35,9 @@ def test_what_is_broken_is_found(monkeypatch, tmp_path):
         raise OSError("no device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "urandom", none)
+        patched.setattr(OsEntropy, "new_key", none)
         assert LOOKED._entropy().ok is False
-        patched.setattr(os, "urandom", bytes)
+        patched.setattr(OsEntropy, "new_key", lambda _: bytes(32))
         assert LOOKED._entropy().ok is False
     (tmp_path / "file").touch()
     monkeypatch.setenv("DEMUR_KEYS", str(tmp_path / "file" / "keys"))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.docs.blocks import ROOT
-from tools import house, house_pictures
+from tools import house, house_pictures, idea_picture
 
 MOST_MODULES, MOST_LINES = 20, 450
 
@@ -106,3 +106,7 @@ def test_the_pictures_are_those_of_the_script(tmp_path):
         on_page = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
         assert path.read_text() == on_page, "run python -m tools.house --write"
         assert f"images/{name}.svg" in house.PAGE.read_text()
+
+
+def test_the_picture_of_the_idea_is_that_of_its_script():
+    assert idea_picture.PICTURE.read_text() == idea_picture.picture()

@@ -50,8 +50,19 @@ def test_there_is_one_for_each_engine_and_one_for_officers():
     ]
 
 
+# The README has this fit too, and it takes three seconds.
+LONG = {"cluster_local_reports"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.deep if path.stem in LONG else ())
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs_and_shows_what_is_stored(path, tmp_path):
     stored = notebooks.outputs_of(path)
     assert any(stored), "run python -m tools.notebooks"

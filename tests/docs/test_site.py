@@ -3,12 +3,13 @@
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import griffe
 import pytest
 
 from tests.docs.blocks import ROOT
-from tools import parameter_tables
+from tools import parameter_tables, search_from_disk
 
 PACKAGES = {
     "demur": "index",
@@ -77,20 +78,36 @@ def test_examples_become_blocks():
 def test_parameters_have_tables_with_units_and_what_is_private():
     pkg = griffe.load("demur.core.bounds", search_paths=[ROOT / "src"])
     table = parameter_tables.table_of(pkg["to_unit_cube"])
-    assert "| `X` | `ArrayLike` | required | rows | **private** where" in table
+    assert (
+        "| `X` | <code>ArrayLike</code> | required | rows | **private** where" in table
+    )
     assert "| `low` |" in table and "public: not the data's own" in table
     whole = griffe.load("demur.mechanisms.gaussian", search_paths=[ROOT / "src"])
     release = parameter_tables.table_of(whole["Gaussian.release"])
-    assert (
-        "| `value` | `ArrayLike` | required | the exact value | **private** |"
-        in release
-    )
+    assert "| required | the exact value | **private** |" in release
+    assert "<code>str &#124; None</code>" in release, "a bar would end the cell"
     stored = griffe.load("demur.core.promise", search_paths=[ROOT / "src"])
     assert "private" not in parameter_tables.table_of(stored["Promise"])[60:]
     source = "LIMIT = 7\ndef f(a: int = LIMIT, *b, c=None): 'Doc.'"
     with griffe.temporary_visited_module(source) as module:
         table = parameter_tables.table_of(module["f"])
-    assert "| `a` | `int` | `7` |" in table and "| `*b` |" in table
+    assert "| `a` | <code>int</code> | <code>7</code> |" in table and "`*b`" in table
+    assert "what it is" not in table, "no empty columns"
+
+
+def test_search_from_disk_has_its_index_and_its_worker(tmp_path):
+    """As a script, which pages from disk may load; before the theme's own script."""
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "search_index.json").write_text('{"docs": []}')
+    search_from_disk.on_post_build(config={"site_dir": tmp_path})
+    index = (tmp_path / "search" / "search_index.js").read_text()
+    assert index == 'var __index = {"docs": []}'
+    theme = '<script src="../assets/javascripts/bundle.1.min.js"></script>'
+    page = SimpleNamespace(url="howto/x.html")
+    with_it = search_from_disk.on_post_page(f"<body>{theme}</body>", page=page)
+    own = '<script src="../javascripts/file_worker.js"></script>'
+    assert with_it == f"<body>{own}{theme}</body>"
+    assert (ROOT / "docs" / "javascripts" / "file_worker.js").exists()
 
 
 def dead_links(text: str, folder: Path) -> list[str]:

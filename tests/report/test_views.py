@@ -11,6 +11,7 @@ from demur import AddOrRemoveOne, Ball, Budget, BudgetExceeded, Ledger, Release,
 from demur.cluster import PrivateKMeans
 from demur.convex import BallPrototypeClassifier
 from demur.core.display import NotebookBar, in_notebook
+from demur.errors import LedgerUnreachable
 from demur.mechanisms import Gaussian
 from demur.report import pictures, views
 from demur.unlearning import UnlearningService
@@ -122,6 +123,16 @@ def test_one_line_after_every_spend_in_a_notebook(ledger, notebook, capsys):
     for _ in range(2):  # a repeat costs nothing, and is not announced
         ledger.charge(counts, **key)
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_line_that_cannot_be_printed_costs_nobody_their_entry(
+    ledger, notebook, monkeypatch
+):
+    def gone(_):
+        raise LedgerUnreachable("the server is gone")
+
+    monkeypatch.setattr(Ledger, "status", gone)
+    assert counted(ledger, "first").value.shape == (3,)
 
 
 def test_nothing_is_printed_anywhere_else(ledger, capsys):

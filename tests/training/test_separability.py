@@ -166,12 +166,15 @@ def test_gradients_that_cancel_do_not_count_as_mixing():
 
 @pytest.mark.deep
 def test_widened_operations_give_what_float32_gives():
-    """All but those that hold a constant in bfloat16, or work on bits (360 of 379)."""
+    """All but those that hold a constant in bfloat16, or work on bits (360 of 379).
+
+    Every fourth of them.
+    """
     rng = np.random.default_rng(0)
     narrow = [jnp.asarray(rng.uniform(0.2, 0.8, (3, 3)), jnp.bfloat16) for _ in "ab"]
     wide = [array.astype(jnp.float32) for array in narrow]
     agree, kept, tried = 0, 0, 0
-    for operation in (found() | BY_HAND).values():
+    for operation in list((found() | BY_HAND).values())[::4]:
         made = real_part(operation)
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
@@ -179,7 +182,7 @@ def test_widened_operations_give_what_float32_gives():
             tried += 1
             agree += is_near(jax.jit(WidenedProgram(closed))(*narrow)[0], wanted)
             kept += is_near(made(*narrow), wanted)  # the twin: not widened
-    assert tried > 350
+    assert tried > 85
     assert agree > 0.93 * tried
     assert kept < 0.5 * tried
 

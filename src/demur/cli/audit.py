@@ -132,13 +132,11 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
             continue
         table = Table(title=title, title_justify="left")
         table.add_column("what is broken" if broken else "what is audited")
-        table.add_column("level")
-        table.add_column("claimed", justify="right")
-        table.add_column("at least", justify="right")
-        table.add_column("n", justify="right")
-        if not broken:
-            table.add_column("would refute", justify="right")
-        table.add_column("result")
+        table.add_column("level", no_wrap=True)
+        table.add_column("epsilon shown", justify="right")
+        # Of a guarantee the size of an error that it would show, of a twin the runs.
+        table.add_column("n" if broken else "would refute", justify="right")
+        table.add_column("result", no_wrap=True)
         engine = ""
         for outcome in rows:
             result = outcome.result
@@ -146,16 +144,13 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
                 engine = outcome.case.engine
                 table.add_section()
                 table.add_row(f"[bold]{engine}[/]")
-            cells = [
+            table.add_row(
                 f"  {outcome.case.broken or outcome.case.name}",
                 str(result.level),
-                "" if result.claimed is None else printed_up(result.claimed),
-                _lower_bound(result),
-                f"{result.runs:,}",
-            ]
-            if not broken:
-                cells.append(_power(result))
-            table.add_row(*cells, _verdict(outcome))
+                _shown(result),
+                f"{result.runs:,}" if broken else _power(result),
+                _verdict(outcome),
+            )
         console.print(table)
     wrong = [outcome for outcome in outcomes if not outcome.as_expected]
     for outcome in wrong:
@@ -167,7 +162,7 @@ def _tell(outcomes: list[Outcome], size: Size) -> None:
         f"{len(outcomes) - len(wrong)} of {len(outcomes)} as expected. A correct"
         f" package is refuted by chance with probability {printed_up(rates, 1)} at"
         ' most. An audit cannot prove a guarantee; "would refute" is the smallest'
-        " factor on noise, sensitivity or price that it would have noticed at this n."
+        " factor on noise, sensitivity or price that it would have noticed."
     )
 
 
@@ -184,8 +179,12 @@ def _power(result: AuditResult) -> str:
     return "no power" if math.isinf(power) else f"x {printed_up(power, 3)}"
 
 
-def _lower_bound(result: AuditResult) -> str:
-    return "" if result.lower_bound is None else printed_down(result.lower_bound)
+def _shown(result: AuditResult) -> str:
+    """The lower bound on epsilon, and what is claimed."""
+    if result.lower_bound is None or result.claimed is None:
+        return ""
+    claimed = printed_up(result.claimed, 3)
+    return f"{printed_down(result.lower_bound, 3)} of {claimed}"
 
 
 def _draw(outcomes: list[Outcome], folder: Path) -> None:

@@ -10,6 +10,7 @@ why not; it costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 
@@ -122,7 +123,9 @@ class LedgerCharging(LedgerReader):
         if asked is not None:
             asked.paid = True
         if not self._secret and announcing():
-            self._announce(entry)
+            # The entry is spent: no failure to say so may keep its key from the caller.
+            with contextlib.suppress(Exception):
+                self._announce(entry)
         return entry
 
     def _announce(self, entry: Entry) -> None:

@@ -87,12 +87,13 @@ def entries(visit: Visit) -> Reply:
     search = visit.query.get("search", "")[:200]
     state = visit.query.get("state", "")
     ledger = visit.ledger
-    open_ones = {each.entry.id for each in ledger.unfinished()}
+    only_open = state == "unfinished"
+    open_ones = {u.entry.id for u in ledger.unfinished()} if only_open else set()
     found = [
         entry
         for entry in reversed(ledger.entries())
         if _matches(entry, search)
-        and (state != "unfinished" or entry.id in open_ones)
+        and (not only_open or entry.id in open_ones)
         and (state != "deletions" or entry.declaration.cost.only_erasure())
         and (state != "not private" or not entry.private)
     ]
@@ -104,8 +105,8 @@ def entries(visit: Visit) -> Reply:
         "entries.html",
         ledger=ledger,
         units=[unit_name(unit) for unit, _ in ledger.terms.budgets],
-        rows=[(entry, _own_costs(ledger, entry), entry.id in open_ones)
-              for entry in shown],
+        rows=[(entry, _own_costs(ledger, entry),
+               only_open or ledger.commit_of(entry) is None) for entry in shown],
         found=len(found), page=page, pages=pages, search=search, state=state,
     )  # fmt: skip
 

@@ -182,6 +182,10 @@ LEFT_OUT = {
         " vary_unreduced_cast_p reshard sharding_constraint layout_constraint"
         " inspect_sharding tie"
     ),
+    # JAX has these once something has imported its multihost_utils.
+    "between processes": (
+        "global_array_to_host_local_array host_local_array_to_global_array"
+    ),
     "made by transformations, not by programs": (
         "add_any accum_grad_in_ref eval_jaxpr run_state remat_opt dce_sink stage"
         " select_and_gather_add select_and_scatter_add eq_to le_to lt_to"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import sqlite3
 import sys
@@ -13,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from demur import __version__
+from demur.core.entropy import OsEntropy
 from demur.durable.keys import keys_folder
 
 # Packages by what needs them; those of the first line demur does not run without.
@@ -61,9 +61,9 @@ def _python() -> MachineFact:
 
 
 def _entropy() -> MachineFact:
-    """Whether the operating system gives random bytes, two different ones at that."""
+    """Whether the operating system gives keys, two different ones at that."""
     try:
-        first, second = os.urandom(32), os.urandom(32)
+        first, second = OsEntropy().new_key(), OsEntropy().new_key()
     except OSError as error:
         return MachineFact(
             "entropy", f"the operating system gives none: {error}", False

@@ -251,6 +251,8 @@ def _print_verdict(found: ServiceVerification, holds: str, as_json: bool) -> Non
         )
     else:
         verdict = holds if found.ok else "It does NOT hold."
+        if found.ok and found.unknown:
+            verdict += ' Not checked: what the lines "not known" say.'
         _print_lines(f"{found}\n{verdict}")
     if not found.ok:
         raise typer.Exit(int(Code.ERROR))

@@ -53,7 +53,7 @@ def _key(source: Seeded) -> NoiseKey:
 def _clustered(prepare: Callable[[Values], Values], size: Size, seed: int) -> Any:
     def run(points: Values, source: Source) -> dict[str, Any]:
         released = _BPM.privatize(prepare(points), ledger=None, source=source)
-        model = PrivateKMeans(3, _BPM.epsilon, L=_BPM.L, random_state=0)
+        model = PrivateKMeans(1, _BPM.epsilon, L=_BPM.L, random_state=0)
         model.fit_reports(released.value)
         return {
             "reports": released.value,

@@ -42,16 +42,11 @@ _FLOAT32 = jnp.dtype(jnp.float32)
 _DTYPES = {"new_dtype", "preferred_element_type", "dtype"}
 _SCATTERS = {
     "scatter": jax.lax.scatter,
-    "scatter-add": jax.lax.scatter_add,
     "scatter_add": jax.lax.scatter_add,
     "scatter_sub": jax.lax.scatter_sub,
-    "scatter-sub": jax.lax.scatter_sub,
     "scatter_mul": jax.lax.scatter_mul,
-    "scatter-mul": jax.lax.scatter_mul,
     "scatter_min": jax.lax.scatter_min,
-    "scatter-min": jax.lax.scatter_min,
     "scatter_max": jax.lax.scatter_max,
-    "scatter-max": jax.lax.scatter_max,
 }
 _BITS = {"bitcast_convert_type", "nextafter"}
 
@@ -95,7 +90,7 @@ class WidenedProgram:
         )
 
     def _step(self, eqn: core.JaxprEqn, operands: list[Any]) -> list[Any]:
-        name = eqn.primitive.name
+        name = eqn.primitive.name.replace("-", "_")  # "scatter-add"
         operands = [_wide(operand) for operand in operands]
         if name in _GROUPS:
             if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
@@ -116,7 +111,7 @@ class WidenedProgram:
         if name == "reduce_precision":
             return operands
         if name in _SCATTERS:
-            return [_scattered(eqn, operands)]
+            return [_SCATTERS[name](*operands, **_scatter_options(eqn))]
         if name in _BITS or "call" in name or _held(eqn):
             return self._as_given(eqn, operands)
         params = {
@@ -189,8 +184,7 @@ def _held(eqn: core.JaxprEqn) -> list[core.ClosedJaxpr]:
     return held
 
 
-def _scattered(eqn: core.JaxprEqn, operands: list[Any]) -> Any:
-    """A scatter of wide numbers; its own program adds narrow ones."""
+def _scatter_options(eqn: core.JaxprEqn) -> dict[str, Any]:
+    """What a scatter of wide numbers takes over; its own program adds narrow ones."""
     taken = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
-    options = {name: eqn.params[name] for name in taken}
-    return _SCATTERS[eqn.primitive.name](*operands, **options)
+    return {name: eqn.params[name] for name in taken}

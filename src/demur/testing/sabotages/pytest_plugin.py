@@ -1,0 +1,24 @@
+"""A pytest plugin that runs tests on a sabotaged demur, to see which of them notice.
+
+    DEMUR_SABOTAGE="NAME" pytest -p demur.testing.sabotages.pytest_plugin tests/ledger
+
+Without the variable it does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from demur.testing.sabotages.catalogue import sabotage
+
+
+def pytest_configure(config: Any) -> None:
+    """Apply the sabotage that the environment names, until the run ends."""
+    name = os.environ.get("DEMUR_SABOTAGE")
+    if name is None:
+        return
+    stack = ExitStack()
+    stack.enter_context(sabotage(name).applied())
+    config.add_cleanup(stack.close)
