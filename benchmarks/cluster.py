@@ -166,6 +166,8 @@ def family_lines(kept: Kept, draws: int, only: tuple[str, ...]) -> list[str]:
         cells[0] = f"{means['demur']:.4g}" if means["demur"] < 2 else cells[0]
         cells[0] += f" ± {error:.1g}" if error else ""
         cells[0] += "" if count == draws else f" ({count})"
+        if "for_unit" in means and len(columns["for_unit"]) < draws:
+            cells[1] += f" ({len(columns['for_unit'])})"
         price = price_of(BPM(epsilon, "auto", d))
         seconds = np.mean(kept.column(*here, "seconds"))
         front = f"| {task.name} | {epsilon:g} | {price:.3g} | {' | '.join(cells)}"
@@ -178,9 +180,7 @@ def family_lines(kept: Kept, draws: int, only: tuple[str, ...]) -> list[str]:
             better.append(f"{task.name} at epsilon {epsilon:g} ({', '.join(others)})")
     lines += ["", "Means that lose (marked by the rule above): "]
     lines[-1] += ("; ".join(lost) or "none") + "."
-    lines.append(
-        "Another local method or copies of the mean are lower, by any amount: "
-    )
+    lines.append("Another local method is lower than both of ours, by any amount: ")
     lines[-1] += ("; ".join(better) or "none") + "."
     return [*lines, "", *aim_lines(kept)]
 

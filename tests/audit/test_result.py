@@ -130,3 +130,40 @@ def test_results_are_noted_in_the_chain_with_their_entry():
             check_entry(ledger, None)
         with pytest.raises(TypeError, match="belong together"):
             check_entry(None, entries[0])
+
+
+def test_notes_of_earlier_versions_are_read_without_power():
+    result = AuditResult(
+        "x", Level.NOISE, "a test", "the noise", None, 0.0, None, 10, 1e-6, False, "y"
+    )
+    old = {k: v for k, v in result.to_json().items() if k not in ("factor", "p_value")}
+    assert AuditResult.from_json(old) == result
+    with pytest.raises(ValueError, match="not an audit result"):
+        AuditResult.from_json({k: v for k, v in old.items() if k != "alpha"})
+
+
+def test_power_is_a_factor_and_says_where_there_is_none():
+    def of(claimed, shown, **more):
+        return AuditResult(
+            "x",
+            Level.BLACK_BOX,
+            "a test",
+            "the pair",
+            claimed,
+            1e-6,
+            shown,
+            10,
+            1e-6,
+            False,
+            "y",
+            **more,
+        )
+
+    assert of(2.0, 1.6).power == pytest.approx(1.25)
+    assert "by a factor 1.25" in of(2.0, 1.6).statement()
+    assert of(2.0, 0.0).power == math.inf
+    assert "no power at this size" in of(2.0, 0.0).statement()
+    assert of(None, None).power is None
+    assert of(None, None, factor=math.inf).to_json()["factor"] == "inf"
+    back = AuditResult.from_json(of(None, None, factor=math.inf).to_json())
+    assert back.power == math.inf

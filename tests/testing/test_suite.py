@@ -12,6 +12,9 @@ from scipy import stats
 
 from demur.audit import Level
 from demur.convex.heads import prototypes
+from demur.core.adjacency import ReplaceOne
+from demur.ledger import Budget, Ledger
+from demur.mechanisms import Gaussian
 from demur.testing.audit_suite import ENGINES, Case, Size, all_cases, run_suite
 from demur.testing.audit_suite.case import Outcome, broken
 from demur.testing.audit_suite.counting import binomial_test, counts_test
@@ -196,3 +199,19 @@ def test_no_false_alarms_in_200_repeats_of_the_statistical_part():
         if not case.audit(Size.QUICK, seed).as_expected
     ]
     assert alarms == []
+
+
+def test_the_command_tells_what_an_attacker_gains(tmp_path):
+    unit = ReplaceOne()
+    place = tmp_path / "ledger.db"
+    ledger = Ledger.open(place, dataset="x", budgets={unit: Budget(2.0, 1e-6)})
+    ledger.paid(Gaussian(5.0, {unit: 1.0}), label="a count")
+    ledger.close()
+    told = json.loads(demur("audit", "--gains", str(place), "--json").stdout)["gains"]
+    assert [one["what"] for one in told] == ["a count", "all of the ledger"]
+    # 2 Phi(mu / 2) - 1 for mu = 1/5.
+    assert told[0]["membership_advantage"] == pytest.approx(0.0797, abs=1e-3)
+    result = demur("audit", "--gains", str(place))
+    assert result.exit_code == 0 and "0.0797" in result.output
+    missing = demur("audit", "--gains", str(tmp_path / "none.db"))
+    assert missing.exit_code != 0

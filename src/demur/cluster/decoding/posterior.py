@@ -14,18 +14,18 @@ from many starts.
 
 **Several chains.** One chain that stays in one mode of the posterior gives the centres
 of that mode. Here all begin at the peak, and all but the first are heated, if they have
-the steps to cool down again (60; with fewer, where reports are many, they would lose
-small clusters and not find them back): during the warm-up they see the likelihood to a
-power that rises from 0.1 to 1, so that they settle in modes of their own. A mode's
-share of the posterior is its height times its volume; draws of a chain that is lower
-than the best by more than three errors of its mean log density get the weight exp(-the
-rest of the gap), which takes volumes for equal, so that a chain in a mode of no
-importance has no vote. Chains that differ by less have one vote each: weights from
-means with an error of a nat would be noise. A chain seldom leaves its mode, so that the
-error of the average goes with the number of chains more than with their length: there
-is one for every 150 steps, from 8 to 32. (300 stretched points at epsilon 2, six fits
-of one set of reports, 6,000 steps: the SSE differs by 55% with 8 chains, and by 8% with
-32.) They run side by side, because a pass over few reports costs less than its call.
+the steps to cool down again (60; with fewer, where reports are many, some end in lower
+modes): during the warm-up they see the likelihood to a power that rises from 0.1 to 1,
+so that they settle in modes of their own. A mode's share of the posterior is its height
+times its volume; draws of a chain that is lower than the best by more than three errors
+of its mean log density get the weight exp(-the rest of the gap), which takes volumes
+for equal, so that a chain in a mode of no importance has no vote. Chains that differ by
+less have one vote each: weights from means with an error of a nat would be noise. A
+chain seldom leaves its mode, so that the error of the average goes with the number of
+chains more than with their length: there is one for every 150 steps, from 8 to 32. (300
+stretched points at epsilon 2, six fits of one set of reports, 6,000 steps: the SSE
+differs by 55% with 8 chains, and by 8% with 32.) They run side by side, because a pass
+over few reports costs less than its call.
 
 **How many draws.** A centre is an average over the draws. With V the posterior variance
 of the centres, their error and their distance from the truth are of the sizes
