@@ -262,7 +262,7 @@ def test_a_deletion_that_another_entry_paid_for_states_no_cost_of_its_own():
     counted = Declaration("a deletion", free, draws=None)
     for declared in (under, counted):
         text = entry(declared, promises=promises).statement()
-        assert "an earlier entry of this ledger paid for it" in text
+        assert "an earlier entry of this ledger states. That entry paid for it" in text
         assert "within the budget 0.8 at delta 1e-05" in text and "1e-12" not in text
     exact = entry(Declaration("exact", free), promises=promises)
     assert "up to epsilon 0 at delta 1e-05 (budget 0.8)" in exact.statement()

@@ -210,8 +210,9 @@ def _protection(entry: Entry, promise: Promise) -> str:
     if entry.covered(unit):
         within = f", within the budget {budget} {at}" if limited else ""
         return (
-            "This deletion has no cost of its own: an earlier entry of this ledger paid"
-            f" for it, and states its epsilon{within}."
+            f"After the deletion nobody can tell {unit.describe()}, up to the epsilon"
+            " that an earlier entry of this ledger states. That entry paid for it: this"
+            f" deletion has no cost of its own{within}."
         )
     cost = f"epsilon {above} {at}"
     if limited:
