@@ -342,6 +342,7 @@ def test_readers_need_no_right_to_write(path, tmp_path, command, monkeypatch) ->
     assert path.read_bytes() == before and files(tmp_path) == listed
 
 
+@pytest.mark.slow
 def test_a_ledger_cut_off_in_a_write_is_read_again(path, tmp_path) -> None:
     """SQLite undoes the write when the file is opened to write; a reader may not."""
     writer = sqlite3.connect(path, isolation_level=None)

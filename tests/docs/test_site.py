@@ -75,6 +75,7 @@ def test_examples_become_blocks():
     assert tool["on_page_markdown"](text + page) == shown + session
 
 
+@pytest.mark.slow
 def test_parameters_have_tables_with_units_and_what_is_private():
     pkg = griffe.load("demur.core.bounds", search_paths=[ROOT / "src"])
     table = parameter_tables.table_of(pkg["to_unit_cube"])

@@ -591,6 +591,7 @@ class Waiting(KeyStore):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, ends", [(KeyStore, 0), (Waiting, -signal.SIGALRM)], ids=["ours", "twin"]
 )

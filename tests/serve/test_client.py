@@ -31,6 +31,8 @@ from demur.mechanisms import Gaussian
 from demur.report import gather
 from tests.serve.kit import HUGE, LOUD, QUIET, UNIT
 
+pytestmark = pytest.mark.slow
+
 IMPATIENT = Timeouts(connect=2, silence=1, lock=1, pause=0.5, call=1.5)
 COUNT = Gaussian(20.0, {UNIT: 1.0})
 

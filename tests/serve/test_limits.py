@@ -23,6 +23,8 @@ from demur.serve.server import Connection
 from demur.serve.settings import Settings
 from tests.serve.kit import FORM, QUIET, serving
 
+pytestmark = pytest.mark.slow
+
 CHARGE = b"POST /api/ledgers/visits/charge HTTP/1.1\r\nHost: x\r\n"
 SCRIPT = "<script>alert(1)</script>\"'><b"
 

@@ -36,6 +36,8 @@ from demur.serve.server import RunningService, running
 from tests.ledger.kit import says, subprocess_environment
 from tests.serve.kit import LOUD, QUIET, TERMS, UNIT, serving
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {"dataset": "v", "budgets": {UNIT: Budget(1.0, 1e-6)}}
 
 

@@ -441,6 +441,7 @@ def test_a_journal_that_passes_is_waited_for(path):
         writer.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honest", [True, False])
 def test_an_interrupted_write_is_not_read_as_if_it_had_been_made(path, honest):
     """It is rolled back by whoever may write. The twin is without its journal."""

@@ -19,6 +19,8 @@ from demur.training.devices.joining import SocketAddress
 from demur.training.devices.processes import Processes
 from tests.training.processes.launch import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def outcome(act, *arguments):
     try:
