@@ -8,7 +8,7 @@ what `recommend` names from n, d, K and the class counts (at ReplaceOne without 
 Every draw is written to out/convex_heads.jsonl as it comes, and a second run goes on
 where the first stopped. scikit-learn without privacy and diffprivlib (in .peers, pure
 epsilon, any replacement) stand beside them. A minimiser is found once for all draws of
-its noise; descent on large sets has fewer draws, as its rows say.
+its noise.
 """
 
 from __future__ import annotations
@@ -199,12 +199,10 @@ def table(
         )
         everywhere = f"| {shown(exact)} " * len(EPSILONS)
         print(f"| {name} | | scikit-learn, not private {everywhere}|", flush=True)
-    large = len(y) * X.shape[1] * (int(y.max()) + 1) > 10**8
     for title, unit in UNITS.items():
         best = [recommended(data, unit, epsilon) for epsilon in EPSILONS]
         for method in (m for m in METHODS if only in m):
             cells = []
-            some = min(draws, 5) if large and method == "descent" else draws
             for epsilon in EPSILONS:
                 make = heads(data, unit, epsilon)[method]
 
@@ -212,11 +210,10 @@ def table(
                     return [scores(make().fit(X, y).predict(Xt), yt)]
 
                 key = f"{name} | {title} | {method} | {epsilon:g}"
-                cell = shown(record.complete(key, some, draw))
+                cell = shown(record.complete(key, draws, draw))
                 chosen = best[EPSILONS.index(epsilon)] == method
                 cells.append(f"**{cell}**" if chosen else cell)
-            shown_as = method if some == draws else f"{method}, {some} draws"
-            line = " | ".join([name, title, shown_as, *cells])
+            line = " | ".join([name, title, method, *cells])
             print(f"| {line} |", flush=True)
     if only not in "diffprivlib":
         return
