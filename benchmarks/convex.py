@@ -287,7 +287,7 @@ def run_banking(draws: int, only: str = "") -> None:
         only,
     )
     if not only:
-        peer_row("banking", split, [1.0], 1)
+        peer_row("banking", split, [1.0], draws)
 
 
 def run_adult(draws: int, only: str = "") -> None:
@@ -403,9 +403,8 @@ def peer_row(name: str, split: PublicSplit, constants: list[float], draws: int) 
         return
     found = [json.loads(line) for line in done.stdout.splitlines()]
     chosen = "; ".join(dict.fromkeys(f"C {C:g}" for C, _ in found))
-    few = f", {draws} draw" if draws == 1 else ""
     row(
-        f"diffprivlib LogisticRegression, pure epsilon, any replacement{few}",
+        "diffprivlib LogisticRegression, pure epsilon, any replacement",
         [cells for _, cells in found],
         chosen,
     )
