@@ -44,10 +44,11 @@ def signs(service):
 def test_one_id_inserted_and_deleted_again_and_again_does_not_ruin_the_model(tmp_path):
     """The attack: request j has j times the noise. The twin has no limit.
 
-    What share of answers changes varies with the draw (from 9 to 88% for the twin), so
-    its expectation is compared, which follows from public numbers.
+    What share of answers changes varies with the draw (from 9 to 88% for the twin), and
+    so does its forecast, which follows from the published weights (16 to 50%). The
+    noise of a score does not: it follows from public numbers alone.
     """
-    changed = {}
+    noise = {}
     for name, limits in (("ours", None), ("twin", ServiceLimits(noise=None))):
         with open_service(tmp_path / f"{name}.db", limits=limits) as service:
             many = [record(number) for number in range(4000)]
@@ -58,9 +59,10 @@ def test_one_id_inserted_and_deleted_again_and_again_does_not_ruin_the_model(tmp
                 come_and_go(service, 50)
             except CapacityExhausted as error:
                 assert error.reason == "rate" and error.retrain_required
-            changed[name] = service.status().noise.flipped
+            noise[name] = service.status().noise
             assert np.any(signs(service) != before)
-    assert changed["twin"] > 0.3 > 0.1 > changed["ours"] > 0.0
+    assert noise["twin"].score_noise > 20 * noise["ours"].score_noise > 0.0
+    assert 0.0 < noise["ours"].flipped < 0.15  # 0.067 in the mean, deviation 0.009
 
 
 def test_requests_beyond_the_limit_are_refused_or_wait(tmp_path):
