@@ -29,8 +29,8 @@ ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
 .DELETE_ON_ERROR:
-.PHONY: help demo test spark check deep bench docs lock mutants peers clean distclean \
-	lint wheel quick tests apart kernels
+.PHONY: help demo test spark check other install deep bench docs lock mutants peers clean \
+	distclean lint wheel quick tests apart kernels
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,21 @@ spark: $(VENV)/.full ## the tests of the Spark adapter and its pages (a JVM take
 	$(say) "Spark"
 	@$(PYTEST) tests/adapters/spark tests/docs/test_howto.py -m "spark and not deep" \
 	  $(call JUNIT,spark)
+
+# Another Python gets an environment of its own. torch is left out there: dev.lock has
+# everything else, and what needs torch is named at the end of the run.
+OTHER = .venvs/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+other: ## the quick tests on another Python, without torch: make other PYTHON=python3.13
+	@$(MAKE) --no-print-directory VENV=$(OTHER) $(OTHER)/.quick
+	$(say) "quick tests on $$($(OTHER)/bin/python --version)"
+	@mkdir -p $(OUT)
+	@DEMUR_WITHOUT=torch $(OTHER)/bin/python -m pytest -q -rs $(PARALLEL) -p no:cacheprovider tests \
+	  -m "not deep and not slow and not serial and not spark and not torch" \
+	  $(call JUNIT,$(notdir $(OTHER)))
+
+install: wheel ## install the wheel into an empty environment, as a user would, and use it
+	$(say) "the wheel in an empty environment"
+	@$(BIN)/python tools/check_install.py $(OUT)/dist/*.whl --python $(PYTHON)
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"
@@ -81,7 +96,7 @@ clean: ## remove outputs and caches, keep the environments
 	  -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove the environments too
-	@rm -rf $(VENV) $(PEERS)
+	@rm -rf $(VENV) .venvs $(PEERS)
 
 # --- the parts of `make test`
 
@@ -175,6 +190,13 @@ $(VENV)/.full: requirements/dev.lock requirements/torch.lock requirements/spark.
 	@$(BIN)/python $(EDITABLE)
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.quick: requirements/dev.lock pyproject.toml
+	$(call venv,$(VENV))
+	$(say) "install everything but torch and Spark (once; about a minute)"
+	@$(BIN)/python $(LOCKED) -r requirements/dev.lock
+	@$(BIN)/python $(EDITABLE)
+	@touch $@
 
 $(PEERS)/.done: requirements/peers.lock
 	$(call venv,$(PEERS))

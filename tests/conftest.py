@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -89,6 +90,33 @@ def pytest_collect_file(file_path: Path) -> Generator[None, Any, Any]:
     if file_path.suffix == ".py" and ">>>" not in file_path.read_text():
         return [each for each in found if not isinstance(each, DoctestModule)]
     return found
+
+
+# `make other` has no torch, whose builds for a machine are large. What needs it is left
+# out by name, and only where the run says so: elsewhere a missing torch is an error.
+WITHOUT_TORCH = os.environ.get("DEMUR_WITHOUT") == "torch"
+NEEDS_TORCH = re.compile(r"^(?:import|from) (?:torch\b|tests\.adapters\b)", re.M)
+
+
+def needs_torch(path: Path) -> bool:
+    return path.suffix == ".py" and NEEDS_TORCH.search(path.read_text()) is not None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Of a run without torch: files that import it."""
+    path = collection_path
+    left_out = WITHOUT_TORCH and path.name.startswith("test_") and needs_torch(path)
+    return True if left_out else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not WITHOUT_TORCH:
+        return
+    files = sorted(p for p in (ROOT / "tests").rglob("test_*.py") if needs_torch(p))
+    names = ", ".join(str(path.relative_to(ROOT)) for path in files)
+    terminalreporter.write_line(
+        f"left out, because torch is not installed: tests marked torch, and {names}"
+    )
 
 
 def unit_of_work(nodeid: str) -> str:

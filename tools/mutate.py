@@ -116,7 +116,7 @@ def prepare(work: Path, packages: list[Package]) -> None:
     """A copy of the tree, from which this process and its children import."""
     tree = work / "tree"
     if not tree.exists():
-        for part in ("src", "tests"):
+        for part in ("src", "tests", "docs", "tools"):  # tests read the last two
             unwanted = shutil.ignore_patterns("*.pyc")
             shutil.copytree(ROOT / part, tree / part, ignore=unwanted)
         shutil.copy(ROOT / "pyproject.toml", tree)
@@ -193,6 +193,8 @@ def map_tests(package: Package) -> None:
     _, failed, times = forked(
         package.work, Observer([], cover), package.tests(), cpu=7200.0
     )
+    if not times:  # or every mutant would count as not noticed
+        sys.exit(f"no test of {package.name} ran: {', '.join(failed)[:400]}")
     for test in failed:  # one that fails without a mutant says nothing of one
         print("left out:", test)
         times.pop(test, None)

@@ -1,5 +1,8 @@
 """Small models: one thread each is faster than sharing the machine."""
 
-import torch
+import importlib.util
 
-torch.set_num_threads(1)
+if importlib.util.find_spec("torch"):
+    import torch
+
+    torch.set_num_threads(1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from demur import gaussian_mu
 from demur.audit import AuditResult, Claim, audit_one_run, audit_scores
-from demur.core.accounting.events import GaussianEvent, Pure
+from demur.core.accounting.events import GaussianEvent, Pure, Repeated
 
 ALPHA = 1e-6
 DELTA = 1e-5
@@ -71,6 +71,18 @@ def canary_scores(mu: float, canaries: int, seed: int) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     coins = rng.random(canaries) < 0.5
     return rng.normal(size=canaries) + mu * coins, coins
+
+
+def sampled_scores(
+    event: Repeated, canaries: int, seed: int, noise: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ideal canaries of a sampled plan: how often each was drawn, plus the noise."""
+    step = event.event
+    rng = np.random.default_rng(seed)
+    coins = rng.random(canaries) < 0.5
+    times = rng.binomial(event.count, step.probability, canaries) * coins
+    spread = noise * step.multiplier * math.sqrt(event.count)
+    return times + spread * rng.normal(size=canaries), coins
 
 
 def caught(audit_of, trials: int) -> float:

@@ -18,6 +18,7 @@ from demur.audit import (
     Claim,
     audit,
     audit_one_run,
+    audit_sampled_run,
     audit_scores,
     independence_test,
     law_of,
@@ -26,7 +27,12 @@ from demur.audit import (
 )
 from demur.audit.distributions import bpm_radius, laplace, normal
 from demur.audit.noise_tests import failures
-from demur.core.accounting.events import GaussianEvent, Pure
+from demur.core.accounting.events import (
+    GaussianEvent,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from demur.mechanisms import BPM, Gaussian
 from demur.testing.audit_suite.counting import batches_test, binomial_test, counts_test
 from tests.audit.power import (
@@ -35,6 +41,7 @@ from tests.audit.power import (
     gaussian_audit,
     gaussian_claim,
     laplace_audit,
+    sampled_scores,
 )
 from tests.audit.twins import (
     SIGMA,
@@ -138,6 +145,19 @@ def independence(seed, alpha):
     return independence_test(draws, normal(1.0), alpha=alpha).refuted
 
 
+PLAN = Repeated(PoissonGaussian(0.25, 4.0), 80)
+
+
+def sampled_run(test):
+    def alarm(seed, alpha):
+        scores_and_coins = sampled_scores(PLAN, 1000, seed)
+        return audit_sampled_run(
+            *scores_and_coins, PLAN, delta=DELTA, test=test, alpha=alpha
+        ).refuted
+
+    return alarm
+
+
 # Whether the level is exact, so that loose alarms must come about as often as designed.
 AUDITS = {
     "black box, Gaussian by shift": (black_box_gaussian, True),
@@ -148,6 +168,8 @@ AUDITS = {
     "one run, classical": (one_run("classical"), False),
     "one run, f-DP": (one_run("f-DP"), False),
     "one run, GDP": (one_run("GDP"), True),
+    "one run, plan's curve, f-DP": (sampled_run("f-DP"), False),
+    "one run, plan's curve, counts": (sampled_run("counts"), False),
     "noise of the Gaussian": (gaussian_noise, False),
     "noise of Laplace": (laplace_noise, False),
     "radius of BPM": (bpm_noise, False),
@@ -254,3 +276,44 @@ def test_p_values_are_uniform_or_larger_over_200_repeats(p_value):
     assert values.min() > 1e-6
     # Nor so large that the audit could not refute anything.
     assert (values < 0.5).sum() >= 20
+
+
+# -- p-values of the bounds: the smallest alpha at which the claim is refuted ----------
+
+
+def smallest_alpha(alarm, seed):
+    """By halving; 1 where not even alpha = 0.98 refutes."""
+    low, high = math.log(1e-7), math.log(0.98)
+    if not alarm(seed, 0.98):
+        return 1.0
+    if alarm(seed, 1e-7):
+        return 1e-7
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if alarm(seed, math.exp(middle)) else (middle, high)
+    return math.exp(high)
+
+
+def not_uniform(values):
+    """Kolmogorov's test, at 1e-6."""
+    return stats.kstest(values, "uniform").pvalue < 1e-6
+
+
+def test_uniformity_is_tested_with_power():
+    """At 200 repeats a p-value half, or 1.6 times, as large as it should be shows."""
+    uniform = (np.arange(200) + 0.5) / 200
+    assert not not_uniform(uniform)
+    assert not_uniform(uniform / 2)
+    assert not_uniform(np.minimum(1.0, 1.6 * uniform))
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_smallest_alphas_are_uniform_or_larger_over_200_repeats(name):
+    alarm, exact = AUDITS[name]
+    values = np.array([smallest_alpha(alarm, seed) for seed in range(REPEATS)])
+    assert not smaller_than_uniform(values)
+    assert values.min() > 1e-6
+    if exact:
+        assert not not_uniform(values)
+    shares = ", ".join(f"{(values < u).mean():.2f} below {u}" for u in (0.1, 0.5))
+    print(f"{name}: smallest {values.min():.4f}, {shares}")

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_verify_says_whole_and_then_finds_an_edit(ledger_path, tmp_path) -> None
     assert demur("ledger", "verify", ledger_path, "--tip", tip).exit_code == 0
     assert demur("ledger", "verify", ledger_path, "--tip", file).exit_code == 0
     assert "give an exported tip" in demur("ledger", "verify", ledger_path).output
-    with sqlite3.connect(ledger_path) as connection:
+    with closing(sqlite3.connect(ledger_path)) as connection, connection:
         connection.execute(
             "UPDATE demur_rows SET body = replace(body, 'May', 'Mai') WHERE sequence=1"
         )

@@ -22,6 +22,12 @@ def named(module: str, name: str):
     return getattr(import_module(f"{inventory.PACKAGE}.{module}"), name)
 
 
+def cases(rows):
+    """Rows of (module, name, signature); modules of torch need it to be loaded."""
+    torch = pytest.mark.torch
+    return [pytest.param(*row, marks=[torch] * ("torch" in row[0])) for row in rows]
+
+
 @pytest.mark.parametrize("name", inventory.EXPORTS)
 def test_the_package_exports(name):
     assert hasattr(import_module(inventory.PACKAGE), name)
@@ -29,7 +35,7 @@ def test_the_package_exports(name):
 
 @pytest.mark.parametrize(
     ("module", "name", "text"),
-    inventory.FUNCTIONS + inventory.DATACLASSES,
+    cases(inventory.FUNCTIONS + inventory.DATACLASSES),
     ids=lambda value: value if isinstance(value, str) and "," not in value else "",
 )
 def test_signature(module, name, text):
@@ -46,13 +52,13 @@ def test_signature(module, name, text):
         assert extra.default is not inspect.Parameter.empty
 
 
-@pytest.mark.parametrize(("module", "name", "text"), inventory.DATACLASSES)
+@pytest.mark.parametrize(("module", "name", "text"), cases(inventory.DATACLASSES))
 def test_fields(module, name, text):
     fields = [field.name for field in dataclasses.fields(named(module, name))]
     wanted = list(signature_of(text).parameters)
     assert fields[: len(wanted)] == wanted
 
 
-@pytest.mark.parametrize(("module", "name", "text"), inventory.FUNCTIONS)
+@pytest.mark.parametrize(("module", "name", "text"), cases(inventory.FUNCTIONS))
 def test_has_a_docstring(module, name, text):
     assert inspect.getdoc(named(module, name))

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import demur
@@ -55,11 +55,10 @@ _PATH = "-c search_path=demur,public"
 def edit(url, *statements, **values):
     """Run SQL past the ledger: sqlite3 on a file, psycopg on a server."""
     if is_file(url):
-        connection = sqlite3.connect(url)
-        for statement in statements:
-            connection.execute(statement, values)
-        connection.commit()
-        connection.close()
+        with closing(sqlite3.connect(url)) as connection:
+            for statement in statements:
+                connection.execute(statement, values)
+            connection.commit()
         return
     psycopg = __import__("psycopg")
     with psycopg.connect(url, options=_PATH) as connection:
@@ -71,10 +70,8 @@ def edit(url, *statements, **values):
 def ask(url, statement):
     """The rows that SQL past the ledger returns."""
     if is_file(url):
-        connection = sqlite3.connect(url)
-        rows = connection.execute(statement).fetchall()
-        connection.close()
-        return rows
+        with closing(sqlite3.connect(url)) as connection:
+            return connection.execute(statement).fetchall()
     psycopg = __import__("psycopg")
     with psycopg.connect(url, options=_PATH) as connection:
         return connection.execute(statement).fetchall()

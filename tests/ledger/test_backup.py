@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_a_check_changes_no_byte_and_finds_an_edit(ledger, tmp_path):
     assert check_backup(path).ok
     assert path.read_bytes() == before and names(tmp_path) == listed
     path.chmod(0o600)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE demur_rows SET body = replace(body, 'one', 'eno')")
     assert any("row 1" in p for p in check_backup(path, ledger=ledger).problems)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import sqlite3
+from contextlib import closing
 from fractions import Fraction
 
 import numpy as np
@@ -199,7 +200,7 @@ def test_a_reading_is_given_the_stored_curves_that_are_whole_and_no_others(path)
 def test_the_columns_that_may_be_empty_are_these(path):
     """Of a file that was made, not of the code that made it."""
     Ledger.open(path, dataset="d", budgets={UNIT: Budget(1.0, 1e-6)}).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         tables = [
             name
             for (name,) in connection.execute(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from demur.audit.replays import replay as replay
     from demur.audit.result import AuditResult as AuditResult
     from demur.audit.result import Level as Level
+    from demur.audit.sampled_runs import audit_sampled_run as audit_sampled_run
     from demur.audit.sensitivity_search import search_sensitivity as search_sensitivity
     from demur.audit.shared_noise import shared_noise_test as shared_noise_test
     from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder

@@ -57,6 +57,16 @@ def audit(
             help="Audit nothing: what an attacker can gain from this ledger's entries."
         ),
     ] = None,
+    prior: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="With --gains: how often the best guess names the record without the"
+            " release; 1/N for N equally likely candidates, (error / radius)^d for a"
+            " point of a ball in d dimensions.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Try to refute the guarantees of every engine, and of broken twins.
@@ -69,8 +79,10 @@ def audit(
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
+    if prior is not None and gains is None:
+        raise typer.BadParameter("--prior goes with --gains")
     if gains is not None:
-        tell_gains(gains, as_json)
+        tell_gains(gains, as_json, prior)
         return
     if plot is not None:
         plot.mkdir(parents=True, exist_ok=True)  # before hours of runs

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from demur.audit.attacks import AttackGains
 
 
-def tell_gains(path: Path, as_json: bool) -> None:
+def tell_gains(path: Path, as_json: bool, prior: float | None = None) -> None:
     """Every entry and the whole ledger, at each unit that has a budget."""
     from demur.audit.attacks import attack_gains
     from demur.core.errors import NotCovered, NotPriced
@@ -38,6 +38,10 @@ def tell_gains(path: Path, as_json: bool) -> None:
         told: list[dict[str, Any]] = [
             {"what": what, "unit": at, **gains.to_json()} for what, at, gains in found
         ]
+        if prior is not None:
+            for row, (_, _, gains) in zip(told, found, strict=True):
+                row["prior"] = prior
+                row["reconstruction"] = gains.identification(blind=prior)
         print_json({"gains": told})
         return
     table = Table(title="What an attacker gains, at most", title_justify="left")
@@ -45,6 +49,8 @@ def tell_gains(path: Path, as_json: bool) -> None:
         table.add_column(column)
     for column in ("advantage", "found at 0.1% / 1% false", "1 of 10", "1 of 1,000"):
         table.add_column(column, justify="right")
+    if prior is not None:
+        table.add_column(f"prior {prior:g}", justify="right")
     for what, at, gains in found:
         tests = (printed_up(gains.true_positives(x), 3) for x in (0.001, 0.01))
         named = (printed_up(gains.identification(candidates=m), 3) for m in (10, 1000))
@@ -54,6 +60,11 @@ def tell_gains(path: Path, as_json: bool) -> None:
             printed_up(gains.membership_advantage, 3),
             " / ".join(tests),
             *named,
+            *(
+                []
+                if prior is None
+                else [printed_up(gains.identification(blind=prior), 3)]
+            ),
         )
     console.print(table)
     console.print(

@@ -89,7 +89,10 @@ def evidence_pack(
     )
     files = {
         "report.html": render(facts),
-        "statements.txt": "\n\n".join(e.statement for e in facts.entries) + "\n",
+        "statements.txt": "\n\n".join(
+            f"{e.statement}\n{e.attacks}".rstrip() for e in facts.entries
+        )
+        + "\n",
         "verification.txt": f"{check}\n{compared}\n",
         "audits.json": _json([asdict(audit) for audit in facts.audits]),
         "deletions.json": _json([asdict(each) for each in facts.deletions]),

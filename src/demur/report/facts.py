@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from demur import __version__
+from demur.audit.attacks import AttackGains, attack_gains, gains_of_entry
 from demur.core import validate
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
@@ -39,6 +40,17 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
+class GainFacts:
+    """The most that an attack can gain from all that was charged, at one budget."""
+
+    advantage: float
+    found_at_1_in_1000: float
+    found_at_1_in_100: float
+    named_of_10: float
+    named_of_1000: float
+
+
+@dataclass(frozen=True)
 class BudgetFacts:
     """One budget: what the filter counts as spent, and the tight reading."""
 
@@ -50,11 +62,15 @@ class BudgetFacts:
     delta: float
     spent_epsilon: float
     tight_epsilon: float | None
+    gains: GainFacts | None = None
 
 
 @dataclass(frozen=True)
 class EntryFacts:
-    """One entry; `epsilon` is its own cost at each budget, None where it has none."""
+    """One entry; `epsilon` is its own cost at each budget, None where it has none.
+
+    `attacks` says what an attacker can gain from it, at each budget that it covers.
+    """
 
     sequence: int
     id: str
@@ -66,6 +82,7 @@ class EntryFacts:
     deletion: bool
     epsilon: tuple[float | None, ...]
     statement: str
+    attacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,10 +216,13 @@ def budget_facts(ledger: Ledger) -> tuple[BudgetFacts, ...]:
     budgets = []
     for status in ledger.status():
         tight: float | None = None
+        gains: GainFacts | None = None
         phrase = status.unit.describe()
         with contextlib.suppress(NotCovered, NotPriced):
             reading = ledger.reading(status.unit)
             tight, phrase = reading.epsilon, reading.protects
+            if reading.entries:
+                gains = _gain_facts(attack_gains(ledger, status.unit))
         budgets.append(
             BudgetFacts(
                 name=unit_name(status.unit),
@@ -213,9 +233,20 @@ def budget_facts(ledger: Ledger) -> tuple[BudgetFacts, ...]:
                 delta=status.budget.delta,
                 spent_epsilon=status.spent_epsilon,
                 tight_epsilon=tight,
+                gains=gains,
             )
         )
     return tuple(budgets)
+
+
+def _gain_facts(gains: AttackGains) -> GainFacts:
+    return GainFacts(
+        gains.membership_advantage,
+        gains.true_positives(0.001),
+        gains.true_positives(0.01),
+        gains.identification(candidates=10),
+        gains.identification(candidates=1000),
+    )
 
 
 def _entry(entry: Entry) -> EntryFacts:
@@ -230,6 +261,7 @@ def _entry(entry: Entry) -> EntryFacts:
         deletion=entry.declaration.cost.only_erasure(),
         epsilon=tuple(entry.cost_alone(promise) for promise in entry.promises),
         statement=entry.statement(),
+        attacks=" ".join(gains.statement() for _, gains in gains_of_entry(entry)),
     )
 
 

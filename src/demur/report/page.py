@@ -7,6 +7,7 @@ from pathlib import Path
 
 from demur.ledger import Ledger, Tip
 from demur.report import sections
+from demur.report.attack_table import attack_section
 from demur.report.distance import SpaceCost
 from demur.report.distance_chart import distance_chart, units_chart
 from demur.report.document import document, write_document
@@ -65,6 +66,7 @@ def render(facts: LedgerFacts) -> str:
     """The page as HTML text."""
     parts = {
         "budgets": sections.budgets(facts),
+        "attacks": attack_section(facts),
         "distance": _distance(facts),
         "time": _time(facts),
         "utility": _utility(facts),

@@ -225,8 +225,13 @@ def _entry_row(facts: LedgerFacts, i: int, entry: EntryFacts) -> str:
         f'<td class="what"><b><bdi>{safe(entry.label)}</bdi></b>{seeded}'
         f'<span class="mechanism">{safe(entry.mechanism)}{times}</span>'
         '<details class="statement"><summary>statement</summary>'
-        f"<p>{safe(entry.statement)}</p></details></td>{cells}</tr>"
+        f"<p>{safe(entry.statement)}</p>{_attacks(entry)}</details></td>{cells}</tr>"
     )
+
+
+def _attacks(entry: EntryFacts) -> str:
+    """On the screen alone: a printed page would grow by a third."""
+    return f'<p class="screen">{safe(entry.attacks)}</p>' if entry.attacks else ""
 
 
 def deletions(facts: LedgerFacts) -> str:

@@ -17,6 +17,7 @@ import secrets
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,7 @@ class AccessStore:
         private_files.check_file(path)
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
+        weakref.finalize(self, self._connection.close)
         with self._lock, self._connection:
             self._connection.executescript(_TABLES)
 

@@ -16,7 +16,11 @@ from types import ModuleType
 from typing import Any
 
 # Frameworks that an installation may lack; modules that need them are left out then.
-OPTIONAL = frozenset({"jax", "jaxlib", "optax", "equinox", "torch", "psycopg"})
+OPTIONAL = frozenset(
+    ["jax", "jaxlib", "optax", "equinox", "safetensors"]
+    + ["torch", "torchax", "transformers", "pyspark", "pandas"]
+    + ["psycopg", "starlette", "uvicorn", "jinja2", "markupsafe"]
+)
 
 
 class SubjectKind(StrEnum):

@@ -45,7 +45,7 @@ def contribution(rng, monkeypatch, dtype, sum_error=True):
     found = measure(FactoredGradients(*(jnp.asarray(part) for part in parts)))
     if not sum_error:
         found = norms.MeasuredLeaf(
-            found.square, found.upper, None, found.dtype, found.add_up
+            found.square, found.upper, None, found.dtype, found.add_up, found.mass
         )
     clip = Clip(0.01, False, 1.0)
     (weight,), fine = clip.factors([found], [0], None)

@@ -122,11 +122,7 @@ def drawn(mesh, folder):
     shapes = [(), (5,), (7, 3), (33, 9)]
     leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     keys = np.arange(8, dtype=np.uint32).reshape(4, 2)
-    kinds = (
-        leaves
-        if mesh is None
-        else [ShardedLayout(mesh).drawn_for(leaf) for leaf in leaves]
-    )
+    kinds = leaves if mesh is None else ShardedLayout(mesh).drawn_for(leaves)
     whole = Placement(mesh).replicated
     found = jax.jit(lambda keys: normals(keys, kinds), out_shardings=whole)(keys)
     pairs = zip(found, leaves, strict=True)

@@ -20,8 +20,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_tree
 
+from demur.adapters.torch.refusals import refuse_call
 from demur.adapters.torch.shared_memory import SharedMemory, is_write
 
+# Without a device torch draws these itself, once for all examples and steps.
+_DRAWING = (torch.rand, torch.randn, torch.randint)
 # torchax differentiates through these, though not through the method of its tensors.
 _DETACHING = (torch.detach, torch.Tensor.detach)
 _VALUES = (
@@ -88,6 +91,9 @@ class _TorchRules(TorchFunctionMode):
                 torch.Tensor, self._on_jax, (tuple(args), kwargs or {})
             )
             self._memory.check(name, args, kwargs)
+            refuse_call(name, args, kwargs)
+        if func in _DRAWING:
+            kwargs = {"device": "jax"} | kwargs
         value = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             value = self._memory.returned(value)
@@ -149,7 +155,10 @@ def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
     try:
         with rules:
             yield
-    except jax.errors.JAXTypeError as error:
+    except (
+        jax.errors.JAXTypeError,
+        jax.errors.NonConcreteBooleanIndexError,
+    ) as error:
         raise TypeError(_VALUES) from error
     finally:
         for (where, name), function in real.items():

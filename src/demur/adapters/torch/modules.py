@@ -29,8 +29,11 @@ from demur.adapters.torch.derivatives import (
 )
 from demur.adapters.torch.refusals import (
     batch_norm_refused,
+    changed_buffers_refused,
+    copied,
     refuse_mixing,
     refuse_wide,
+    unkeyed_draws_refused,
 )
 from demur.adapters.torch.rematerialisation import checkpoints_by_jax, use_in
 from demur.adapters.torch.torchax_import import load_torchax
@@ -39,6 +42,16 @@ from demur.training.clipping.frozen_losses import FrozenLoss
 from demur.training.finetuning import ModelPart, Trainable, lora, select
 from demur.training.finetuning.parts import Choice
 
+_DRAWS = (
+    "the module draws random numbers (dropout): pass random=True, and every example has"
+    " a key of its own, or call .eval() on it. Nothing was spent."
+)
+# Examples are compared without randomness, to see that they do not interact.
+_ALWAYS = (
+    "the module draws random numbers in evaluation mode, too (F.dropout with"
+    " training=True): write training=self.training, or draw only if self.training."
+    " Nothing was spent."
+)
 TorchLoss = Callable[[nn.Module, Any], Any]
 
 
@@ -75,7 +88,7 @@ class PrivateModule(Trainable):
     ) -> None:
         module = getattr(module, "_orig_mod", module)
         refuse_hooks(module)  # a copy has no hooks of parameters
-        module = copy.deepcopy(module)
+        module = copied(module)
         refuse_mixing(module)
         self._torchax: Any = load_torchax()
         self._env = self._torchax.default_env()
@@ -119,11 +132,12 @@ class PrivateModule(Trainable):
         with self._running(), env.override_property(prng=given):
             value = torch.func.functional_call(whole, tensors, (rows,))
             if key is None and env.prng_key is not given:
-                raise TypeError(
-                    "the module draws random numbers (dropout): pass random=True, and"
-                    " every example has a key of its own, or call .eval() on it."
-                    " Nothing was spent."
-                )
+                raise TypeError(_ALWAYS if self._random else _DRAWS)
+        if not isinstance(value, torch.Tensor | tuple):
+            raise TypeError(
+                f"the loss must return a scalar; got a {type(value).__name__}. Of a"
+                " Hugging Face output that is .loss. Nothing was spent."
+            )
         found = env.t2j_iso(value)
         return found if self._precision is None else found.astype(jnp.float32)
 
@@ -132,6 +146,7 @@ class PrivateModule(Trainable):
         """torch's functions work on JAX arrays; what torchax lacks is named."""
         try:
             with (
+                unkeyed_draws_refused(),  # outside, where torch's own tensors are
                 self._env,
                 differentiated_as_by_torch(self._env, self._torchax),
                 batch_norm_refused(),
@@ -177,7 +192,8 @@ class _Whole(nn.Module):
         self.module, self._loss = module, loss
 
     def forward(self, batch: Any) -> Any:
-        return self._loss(self.module, batch)
+        with changed_buffers_refused(self):
+            return self._loss(self.module, batch)
 
 
 def _with_plain_lookups(module: nn.Module) -> nn.Module:

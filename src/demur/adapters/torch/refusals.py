@@ -7,7 +7,9 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +24,44 @@ _BATCH_NORM = (
     " they are. Nothing was spent."
 )
 
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_SPECTRAL = (
+    torch.nn.utils.parametrizations._SpectralNorm,
+    torch.nn.utils.spectral_norm.__globals__["SpectralNorm"],
+)
+# Draws for which torchax has no key, or that it writes into nothing.
+_UNKEYED = frozenset("exponential_ cauchy_ trunc_normal_ gumbel_softmax".split())
+_WEIGHTED = frozenset("cross_entropy nll_loss cross_entropy_loss".split())
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of the module; refused by name where there cannot be one."""
+    if isinstance(module, _WRAPPERS):
+        raise TypeError(
+            f"{type(module).__name__} splits a batch among devices, which `fit` does by"
+            " itself: pass module.module. Nothing was spent."
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(
+            "a torch.jit.ScriptModule does not run its own Python code: pass the module"
+            " that it was made of. Nothing was spent."
+        )
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            raise TypeError(
+                f"{name} is on the device meta and has no numbers: load the weights"
+                " first. Nothing was spent."
+            )
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        raise TypeError(
+            f"the module cannot be copied ({str(error).split('. ')[0]}). The older"
+            " torch.nn.utils.weight_norm is a cause: use"
+            " torch.nn.utils.parametrizations.weight_norm. Nothing was spent."
+        ) from error
+
 
 def refuse_mixing(module: nn.Module) -> None:
     """Refuse, by name, layers that look across a batch or keep what they have seen."""
@@ -35,6 +75,12 @@ def refuse_mixing(module: nn.Module) -> None:
                 f"{shown} keeps running statistics of the examples, which nothing"
                 " protects: give it track_running_stats=False, or call .eval() on it."
                 " Nothing was spent."
+            )
+        before = layer._forward_pre_hooks.values()
+        if layer.training and any(isinstance(o, _SPECTRAL) for o in (layer, *before)):
+            raise TypeError(
+                f"{shown} changes its buffers whenever it runs (spectral_norm): call"
+                " .eval() on it. Nothing was spent."
             )
         if getattr(layer, "max_norm", None) is not None:
             raise TypeError(
@@ -86,3 +132,81 @@ def batch_norm_refused() -> Iterator[None]:
         yield
     finally:
         functional.batch_norm = real
+
+
+def refuse_call(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Refuse, by name, calls that mean something else for one example at a time.
+
+    A loss with weights of classes is divided by the weights of the batch: of one
+    example it is the loss without weights, which made-up labels need not show.
+    """
+    if named.get("generator") is not None:
+        raise TypeError(
+            f"{name} draws from a generator of its own, which would give every example"
+            " and step the same numbers: leave generator= out. Nothing was spent."
+        )
+    if name in _UNKEYED:
+        raise TypeError(
+            f"{name} has no key of its own for each example: draw by torch.rand_like or"
+            " torch.randn_like. Nothing was spent."
+        )
+    if name == "register_hook":
+        raise TypeError(
+            "the module has a hook on a gradient (Tensor.register_hook), which a"
+            " private run does not call: remove it. Nothing was spent."
+        )
+    if name in _WEIGHTED:
+        weight = named.get("weight", args[2] if len(args) > 2 else None)
+        if weight is not None and named.get("reduction", "mean") == "mean":
+            raise TypeError(
+                f"{name} with weight= divides by the weights of the whole batch, so"
+                " that one example by itself has none: use"
+                " (F.cross_entropy(scores, y, reduction='none') * weight[y]).mean()."
+                " Nothing was spent."
+            )
+
+
+@contextmanager
+def unkeyed_draws_refused() -> Iterator[None]:
+    """Refuse numbers out of Python's, NumPy's or torch's own generator.
+
+    They would be drawn once, when the program is made, and be the same for every
+    example and step.
+    """
+    before = _generators()
+    yield
+    for name, state in _generators().items():
+        if state != before[name]:
+            raise TypeError(
+                f"the module draws from {name}, which would give every example and step"
+                " the same numbers: use torch.rand_like or nn.Dropout, whose keys"
+                " follow the example. Nothing was spent."
+            )
+
+
+def _generators() -> dict[str, Any]:
+    kind, keys, place, *rest = np.random.get_state(legacy=True)
+    return {
+        "Python's random": random.getstate(),
+        "numpy.random": (kind, np.asarray(keys).tobytes(), place, *rest),
+        "torch's generator of the CPU": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+@contextmanager
+def changed_buffers_refused(module: nn.Module) -> Iterator[None]:
+    """Refuse a module that changes a buffer: nothing protects what is kept there."""
+    before = {name: (b, _numbers(b)) for name, b in module.named_buffers()}
+    yield
+    for name, buffer in module.named_buffers():
+        was, numbers = before.get(name, (None, None))
+        if buffer is not was or _numbers(buffer) is not numbers:
+            raise TypeError(
+                f"the module changes its buffer {name.removeprefix('module.')} when it"
+                " runs (a running statistic), which nothing protects: leave it as it"
+                " is, or call .eval(). Nothing was spent."
+            )
+
+
+def _numbers(tensor: Any) -> Any:
+    return getattr(tensor, "_elem", tensor)  # what torchax replaces when it writes

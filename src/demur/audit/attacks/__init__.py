@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from demur.audit.attacks.attempts import membership as membership
     from demur.audit.attacks.gains import AttackGains as AttackGains
     from demur.audit.attacks.gains import attack_gains as attack_gains
+    from demur.audit.attacks.gains import gains_of_entry as gains_of_entry
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,15 +41,17 @@ import numpy as np
 from demur.core import accounting, validate
 from demur.core.accounting import events
 from demur.core.accounting.events import Event, Repeated
-from demur.core.adjacency import Unit
+from demur.core.adjacency import Erasure, Unit
 from demur.core.entry import Entry
-from demur.core.rounding import printed_up
-from demur.ledger import Ledger
+from demur.core.errors import NotCovered, NotPriced
+from demur.core.rounding import printed_up, up
+from demur.ledger import Ledger, Readings
 
 _SMALLEST = 1e-9
 _POINTS = 60
-# A ledger is read at these deltas: each reading composes all of its entries.
-_DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7)
+_DOTS = 240  # of a sampled plan's profile, which has thousands
+# Mixed events are priced at these deltas: each price composes all of their parts.
+_DELTAS = (1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7)
 _CLOSED = events.GaussianEvent | events.Pure
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 
@@ -144,10 +147,15 @@ def attack_gains(what: Event | Entry | Ledger, unit: Unit | None = None) -> Atta
     """
     if isinstance(what, Ledger):
         unit = _only(what.terms.budgets, unit)
-        pairs = [(what.epsilon(delta, unit), delta) for delta in _DELTAS]
-        return AttackGains(_finite(pairs), unit.describe())
+        return AttackGains(_pairs_of_ledger(what, unit), unit.describe())
     if isinstance(what, Entry):
         unit = _only([(p.unit, None) for p in what.promises], unit)
+        if what.covered(unit):
+            raise NotPriced(
+                f"the entry {what.label!r:.80} has no cost of its own at {unit}:"
+                " another entry paid for it, so ask for that one or for the whole"
+                " ledger"
+            )
         event = what.declaration.cost.at(unit, what.maps)
         if what.count > 1:
             event = Repeated(event, what.count)
@@ -161,6 +169,48 @@ def attack_gains(what: Event | Entry | Ledger, unit: Unit | None = None) -> Atta
     )
 
 
+def gains_of_entry(entry: Entry) -> tuple[tuple[Unit, AttackGains], ...]:
+    """What an attacker gains from an entry, at each unit of its ledger that it covers.
+
+    A unit at which it states no cost, or none of its own, is left out.
+    """
+    found = []
+    for promise in entry.promises:
+        try:
+            found.append((promise.unit, attack_gains(entry, promise.unit)))
+        except (NotCovered, NotPriced):
+            continue
+    return tuple(found)
+
+
+def _pairs_of_ledger(ledger: Ledger, unit: Unit) -> tuple[tuple[float, float], ...]:
+    """Points of the profile of all entries at once, fixed in advance as in a reading.
+
+    Gaussians and pure epsilons have one in closed form. Of anything else each point is
+    a reading, which composes the profiles that are stored with the entries.
+    """
+    readings = Readings(ledger)
+    counts: dict[events.Atom, int] = {}
+    distance = 0.0
+    for group in readings.groups:
+        cost = group.declaration.cost
+        erasure = isinstance(unit, Erasure)
+        if not cost.covers_erasure() if erasure else cost.only_erasure():
+            continue
+        event = cost.at(unit, ledger.terms.maps)
+        distance = up(distance + group.declaration.sampler_distance * group.count, 2)
+        for atom, count in events.atoms(event, group.count).items():
+            counts[atom] = counts.get(atom, 0) + count
+    if not counts:
+        return ((0.0, 0.0),)
+    if all(isinstance(atom, events.GaussianEvent) for atom in counts) or (
+        len(counts) == 1 and sum(counts.values()) == 1
+    ):
+        return _profile(events.from_atoms(counts), distance)
+    read = [(readings.epsilon(unit, delta), delta) for delta in _DELTAS]
+    return _finite([(e, d) for e, d in read if e is not None])
+
+
 def _only(budgets: Any, unit: Unit | None) -> Unit:
     units = [at for at, _ in budgets]
     if unit is not None:
@@ -171,9 +221,21 @@ def _only(budgets: Any, unit: Unit | None) -> Unit:
     return only
 
 
+@lru_cache(maxsize=4096)
 def _profile(event: Event, distance: float) -> tuple[tuple[float, float], ...]:
     """Points of the event's profile, the sampler's distance included."""
-    if all(isinstance(atom, _CLOSED) for atom in events.atoms(event)):
+    curve = accounting.profile_of(event)
+    if curve is not None:
+        # The profile that the ledger stores with a sampled plan: its dots are bounds.
+        start = max(0, -curve.first)
+        last = curve.remove.size - 1
+        dots = np.unique(np.linspace(min(start, last), last, _DOTS).astype(int))
+        worst = np.maximum(curve.remove, curve.add)
+        pairs = [
+            (max(0.0, float((curve.first + i) * curve.step)), float(worst[i]))
+            for i in dots
+        ]
+    elif all(isinstance(atom, _CLOSED) for atom in events.atoms(event)):
         end = accounting.price(event, _SMALLEST)
         grid = np.linspace(0.0, end, _POINTS)
         pairs = [(float(e), accounting.delta_of(event, float(e))) for e in grid]

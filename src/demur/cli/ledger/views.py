@@ -110,6 +110,8 @@ def entry(
         costs.add_row(escape(cost["shown"]), shown, at)
     console.print(costs)
     console.print(facts["statement"], highlight=False, markup=False)
+    for gains in facts["gains"]:
+        console.print(gains["statement"], highlight=False, markup=False)
     for note in facts["notes"]:
         stated = ", ".join(f"{name} {value}" for name, value in note["facts"].items())
         line = f"Note on {note['about']} ({note['time'][:10]}): {stated}"
@@ -344,6 +346,8 @@ def _shown(ledger: Ledger, unit: Unit, delta: float) -> dict[str, Any]:
 
 
 def _entry_facts(ledger: Ledger, entry: Entry) -> dict[str, Any]:
+    from demur.audit.attacks import gains_of_entry
+
     commit = ledger.commit_of(entry)
     return {
         "sequence": entry.sequence,
@@ -370,4 +374,8 @@ def _entry_facts(ledger: Ledger, entry: Entry) -> dict[str, Any]:
         ],
         "notes": [asdict(note) for note in ledger.notes(entry)],
         "statement": entry.statement(),
+        "gains": [
+            {"unit": unit.to_json(), "statement": gains.statement(), **gains.to_json()}
+            for unit, gains in gains_of_entry(entry)
+        ],
     }

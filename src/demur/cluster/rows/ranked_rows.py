@@ -85,7 +85,7 @@ class RowsInMemory:
             for start in range(0, len(self.values), _BATCH)
             if len(ids := self.row_ids[start : start + _BATCH])
         ]
-        chosen = np.concatenate(places)
+        chosen = np.concatenate([np.empty(0, dtype=np.intp), *places])
         return self.row_ids[chosen], self.values[chosen]
 
 

@@ -11,6 +11,9 @@ w (|G| + sqrt(sum_error)), and the margin of 4 u covers what is rounded outside 
 w itself, its product with an entry of G, and the result where a narrower dtype was
 asked for. An example whose gradient is not finite has w = 0 in all groups and takes no
 part at all.
+
+With `accumulator="float64"` the length is at least what `accumulation` asks for, and
+the factors, rounded as ever, are float64 arrays: sums are then formed in float64.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from demur.core.validate import shorten
+from demur.training.clipping.accumulation import Accumulator, least_length
 from demur.training.clipping.norms import MeasuredLeaf
 from demur.training.clipping.per_example import MeasuredGradients
 from demur.training.clipping.rounding import (
@@ -45,6 +49,7 @@ class Clip:
     rescale_to_unit_norm: bool
     normalize_by: float
     dtype: Any = None  # of the result; None: that of each sum
+    accumulator: Accumulator = "float32"
 
     @property
     def _norms(self) -> list[float]:
@@ -96,6 +101,9 @@ class Clip:
             errors = [leaf.sum_error for leaf in members if leaf.sum_error is not None]
             if errors:
                 length = length + jnp.sqrt(reduce(add, errors))
+            if self.accumulator == "float64":
+                terms = least_length([leaf.mass for leaf in members], len(length))
+                length = jnp.maximum(length, terms)
             lengths[number] = length * (1 + (len(members) + 8) * U64)
         finite = reduce(and_, [jnp.isfinite(length) for length in lengths.values()])
         counted = finite if real is None else finite & real
@@ -111,7 +119,10 @@ class Clip:
             margin = (1 - _MARGIN * roundoff) * (1 - slack)
             factor = jnp.minimum(1.0, norm * margin / lengths[group]) * scale
             factor = jnp.where(counted & (factor >= leaf.smallest_weight), factor, 0.0)
-            factors.append(jax.lax.convert_element_type(factor, leaf.dtype))
+            factor = jax.lax.convert_element_type(factor, leaf.dtype)
+            if self.accumulator == "float64":
+                factor = jax.lax.convert_element_type(factor, jnp.float64)
+            factors.append(factor)
         return factors, finite
 
 

@@ -24,6 +24,11 @@ import jax.numpy as jnp
 
 from demur.core import validate
 from demur.training.clipping import microbatches
+from demur.training.clipping.accumulation import (
+    ACCUMULATORS,
+    ROW_SHARE,
+    Accumulator,
+)
 from demur.training.clipping.clip_factors import Clip, add_up
 from demur.training.clipping.collectives import check_no_collectives
 from demur.training.clipping.ghost.explanation import (
@@ -64,6 +69,7 @@ def clipped_grad(
     spmd_axis_name: Any = None,
     method: Method = "auto",
     memory: Memory = None,
+    accumulator: Accumulator = "float32",
 ) -> ClippedGrad:
     """A function that sums the gradients of `fun`, each clipped to `l2_clip_norm`.
 
@@ -97,6 +103,10 @@ def clipped_grad(
     ordinary gradient and up to twice its time. A number of bytes takes the fast form if
     what it holds is no more than that; None does so for half of the device's memory.
 
+    With `accumulator="float64"` the contributions are added up in float64, so that the
+    rounding of the sum has a bound (`ClippedSum.row_rounding`); plans with hardened
+    noise ask for it and pay for the bound.
+
     `return_values`, `return_grad_norms` and `has_aux` return per-example outputs in an
     `Aux`; these are exact.
     """
@@ -108,6 +118,7 @@ def clipped_grad(
         bool(rescale_to_unit_norm),
         float(normalize_by),
         None if dtype is None else jnp.dtype(dtype),
+        accumulator,
     )
     by_vmap = method == "vmap" or pre_clipping_transform is not None
     keeps_aux = bool(has_aux or return_values or return_grad_norms)
@@ -183,7 +194,7 @@ def clipped_grad(
                 spmd_axis_name=spmd_axis_name,
             )
         tree = gradients.tree
-        if dtype is not None:
+        if dtype is not None and accumulator != "float64":
             sums = [leaf.astype(dtype) for leaf in sums]
         per_example = Aux(
             gradients.values if return_values else None,
@@ -201,7 +212,10 @@ def clipped_grad(
             microbatch_size,
         )
         total = ClippedSum(
-            result.sums, clip.l2_norm_bound, sharded_over=may_vary_over(rows)
+            result.sums,
+            clip.l2_norm_bound,
+            sharded_over=may_vary_over(rows),
+            row_rounding=ROW_SHARE if accumulator == "float64" else None,
         )
         return (total, result.rows) if keeps_aux else total
 
@@ -276,6 +290,11 @@ def _check(
     if arguments["method"] not in ("auto", "vmap"):
         raise ValueError(
             f"method must be 'auto' or 'vmap'; got {arguments['method']!r}"
+        )
+    if arguments["accumulator"] not in ACCUMULATORS:
+        raise ValueError(
+            f"accumulator must be one of {ACCUMULATORS}; got"
+            f" {arguments['accumulator']!r}"
         )
     if checked_memory(arguments["memory"]) == "ordinary" and (
         arguments["method"] == "vmap" or arguments["pre_clipping_transform"] is not None

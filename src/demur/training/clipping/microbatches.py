@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.rounding import in_float64
 from demur.training.devices.varying_axes import as_varying
 
 
@@ -111,7 +112,7 @@ def process(
     def turn_of(turn: Any, so_far: ChunkSums) -> ChunkSums:
         some, flags = jax.tree.map(lambda leaf: part(leaf, turn), (rows, real))
         result = chunk(some, flags)
-        sums = jax.tree.map(jnp.add, so_far.sums, result.sums)
+        sums = jax.tree.map(in_float64(jnp.add), so_far.sums, result.sums)
         written = jax.tree.map(
             lambda whole, piece: jax.lax.dynamic_update_slice_in_dim(
                 whole, piece, turn * size, 0
@@ -124,7 +125,7 @@ def process(
     first = jax.tree.map(lambda leaf: part(leaf, 0), (rows, real))
     shapes = jax.eval_shape(chunk, *first)
     start = ChunkSums(
-        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.sums),
+        jax.tree.map(_zeros, shapes.sums),
         jax.tree.map(
             lambda leaf: jnp.zeros((turns * size, *leaf.shape[1:]), leaf.dtype),
             shapes.rows,
@@ -136,6 +137,11 @@ def process(
     return ChunkSums(done.sums, jax.tree.map(lambda leaf: leaf[:count], done.rows))
 
 
+@in_float64
+def _zeros(leaf: Any) -> Any:
+    return jnp.zeros(leaf.shape, leaf.dtype)
+
+
 def _nothing(chunk: Callable[[Any, Any], ChunkSums], rows: Any) -> ChunkSums:
     """The result for an empty batch: zero sums, no rows."""
     single = jax.tree.map(
@@ -143,7 +149,7 @@ def _nothing(chunk: Callable[[Any, Any], ChunkSums], rows: Any) -> ChunkSums:
     )
     shapes = jax.eval_shape(lambda some: chunk(some, None), single)
     result = ChunkSums(
-        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.sums),
+        jax.tree.map(_zeros, shapes.sums),
         jax.tree.map(
             lambda leaf: jnp.zeros((0, *leaf.shape[1:]), leaf.dtype), shapes.rows
         ),

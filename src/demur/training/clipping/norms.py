@@ -60,6 +60,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.accumulation import accumulated
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.rounding import (
     U64,
@@ -83,7 +84,9 @@ class MeasuredLeaf:
     In float64: `square` as computed, `upper` a proven bound, `sum_error` as in the
     module's text (None: no error). `add_up(weights, finite)` is the weighted sum, in
     `dtype`; `finite` is None, or marks the examples that count, the others being taken
-    as zero. Weights are zero or at least `least`.
+    as zero. Weights are zero or at least `least`. They are numbers of `dtype`; if the
+    array is float64, the sum is formed in float64, and `mass` says what that may err by
+    (`accumulation`: the square of T m).
     """
 
     square: Any
@@ -91,6 +94,7 @@ class MeasuredLeaf:
     sum_error: Any
     dtype: Any
     add_up: Callable[[Any, Any], Any]
+    mass: Any
     least: float = 0.0
 
     @property
@@ -142,6 +146,7 @@ def leave_out(array: Any, finite: Any) -> Any:
     return jnp.where(finite.reshape((-1,) + (1,) * (array.ndim - 1)), array, 0)
 
 
+@in_float64
 def weighted(array: Any, weights: Any) -> Any:
     """Each example scaled, in the array's own dtype."""
     spread = weights.reshape((-1,) + (1,) * (array.ndim - 1))
@@ -153,11 +158,26 @@ def measure_instantiated(gradients: Any) -> MeasuredLeaf:
     gradients = gradients.astype(wide(gradients.dtype))
     square, upper = sum_of_squares(gradients, 1)
 
+    @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
         counted = leave_out(gradients, finite)
+        if weights.dtype != gradients.dtype:
+            # Scaled and added up in one go: no copy in float64.
+            spread = weights.reshape((-1,) + (1,) * (counted.ndim - 1))
+            scaled = counted.astype(weights.dtype) * spread
+            return jnp.sum(scaled, axis=0)
         return jnp.tensordot(weights, counted, axes=1, precision=_EXACT)
 
-    return MeasuredLeaf(square, upper, None, gradients.dtype, add_up)
+    # One term for an example, which is rounded twice: scaled, then added.
+    return MeasuredLeaf(
+        square, upper, None, gradients.dtype, add_up, _squared(2.0, upper)
+    )
+
+
+@in_float64
+def _squared(terms: float, mass: Any) -> Any:
+    """(T m)^2 from m^2, rounded up."""
+    return terms**2 * mass * (1 + 8 * U64)
 
 
 @in_float64
@@ -175,6 +195,7 @@ def side_by_side(parts: Sequence[MeasuredLeaf]) -> MeasuredLeaf:
         reduce(add, errors) * grow if errors else None,
         reduce(jnp.promote_types, [part.dtype for part in parts]),
         add_up,
+        reduce(add, [part.mass for part in parts]) * grow,
         max(part.least for part in parts),
     )
 
@@ -197,18 +218,22 @@ def measure(factors: FactoredGradients) -> MeasuredLeaf:
         return measure_instantiated(gradients)
     scale_left = inputs <= right.shape[3]
 
+    @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
         first, second = leave_out(left, finite), leave_out(right, finite)
         if scale_left:
             first = weighted(first, weights)
         else:
             second = weighted(second, weights)
+        result = accumulated(wide(left.dtype), weights)
+        if result == jnp.float64:
+            first, second = first.astype(result), second.astype(result)
         summed = jnp.einsum(
             "bsti,bsto->sio",
             first,
             second,
             precision=precision,
-            preferred_element_type=wide(left.dtype),
+            preferred_element_type=result,
         )
         return summed if mask is None else (summed * mask).astype(summed.dtype)
 
@@ -217,19 +242,24 @@ def measure(factors: FactoredGradients) -> MeasuredLeaf:
     )
     if mask is not None:
         square, upper, mass, sizes = _masked(left, right, mask)
+        whole = mass
     elif method == "one position":
         square, upper, mass, sizes = _one_position(left, right)
+        whole = mass
     else:
-        square, upper, mass, sizes = _gram(left, right, scale_left)
+        square, upper, (mass, whole), sizes = _gram(left, right, scale_left)
     tiny = smallest_normal(left.dtype)
     least = tiny ** (2 / 3)
     # An entry of the scaled factor may lose `tiny` once scaled, the other's as it is.
     lost = (tiny / least, tiny) if scale_left else (tiny, tiny / least)
     entries = [positions * width for width in (inputs, right.shape[3])]
     errors = _errors(rounded, mass, lost, entries, sizes)
+    # A scaled factor is at most 1 + `rounded` as long, a mask one more rounding.
+    whole = _squared(1.01 * (positions + 1), whole)
     if mask is not None:
         errors = errors * _largest_square(mask)
-    return MeasuredLeaf(square, upper, errors, wide(left.dtype), add_up, least)
+        whole = whole * _largest_square(mask)
+    return MeasuredLeaf(square, upper, errors, wide(left.dtype), add_up, whole, least)
 
 
 @in_float64
@@ -305,7 +335,9 @@ def inner_roundoff(length: int, dtype: Any) -> float:
 
 @in_float64
 def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[Any]]:
-    """The squared norm, its bound, the mass of the sum error and the factors' sizes.
+    """The squared norm, its bound, masses and the factors' sizes.
+
+    The masses are that of the sum error, min(m, ||left||_op |right|)^2, and m^2 itself.
 
     The tables are symmetric: strips on and above the diagonal are enough.
     """
@@ -345,7 +377,7 @@ def _gram(left: Any, right: Any, scale_left: bool) -> tuple[Any, Any, Any, list[
     return (
         total(square, 1),
         upper,
-        mass,
+        (mass, sum_of_bounds(m_squared)),
         [sum_of_bounds(total(size, 2)) for size in sizes],
     )
 

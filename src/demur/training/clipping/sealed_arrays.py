@@ -77,6 +77,7 @@ def _opened(leaf: Any, dtype: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, dtype)
 
 
+@in_float64
 def seal(array: Any) -> Any:
     """The array, float32 or wider, with a dtype that takes no arithmetic."""
     if isinstance(array, jax.ShapeDtypeStruct):

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit, ZeroOut
 from demur.core.errors import NotCovered
 from demur.core.validate import shorten
+from demur.training.clipping.rounding import in_float64
 from demur.training.clipping.sealed_arrays import is_sealed, seal, unsealed
 from demur.training.devices.varying_axes import manual_axes, may_vary_over
 
@@ -69,6 +70,7 @@ class _Origin(NamedTuple):
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
     sharded_over: frozenset[Any]
+    row_rounding: float | None
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -97,17 +99,19 @@ class ClippedSum:
         l2_norm_bound: float,
         *,
         sharded_over: frozenset[Any] | None = None,
+        row_rounding: float | None = None,
     ) -> None:
         """Seal `value`; the bound is the caller's claim about it.
 
         `sharded_over` are the mesh axes over which the examples are spread, by
-        default those over which the value varies.
+        default those over which the value varies. `row_rounding` bounds the rounding of
+        the sum, as a share of `l2_norm_bound` for each row (`accumulation`).
         """
         leaves, tree = jax.tree.flatten(value)
         if sharded_over is None:
             sharded_over = may_vary_over(leaves)
         shapes = tuple(_shape(leaf) for leaf in leaves)
-        origin = _Origin(float(l2_norm_bound), tree, shapes, sharded_over)
+        origin = _Origin(float(l2_norm_bound), tree, shapes, sharded_over, row_rounding)
         sealed = jax.tree.unflatten(tree, [seal(leaf) for leaf in leaves])
         object.__setattr__(self, "_origin", origin)
         object.__setattr__(self, "_sealed", sealed)
@@ -124,6 +128,11 @@ class ClippedSum:
     def l2_norm_bound(self) -> float:
         """The length of one example's contribution, at most."""
         return self._origin.l2_norm_bound
+
+    @property
+    def row_rounding(self) -> float | None:
+        """What rounding adds for each row, in clip norms; None: no bound is known."""
+        return self._origin.row_rounding
 
     @property
     def value(self) -> PyTree:
@@ -181,9 +190,18 @@ class ClippedSum:
         if len(bounds) > 1:
             raise ValueError(f"parts of one batch have one bound; got {sorted(bounds)}")
         values = [part.value for part in parts]
-        added = jax.tree.map(lambda *leaves: reduce(operator.add, leaves), *values)
+        added = jax.tree.map(
+            in_float64(lambda *all_: reduce(operator.add, all_)), *values
+        )
         spread = [part._origin.sharded_over for part in parts]
-        return cls(added, parts[0].l2_norm_bound, sharded_over=reduce(and_, spread))
+        rounded = [part.row_rounding for part in parts]
+        known = [each for each in rounded if each is not None]
+        return cls(
+            added,
+            parts[0].l2_norm_bound,
+            sharded_over=reduce(and_, spread),
+            row_rounding=max(known) if len(known) == len(rounded) else None,
+        )
 
     def psum(self, axis_name: Any) -> ClippedSum:
         """The sum over the shards of a batch, inside `shard_map` or `pmap`.
@@ -207,9 +225,12 @@ class ClippedSum:
                 " added already: each example would count once for every shard. Shard"
                 " the batch over that axis (in_specs), or leave the axis out."
             )
-        value = jax.lax.psum(self.value, axes)
+        value = in_float64(jax.lax.psum)(self.value, axes)
         return ClippedSum(
-            value, self.l2_norm_bound, sharded_over=over - frozenset(axes)
+            value,
+            self.l2_norm_bound,
+            sharded_over=over - frozenset(axes),
+            row_rounding=self.row_rounding,
         )
 
     def members(self) -> tuple[ClippedSum, ...]:

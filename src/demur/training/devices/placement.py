@@ -3,8 +3,8 @@
 A batch is cut into as many equal runs of rows as there are devices, in the order of the
 mesh. Every process knows the indices of the whole batch (they follow from the entry's
 key and the step) and reads the rows of its own devices alone. Parameters and optimiser
-are the same on every device; the memory of correlated noise is sharded
-(`noise.layouts`).
+are the same on every device, unless parameters are given cut or `sharded` asks for it
+(`shardings`); the memory of correlated noise is sharded (`noise.layouts`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from demur.training.data import Data
+from demur.training.devices.shardings import own_sharding, spread
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,21 @@ class Placement:
     """The shardings of a run on `mesh`; None is one device, and places nothing."""
 
     mesh: Mesh | None
+    sharded: bool = False
+    batch_axes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        axes = () if self.mesh is None else self.mesh.axis_names
+        if self.mesh is None and (self.sharded or self.batch_axes is not None):
+            raise ValueError(
+                "shard_parameters and batch_axes need Resources(mesh=...). Nothing was"
+                " spent."
+            )
+        if self.batch_axes is not None and not set(self.batch_axes) <= set(axes):
+            raise ValueError(
+                f"batch_axes must be axes of the mesh, {axes}; got {self.batch_axes}."
+                " Nothing was spent."
+            )
         # The compiler places what is computed. Axes of another type would ask the loss
         # to say the sharding of every value it makes.
         if self.mesh is not None:
@@ -40,7 +54,21 @@ class Placement:
         """A share of the rows on each device."""
         if self.mesh is None:
             return None
-        return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+        axes = self.mesh.axis_names if self.batch_axes is None else self.batch_axes
+        return NamedSharding(self.mesh, PartitionSpec(axes))
+
+    def shardings(self, tree: Any) -> Any:
+        """How each leaf of `tree` is cut over the mesh; None if no leaf is."""
+        own = jax.tree.map(lambda leaf: own_sharding(leaf, self.mesh), tree)
+        if self.mesh is None or not (self.sharded or jax.tree.leaves(own)):
+            return None
+        whole = NamedSharding(self.mesh, PartitionSpec())
+
+        def cut(leaf: Any) -> NamedSharding:
+            sharding = own_sharding(leaf, self.mesh) or whole
+            return spread(sharding, np.shape(leaf)) if self.sharded else sharding
+
+        return jax.tree.map(cut, tree)
 
     @property
     def replicated(self) -> NamedSharding | None:
@@ -99,9 +127,12 @@ class ShardedData:
     def take(self, indices: NDArray[Any]) -> Any:
         """The rows at `indices` as one array over all devices."""
         own = self.sharding.addressable_devices_indices_map(indices.shape)
-        parts = {
-            device: self.data.take(indices[index]) for device, index in own.items()
-        }
+        # Devices along an axis that does not cut the batch have the same rows.
+        read: dict[str, Any] = {}
+        for index in own.values():
+            if str(index) not in read:
+                read[str(index)] = self.data.take(indices[index])
+        parts = {device: read[str(index)] for device, index in own.items()}
 
         def join(*leaves: Any) -> Any:
             placed = [

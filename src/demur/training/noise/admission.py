@@ -10,8 +10,13 @@ from demur.training.clipping.types import ClippedSum
 from demur.training.devices.varying_axes import are_tracked, manual_axes, varying_axes
 
 
-def check_sum(updates: object, allowed: float | None) -> None:
-    """Refuse anything but a clipped sum as it was made, clipped to `allowed`."""
+def check_sum(
+    updates: object, allowed: float | None, row_rounding: float | None = None
+) -> None:
+    """Refuse anything but a clipped sum as it was made, clipped to `allowed`.
+
+    With `row_rounding` the noise pays for so much rounding and no more.
+    """
     if not isinstance(updates, ClippedSum):
         raise TypeError(
             "a privatizer takes a ClippedSum, whose sensitivity is known; got"
@@ -23,6 +28,15 @@ def check_sum(updates: object, allowed: float | None) -> None:
         raise ValueError(
             f"the noise was made for a bound of {allowed:g} and the sum is clipped to"
             f" {updates.l2_norm_bound:g}. Nothing was drawn."
+        )
+    if row_rounding is None:
+        return
+    if updates.row_rounding is None or updates.row_rounding > row_rounding:
+        raise ValueError(
+            "this plan's hardened noise pays for the rounding of the clipped sum, and"
+            " the sum was added up in float32, where that has no bound: make the"
+            " gradient by plan.gradient(loss), or by clipped_grad(...,"
+            " accumulator='float64'). Nothing was drawn."
         )
 
 

@@ -31,6 +31,11 @@ grid is the finest at which rho is about 2^-20. Where more than `_MOST_OPEN` coo
 of a step would be left to integer arithmetic at that (`open_fraction` grows with
 the scale), it is coarser, up to a rho of 2^-10: 0.1% more noise.
 
+**What the rounding of the sums costs.** Two sums that share all examples but one are at
+a distance of at most (1 + r) times the clip bound, r = `sum_rounding`: a step in which
+the example takes no part has equal sums. So D grows by 1 + r, and noise of deviation
+stddev (1 + rho + r) pays for both.
+
 **Where it is computed.** `advance` runs in JAX where the sums are, with integers from
 `device_integers`; `step` runs on the host. Both take the same bits of the same key.
 """
@@ -74,6 +79,8 @@ class Lattice:
 
     `paid_as` is the fingerprint of the plan that these steps belong to, and `runs` how
     many draws pay for it: a key that was paid for anything else is refused.
+    `sum_rounding` is what the rounding of the sums adds to a movement, as a share of it
+    (`clipping.accumulation`): the noise is larger by that share too.
     """
 
     strategy: Strategy
@@ -83,6 +90,7 @@ class Lattice:
     participation: Participation | None = None
     paid_as: str | None = None
     runs: int | None = None
+    sum_rounding: float = 0.0
     mechanism: Gaussian = field(init=False)
     reach: float = field(init=False)
 
@@ -114,7 +122,9 @@ class Lattice:
             )
             root = math.sqrt(self.dimension) * math.sqrt(self.strategy.iterations)
             rho = quotient_up(2.0 * float(mechanism.grid) * root, moved) * (1 + 1e-9)
-            needed = product_up(self.stddev, sum_up(1.0, rho))
+            needed = product_up(
+                self.stddev, sum_up(1.0, sum_up(rho, self.sum_rounding))
+            )
             # The grid follows sigma by powers of two at most: this settles at once.
             if needed <= sigma:
                 return mechanism, rho

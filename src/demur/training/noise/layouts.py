@@ -6,6 +6,10 @@ equal shares, one for each device, and numbers are drawn for the share alone. A 
 is a function of a key and of its element's place (`threefry`), so shards differ, and
 together they are bit for bit what one device would draw. The noisy sum is then
 gathered. The memory of correlated noise stays where it was drawn.
+
+Parameters that are cut themselves (`devices.shardings`) keep their shape: numbers are
+drawn for each device's part of the leaf, cut along the free axes of the mesh too where
+they divide, and the noisy sum lies as its parameter does. No device has the whole.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from demur.training.devices.shardings import covers_mesh, spread
 from demur.training.noise.recursions import Memory, Recursion
-from demur.training.noise.threefry import FlatLeaf
+from demur.training.noise.threefry import FlatLeaf, PlacedLeaf
 
 
 @dataclass(frozen=True)
@@ -30,25 +35,30 @@ class WholeLayout:
         """Step 0 and an empty memory."""
         return jnp.zeros((), jnp.int32), recursion.empty_memory(leaves)
 
-    def drawn_for(self, leaf: Any) -> Any:
-        """The shape that numbers are drawn for."""
-        return leaf
+    def drawn_for(self, leaves: list[Any]) -> list[Any]:
+        """The shapes that numbers are drawn for."""
+        return leaves
 
-    def flat(self, leaf: Any) -> Any:
-        """The leaf as noise is added to it."""
-        return leaf
+    def shares(self, leaves: list[Any]) -> list[Any]:
+        """The leaves as noise is added to them."""
+        return leaves
 
-    def whole(self, flat: Any, leaf: Any) -> Any:
-        """A noisy leaf in the shape it had."""
-        del leaf
-        return flat
+    def whole(self, noisy: list[Any], leaves: list[Any]) -> list[Any]:
+        """Noisy leaves in the shapes they had."""
+        del leaves
+        return noisy
 
 
 @dataclass(frozen=True)
 class ShardedLayout:
-    """All devices of `mesh`, each with an equal share of every leaf."""
+    """All devices of `mesh`, each with an equal share of every leaf.
+
+    `shardings` are those of the parameters, leaf by leaf, where they are cut; None
+    where all are whole on every device.
+    """
 
     mesh: Mesh
+    shardings: tuple[NamedSharding, ...] | None = None
 
     @cached_property
     def _share(self) -> NamedSharding:
@@ -58,30 +68,51 @@ class ShardedLayout:
     def _replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 
-    @cached_property
-    def _memory(self) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec(None, self.mesh.axis_names))
-
     def empty(self, recursion: Recursion, leaves: list[Any]) -> tuple[Any, Memory]:
         """Step 0 and an empty memory, made where it stays."""
-        flat = [self.drawn_for(leaf) for leaf in leaves]
-        sharding = self._memory if recursion.by_element else self._replicated
+        drawn = self.drawn_for(leaves)
+        sharding: Any = self._replicated
+        if recursion.by_element:  # behind one leading axis
+            sharding = [
+                NamedSharding(self.mesh, PartitionSpec(None, *leaf.sharding.spec))
+                for leaf in drawn
+            ]
         step = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=self._replicated)
-        memory = jax.jit(lambda: recursion.empty_memory(flat), out_shardings=sharding)
+        memory = jax.jit(lambda: recursion.empty_memory(drawn), out_shardings=sharding)
         return step(), memory()
 
-    def drawn_for(self, leaf: Any) -> FlatLeaf:
-        """The leaf's shares, which numbers are drawn for."""
+    def drawn_for(self, leaves: list[Any]) -> list[FlatLeaf | PlacedLeaf]:
+        """The leaves' shares, which numbers are drawn for."""
+        return [self._share_of(i, leaf) for i, leaf in enumerate(leaves)]
+
+    def _share_of(self, i: int, leaf: Any) -> FlatLeaf | PlacedLeaf:
+        shape = tuple(leaf.shape)
+        if self.shardings is not None:
+            own = self.shardings[i]
+            cut = spread(own, shape)
+            # A leaf that is whole everywhere and does not divide is drawn flat, padded.
+            if covers_mesh(cut) or not own.is_fully_replicated:
+                return PlacedLeaf(shape, leaf.dtype, cut)
         size = -(-leaf.size // self.mesh.size) * self.mesh.size
-        return FlatLeaf(tuple(leaf.shape), (size,), leaf.dtype, self._share)
+        return FlatLeaf(shape, (size,), leaf.dtype, self._share)
 
-    def flat(self, leaf: Any) -> Any:
-        """The leaf in shares."""
-        padding = self.drawn_for(leaf).shape[0] - leaf.size
-        padded = jnp.pad(leaf.reshape(-1), (0, padding))
-        return jax.lax.with_sharding_constraint(padded, self._share)
+    def shares(self, leaves: list[Any]) -> list[Any]:
+        """The leaves in shares."""
+        found = []
+        for leaf, share in zip(leaves, self.drawn_for(leaves), strict=True):
+            if isinstance(share, FlatLeaf):
+                leaf = jnp.pad(leaf.reshape(-1), (0, share.shape[0] - leaf.size))
+            found.append(jax.lax.with_sharding_constraint(leaf, share.sharding))
+        return found
 
-    def whole(self, flat: Any, leaf: Any) -> Any:
-        """A noisy leaf in the shape it had, on every device."""
-        flat = jax.lax.with_sharding_constraint(flat, self._replicated)
-        return flat[: leaf.size].reshape(leaf.shape)
+    def whole(self, noisy: list[Any], leaves: list[Any]) -> list[Any]:
+        """Noisy leaves in the shapes they had, lying as their parameters do."""
+        found = []
+        for i, (share, leaf) in enumerate(zip(noisy, leaves, strict=True)):
+            if share.shape == leaf.shape and self.shardings is not None:
+                own = self.shardings[i]
+                found.append(jax.lax.with_sharding_constraint(share, own))
+                continue
+            flat = jax.lax.with_sharding_constraint(share, self._replicated)
+            found.append(flat.reshape(-1)[: leaf.size].reshape(leaf.shape))
+        return found

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from demur.core import recording, validate
 from demur.core.declaration import fingerprint_of
@@ -45,6 +45,8 @@ from demur.mechanisms.correlated import (
     Participation,
     Strategy,
 )
+from demur.training.clipping.accumulation import ROW_SHARE, rounding_share
+from demur.training.clipping.rounding import in_float64
 from demur.training.clipping.types import ClippedSum, PyTree
 from demur.training.noise.admission import check_place, check_step, check_sum
 from demur.training.noise.hardened import lattice_noise
@@ -73,9 +75,10 @@ class PlanTerms:
 class NoiseSpec:
     """What a privatizer adds: public, and enough for a declaration.
 
-    A plan sets the last two. `participation` are the patterns of steps that one record
-    can take part in, which an audit compares with the run; `plan` are the terms of the
-    plan that pays.
+    A plan sets the last three. `participation` are the patterns of steps that one
+    record can take part in, which an audit compares with the run; `plan` are the terms
+    of the plan that pays. `most_rows` is for how many rows of a step, padding included, the
+    rounding of the sums is paid for; None: for none.
     """
 
     strategy: Strategy
@@ -84,6 +87,21 @@ class NoiseSpec:
     l2_norm_bound: float | None
     participation: Participation | None = None
     plan: PlanTerms | None = None
+    most_rows: int | None = None
+
+    @property
+    def sum_rounding(self) -> float:
+        """What is paid for the rounding of sums, as a share of the deviation."""
+        return 0.0 if self.most_rows is None else rounding_share(self.most_rows)
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse a step of more rows than the rounding of its sum was paid for."""
+        if self.most_rows is not None and rows > self.most_rows:
+            raise ValueError(
+                f"a step has {rows} rows, padding included, and the hardened noise pays"
+                f" for the rounding of {self.most_rows}: give the plan a"
+                " truncated_batch_size, or noise='threefry'. Nothing was drawn."
+            )
 
     @property
     def hardened(self) -> bool:
@@ -126,6 +144,7 @@ class NoiseSpec:
             self.participation,
             self.paid_as,
             None if self.plan is None else self.plan.draws,
+            self.sum_rounding,
         )
 
     @cached_property
@@ -153,22 +172,28 @@ class NoiseSpec:
             f" {getattr(self.strategy, 'column_normalize', False)} {self.noise}"
             f" {self.stddev!r} {self.l2_norm_bound!r}"
         )
+        if self.most_rows is not None:
+            head += f" {self.most_rows}"
         data = head.encode() + np.ascontiguousarray(values).tobytes()
         return hashlib.sha256(data).hexdigest()
+
+
+Shardings = tuple[NamedSharding, ...] | None
+_OverMesh = Callable[[Mesh, Shardings], "Privatizer"]
 
 
 class Privatizer(optax.GradientTransformationExtraArgs):
     """An optax transformation whose `update` turns a `ClippedSum` into a pytree."""
 
     spec: NoiseSpec
-    _over_mesh: Callable[[Mesh], Privatizer] | None
+    _over_mesh: _OverMesh | None
 
     def __new__(
         cls,
         init: Callable[..., Any],
         update: Callable[..., Any],
         spec: NoiseSpec,
-        over_mesh: Callable[[Mesh], Privatizer] | None = None,
+        over_mesh: _OverMesh | None = None,
     ) -> Privatizer:
         """The two functions, what they add, and the same over a mesh."""
         transformation = super().__new__(cls, init, update)
@@ -176,12 +201,13 @@ class Privatizer(optax.GradientTransformationExtraArgs):
         transformation._over_mesh = over_mesh
         return transformation
 
-    def on(self, mesh: Mesh) -> Privatizer:
+    def on(self, mesh: Mesh, shardings: Shardings = None) -> Privatizer:
         """The same noise, each device of `mesh` drawing a share of it.
 
         The memory of correlated noise is sharded likewise: a device holds its share.
+        `shardings` are those of the parameters, leaf by leaf, where they are cut.
         """
-        return self if self._over_mesh is None else self._over_mesh(mesh)
+        return self if self._over_mesh is None else self._over_mesh(mesh, shardings)
 
 
 def noise_stddev(
@@ -209,13 +235,15 @@ def privatizer(
     l2_norm_bound: float | None = None,
     participation: Participation | None = None,
     plan: PlanTerms | None = None,
+    most_rows: int | None = None,
 ) -> Privatizer:
     """The transformation that adds stddev C^-1 Z to the sums of a run.
 
     `stddev` is the deviation of Z (see `noise_stddev`). With `l2_norm_bound`, a sum
     clipped to a larger bound than the noise was made for is refused; the lattice needs
-    it. `participation` and `plan` are a plan's (`NoiseSpec`). `update(sum, state,
-    params=None, *, key=None)` returns the noisy tree and the next state. `key` is that
+    it. `participation`, `plan` and `most_rows` are a plan's (`NoiseSpec`).
+    `update(sum, state, params=None, *, key=None)` returns the noisy tree and the next
+    state. `key` is that
     of the payment (`plan.key(payment)`), which is compared; inside `jit` it is an array
     of `step_keys`, which cannot be. Without a key the noise comes from the operating
     system and nothing is charged: the accounting is yours.
@@ -237,17 +265,28 @@ def privatizer(
         raise ValueError(f"noise must be one of {KINDS}; got {noise!r}")
     if l2_norm_bound is not None:
         validate.positive(l2_norm_bound=l2_norm_bound)
-    spec = NoiseSpec(strategy, float(stddev), noise, l2_norm_bound, participation, plan)
+    spec = NoiseSpec(
+        strategy,
+        float(stddev),
+        noise,
+        l2_norm_bound,
+        participation,
+        plan,
+        most_rows if noise == "lattice" else None,
+    )
     if noise == "lattice":
         return _transformation(
             spec,
             *lattice_noise(spec),
-            lambda mesh: _transformation(spec, *lattice_noise(spec, mesh)),
+            # All coordinates in one row, however the parameters are cut.
+            lambda mesh, _: _transformation(spec, *lattice_noise(spec, mesh)),
         )
     return _transformation(
         spec,
         *_threefry(spec, WholeLayout()),
-        lambda mesh: _transformation(spec, *_threefry(spec, ShardedLayout(mesh))),
+        lambda mesh, shardings: _transformation(
+            spec, *_threefry(spec, ShardedLayout(mesh, shardings))
+        ),
     )
 
 
@@ -255,7 +294,7 @@ def _transformation(
     spec: NoiseSpec,
     init: Init,
     add: Add,
-    over_mesh: Callable[[Mesh], Privatizer] | None = None,
+    over_mesh: _OverMesh | None = None,
 ) -> Privatizer:
     def update(
         updates: ClippedSum,
@@ -266,15 +305,25 @@ def _transformation(
         **_: Any,
     ) -> tuple[PyTree, NoiseState]:
         del params
-        check_sum(updates, spec.l2_norm_bound)
+        paid = None if spec.most_rows is None else ROW_SHARE
+        check_sum(updates, spec.l2_norm_bound, paid)
         given = key is not None and not isinstance(key, NoiseKey)
         keys = jnp.asarray(key) if given else None
-        value, state, keys = one_release((updates.value, state, keys))
+        value = updates.value
+        if spec.hardened:
+            value = jax.tree.map(_single, value)
+        value, state, keys = one_release((value, state, keys))
         check_place((value, state, keys), has_keys=given)
         check_step(state.step, spec.strategy.iterations)
         return add(value, updates.l2_norm_bound, state, keys if given else key)
 
     return Privatizer(init, update, spec, over_mesh)
+
+
+@in_float64
+def _single(leaf: Any) -> Any:
+    """As float32, which `accumulation` counts."""
+    return leaf.astype(jnp.float32)
 
 
 # -- threefry --------------------------------------------------------------------------
@@ -306,19 +355,19 @@ def _threefry(spec: NoiseSpec, layout: WholeLayout | ShardedLayout) -> tuple[Ini
                 f"key must be uint32 of shape ({len(leaves)}, 2), as step_keys makes"
                 f" it; got {keys.dtype} of shape {keys.shape}"
             )
-        shares = [layout.flat(leaf) for leaf in leaves]
-        drawn_for = [layout.drawn_for(leaf) for leaf in leaves]
         noise, memory = recursion.advance(
-            state.step, state.memory, keys_at(keys, state.step), drawn_for
+            state.step,
+            state.memory,
+            keys_at(keys, state.step),
+            layout.drawn_for(leaves),
         )
         # A step beyond the last has no row: NaN, not the last row again.
         scale = jnp.where(state.step < strategy.iterations, spec.stddev, math.nan)
-        noisy = [
-            layout.whole(
-                share.astype(drawn.dtype) + (scale * drawn).astype(drawn.dtype), leaf
-            )
-            for share, drawn, leaf in zip(shares, noise, leaves, strict=True)
+        added = [
+            share.astype(drawn.dtype) + (scale * drawn).astype(drawn.dtype)
+            for share, drawn in zip(layout.shares(leaves), noise, strict=True)
         ]
+        noisy = layout.whole(added, leaves)
         if tape is not None:
             noisy = recorded(tape, spec, bound, state.step, leaves, noisy)
         return jax.tree.unflatten(treedef, noisy), NoiseState(state.step + 1, memory)

@@ -35,6 +35,14 @@ class FlatLeaf(NamedTuple):
     sharding: Any
 
 
+class PlacedLeaf(NamedTuple):
+    """A leaf in its own shape, cut over the devices by `sharding`."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any
+
+
 def step_keys(stream: Stream, leaves: int) -> NDArray[np.uint32]:
     """Fresh threefry keys for one step, one for each leaf: 8 bytes of the stream each.
 
@@ -77,7 +85,9 @@ def normals(keys: Any, leaves: list[Any]) -> list[Any]:
 
 
 def _is_small(leaf: Any) -> bool:
-    return not isinstance(leaf, FlatLeaf) and math.prod(leaf.shape) <= _SMALL
+    return (
+        not isinstance(leaf, FlatLeaf | PlacedLeaf) and math.prod(leaf.shape) <= _SMALL
+    )
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -113,6 +123,9 @@ def _together(keys: Any, shapes: tuple[tuple[int, ...], ...]) -> list[Any]:
 
 
 def _normal(key: Any, leaf: Any) -> Any:
+    if isinstance(leaf, PlacedLeaf):
+        drawn = standard_normal(key, leaf.shape)
+        return jax.lax.with_sharding_constraint(drawn, leaf.sharding)
     if not isinstance(leaf, FlatLeaf):
         return standard_normal(key, leaf.shape)
     # Constrained where the numbers arise, so that each device draws its share alone.

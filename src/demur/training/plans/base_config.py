@@ -212,6 +212,8 @@ class BasePlanConfig:
                     "l2_clip_norm is given to the config and to clipped_grad: give it"
                     " once"
                 )
+            if self.noise == "lattice":
+                given = given.with_(accumulator="float64")
             return given, given.l2_norm_bound
         if self.l2_clip_norm is None:
             raise TypeError(
@@ -223,6 +225,7 @@ class BasePlanConfig:
             l2_clip_norm=self.l2_clip_norm,
             normalize_by=self.normalize_by,
             rescale_to_unit_norm=self.rescale_to_unit_norm,
+            accumulator="float64" if self.noise == "lattice" else "float32",
         )
         return transform, transform(_no_loss).l2_norm_bound
 

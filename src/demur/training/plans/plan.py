@@ -52,11 +52,9 @@ from demur.training.batches.user_selection import UserSelectionStrategy, base_of
 from demur.training.clipping.types import ClippedGrad
 from demur.training.noise.privatizer import PlanTerms, Privatizer, privatizer
 from demur.training.plans.relations import neighbours_of, unit_of
+from demur.training.plans.sum_rounding import most_rows, stated_rounding
 
 _SECRET = "batches, clipped sums and noise states of the run stay secret"
-_ROUNDED_SUMS = (
-    "the rounding of the clipped sums, before the noise, is not part of the sensitivity"
-)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -247,7 +245,7 @@ class DPExecutionPlan:
                 *((PER_PERSON,) if per_person else ()),
                 _SECRET,
                 f"the noise is as good as Gaussian: {noise}",
-                *((_ROUNDED_SUMS,) if spec.hardened else ()),
+                *stated_rounding(spec.most_rows, spec.sum_rounding),
                 *self.assumptions,
             ),
             fingerprint=self.fingerprint,
@@ -423,6 +421,7 @@ def assemble(
             l2_norm_bound=l2_norm_bound,
             participation=participation_of(base_of(selection)),
             plan=plan_terms(selection, account, noise_multiplier, num_examples),
+            most_rows=most_rows(selection) if noise == "lattice" else None,
         ),
         neighbours=neighbours,
         account=account,

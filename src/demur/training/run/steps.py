@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,10 +28,11 @@ from demur.training.devices.placement import Placement
 from demur.training.noise.hardened import drawn_in_program, key_of_step
 from demur.training.noise.privatizer import Privatizer
 from demur.training.noise.threefry import STEP_NOISE, step_keys
-from demur.training.run import program_files
+from demur.training.run import program_files, sharded_state
 from demur.training.run.charges import program_digest
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.programs import Programs
+from demur.training.run.sharded_state import copied, placed, structs
 from demur.training.sizes.shapes import ShapePlan
 
 _DROPOUT = "dropout"
@@ -48,12 +48,6 @@ class TrainState(NamedTuple):
     average: PyTree | None
     steps: Any
     noise: Any
-
-
-@jax.jit
-def _copied(tree: PyTree) -> PyTree:
-    """A copy of every leaf, by one program; leaf by leaf it is one for each shape."""
-    return jax.tree.map(partial(jnp.array, copy=True), tree)
 
 
 class Steps:
@@ -72,16 +66,17 @@ class Steps:
     ) -> None:
         self._clipped, self._stored = clipped, stored
         self._public: list[Any] | None = None  # arrays that may be stored in a program
-        mesh = placement.mesh
-        self._privatizer = privatizer if mesh is None else privatizer.on(mesh)
-        self._noise_is_sharded = self._privatizer is not privatizer
+        self._given = self._privatizer = privatizer
         self._placement = placement
+        self._shardings: Any = None  # of the parameters, where they are cut
         self._optimizer = optimizer
         self._average = average
         self._exact = exact
         # Their arguments in every program, last of all; None where nothing is frozen.
         frozen = jax.tree.map(jnp.asarray, frozen_of(clipped.arguments["fun"]))
-        self._frozen = placement.replicate(frozen)
+        cut = placement.shardings(frozen)
+        self._frozen_is_cut = cut is not None
+        self._frozen = placed(frozen, cut) if cut else placement.replicate(frozen)
         self._random = clipped.arguments["prng_argnum"] is not None
         self._hardened = privatizer.spec.hardened
         self._leaves = self._dimension = 0
@@ -91,19 +86,30 @@ class Steps:
 
     def init(self, params: PyTree) -> TrainState:
         """The state before the first step; the caller's arrays are left alone."""
-        own = _copied(params)
+        mesh, cut = self._placement.mesh, self._placement.shardings(params)
+        self._shardings = cut
+        if mesh is not None:
+            leaves = None if cut is None else tuple(jax.tree.leaves(cut))
+            self._privatizer = self._given.on(mesh, leaves)
+        noise_is_sharded = self._privatizer is not self._given
+        own = copied(params) if cut is None else placed(params, cut)
         self._leaves = len(jax.tree.leaves(own))
         self._dimension = sum(leaf.size for leaf in jax.tree.leaves(own))
         place = self._placement.replicate
         empty = self._privatizer.init
-        noise = empty(own) if self._noise_is_sharded else jax.jit(empty)(own)
+        noise = empty(own) if noise_is_sharded else jax.jit(empty)(own)
+        if cut is not None:
+            optimizer = sharded_state.cut_state(self._optimizer.init, own, cut)
+            average = None if self._average is None else placed(own, cut)
+            steps = place(jnp.zeros((), jnp.int32))
+            return TrainState(own, optimizer, average, steps, noise)
         return TrainState(
             params=place(own),
             # A state that holds the parameters themselves could not be donated.
-            optimizer=place(_copied(self._optimizer.init(own))),
-            average=None if self._average is None else place(_copied(own)),
+            optimizer=place(copied(self._optimizer.init(own))),
+            average=None if self._average is None else place(copied(own)),
             steps=place(jnp.zeros((), jnp.int32)),
-            noise=noise if self._noise_is_sharded else place(noise),
+            noise=noise if noise_is_sharded else place(noise),
         )
 
     # -- what is compiled --------------------------------------------------------------
@@ -118,18 +124,40 @@ class Steps:
     ) -> Any:
         """The clipped sum of a minibatch, and sums of loss and aux if asked for."""
         micro = self._clipped.arguments["microbatch_size"]
-        if self._placement.mesh is None or micro is None or self._random:
+        mesh = self._placement.mesh
+        if self._is_cut and micro is not None and not self._random:
+            whole = gradient_at(self._clipped.with_(microbatch_size=None), frozen)
+            return sharded_state.sum_in_turns(
+                lambda some, padding: self._sum(
+                    whole, params, some, None, None, is_padding_example=padding
+                ),
+                batch,
+                real,
+                micro,
+                self._placement.row_sharding,
+            )
+        if mesh is None or micro is None or self._random:
             clipped = gradient_at(self._clipped, frozen)
             return self._sum(clipped, params, batch, real, loss_key)
-        return self._sum_by_device(
-            self._placement.mesh, micro, params, batch, real, frozen
-        )
+        return self._sum_by_device(mesh, micro, params, batch, real, frozen)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the compiler, not `shard_map`, spreads the work over the devices."""
+        cut = self._shardings is not None or self._frozen_is_cut
+        return cut or self._placement.batch_axes is not None
 
     def _sum(
-        self, clipped: ClippedGrad, params: PyTree, batch: Any, real: Any, loss_key: Any
+        self,
+        clipped: ClippedGrad,
+        params: PyTree,
+        batch: Any,
+        real: Any,
+        loss_key: Any,
+        **options: Any,
     ) -> Any:
         arguments = call_arguments(clipped, params, batch, loss_key)
-        result = clipped(*arguments, num_real=real)
+        result = clipped(*arguments, num_real=real, **options)
         total, aux = result if clipped.has_aux else (result, None)
         if aux is None or not self._exact:
             return total, None
@@ -236,10 +264,14 @@ class Steps:
         several: bool,
     ) -> None:
         """Trace for each physical size; `batch(size)` has its shapes."""
-        like, key = _structs(state), self._key_struct()
+        like, key = structs(state), self._key_struct()
         if self._stored and self._placement.mesh is None and program_files.is_used():
             self._public = self._noise_constants(like, key)
-        loss_key, frozen = self._loss_key_struct(), _structs(self._frozen)
+        loss_key, frozen = self._loss_key_struct(), structs(self._frozen)
+        some = batch(shapes.sizes[0])
+        total, _ = jax.eval_shape(
+            self.first_sum, like.params, some, _COUNT, loss_key, frozen
+        )
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
             # Traced here: an error in a loss is raised before anything is paid.
@@ -250,12 +282,23 @@ class Steps:
         shardings: Any = (None, None, None)
         if self._placement.mesh is not None:
             shardings = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
+        sums: Any = None
+        if self._shardings is not None:  # a sum lies as its parameters do
+            where = jax.tree.leaves(self._shardings)
+            sums = jax.tree.unflatten(jax.tree.structure(total), where), None
+            total = jax.tree.map(
+                lambda leaf, where: jax.ShapeDtypeStruct(
+                    leaf.shape, leaf.dtype, sharding=where
+                ),
+                total,
+                sums[0],
+            )
         self._jitted = {
             "whole_step": jax.jit(
                 self.whole_step, donate_argnums=0, out_shardings=shardings
             ),
-            "first_sum": jax.jit(self.first_sum),
-            "add_sum": jax.jit(self.add_sum, donate_argnums=1),
+            "first_sum": jax.jit(self.first_sum, out_shardings=sums),
+            "add_sum": jax.jit(self.add_sum, donate_argnums=1, out_shardings=sums),
             "finish": jax.jit(
                 self.finish, donate_argnums=0, out_shardings=shardings[:2]
             ),
@@ -272,10 +315,6 @@ class Steps:
                 lambda size: (like.params, batch(size), _COUNT, loss_key, frozen),
             )
         if several:
-            some = batch(shapes.sizes[0])
-            total, _ = jax.eval_shape(
-                self.first_sum, like.params, some, _COUNT, loss_key, frozen
-            )
             ahead(
                 self._jitted["add_sum"],
                 lambda size: (
@@ -327,16 +366,15 @@ class Steps:
 
     def digest(self, state: TrainState, batch: Any) -> str:
         """A digest of what a step computes; after `prepare`."""
-        like = _structs(state)
-        rest = batch, _COUNT, self._loss_key_struct(), _structs(self._frozen)
+        like = structs(state)
+        rest = batch, _COUNT, self._loss_key_struct(), structs(self._frozen)
         if not self._hardened:
             whole = self._jitted["whole_step"]
             return program_digest(whole.lower(like, self._key_struct(), *rest))
         # The noise is a program of its own: it is part of the plan's fingerprint.
-        total = jax.eval_shape(self.first_sum, like.params, *rest)[0]
         return program_digest(
             self._jitted["first_sum"].lower(like.params, *rest),
-            self._jitted["apply"].lower(like, total.value, like.noise),
+            self._jitted["apply"].lower(like, like.params, like.noise),
         )
 
     # -- running -----------------------------------------------------------------------
@@ -346,6 +384,7 @@ class Steps:
     ) -> tuple[TrainState, Any, Any]:
         """The next state, something to wait for, and what `first_sum` adds up."""
         step, parts = step_input.step, step_input.minibatches
+        self._privatizer.spec.check_rows(sum(part.size for part in parts))
         keys: Any = [None] * len(parts)
         if self._random:
             keys = step_keys(key.stream(_DROPOUT, step), len(parts))
@@ -404,12 +443,3 @@ def call_arguments(
             f" prng_argnum={key_position!r}. Nothing was spent."
         )
     return [placed[i] for i in range(len(placed))]
-
-
-def _structs(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=leaf.sharding
-        ),
-        tree,
-    )

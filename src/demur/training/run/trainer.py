@@ -120,7 +120,8 @@ def fit(
     memory_dumps.switch_off()
     loss_fn, params, data = _problem(loss_fn, params, data)
     mesh = resources.mesh
-    group, placement = Processes(mesh), Placement(mesh)
+    group = Processes(mesh)
+    placement = Placement(mesh, resources.shard_parameters, resources.batch_axes)
     with ExitStack() as stack:
         stack.enter_context(group.interruptible())
         with group.stage():
@@ -129,6 +130,7 @@ def fit(
         with group.stage():
             check_called_plainly()
             examples = RunExamples.of(data)
+            _check_cut(placement, group, params, loss_fn)
             check_params(params)
             check_optimizer(optimizer, params)
             clipped = _gradient(plan, loss_fn, resources, reporting)
@@ -336,6 +338,20 @@ def _check(plan: DPExecutionPlan, examples: RunExamples, average: float | None) 
                 f" examples={wanted}). Nothing was spent."
             )
     check_count(plan, examples.count, persons=examples.ids is not None)
+
+
+def _check_cut(
+    placement: Placement, group: Processes, params: PyTree, loss_fn: Any
+) -> None:
+    """Refuse parameters that are cut over other devices, or over several processes."""
+    frozen = frozen_of(loss_fn) if isinstance(loss_fn, FrozenLoss) else None
+    cut = placement.shardings(params), placement.shardings(frozen)
+    if group.count > 1 and (cut != (None, None) or placement.batch_axes is not None):
+        raise ValueError(
+            "sharded parameters and batch_axes are for the devices of one process:"
+            " checkpoints and the last comparison need them whole in each of several."
+            " Nothing was spent."
+        )
 
 
 def _check_storable(state: TrainState) -> None:

@@ -25,6 +25,11 @@ class Resources:
     - `mesh` spreads batches and noise over its devices. If it spans several processes
       (`distributed.start`), all of them call `fit` alike, and process 0 alone is given
       the `ledger`.
+    - `shard_parameters=True` cuts parameters, frozen ones too, the optimiser's state
+      and sums over all devices of the mesh, where a dimension divides (fully sharded).
+      Parameters that come with a `NamedSharding` over the mesh keep it without this.
+    - `batch_axes` are the axes of the mesh that cut a batch, by default all. Leave out
+      those along which parameters alone are cut (tensor parallelism).
     - `check_loss=False` skips the check that the loss is separable, which compiles a
       small program.
     - `store_programs=False` keeps compiled programs off the disk; by default they are
@@ -42,3 +47,5 @@ class Resources:
     check_loss: bool = True
     memory: Literal["ordinary", "fast"] | int | None = None
     store_programs: bool = True
+    shard_parameters: bool = False
+    batch_axes: tuple[str, ...] | None = None

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.accumulation import accumulated
 from demur.training.clipping.collectives import check_no_collectives
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.ghost import inlining, transforms
@@ -31,7 +32,7 @@ from demur.training.clipping.norms import (
     side_by_side,
 )
 from demur.training.clipping.per_example import Loss, MeasuredGradients, norms_of
-from demur.training.clipping.rounding import sum_of_squares, wide
+from demur.training.clipping.rounding import in_float64, sum_of_squares, wide
 from demur.training.devices.varying_axes import as_varying, struct_of
 
 
@@ -140,7 +141,12 @@ def _measure(
     if not route.sites and route.tapped is None:
         zero = as_varying(jnp.zeros(leaf.shape, wide(leaf.dtype)), like=passed.value)
         nothing, _ = sum_of_squares(passed.value[:, None][:, :0], 1)
-        return MeasuredLeaf(nothing, nothing, None, zero.dtype, lambda *_: zero)
+
+        @in_float64
+        def nothing_added(weights: Any, finite: Any) -> Any:
+            return zero.astype(accumulated(zero.dtype, weights))
+
+        return MeasuredLeaf(nothing, nothing, None, zero.dtype, nothing_added, nothing)
     if route.parts:
         parts = [_measure(part, number, leaf, passed, {}) for part in route.parts]
         return side_by_side(parts)
@@ -155,6 +161,7 @@ def _measure(
     else:
         measured = measure_instantiated(passed.gradients[number])
 
+    @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
         return _back(route, measured.add_up(weights, finite))
 

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.accumulation import accumulated
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.norms import (
     STRIP,
@@ -52,12 +53,16 @@ def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
     used = (rows >= 0)[..., None]
     right = jnp.where(used, right, 0)
 
+    @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
         scaled = weighted(leave_out(right, finite), weights)
         slices = rows.shape[1]
-        table = jnp.zeros((slices, size, right.shape[-1]), right.dtype)
+        scaled = scaled.astype(accumulated(right.dtype, weights))
+        table = jnp.zeros((slices, size, right.shape[-1]), scaled.dtype)
         table = as_varying(table, like=right)
-        which = jnp.broadcast_to(jnp.arange(slices)[None, :, None], rows.shape)
+        which = jnp.broadcast_to(
+            jnp.arange(slices, dtype=jnp.int32)[None, :, None], rows.shape
+        )
         inside = jnp.where(rows >= 0, rows, size)
         return table.at[which, inside].add(scaled, mode="drop")
 
@@ -65,7 +70,17 @@ def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
         square, upper = _sorted_lookup(rows, right)
     else:
         square, upper = _paired_lookup(rows, right)
-    return MeasuredLeaf(square, upper, None, right.dtype, add_up)
+    return MeasuredLeaf(square, upper, None, right.dtype, add_up, _mass(right))
+
+
+@in_float64
+def _mass(right: Any) -> Any:
+    """(T sum over t of |right_t|)^2, summed over slices; rounded up."""
+    lengths = jnp.sqrt(sum_of_squares(right, 3)[1])
+    positions = right.shape[2]
+    grow = 1 + (positions + 16) * U64
+    # As long as the norm of one term each, scaled.
+    return sum_of_bounds((1.01 * (positions + 1) * total(lengths, 2) * grow) ** 2)
 
 
 @in_float64
@@ -110,11 +125,21 @@ def measure_mixed(
     rows, whole = measure_lookup(looked_up), measure(product)
     square, upper = _with_cross_term(looked_up, product, rows, whole)
 
+    @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
         return whole.add_up(weights, finite) + rows.add_up(weights, finite)
 
     dtype = jnp.promote_types(rows.dtype, whole.dtype)
-    return MeasuredLeaf(square, upper, whole.sum_error, dtype, add_up, whole.least)
+    return MeasuredLeaf(
+        square, upper, whole.sum_error, dtype, add_up, _both(rows, whole), whole.least
+    )
+
+
+@in_float64
+def _both(rows: MeasuredLeaf, whole: MeasuredLeaf) -> Any:
+    """Two sums and one more addition: the terms of both, and one each."""
+    masses = jnp.sqrt(rows.mass) + jnp.sqrt(whole.mass)
+    return (2 * masses) ** 2 * (1 + 16 * U64)
 
 
 @in_float64

@@ -5,7 +5,7 @@ factors are known. A streamed layer keeps neither. Its tap has a derivative rule
 own: where the cotangent of the output appears, the rule computes the squared norms from
 it and the data operand, and from given clip factors the weighted sum. Both arrays end
 there, in the body of a scan or a checkpoint too, so that what is rematerialised stays
-so. Three numbers for each example and turn leave the body, and one sum for the batch.
+so. Four numbers for each example and turn leave the body, and one sum for the batch.
 
 A layer can be streamed if its parameter has no other use and each turn of a scan has
 its own slice: then squared norms of turns add up. The gradient of a parameter that all
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.extend import core
 
+from demur.training.clipping.accumulation import Accumulator
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.ghost.found_routes import Route, Routes
 from demur.training.clipping.ghost.layers import Layer, Lookup
@@ -32,7 +33,7 @@ from demur.training.clipping.norms import MeasuredLeaf, measure, norm_method
 from demur.training.clipping.rounding import U64, in_float64, total
 from demur.training.devices.varying_axes import as_varying
 
-_NUMBERS = 3  # square, upper, sum_error
+_NUMBERS = 4  # square, upper, sum_error, mass
 
 
 def measure_factors(
@@ -50,16 +51,18 @@ class StreamedLayer:
     """One layer's rule, and what is known of its sum beforehand.
 
     `dtype` and `least` are those of its `MeasuredLeaf`, `shape` is that of the
-    parameter where it meets the data.
+    parameter where it meets the data, `accumulator` the dtype of the sum.
     """
 
     layer: Layer
     dtype: Any
     least: float
     shape: tuple[int, ...]
+    accumulator: Any
 
     @classmethod
-    def of(cls, layer: Layer) -> StreamedLayer:
+    @in_float64
+    def of(cls, layer: Layer, accumulator: Accumulator = "float32") -> StreamedLayer:
         """The rule of this layer; nothing is computed."""
         seen: list[MeasuredLeaf] = []
 
@@ -73,14 +76,16 @@ class StreamedLayer:
             for kind in (layer.other, layer.output)
         ]
         result = jax.eval_shape(look, *structs)
-        return cls(layer, seen[0].dtype, seen[0].least, result.shape)
+        summed = jnp.promote_types(seen[0].dtype, accumulator)
+        return cls(layer, seen[0].dtype, seen[0].least, result.shape, summed)
 
     def taps(self, lengths: Sequence[int], summed: bool) -> Any:
         """The zeros whose cotangents are the numbers and, if asked for, the sum."""
-        numbers = in_float64(jnp.zeros)((*lengths, _NUMBERS), jnp.float64)
+        zeros = in_float64(jnp.zeros)
+        numbers = zeros((*lengths, _NUMBERS), jnp.float64)
         if not summed:
             return numbers, None
-        return numbers, jnp.zeros((*lengths, *self.shape), self.dtype)
+        return numbers, zeros((*lengths, *self.shape), self.accumulator)
 
     def tap(self, output: Any, data: Any, zeros: Any, weight: Any) -> Any:
         """`output`, with the derivative rule; `weight` is this example's."""
@@ -90,21 +95,22 @@ class StreamedLayer:
         self, numbers: Any, sums: Any, back: Callable[[Any], Any]
     ) -> MeasuredLeaf:
         """The leaf from what the taps gave: numbers [turns..., B, 3] and the sum."""
-        square, upper, error = _over_turns(numbers)
+        square, upper, error, mass = _over_turns(numbers)
 
+        @in_float64
         def add_up(weights: Any, finite: Any) -> Any:
             return back(sums)  # it was formed with these weights
 
-        return MeasuredLeaf(square, upper, error, self.dtype, add_up, self.least)
+        return MeasuredLeaf(square, upper, error, self.dtype, add_up, mass, self.least)
 
 
 @in_float64
-def _over_turns(numbers: Any) -> tuple[Any, Any, Any]:
+def _over_turns(numbers: Any) -> tuple[Any, ...]:
     """Squares of orthogonal parts add up; the bounds are rounded up."""
     flat = jnp.moveaxis(numbers, -2, 0).reshape((numbers.shape[-2], -1, _NUMBERS))
     added = [total(flat[..., number], 1) for number in range(_NUMBERS)]
     grow = 1 + (flat.shape[1] + 16) * U64
-    return added[0], added[1] * grow, added[2] * grow
+    return added[0], *(bound * grow for bound in added[1:])
 
 
 def _streamed(layer: Layer) -> Callable[..., Any]:
@@ -113,7 +119,7 @@ def _streamed(layer: Layer) -> Callable[..., Any]:
         leaf = measure_factors(layer.factors(data, cotangent, ()))
         sums = None
         if weights is not None:
-            sums = layer.restore(leaf.add_up(weights, None), ())
+            sums = in_float64(layer.restore)(leaf.add_up(weights, None), ())
         return _stacked(leaf), sums
 
     @custom_vmap
@@ -159,7 +165,8 @@ def _stacked(leaf: MeasuredLeaf) -> Any:
     error = leaf.sum_error
     if error is None:
         error = jnp.zeros_like(leaf.square)
-    each = [number[:, None] for number in (leaf.square, leaf.upper, error)]
+    numbers = (leaf.square, leaf.upper, error, leaf.mass)
+    each = [number[:, None] for number in numbers]
     return jax.lax.concatenate(as_varying(each, like=each), 1)
 
 

@@ -32,6 +32,6 @@ def ghost_sums(
         gradients = vmap_gradients(loss, params, rows, None, spmd_axis_name)
         return add_up(gradients, clip, real), gradients
     if form_for(memory, held_bytes(traced) * batch_size(rows)) == "ordinary":
-        return TwoPasses(traced, spmd_axis_name).run(clip, real)
+        return TwoPasses(traced, spmd_axis_name, clip.accumulator).run(clip, real)
     gradients = ghost_gradients(traced, spmd_axis_name)
     return add_up(gradients, clip, real), gradients

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from demur.training.clipping.accumulation import Accumulator
 from demur.training.clipping.clip_factors import Clip
 from demur.training.clipping.ghost.cotangents import BackwardPass, tapped_pass
 from demur.training.clipping.ghost.gradients import Traced, measure_leaves
@@ -64,8 +65,13 @@ class _Round(NamedTuple):
 class TwoPasses:
     """The two passes over a batch for one traced loss."""
 
-    def __init__(self, traced: Traced, spmd_axis_name: Any) -> None:
-        self.traced = traced
+    def __init__(
+        self,
+        traced: Traced,
+        spmd_axis_name: Any,
+        accumulator: Accumulator = "float32",
+    ) -> None:
+        self.traced, self.accumulator = traced, accumulator
         routes = find_routes(traced.program, len(traced.params), held=False)
         self.routes = streaming_routes(traced.program, routes)
         self.spmd_axis_name = spmd_axis_name
@@ -75,7 +81,7 @@ class TwoPasses:
             if streams(route)
         }
         self.streamed = {
-            site.number: StreamedLayer.of(site.layer)
+            site.number: StreamedLayer.of(site.layer, accumulator)
             for site in self.routes.all_sites
             if site.number in self.leaf_of
         }
@@ -110,8 +116,8 @@ class TwoPasses:
         passed, leaves = self._pass(traced.params, traced.rows)
         groups = clip.groups(jax.tree.unflatten(traced.tree, leaves))
         weights, finite = clip.factors(leaves, groups, real, self.slack)
-        shapes = [
-            jax.ShapeDtypeStruct(leaf.shape, measured.dtype)
+        zeros = [
+            self._zeros(leaf.shape, measured.dtype)
             for leaf, measured in zip(traced.params, leaves, strict=True)
         ]
         start = _Round(
@@ -119,7 +125,7 @@ class TwoPasses:
             ~jnp.any(finite),
             weights,
             finite,
-            [jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes],
+            zeros,
         )
         start = as_varying(start, like=(passed.value, finite))
         last = jax.lax.while_loop(
@@ -136,6 +142,10 @@ class TwoPasses:
             norms_of(leaves),
         )
         return last.sums, result
+
+    @in_float64
+    def _zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return jnp.zeros(shape, jnp.promote_types(dtype, self.accumulator))
 
     def _second(self, state: _Round, clip: Clip, groups: Sequence[int]) -> _Round:
         """Form the sum with the weights of `state`, and judge it by its own norms."""
@@ -158,7 +168,7 @@ class TwoPasses:
         # is made here: behind the loop it would take a second copy of the sums.)
         some = jnp.any(finite)
         sums = [
-            jnp.where(some, leaf.add_up(weight, None), 0)
+            in_float64(jnp.where)(some, leaf.add_up(weight, None), 0)
             for leaf, weight in zip(leaves, weights, strict=True)
         ]
         accepted = jnp.all(kept_all & still_finite) | ~some

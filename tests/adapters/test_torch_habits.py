@@ -1,0 +1,200 @@
+"""Habits of torch's users: torch's own numbers, or a refusal that spends nothing."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from demur import AddOrRemoveOne, Budget, Filter, Ledger
+from demur.adapters.torch import PrivateModule, derivatives, modules, refusals
+from demur.training import clipped_grad, fit
+from tests.training.clipping.kit import QUICK_TO_COMPILE
+from tests.training.kit import make_plan
+
+pytestmark = pytest.mark.slow
+
+ROWS = {"x": jnp.ones((4, 6)), "y": jnp.array([0, 1, 2, 1])}
+WEIGHTS = torch.tensor([1.0, 1.0, 9.0])  # equal for 0 and 1, which a check makes up
+
+
+class Layer(nn.Module):
+    def __init__(self, function=lambda self, x: self.linear(x)):
+        super().__init__()
+        self.linear, self.function = nn.Linear(6, 3), function
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def plain(module, batch):
+    return functional.cross_entropy(module(batch["x"]), batch["y"].long())
+
+
+def refused(make, loss=plain, **options):
+    """The words of the refusal; the ledger has no entry."""
+    ledger = Ledger(
+        Budget(3.0, 1e-6), unit=AddOrRemoveOne(), filter=Filter.gaussian(blocks=0.5)
+    )
+    data = {"x": np.ones((50, 6), np.float32), "y": np.zeros(50, np.int32)}
+    with pytest.raises((TypeError, ValueError)) as caught:
+        private = PrivateModule(make(), loss, **options)
+        fit(make_plan(), private, data, optimizer=optax.sgd(0.1), ledger=ledger)
+    assert not list(ledger.entries())
+    assert str(caught.value).endswith("Nothing was spent.")
+    return str(caught.value)
+
+
+# -- numbers that are drawn ----------------------------------------------------------
+
+KEYED = {
+    "rand": lambda self, x: self.linear(x * torch.rand(6)),
+    "randn": lambda self, x: self.linear(x * torch.randn(x.shape)),
+    "randint": lambda self, x: self.linear(x * torch.randint(0, 99, (6,))),
+    "rand_like": lambda self, x: self.linear(x * torch.rand_like(x)),
+    "dropout": lambda self, x: functional.dropout(
+        self.linear(x) * torch.arange(1.0, 4.0), 0.5, self.training
+    ),
+}
+
+
+def drawn(function):
+    """Norms of four equal examples, with two keys."""
+    private = PrivateModule(Layer(function), lambda m, b: m(b["x"]).sum(), random=True)
+    clipped = clipped_grad(
+        private.loss, l2_clip_norm=1e9, return_grad_norms=True, prng_argnum=2
+    )
+    run = jax.jit(clipped, compiler_options=QUICK_TO_COMPILE)
+    keys = [jax.random.key(i) for i in (0, 1)]
+    found = [run(private.params, ROWS, key)[1].grad_norms for key in keys]
+    return np.concatenate([np.asarray(norms) for norms in found])
+
+
+@pytest.mark.parametrize("name", [name for name in KEYED if name != "dropout"])
+def test_every_example_and_step_has_numbers_of_its_own(name):
+    assert len(set(drawn(KEYED[name]).tolist())) == 8
+
+
+def test_without_the_rules_all_examples_have_the_same_numbers(monkeypatch):
+    monkeypatch.setattr(derivatives, "_DRAWING", ())
+    with pytest.raises(TypeError, match="torch's generator of the CPU"):
+        drawn(KEYED["rand"])
+    nothing = refusals.contextmanager(lambda: iter([None]))
+    monkeypatch.setattr(modules, "unkeyed_draws_refused", nothing)
+    assert len(set(drawn(KEYED["rand"]).tolist())) == 1
+
+
+DRAWS = {
+    "Python": (lambda s, x: s.linear(x) * random.random(), "Python's random"),
+    "NumPy": (lambda s, x: s.linear(x) * np.random.rand(), "numpy.random"),
+    "a generator": (
+        lambda s, x: s.linear(x + torch.rand(6, generator=torch.Generator())),
+        "leave generator= out",
+    ),
+    "exponential_": (
+        lambda s, x: s.linear(x * torch.empty_like(x).exponential_()),
+        "no key of its own",
+    ),
+    "gumbel": (lambda s, x: functional.gumbel_softmax(s.linear(x)), "no key of its"),
+    "always": (
+        lambda s, x: functional.dropout(s.linear(x), 0.5, training=True),
+        "write training=self.training",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_without_a_key_are_refused(name):
+    function, words = DRAWS[name]
+    assert words in refused(lambda: Layer(function), random=True)
+
+
+# -- what is kept, and what is no module of torch's own --------------------------------
+
+
+def assigned(self, x):
+    self.seen = 0.9 * self.seen + 0.1 * x.detach().mean()
+    return self.linear(x)
+
+
+def added(self, x):
+    self.seen += 1.0
+    return self.linear(x)
+
+
+def hooked(self, x):
+    scores = self.linear(x)
+    scores.register_hook(lambda gradient: 0 * gradient)
+    return scores
+
+
+def with_spectral_norm():
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
+
+
+MODULES = {
+    "a buffer assigned": (lambda: Layer(assigned), "changes its buffer seen"),
+    "a buffer added to": (lambda: Layer(added), "changes its buffer seen"),
+    "a hook": (lambda: Layer(hooked), "Tensor.register_hook"),
+    "rows by a mask": (
+        lambda: Layer(lambda s, x: s.linear(x)[x[:, 0] > -9.0]),
+        "looks at the values",
+    ),
+    "spectral_norm": (with_spectral_norm, r"(spectral_norm): call .eval()"),
+    "older weight_norm": (
+        lambda: torch.nn.utils.weight_norm(nn.Linear(6, 3)),
+        "parametrizations.weight_norm",
+    ),
+    "DataParallel": (lambda: nn.DataParallel(Layer()), "pass module.module"),
+    "meta": (lambda: nn.Linear(6, 3, device="meta"), "load the weights first"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_refused_by_name(name):
+    make, words = MODULES[name]
+    assert words in refused(make)
+
+
+def weighted(module, batch):
+    return functional.cross_entropy(module(batch["x"]), batch["y"], weight=WEIGHTS)
+
+
+def weighted_layer(module, batch):
+    return nn.CrossEntropyLoss(weight=WEIGHTS)(module(batch["x"]), batch["y"])
+
+
+def weighted_nll(module, batch):
+    scores = functional.log_softmax(module(batch["x"]), -1)
+    return nn.NLLLoss(WEIGHTS)(scores, batch["y"])
+
+
+@pytest.mark.parametrize("loss", [weighted, weighted_layer, weighted_nll])
+def test_weights_of_classes_over_a_batch_are_refused(loss):
+    """For one example at a time they would cancel."""
+    assert "reduction='none') * weight[y]).mean()" in refused(Layer, loss)
+
+
+def test_weights_as_the_refusal_has_them_count():
+    def loss(module, batch):
+        each = functional.cross_entropy(
+            module(batch["x"]), batch["y"], reduction="none"
+        )
+        return (each * WEIGHTS[batch["y"]]).mean()
+
+    module = Layer()
+    private = PrivateModule(module, loss)
+    rows = {name: torch.tensor(np.asarray(column)) for name, column in ROWS.items()}
+    wanted = loss(module, rows).item()
+    assert float(private.loss(private.params, ROWS)) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_an_output_in_place_of_its_loss_is_refused():
+    assert "that is .loss" in refused(Layer, lambda m, b: {"loss": plain(m, b)})
