@@ -450,3 +450,30 @@ def test_a_file_that_is_no_certificate_is_not_quoted(filled, tmp_path, data):
     said = result.output + result.stderr
     assert result.exit_code == 1 and "not a certificate of deletion" in said
     assert "Jane" not in said
+
+
+def test_a_space_beside_an_id_names_no_other_record(demur, tmp_path):
+    """`--from` read "7 " as "7", which is another record where both are live."""
+    demur.open()
+    (tmp_path / "spaces.csv").write_text(f"{HEAD}\n7,a,0.1,0.2,cat\n7 ,b,0.2,0.1,dog\n")
+    told = demur("insert", tmp_path / "spaces.csv", *COLUMNS)
+    assert told["inserted"] == 2
+    (tmp_path / "ids.txt").write_text("\n7 \n")
+    told = demur("delete", "--from", "ids.txt")
+    assert "ids.txt, line 2: a space before or after an id" in told["error"]["message"]
+    assert demur("status")["live"] == 2
+    assert demur("delete", "7 ")["deleted"] == 1
+    (tmp_path / "ids.txt").write_text("\r\n7\r\n\r\n")
+    assert demur("delete", "--from", "ids.txt")["deleted"] == 1
+
+
+def test_a_retrain_names_whose_records_they_are(filled, table):
+    """--subject was not looked at for live records: the service had another person."""
+    swapped = table(range(20), "swapped.csv", change=lambda lines: [
+        line.replace(f",{at // 2},", ",somebody else,", 1) if at == 3 else line
+        for at, line in enumerate(cat_or_dog(lines))
+    ])  # fmt: skip
+    told = filled("retrain", swapped, *COLUMNS)
+    assert "was learned as another person's" in told["error"]["message"]
+    same = table(range(20), "same.csv", change=cat_or_dog)
+    assert filled("retrain", same, *COLUMNS)["deleted"] == 0

@@ -13,6 +13,8 @@ import itertools
 import json
 import pickle
 import zlib
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 
@@ -42,6 +44,11 @@ class Slots:
 FORMS = {
     "array": lambda x: x.copy(),
     "list": lambda x: x.tolist(),
+    "array of objects": lambda x: np.array(x.tolist(), dtype=object),
+    "array with named fields": lambda x: np.rec.fromarrays([[v] for v in x]),
+    "masked array": lambda x: np.ma.array(x.copy(), mask=True),
+    "decimals": lambda x: [Decimal(v) for v in x.tolist()],
+    "fractions": lambda x: [Fraction(v) for v in x.tolist()],
     "bytes": lambda x: x.tobytes(),
     "bytes, big-endian, after a header": lambda x: b"HDR" + x.astype(">f8").tobytes(),
     "bytes of float32": lambda x: x.astype("f4").tobytes(),

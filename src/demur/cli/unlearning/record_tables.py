@@ -118,7 +118,16 @@ def read_ids(path: Path, column: str | None) -> list[str]:
             text = path.read_text(encoding="utf-8-sig")  # Editors may add a mark.
         except UnicodeDecodeError:
             raise ValueError(f"{path.name} is no text in UTF-8. {_NOTHING}") from None
-        ids = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = text.splitlines()
+        padded = [n for n, line in enumerate(lines, 1) if line and line != line.strip()]
+        if padded:  # "7 " may be another's id than "7".
+            raise ValueError(
+                f"{path.name}, line {padded[0]}: a space before or after an id"
+                f" ({len(padded):,} such lines). Ids are compared letter by letter:"
+                " take it out or, if it belongs to the id, name the id as an argument."
+                f" {_NOTHING}"
+            )
+        ids = [line for line in lines if line]
         _check_ids(path.name, ids)
     if not ids:
         raise ValueError(f"{path.name} has no id. {_NOTHING}")

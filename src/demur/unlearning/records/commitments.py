@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -54,6 +55,26 @@ def id_bytes(name: str, value: object) -> bytes:
     except ValueError:  # which quotes it
         raise ValueError(f"{name} must be 1 to 200 printable characters") from None
     return value.encode()
+
+
+def id_list(name: str, given: Iterable[Any], *, ordered: bool = False) -> list[Any]:
+    """Several ids, as a list; one alone is refused, as "17" would be "1" and "7".
+
+    With `ordered`, each belongs to a row: a set has no order.
+    """
+    kinds: tuple[type, ...] = (str, bytes, bytearray, Mapping)
+    if isinstance(given, (*kinds, set, frozenset) if ordered else kinds):
+        raise TypeError(
+            f"{name} must be a list of ids, one for each record; got"
+            f" {type(given).__name__}. Nothing has changed."
+        )
+    try:
+        return list(given)
+    except TypeError:  # a number, None, an array without a length
+        raise TypeError(
+            f"{name} must be a list of ids; got {type(given).__name__}. Nothing has"
+            " changed."
+        ) from None
 
 
 def commitment(opening: str, kind: Kind, identifier: str | int) -> str:

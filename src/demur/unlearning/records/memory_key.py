@@ -38,6 +38,12 @@ class Passphrase:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or len(self.text) < _WORDS:
             raise ValueError(f"a passphrase has at least {_WORDS} letters")
+        try:
+            self.text.encode()
+        except UnicodeEncodeError:  # whose text would quote it
+            raise ValueError(
+                "a passphrase must be text in Unicode, without halves of characters"
+            ) from None
 
 
 MemoryKey: TypeAlias = str | os.PathLike[str] | Passphrase | Callable[[], bytes]
@@ -47,6 +53,11 @@ def check_place(given: MemoryKey, folders: list[Path]) -> None:
     """Refuse a key file in a folder of the service, or where others could read it."""
     if isinstance(given, Passphrase) or callable(given):
         return
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            "memory_key must be a key file, a Passphrase, or a function that gives the"
+            f" key; got {type(given).__name__}. Nothing was changed."
+        )
     path = Path(given).expanduser().absolute()
     inside = [f for f in folders if path.resolve().is_relative_to(f.resolve())]
     if inside:

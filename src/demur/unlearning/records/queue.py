@@ -10,11 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.durable.clock import now
+from demur.unlearning.errors import ServiceDamaged
 from demur.unlearning.records import tables
+from demur.unlearning.records.row_fields import is_time
 
 # One month (GDPR Art. 12(3)); the shortest month that is not a February.
 ONE_MONTH = timedelta(days=30)
 INTERRUPTED = "interrupted"
+_REASONS = ("privacy", "regret", "numeric", "rate", INTERRUPTED)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,13 @@ def deadline_text(deadline: datetime | timedelta | None) -> str:
     if deadline is None:
         deadline = ONE_MONTH
     if isinstance(deadline, timedelta):
-        deadline = datetime.now(UTC) + deadline
+        try:
+            deadline = datetime.now(UTC) + deadline
+        except OverflowError:
+            raise ValueError(
+                f"deadline must lie before the year 10000; got {deadline} from now."
+                " Nothing was spent."
+            ) from None
     if not isinstance(deadline, datetime):
         raise TypeError(
             f"deadline must be a datetime or a timedelta; got {deadline!r:.40}"
@@ -92,6 +101,12 @@ def waiting(connection: Connection) -> list[QueuedRequest]:
 
 
 def _queued(row: Any) -> QueuedRequest:
+    times = is_time(row.requested) and is_time(row.deadline)
+    if not times or row.reason not in _REASONS or not isinstance(row.generation, int):
+        raise ServiceDamaged(
+            "a request in the queue is none that a service writes: it was edited, or"
+            " comes from elsewhere. Restore a whole copy."
+        )
     return QueuedRequest(
         row.pseudonym,
         row.generation,

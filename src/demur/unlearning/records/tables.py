@@ -31,6 +31,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from demur.core.errors import OutcomeUnknown
 from demur.durable import atomic_files, database_files, postgres, sqlite
 from demur.durable.database_files import FileKind
 from demur.durable.store import Store
@@ -161,8 +162,16 @@ class ServiceStore(Store):
         """A transaction, for as long as the right to write is held."""
         if self._writer is not None:
             self._writer.check()
-        with super().write(give_up, repeated=repeated) as connection:
-            yield connection
+        try:
+            with super().write(give_up, repeated=repeated) as connection:
+                yield connection
+        except OutcomeUnknown as error:
+            happened, *_ = str(error).partition(" Repeat the same call")
+            raise OutcomeUnknown(  # A service has no keys of calls, unlike a ledger.
+                f"{happened} Open the {self.noun} again: it has all that was"
+                " acknowledged, and a deletion that was cut short is carried out or"
+                " waits in its queue."
+            ) from error.__cause__
 
     def exists(self) -> bool:
         """Whether there is a service at this address; changes nothing."""

@@ -76,7 +76,9 @@ def verify_against_retrain(
     >>> report.passed, report.tightest < 1.0
     (True, True)
     """
-    listed = checked(events)
+    empty = make if isinstance(make, Mode) else make()
+    check_size(empty.size, empty.size)
+    listed = checked(events, empty.dimension)
     validate.count(trials=trials)
     validate.open_probability(confidence=confidence)
     mu = gaussian_mu(epsilon, delta)

@@ -13,10 +13,13 @@ from __future__ import annotations
 import array
 import gc
 import io
+import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
@@ -187,11 +190,14 @@ def _holds_numbers(value: object) -> bool:
 def _is_number(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return value.bit_length() <= 64  # a longer one is a string of bytes
-    return isinstance(value, (float, np.floating, np.integer))
+    return isinstance(value, (float, np.floating, np.integer, Decimal, Fraction))
 
 
 def _float(value: object) -> float:
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (ValueError, OverflowError):  # a Decimal that signals, a Fraction too large
+        return math.nan
 
 
 def _closed_over(function: FunctionType) -> list[object]:

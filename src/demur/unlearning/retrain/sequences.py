@@ -1,10 +1,10 @@
 """The sequences of numbers that a place can be read as.
 
-An array is read row by row and column by column; bytes as floats of 64, 32 and 16
-bits in both byte orders from every offset; text as the numbers written in it. Bytes
-and text are unpacked first where they are JSON, a pickle (its operations are listed,
-none is executed), base64, hexadecimal digits, or compressed by zlib, gzip, bz2, lzma
-or zip.
+An array is read row by row and column by column, also one of objects or with named
+fields; bytes as floats of 64, 32 and 16 bits in both byte orders from every offset;
+text as the numbers written in it. Bytes and text are unpacked first where they are
+JSON, a pickle (its operations are listed, none is executed), base64, hexadecimal
+digits, or compressed by zlib, gzip, bz2, lzma or zip.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def sequences(holder: object) -> Iterator[Array]:
 def size_left_out(holder: object) -> str | None:
     """What of `holder` is past the limits, in words; None if all of it is read."""
     if isinstance(holder, np.ndarray):
-        most, size, what = MOST_NUMBERS, holder.size, "numbers"
+        fields = len(holder.dtype.names or "1")
+        most, size, what = MOST_NUMBERS, holder.size * fields, "numbers"
     elif isinstance(holder, (str, bytes, bytearray)):
         most, size, what = MOST_BYTES, len(holder), "bytes"
     elif isinstance(holder, memoryview):
@@ -90,10 +91,15 @@ def _read(holder: object, depth: int) -> Iterator[Array]:
 
 
 def _of_array(values: NDArray[Any], depth: int) -> Iterator[Array]:
+    values = np.asarray(values)  # also what a mask hides
     kind = values.dtype.kind
     if values.dtype.names:
         for field in values.dtype.names:
             yield from _of_array(values[field], depth)
+        rows = values.ravel()[: MOST_NUMBERS // len(values.dtype.names)].tolist()
+        yield from _read([number for row in rows for number in row], depth - 1)
+    elif kind == "O":
+        yield from _read(values.ravel()[:MOST_NUMBERS].tolist(), depth - 1)
     elif kind in "SU":
         yield from _read("\n".join(map(str, values.ravel()[:4096])), depth - 1)
     elif kind == "c":

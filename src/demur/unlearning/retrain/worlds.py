@@ -48,8 +48,10 @@ def stream(
     return events
 
 
-def checked(events: Iterable[Event]) -> list[Event]:
-    """The events, if each deletion names live records and there is one at all."""
+def checked(events: Iterable[Event], dimension: int) -> list[Event]:
+    """The events, if rows have `dimension` features, each deletion names live records
+    and there is one at all.
+    """
     listed = list(events)
     live: set[Hashable] = set()
     deletions = 0
@@ -57,6 +59,11 @@ def checked(events: Iterable[Event]) -> list[Event]:
         if isinstance(event, Insertion):
             if event.record in live:
                 raise ValueError("a record is learned twice under one name")
+            if np.shape(event.x) != (dimension,):  # before anything is copied
+                raise ValueError(
+                    f"rows must have the {dimension} features of the mode; got shape"
+                    f" {np.shape(event.x)}"
+                )
             live.add(event.record)
         elif isinstance(event, Deletion):
             if not event.records or not live.issuperset(event.records):

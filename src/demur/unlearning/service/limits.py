@@ -71,6 +71,15 @@ class ServiceLimits:
             return cls(**json.loads(text))
 
 
+def check_limits(limits: object) -> None:
+    """Refuse what are no limits, before a service is opened with them."""
+    if limits is not None and not isinstance(limits, ServiceLimits):
+        raise TypeError(
+            "limits must be ServiceLimits(noise=..., days=..., score_noise=...); got"
+            f" {type(limits).__name__}. Nothing was changed."
+        )
+
+
 def strictest(limits: Iterable[ServiceLimits]) -> ServiceLimits:
     """What keeps all of these, for requests that are carried out together."""
     kept = list(limits)

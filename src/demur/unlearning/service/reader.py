@@ -17,7 +17,7 @@ from demur.unlearning.models.base import Array
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import queue, rows, tables
 from demur.unlearning.records.certificate import Certificate
-from demur.unlearning.records.commitments import Opening
+from demur.unlearning.records.commitments import Opening, id_list
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service import opening
 from demur.unlearning.service.backup import backup_service, write_evidence
@@ -114,7 +114,8 @@ class ServiceReader:
         with state.lock:
             state.require_usable()
             state.flush()
-            pseudonyms = [state.directory.find(each) for each in record_ids]
+            ids = id_list("record_ids", record_ids)
+            pseudonyms = [state.directory.find(each) for each in ids]
             with state.database.read() as connection:
                 if subject_id is not None:
                     subject = state.directory.find_subject(subject_id)

@@ -13,7 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import ArrayLike
 
+from demur.core.bounds import real_array
 from demur.unlearning.errors import (
     CapacityExhausted,
     RecordExists,
@@ -22,9 +24,11 @@ from demur.unlearning.errors import (
     ServiceDamaged,
     UnknownRecord,
 )
+from demur.unlearning.models.base import Array
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records import queue, rows, tables
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.commitments import id_list
 from demur.unlearning.records.directory import NewRecord
 from demur.unlearning.records.queue import QueuedRequest
 from demur.unlearning.service.deletion import Deletions, RecordToDelete
@@ -35,6 +39,33 @@ Answer: TypeAlias = Certificate | QueuedRequest
 # What lets a request wait; one whose stored record cannot be decrypted, too.
 _NOT_NOW = (CapacityExhausted, RecordNeeded, ServiceDamaged)
 BLOCKED = 0  # the generation of an id that was asked for and never learned
+
+
+def rows_with_ids(
+    terms: ServiceTerms,
+    X: ArrayLike,
+    Y: ArrayLike,
+    record_ids: Iterable[str | int],
+    subject_ids: Iterable[str | int | None] | None,
+) -> tuple[Array, Array, list[str | int], list[str | int | None]]:
+    """Rows to learn with their targets, ids and persons, equally many of each."""
+    ids = id_list("record_ids", record_ids, ordered=True)
+    subjects: list[str | int | None] = [None] * len(ids)
+    if subject_ids is not None:
+        subjects = id_list("subject_ids", subject_ids, ordered=True)
+    rows = real_array("X", X, "a matrix")
+    targets = real_array("Y", terms.numbers_of(Y))
+    if rows.ndim != 2 or targets.ndim != 1:
+        raise ValueError(
+            f"X must be a matrix and Y a vector; got shapes {rows.shape} and"
+            f" {targets.shape}"
+        )
+    if not len(rows) == len(targets) == len(ids) == len(subjects):
+        raise ValueError(
+            f"X, Y and the ids must be equally many; got {len(rows)} rows,"
+            f" {len(targets)} targets, {len(ids)} record ids"
+        )
+    return rows, targets, ids, subjects
 
 
 class DeletionRequests:

@@ -59,6 +59,17 @@ class TrainingRecord:
     new: bool
 
 
+def _record(given: Any) -> tuple[Any, Any, Any, Any]:
+    """Id, x, y and person (or None) of a record to retrain on."""
+    if isinstance(given, list | tuple) and len(given) in (3, 4):
+        record_id, x, y, *rest = given
+        return record_id, x, y, rest[0] if rest else None
+    raise ValueError(
+        "records must be (record_id, x, y) or (record_id, x, y, subject_id), one for"
+        f" each record; got {type(given).__name__}. Nothing has changed."
+    )
+
+
 def training_records(
     state: ServiceState,
     connection: Connection,
@@ -85,14 +96,17 @@ def training_records(
             if pseudonym in live and pseudonym not in without
         ]
     checked: dict[str, TrainingRecord] = {}
-    for record_id, x, y, *rest in records:
+    for record_id, x, y, subject_id in map(_record, records):
         pseudonym = state.directory.find(record_id)
         if pseudonym in without:
             continue
         y = state.terms.number_of(y)
         state.mode.check(x, y)
         if pseudonym in checked:
-            raise RecordExists("an id occurs twice among the records to retrain on")
+            raise RecordExists(
+                "an id occurs twice among the records to retrain on. Nothing has"
+                " changed."
+            )
         content = state.pseudonyms.content(x, y)
         point = np.asarray(x, dtype=np.float64)
         if pseudonym in live:
@@ -101,6 +115,15 @@ def training_records(
                     "a record to retrain on is not what was learned under its id."
                     " Nothing has changed."
                 )
+            owner = live[pseudonym].subject
+            if subject_id is not None and state.directory.find_subject(subject_id) != (
+                owner
+            ):
+                raise RecordMismatch(
+                    "a record to retrain on was learned as another person's, and a"
+                    " retrain does not change whose it is: delete it, and insert it as"
+                    " theirs. Nothing has changed."
+                )
             checked[pseudonym] = TrainingRecord(live[pseudonym], point, float(y), False)
             continue
         if pseudonym in state.index:
@@ -108,7 +131,7 @@ def training_records(
                 "a record to retrain on was deleted: leave it out, and insert it"
                 " afterwards if its owner wants it back. Nothing has changed."
             )
-        new = state.directory.new(record_id, rest[0] if rest else None)
+        new = state.directory.new(record_id, subject_id)
         learned = LearnedRecord(new, content)
         checked[pseudonym] = TrainingRecord(learned, point, float(y), True)
     return list(checked.values())

@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import ArrayLike
 
 from demur.core import validate
-from demur.core.bounds import real_array
 from demur.core.entropy import OsEntropy, Source
 from demur.ledger import Ledger, Tip, load_signing_key
 from demur.unlearning.errors import RecordExists, UnknownRecord
@@ -37,14 +36,20 @@ from demur.unlearning.pricing.publications import Answers
 from demur.unlearning.pricing.service_terms import RecordStore, RequestedTerms
 from demur.unlearning.records import queue
 from demur.unlearning.records.certificate import Certificate
+from demur.unlearning.records.commitments import id_list
 from demur.unlearning.records.memory_key import MemoryKey
 from demur.unlearning.records.rows import LearnedRecord
 from demur.unlearning.service import opening, publication, retraining
 from demur.unlearning.service.deletion import Deletions
-from demur.unlearning.service.limits import ServiceLimits
+from demur.unlearning.service.limits import ServiceLimits, check_limits
 from demur.unlearning.service.opening import OpenService, ServiceToRead
 from demur.unlearning.service.reader import ServiceReader
-from demur.unlearning.service.requests import Answer, DeletionRequests, OnExhausted
+from demur.unlearning.service.requests import (
+    Answer,
+    DeletionRequests,
+    OnExhausted,
+    rows_with_ids,
+)
 from demur.unlearning.service.retraining import Record
 
 Durability: TypeAlias = Literal["each", "batch"]
@@ -143,6 +148,7 @@ class UnlearningService(ServiceReader):
         _one_of("on_exhausted", on_exhausted, OnExhausted)
         _one_of("durability", durability, Durability)
         validate.count(batch_size=batch_size)
+        check_limits(limits)
         requested_terms: RequestedTerms = {
             "mode": mode,
             "dimension": dimension,
@@ -223,23 +229,13 @@ class UnlearningService(ServiceReader):
         subject_ids: Sequence[str | int | None] | None = None,
     ) -> Array:
         """Learn rows in order, all or none, and make them durable together."""
-        rows = real_array("X", X, "a matrix")
-        targets = real_array("Y", self._state.terms.numbers_of(Y))
-        subjects = [None] * len(record_ids) if subject_ids is None else subject_ids
-        if rows.ndim != 2 or targets.ndim != 1:
-            raise ValueError(
-                f"X must be a matrix and Y a vector; got shapes {rows.shape} and"
-                f" {targets.shape}"
-            )
-        if not len(rows) == len(targets) == len(record_ids) == len(subjects):
-            raise ValueError(
-                f"X, Y and the ids must be equally many; got {len(rows)} rows,"
-                f" {len(targets)} targets, {len(record_ids)} record ids"
-            )
+        rows, targets, ids, subjects = rows_with_ids(
+            self._state.terms, X, Y, record_ids, subject_ids
+        )
         state = self._state
         with state.lock:
             state.require_writable()
-            new, before = self._requests.new_records(record_ids, subjects), state.tick
+            new, before = self._requests.new_records(ids, subjects), state.tick
             if len({record.name or record.pseudonym for record in new}) < len(new):
                 raise RecordExists(
                     "an id occurs twice among the rows; none was learned"
@@ -300,7 +296,7 @@ class UnlearningService(ServiceReader):
         deadline: Deadline = None,
     ) -> list[Answer]:
         """Forget records together, with one noise and one commit; all or none."""
-        ids = list(record_ids)
+        ids = id_list("record_ids", record_ids, ordered=X is not None)
         rows: Sequence[Any] = [None] * len(ids) if X is None else list(np.asarray(X))
         targets: Sequence[Any] = [None] * len(ids) if Y is None else list(np.asarray(Y))
         if not len(ids) == len(rows) == len(targets):

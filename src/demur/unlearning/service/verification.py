@@ -26,7 +26,7 @@ from demur.unlearning.errors import (
 from demur.unlearning.pricing.publications import PublicationPrices
 from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
-from demur.unlearning.records import tables
+from demur.unlearning.records import queue, tables
 from demur.unlearning.records.certificate import Certificate
 from demur.unlearning.records.journal_rules import REPLACEMENTS, History, follow
 from demur.unlearning.records.read_errors import UNREADABLE, readable
@@ -107,6 +107,11 @@ def _check_tables(connection: Connection, service: Any, history: History) -> Non
     ).scalars()
     if deleted & set(stored_records):
         problems.append("a deleted record is still in the encrypted store")
+    if any(
+        history.generations.get(each.record) != each.generation
+        for each in queue.waiting(connection)
+    ):
+        problems.append("a request in the queue is for a record that is not live")
 
 
 def file_problems(connection: Connection) -> list[str]:

@@ -13,6 +13,7 @@ from demur.core import validate
 from demur.core.bounds import real_array
 from demur.unlearning.models.base import Array, Mode
 from demur.unlearning.pricing.calibrator import Calibrator, CalibStats
+from demur.unlearning.records.commitments import id_list
 from demur.unlearning.stream import phase as phases
 from demur.unlearning.stream.drift import DriftDetector
 from demur.unlearning.stream.hooks import Hooks
@@ -161,7 +162,7 @@ class Learner(StateMachine):
         """
         phases.require("insert", self.phase)
         if record_ids is not None:
-            record_ids = list(record_ids)  # an array of ids has no truth value
+            record_ids = id_list("record_ids", record_ids, ordered=True)
             self._check_ids(record_ids, len(np.asarray(Y)))
         if self._watched or self._hooks is not None:
             rows, targets = np.atleast_2d(real_array("X", X)), real_array("Y", Y)

@@ -27,6 +27,7 @@ from demur.unlearning.errors import DuplicateStaysLive
 from demur.unlearning.models import MODES, make_mode
 from demur.unlearning.models.base import Mode
 from demur.unlearning.pricing.calibrator import Calibrator
+from demur.unlearning.records.commitments import id_list
 from demur.unlearning.stream import phase as phases
 from demur.unlearning.stream.deletion import StreamDeletions, statement_of
 from demur.unlearning.stream.drift import DriftDetector
@@ -197,7 +198,7 @@ class MemoryPair(Learner):
         any of them is refused, none is forgotten.
         """
         phases.require("delete", self.phase)
-        ids = list(record_ids)
+        ids = id_list("record_ids", record_ids, ordered=X is not None)
         if len(set(ids)) != len(ids):
             raise ValueError("record_ids must differ; nothing was spent")
         self.odometer.require_ready(len(ids))
@@ -281,7 +282,9 @@ class MemoryPair(Learner):
                 f" {rows.shape} and {targets.shape}. Nothing has changed."
             )
         live = [self.mode.check(*record) for record in zip(rows, targets, strict=True)]
-        ids = None if record_ids is None else list(record_ids)
+        ids = None
+        if record_ids is not None:
+            ids = id_list("record_ids", record_ids, ordered=True)
         self.registry.check_live(live, ids, self._unnamed())
         renew(X, Y)
 
