@@ -10,24 +10,28 @@ loss, which is not private. Temp memory is XLA's own figure for the compiled pro
 batch sizes (read the best); Opacus with hooks and with ghost clipping, if installed.
 --largest finds the largest batch of the transformer that fits the GPU.
 
-The zoo (clipping_parts/zoo.py) has twelve networks in two sizes. With --results, each
-network's rows are appended to a file as soon as they are known, and a network that is
-in the file is not run again; after --until seconds no further one begins. So a run in
-pieces is one command, given several times.
+The zoo (clipping_parts/zoo.py) has twelve networks in two sizes. With --results, lines
+are added to a file as soon as they are known: one for each program that is compiled,
+one for each network that is measured. What is in the file is not measured again, and
+after --until seconds nothing new begins. So a run in pieces is one command, given
+several times. --threads compiles that many programs at a time, all of them before
+anything is measured; --peers last leaves the peers to the end, --peers no out.
+--deepest finds the LLaMA shape of most layers that trains (clipping_parts/deepest.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,6 +46,7 @@ from demur.training.clipping.ghost import layers as ghost_layers
 from demur.training.clipping.ghost import routes
 
 sys.path.insert(0, str(Path(__file__).parent / "clipping_parts"))
+from deepest import deepest
 from zoo import ZOO, Case, build, cross_entropy
 
 CLIP = 1.0
@@ -316,7 +321,7 @@ def _kernels_formed(way: Any) -> bool:
     return inputs * outputs <= 2 * positions * (inputs + outputs)
 
 
-def _more_formed(positions: int, left: int, right: int) -> str:
+def _more_formed(positions: int, left: int, right: int, *_: Any) -> str:
     """Gradients are formed where they have up to four times the factors' numbers."""
     if positions == 1:
         return "one position"
@@ -388,14 +393,13 @@ class Timed:
 
 
 def compiled(label: str, function: Callable[..., Any], case: Case) -> Timed:
-    """A program ready to run, with its temp memory in GiB."""
+    """A program that is compiled and has not run, with its temp memory in GiB."""
     started = time.perf_counter()
     try:
         arguments = (case.params, *case.batch, *case.fixed)
         program = jax.jit(function).lower(*arguments).compile()
         taken = time.perf_counter() - started
         temp = program.memory_analysis().temp_size_in_bytes / 2**30
-        jax.block_until_ready(program(*arguments))
     except Exception as error:
         return Timed(label, None, None, str(error).splitlines()[0][:60])
 
@@ -404,8 +408,18 @@ def compiled(label: str, function: Callable[..., Any], case: Case) -> Timed:
             result = program(*arguments)
         jax.block_until_ready(result)
 
-    note = f"compile {taken:.0f} s"
-    return Timed(label, call, temp, note, repeats(call), compiling=taken)
+    return Timed(label, call, temp, f"compile {taken:.0f} s", compiling=taken)
+
+
+def first_run(one: Timed) -> None:
+    """Run a program once and find how often it has to run to be measured."""
+    if one.call is None:
+        return
+    try:
+        one.call(1)
+        one.repeat = repeats(one.call)
+    except Exception as error:
+        one.call, one.note = None, str(error).splitlines()[0][:60]
 
 
 def repeats(call: Callable[[int], None]) -> int:
@@ -417,6 +431,8 @@ def repeats(call: Callable[[int], None]) -> int:
 
 def measure(timed: list[Timed], rounds: int, longest: float) -> None:
     """Median seconds of calls that take turns."""
+    for one in timed:
+        first_run(one)
     ready = [one for one in timed if one.call is not None]
     found: dict[str, list[float]] = {one.label: [] for one in ready}
     started = time.perf_counter()
@@ -432,8 +448,8 @@ def measure(timed: list[Timed], rounds: int, longest: float) -> None:
         one.seconds = statistics.median(found[one.label])
 
 
-def table(case: Case, rows: list[Timed]) -> None:
-    base = rows[0].seconds
+def table(case: Case, rows: list[Timed], base: float | None = None) -> None:
+    base = rows[0].seconds if base is None else base
     print(f"\n{case.name}")
     print(f"  {'':32}{'ms':>10}{'times':>8}{'temp GiB':>10}")
     for row in rows:
@@ -554,43 +570,171 @@ def opacus_rows(case: Case, rounds: int, longest: float) -> list[Timed]:
             temp = None
             if device == "cuda":
                 temp = (torch.cuda.max_memory_allocated() - before) / 2**30
-            rows.append(Timed(label, call, temp, repeat=repeats(call)))
+            rows.append(Timed(label, call, temp))
         except Exception as error:
             rows.append(Timed(label, None, None, str(error).splitlines()[0][:60]))
     measure(rows, rounds, longest)
     return rows
 
 
-def run(name: str, options: argparse.Namespace, peers: bool) -> list[Timed]:
-    case = build(name, options.size) if name in ZOO else CASES[name]()
-    rounds, longest = options.rounds, options.longest
-    if options.microbatch:
-        case.microbatches = tuple(options.microbatch)
-    rows = [
-        compiled("ordinary gradient", ordinary(case), case),
-        compiled("demur", ours(case, memory="fast"), case),
-        compiled("demur, ordinary memory", ours(case, memory="ordinary"), case),
-    ]
-    rows += [with_rule(case, rule) for rule in options.rule]
-    tried = case.microbatches if peers else ()
-    for size in tried:
-        label = f"jax-privacy, microbatch {size}"
-        rows.append(compiled(label, jax_privacy(case, size), case))
-    measure(rows, rounds, longest)
-    table(case, rows)
-    if options.check:
-        print(f"  against the plain method (8 examples): {relative_error(case):.1e}")
-    others = [] if options.no_peers else opacus_rows(case, rounds, longest)
-    if others:
-        table(case, others)
-    del case
-    gc.collect()
-    return rows + others
+# -- a run in stages, with lines in a file ---------------------------------------------
 
 
-def as_json(name: str, size: str, rows: list[Timed]) -> str:
-    """One line for a network: every method's milliseconds, memory and compile time."""
-    found = {
+@dataclass
+class Lines:
+    """A file of results: what it holds is not measured again."""
+
+    path: Path | None
+    size: str
+    known: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            text = self.path.read_text().splitlines()
+            self.known = [json.loads(line) for line in text if line]
+
+    def add(self, **line: Any) -> None:
+        device = jax.devices()[0].device_kind
+        whole = {"size": self.size, "device": device, "jax": jax.__version__, **line}
+        self.known.append(whole)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(whole) + "\n")
+
+    def has(self, case: str, kind: str, label: str | None = None) -> bool:
+        return any(
+            line.get("case") == case
+            and line["kind"] == kind
+            and line["size"] == self.size
+            and label in (None, line.get("label"))
+            for line in self.known
+        )
+
+
+def own_methods(case: Case) -> dict[str, Callable[..., Any]]:
+    return {
+        "ordinary gradient": ordinary(case),
+        "demur": ours(case, memory="fast"),
+        "demur, ordinary memory": ours(case, memory="ordinary"),
+    }
+
+
+def peer_methods(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """jax-privacy at its microbatch sizes; it is None where it is not installed."""
+    if importlib.util.find_spec("jax_privacy") is None:
+        return {}
+    sizes = options.microbatch or case.microbatches
+    return {f"jax-privacy, microbatch {n}": jax_privacy(case, n) for n in sizes}
+
+
+@dataclass
+class Stage:
+    """Cases of which the same methods are compiled, then measured."""
+
+    kind: str  # own, peers or all
+    options: argparse.Namespace
+    lines: Lines
+    begun: float
+
+    def left(self) -> float:
+        return self.options.until - (time.perf_counter() - self.begun)
+
+    def programs(self, case: Case) -> dict[str, Callable[..., Any]]:
+        own = {} if self.kind == "peers" else own_methods(case)
+        return own | ({} if self.kind == "own" else peer_methods(case, self.options))
+
+    def compile(self, name: str, label: str, function: Any, case: Case) -> Timed | None:
+        # What is compiled has to be measured too, within the time that is left.
+        if self.left() < self.options.longest:
+            return None
+        one = compiled(label, function, case)
+        if not self.lines.has(name, "compiled", label):
+            self.lines.add(
+                kind="compiled",
+                case=name,
+                label=label,
+                compile_s=one.compiling,
+                temp_gib=one.temp,
+                threads=self.options.threads,
+                failed=one.note if one.call is None else None,
+            )
+        return one
+
+    def run(self, names: list[str]) -> None:
+        """Compile everything, then measure case by case."""
+        open_ones = [one for one in names if not self.lines.has(one, self.kind)]
+        for start in range(0, len(open_ones), self.options.together):
+            self.run_together(open_ones[start : start + self.options.together])
+
+    def run_together(self, names: list[str]) -> None:
+        if self.left() < self.options.longest:
+            print(f"stopped before {', '.join(names)}: give the same command again")
+            return
+        cases: dict[str, Case] = {}
+        with ThreadPoolExecutor(self.options.threads) as pool:
+            for name, case in zip(names, pool.map(self.build, names), strict=True):
+                cases[name] = case
+        pool = ThreadPoolExecutor(self.options.threads)
+        tasks: dict[str, list[Future[Timed | None]]] = {}
+        for name, case in cases.items():
+            tasks[name] = [
+                pool.submit(self.compile, name, label, function, case)
+                for label, function in self.programs(case).items()
+            ]
+        every = [task for several in tasks.values() for task in several]
+        reserve = self.options.longest * len(names) / 2
+        limit = None if self.left() == float("inf") else max(0, self.left() - reserve)
+        wait(every, timeout=limit)
+        for task in every:
+            task.cancel()
+        for name, several in tasks.items():
+            rows = [task.result() for task in several if is_done(task)]
+            self.measure(name, cases.pop(name), [row for row in rows if row])
+            tasks[name] = []
+        pool.shutdown(wait=False, cancel_futures=True)
+
+    def seconds_of_ordinary(self, name: str) -> float | None:
+        """As the first stage found it, where the peers come in a second one."""
+        if self.kind != "peers":
+            return None
+        for line in self.lines.known:
+            if line.get("case") == name and line["kind"] == "own":
+                return float(line["rows"]["ordinary gradient"]["ms"]) / 1e3
+        return None
+
+    def build(self, name: str) -> Case:
+        return build(name, self.options.size) if name in ZOO else CASES[name]()
+
+    def measure(self, name: str, case: Case, rows: list[Timed]) -> None:
+        options = self.options
+        complete = len(rows) == len(self.programs(case))
+        if self.left() < 0 or (not rows and self.kind != "peers"):
+            print(f"stopped before {name} was measured: give the same command again")
+            return
+        rows += [with_rule(case, rule) for rule in options.rule]
+        measure(rows, options.rounds, options.longest)
+        if rows:
+            table(case, rows, self.seconds_of_ordinary(name))
+        if options.check and self.kind != "peers":
+            print(
+                f"  against the plain method (8 examples): {relative_error(case):.1e}"
+            )
+        if self.kind != "own" and options.peers != "no":
+            others = opacus_rows(case, options.rounds, options.longest)
+            if others:
+                table(case, others)
+            rows += others
+        kind = self.kind if complete else f"{self.kind}, cut short"
+        self.lines.add(kind=kind, case=name, rows=as_rows(rows))
+
+
+def is_done(task: Future[Any]) -> bool:
+    return task.done() and not task.cancelled()
+
+
+def as_rows(rows: list[Timed]) -> dict[str, dict[str, Any]]:
+    """Every method's milliseconds, memory and compile time."""
+    return {
         row.label: {
             "ms": None if row.call is None else row.seconds * 1e3,
             "temp_gib": row.temp,
@@ -599,35 +743,15 @@ def as_json(name: str, size: str, rows: list[Timed]) -> str:
         }
         for row in rows
     }
-    device = jax.devices()[0].device_kind
-    whole = {"case": name, "size": size, "device": device, "rows": found}
-    return json.dumps(whole)
 
 
-def done_before(results: Path | None, size: str) -> set[str]:
-    """The cases that a file of results holds, for this size."""
-    if results is None or not results.exists():
-        return set()
-    lines = [json.loads(line) for line in results.read_text().splitlines() if line]
-    return {line["case"] for line in lines if line["size"] == size}
-
-
-def run_all(options: argparse.Namespace, peers: bool) -> None:
+def run_all(options: argparse.Namespace, lines: Lines, begun: float) -> None:
     names = [
         one for name in options.case for one in (ZOO if name == "zoo" else (name,))
     ]
-    done = done_before(options.results, options.size)
-    begun = time.perf_counter()
-    for name in names:
-        if name in done:
-            continue
-        if time.perf_counter() - begun > options.until:
-            print(f"stopped before {name}: give the same command again")
-            return
-        rows = run(name, options, peers)
-        if options.results is not None:
-            with options.results.open("a") as file:
-                file.write(as_json(name, options.size, rows) + "\n")
+    kinds = {"no": ["own"], "last": ["own", "peers"], "yes": ["all"]}[options.peers]
+    for kind in kinds:
+        Stage(kind, options, lines, begun).run(names)
 
 
 def largest(tokens: int, microbatch_of_peer: int | None) -> None:
@@ -663,24 +787,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--longest", type=float, default=20.0, help="seconds a case")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--peers", choices=("yes", "last", "no"), default="yes")
     parser.add_argument("--microbatch", type=int, nargs="*", help="of jax-privacy")
     parser.add_argument("--rule", nargs="*", choices=RULES, default=[])
     parser.add_argument("--size", choices=("tiny", "full"), help="of the zoo")
     parser.add_argument("--results", type=Path, help="a file that lines are added to")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds")
+    parser.add_argument("--threads", type=int, default=1, help="that compile")
+    parser.add_argument("--together", type=int, help="cases that are held at a time")
     parser.add_argument("--largest", type=int, default=0, metavar="TOKENS")
+    parser.add_argument("--deepest", choices=("tiny", "full"))
     parser.set_defaults(size="full" if gpu else "tiny")
     options = parser.parse_args()
+    begun = time.perf_counter()
+    if options.together is None:
+        options.together = 1 if options.threads == 1 else 100
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}")
-    peers = not options.no_peers
-    if peers and importlib.util.find_spec("jax_privacy") is None:
+    if importlib.util.find_spec("jax_privacy") is None:
         print("jax-privacy is not installed: its rows are left out")
-        peers = False
-    run_all(options, peers)
+    lines = Lines(options.results, options.size)
+    run_all(options, lines, begun)
+    if options.deepest:
+        deepest(options.deepest, lines, options.until, begun)
     if options.largest:
         largest(options.largest, None)
+    # A program that is still being compiled would be waited for.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,18 @@
 
     python benchmarks/cluster.py [--part families price steady large speed tables plot]
                                  [--draws 10] [--only NAME ...] [--write]
+                                 [--jobs 16] [--seconds 1200] [--store FILE]
 
 A figure is the SSE of the found centres on the true points, divided by that of
-non-private k-means (10 starts), over fresh draws of the noise. The data are public.
+non-private k-means (10 starts), over draws of the noise, each from a seed of its own.
+The data are public.
 
 `families` has ten draws of every set of cluster_parts/sets.py (anisotropic, unbalanced,
 fifteen clusters, uniform, many dimensions, a minority, and the sets of the first round)
-at BPM's epsilon per unit of the cube and L = auto (three draws of the other methods
-where there are more than 3,000 points). All decoders see the same reports,
-all other mechanisms have the same price of any replacement, epsilon min(L, sqrt d):
+at BPM's epsilon per unit of the cube and L = auto (40 draws of up to 300 points in few
+dimensions; three of the other methods where there are more than 3,000 points). All
+decoders see the same reports, all other mechanisms have the same price of any
+replacement, epsilon min(L, sqrt d):
 
     demur                  noise-aware decoder (the default)
     for_unit               the same, with the L that `BPM.for_unit` takes for that price
@@ -27,9 +30,13 @@ all other mechanisms have the same price of any replacement, epsilon min(L, sqrt
 
 A mean more than 10% above clip's or plain's is listed as a loss; so is, in 32 or more
 dimensions, one above the better of plain and copies. `price` compares L at equal price
-of any replacement. `steady` fits one set of reports six times. `tables` prints what
-there is, and with --write puts it into docs/benchmarks.md.
+of any replacement. `steady` fits one set of reports six times, as they are and under
+other row ids (which seed the chains otherwise). `tables` prints what there is, and with
+--write puts it into docs/benchmarks.md.
 Draws are kept (cluster_parts/draws.py): a run that was stopped goes on where it was.
+`--jobs` measures in several processes of one thread each (cluster_parts/jobs.py).
+Figures of diffprivlib stay those of the page, marked with a star, where it is not
+installed.
 
 The reference's loop in the speed table is in benchmarks/bpm.py.
 """
@@ -46,91 +53,54 @@ import time
 from functools import cache
 from pathlib import Path
 
+if "--jobs" in sys.argv:  # before anything starts threads
+    for name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+        os.environ[f"{name}_NUM_THREADS"] = "1"
+
 import bpm as speed
 import numpy as np
-from cluster_parts import sets
-from cluster_parts.draws import (
-    METHODS,
-    OTHERS,
-    Kept,
-    decoded,
-    diffprivlib,
-    one_draw,
-    price_of,
-    ratio,
+from cluster_parts.draws import METHODS, OTHERS, STORE, Kept, price_of
+from cluster_parts.jobs import (
+    AIMS,
+    REPEATS,
+    RIVALS,
+    draws_of,
+    jobs,
+    prices,
+    rival,
+    rows,
+    run,
+    steady_cases,
 )
-from cluster_parts.sets import FAMILIES, Task
 from matplotlib.figure import Figure
 
-from demur import ReplaceOne
 from demur.mechanisms import BPM
 
 PLOT = Path("docs/images/cluster_sse.png")
 PAGE = Path("docs/benchmarks.md")
 BEGIN, END = "<!-- cluster: begin -->", "<!-- cluster: end -->"
-# What must be reached: statistic, figure, and how many draws it is taken over.
-AIMS = {
-    ("blobs, n = 300", 4.0): (np.median, 2.8, 40),
-    ("blobs, n = 30,000", 4.0): (np.median, 1.05, 10),
-    ("china.jpg, 30,000 pixels", 4.0): (np.median, 1.5, 10),
-    ("minority of 1 in 120", 8.0): (np.mean, 1.1, 10),
-    ("digits, d = 64", 4.0): (np.mean, 1.9, 10),
-}
 
 
 # -- families --------------------------------------------------------------------------
 
 
-def wanted(task: Task, only: tuple[str, ...]) -> bool:
-    return not only or any(name in task.name for name in only)
-
-
 @cache
-def rows(only: tuple[str, ...]) -> list[tuple[Task, float]]:
-    found = []
-    for make, epsilons in FAMILIES:
-        if make is sets.adult and not (sets.DATA / "adult.npz").exists():
-            print(f"no data at {sets.DATA}: set DEMUR_DATA. Adult was not measured.")
-            continue
-        task = make()
-        if wanted(task, only):
-            found += [(task, each) for each in epsilons]
-    return found
+def table_of_page() -> dict[tuple[str, str], dict[str, str]]:
+    """The table that the page has, by data and epsilon."""
+    cells = [
+        [cell.strip() for cell in line.strip("|\n ").split("|")]
+        for line in PAGE.read_text().split(BEGIN)[1].split(END)[0].splitlines()
+        if line.startswith("|")
+    ]
+    names = cells[0]
+    rows = (dict(zip(names, row, strict=False)) for row in cells[2:])
+    return {(row["data"], row["eps"]): row for row in rows if "eps" in row}
 
 
-def run_families(kept: Kept, draws: int, only: tuple[str, ...]) -> None:
-    """The first draw of every row, then the second, ...: all are there early."""
-    most = max(draws, *(count for _, _, count in AIMS.values()))
-    for draw in range(most):
-        for task, epsilon in rows(only):
-            count = max(draws, AIMS.get((task.name, epsilon), (0, 0, 0))[2])
-            here = f"{task.name}|{epsilon:g}"
-            if draw >= count or f"family|{here}|demur|{draw}" in kept:
-                continue
-            mechanism = BPM(epsilon, "auto", task.points.shape[1])
-            # Of many points the other methods differ by little from draw to draw.
-            others = draws if len(task.points) <= 3000 else min(draws, 3)
-            results = one_draw(task, mechanism, draw, alone=draw >= others)
-            for name, value in reversed(results.items()):  # demur's last
-                kept.add(f"family|{here}|{name}|{draw}", [value])
-            print(f"{here}, draw {draw}: {results['demur']:.4g}", flush=True)
-    for draw in range(draws):
-        for task, epsilon in rows(only):
-            n, d = task.points.shape
-            key = f"family|{task.name}|{epsilon:g}|for_unit|{draw}"
-            if d <= 16 and key not in kept and (draw < 3 or n <= 3000):
-                price = price_of(BPM(epsilon, "auto", d))
-                bpm = BPM.for_unit(ReplaceOne(), price=price, dimension=d, n=n)
-                reports = bpm.privatize(task.points).value
-                centers = decoded(reports, task.k, draw, "noise_aware")
-                kept.add(key, [ratio(task, centers)])
-                print(key, kept.results[key], flush=True)
-    for task, epsilon in rows(only):
-        key = f"family|{task.name}|{epsilon:g}|diffprivlib|all"
-        if key not in kept:
-            price = price_of(BPM(epsilon, "auto", task.points.shape[1]))
-            if ratios := diffprivlib(task, price, draws):
-                kept.add(key, ratios)
+def earlier(name: str, epsilon: float, method: str) -> str:
+    """The figure of the page, marked, of a method that is not installed here."""
+    cell = table_of_page().get((name, f"{epsilon:g}"), {}).get(method, "").rstrip("*")
+    return f"{cell}*" if cell else ""
 
 
 def losses(d: int, means: dict[str, float]) -> list[str]:
@@ -153,9 +123,10 @@ def family_lines(kept: Kept, draws: int, only: tuple[str, ...]) -> list[str]:
     lines = ["| data | eps | price | " + " | ".join(METHODS) + " | floor | s |"]
     lines.append("|---|---|---|" + "---|" * (len(METHODS) + 2))
     lost, better = [], []
-    for task, epsilon in rows(only):
+    for _, task, epsilon in rows(only):
         here = "family", task.name, f"{epsilon:g}"
-        columns = {name: kept.column(*here, name, below=draws) for name in METHODS}
+        most = draws_of(task, draws)
+        columns = {name: kept.column(*here, name, below=most) for name in METHODS}
         count = len(columns["demur"])
         if not count:
             continue
@@ -166,8 +137,9 @@ def family_lines(kept: Kept, draws: int, only: tuple[str, ...]) -> list[str]:
         cells[0] = f"{means['demur']:.4g}" if means["demur"] < 2 else cells[0]
         cells[0] += f" ± {error:.1g}" if error else ""
         cells[0] += "" if count == draws else f" ({count})"
-        if "for_unit" in means and len(columns["for_unit"]) < draws:
+        if "for_unit" in means and len(columns["for_unit"]) != count:
             cells[1] += f" ({len(columns['for_unit'])})"
+        cells[-1] = cells[-1] or earlier(task.name, epsilon, "diffprivlib")
         price = price_of(BPM(epsilon, "auto", d))
         seconds = np.mean(kept.column(*here, "seconds"))
         front = f"| {task.name} | {epsilon:g} | {price:.3g} | {' | '.join(cells)}"
@@ -204,49 +176,16 @@ def aim_lines(kept: Kept) -> list[str]:
 # -- equal price -----------------------------------------------------------------------
 
 
-def rivals(task: Task, price: float) -> dict[str, BPM]:
-    """Mechanisms of one price of any replacement."""
-    n, d = task.points.shape
-    return {
-        "for_unit": BPM.for_unit(ReplaceOne(), price=price, dimension=d, n=n),
-        "L = 0.5": BPM(price / 0.5, 0.5, d),
-        "alpha 0.99": BPM(price / math.sqrt(d), "auto", d),
-    }
-
-
-@cache
-def prices() -> list[tuple[Task, float]]:
-    blobs = sets.blobs(10_000)
-    return [
-        (blobs, 2.0),
-        (blobs, 4.0),
-        (sets.china(10_000), 4.0),
-        (sets.four_in_eight(), 8.0),
-    ]
-
-
-def run_price(kept: Kept, draws: int, only: tuple[str, ...]) -> None:
-    for draw in range(draws):
-        for task, price in prices():
-            for name, mechanism in rivals(task, price).items():
-                key = f"price|{task.name}|{price:g}|{name}|{draw}"
-                if key in kept or not wanted(task, only):
-                    continue
-                reports = mechanism.privatize(task.points).value
-                centers = decoded(reports, task.k, draw, "noise_aware")
-                kept.add(key, [ratio(task, centers)])
-
-
 def price_lines(kept: Kept) -> list[str]:
     """Equal price of any replacement: means, and the number of draws."""
     lines = ["| data | price | L / epsilon of for_unit | for_unit | L = 0.5 | auto |"]
     lines.append("|---|---|---|---|---|---|")
-    for task, price in prices():
+    for place, (task, price) in enumerate(prices()):
         cells = []
-        for name in rivals(task, price):
+        for name in RIVALS:
             ratios = kept.column("price", task.name, f"{price:g}", name)
             cells.append(f"{np.mean(ratios):.4g} ({len(ratios)})" if ratios else "")
-        chosen = rivals(task, price)["for_unit"]
+        chosen = rival(place, price, "for_unit")
         front = f"| {task.name} | {price:g} | {chosen.L:.3g} / {chosen.epsilon:.3g}"
         lines.append(f"{front} | {' | '.join(cells)} |")
     return lines
@@ -255,50 +194,28 @@ def price_lines(kept: Kept) -> list[str]:
 # -- fits of one set of reports --------------------------------------------------------
 
 
-@cache
-def steady_cases() -> list[tuple[Task, float]]:
-    return [
-        (sets.blobs(300), 4.0),
-        (sets.blobs(300), 2.0),
-        (sets.anisotropic(300), 2.0),
-        (sets.unbalanced(300), 2.0),
-        (sets.iris(), 4.0),
-        (sets.separated(64, 400), 8.0),
-    ]
-
-
-def run_steady(kept: Kept, only: tuple[str, ...], repeats: int = 3) -> None:
-    """Fits of one set of reports that differ in their random_state alone."""
-    for repeat in range(repeats):
-        for task, epsilon in steady_cases():
-            key = f"steady|{task.name}|{epsilon:g}|{repeat}|"
-            if key in kept or not wanted(task, only):
-                continue
-            bpm = BPM(epsilon, "auto", task.points.shape[1])
-            reports = bpm.privatize(task.points).value
-            kept.add(
-                key,
-                [
-                    ratio(task, decoded(reports, task.k, seed, "noise_aware"))
-                    for seed in range(6)
-                ],
-            )
-
-
 def steady_lines(kept: Kept) -> list[str]:
     """Six fits of one set of reports: smallest and largest ratio, for each set."""
-    lines = ["| six fits of one set of reports | smallest to largest ratio |"]
-    lines.append("|---|---|")
+    lines = ["| six fits of one set of reports | as they are | under other row ids |"]
+    lines.append("|---|---|---|")
     for task, epsilon in steady_cases():
-        found = []
-        for repeat in range(9):
-            ratios = kept.column("steady", task.name, f"{epsilon:g}", str(repeat))
-            if ratios:
-                low, high = min(ratios), max(ratios)
-                found.append(f"{low:.3f} to {high:.3f} ({high / low - 1:.1%})")
-        if found:
-            lines.append(f"| {task.name}, epsilon {epsilon:g} | {'; '.join(found)} |")
+        here = task.name, f"{epsilon:g}"
+        cells = []
+        for kind in ("steady", "renumbered"):
+            found = [kept.column(kind, *here, str(i)) for i in range(REPEATS)]
+            cells.append("; ".join(_span(ratios) for ratios in found if ratios))
+        if any(cells):
+            front = f"| {task.name}, epsilon {epsilon:g}"
+            lines.append(f"{front} | {' | '.join(cells)} |")
     return lines
+
+
+def _span(ratios: list[float]) -> str:
+    low, high = min(ratios), max(ratios)
+    apart = f"{high / low - 1:.1%}"
+    return (
+        f"{low:.3f} ({apart})" if low == high else f"{low:.3f} to {high:.3f} ({apart})"
+    )
 
 
 # -- speed -----------------------------------------------------------------------------
@@ -362,14 +279,13 @@ def run_plot(kept: Kept, draws: int) -> None:
         "central": "#8a97a6",
     }
     shown = rows(())[::-1]
-    names = [f"{task.name}, epsilon {epsilon:g}" for task, epsilon in shown]
+    names = [f"{task.name}, epsilon {epsilon:g}" for _, task, epsilon in shown]
     figure = Figure(figsize=(9.0, 7.0), layout="constrained")
     axes = figure.subplots()
     for method, colour in colours.items():
-        for place, (task, epsilon) in enumerate(shown):
-            ratios = kept.column(
-                "family", task.name, f"{epsilon:g}", method, below=draws
-            )
+        for place, (_, task, epsilon) in enumerate(shown):
+            here = "family", task.name, f"{epsilon:g}"
+            ratios = kept.column(*here, method, below=draws_of(task, draws))
             if ratios:
                 size = 55 if method == "demur" else 25
                 label = method if place == 0 else None
@@ -390,6 +306,9 @@ def main() -> None:
     parser.add_argument("--part", nargs="*", default=parts, choices=parts)
     parser.add_argument("--draws", type=int, default=10, help="of families, prices")
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of sets")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of one thread")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after")
+    parser.add_argument("--store", type=Path, default=STORE, help="file of draws")
     parser.add_argument("--write", action="store_true", help="tables into docs/")
     options = parser.parse_args()
     print(
@@ -397,19 +316,17 @@ def main() -> None:
         f" Python {platform.python_version()}, numpy {np.__version__},"
         f" OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     )
-    kept = Kept()
-    if "families" in options.part:
-        run_families(kept, options.draws, tuple(options.only))
-    if "price" in options.part:
-        run_price(kept, options.draws, tuple(options.only))
-    if "steady" in options.part:
-        run_steady(kept, tuple(options.only))
+    kept = Kept(options.store)
+    only = tuple(options.only)
+    todo = jobs(options.part, options.draws, only)
+    if todo:
+        run(kept, todo, options.jobs, options.seconds)
     if "large" in options.part:
         run_large()
     if "speed" in options.part:
         run_speed()
     if "tables" in options.part:
-        tables = family_lines(kept, options.draws, tuple(options.only))
+        tables = family_lines(kept, options.draws, only)
         tables += ["", *price_lines(kept), "", *steady_lines(kept)]
         print("\n".join(["", *tables]))
         if options.write:

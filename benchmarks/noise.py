@@ -9,7 +9,9 @@ A peer that is not installed, or whose release has no such sampler, is named as 
 
 --device compares the two noises of a training step where JAX runs (a GPU if there is
 one): float32 threefry and the lattice, each added to so many sums, by one program. It
-also compares integers with the host's sampler, which must be the same bits.
+also compares integers with the host's sampler, which must be the same bits. --results
+names a file to which a line is added for each count; what it holds is not run again,
+and after --until seconds no further count begins.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -167,11 +171,9 @@ def scales(count: int, repeats: int) -> None:
         print(f"2^{b:<4}{taken * 1e3:>10.1f}   {expected:.2g}")
 
 
-def on_device(counts: list[int], repeats: int, rows: int) -> None:
-    """Both noises of a step, where JAX computes."""
-    steps = 1000
-    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
-    key = Seeded(1).new_key()
+def same_integers(rows: int) -> bool:
+    """Whether the device draws the integers that the host draws."""
+    key, every = Seeded(1).new_key(), True
     for scale in (2.0**26, 2.0**33, 2.0**44):
         drawn = jax.jit(
             lambda words, scale=scale: device_integers.integers(words, rows, scale)
@@ -184,9 +186,30 @@ def on_device(counts: list[int], repeats: int, rows: int) -> None:
         )
         same = bool((np.asarray(drawn).reshape(-1) == host).all())
         print(f"{host.size:,} integers at scale {scale:.3g} equal the host's: {same}")
+        every = every and same
+    return every
+
+
+def on_device(options: argparse.Namespace) -> None:
+    """Both noises of a step, where JAX computes."""
+    steps, repeats = 1000, options.repeats
+    begun_at = time.perf_counter()
+    device = jax.devices()[0].device_kind
+    print(f"jax {jax.__version__}, {device}")
+    done = set()
+    if options.results is not None and options.results.exists():
+        text = options.results.read_text().splitlines()
+        done = {json.loads(line)["coordinates"] for line in text if line}
+    key = Seeded(1).new_key()
+    same = same_integers(options.compared)
     print(f"{'coordinates':>14}{'threefry ms':>13}{'lattice ms':>12}", end="")
     print(f"{'times':>7}{'temp GiB':>10}{'compile s':>11}{'rho':>10}{'open':>7}")
-    for count in counts:
+    for count in options.device:
+        if count in done:
+            continue
+        if time.perf_counter() - begun_at > options.until:
+            print(f"stopped before {count:,}: give the same command again")
+            return
         params = {"w": jnp.zeros(count, jnp.float32)}
         lattice = gaussian_privatizer(
             1.0, steps, noise="lattice", l2_norm_bound=1.0
@@ -224,6 +247,19 @@ def on_device(counts: list[int], repeats: int, rows: int) -> None:
             f"{lattice._open(lattice.mechanism):>7.2f}",
             flush=True,
         )
+        if options.results is not None:
+            line = {
+                "coordinates": count,
+                "device": device,
+                "threefry_ms": first,
+                "lattice_ms": second,
+                "lattice_temp_gib": memory,
+                "lattice_compile_s": taken,
+                "rho": rho,
+                "same_integers": same,
+            }
+            with options.results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def main() -> None:
@@ -232,9 +268,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", type=int, nargs="+", metavar="COORDINATES")
     parser.add_argument("--compared", type=int, default=1024, help="rows of 1,024")
+    parser.add_argument("--results", type=Path, help="a file that lines are added to")
+    parser.add_argument("--until", type=float, default=float("inf"), help="seconds")
     options = parser.parse_args()
     if options.device:
-        on_device(options.device, options.repeats, options.compared)
+        on_device(options)
         return
     compare(options.coordinates, options.repeats)
     scales(options.coordinates, options.repeats)

@@ -5,13 +5,13 @@
     python benchmarks/sst2.py --tiny            # a try on a CPU: other model, few rows
     python benchmarks/sst2.py --convert FOLDER  # its float16 weights, into --weights
 
-Data: $DEMUR_DATA/sst2.npz. `--weights` is a folder with config.json and
+Data: $DEMUR_DATA/sst2.npz. `--weights` is a folder with config.json, vocab.txt and
 model.safetensors (float16 will do; nothing is downloaded). Each result is a line of
 --out, written when it is there; a run with the same --out goes on where the last one
-stopped, and ends by itself before --seconds are over (it leaves room for as long as the
-longest part has taken). On a machine without a network: put the folder of --weights
-(43 MiB in float16), sst2.npz (1.5 MiB) and the file of results where they travel along,
-and bring that file back.
+stopped, and begins nothing that might last longer than --seconds. On a machine without
+a network: put the folder of --weights (43 MiB in float16), sst2.npz (1.5 MiB) and the
+file of results where they travel along, and bring that file back. `--cache` is a folder
+for compiled programs. Two runs share the device: while one trains, the next is traced.
 
 The training set is cut by a fixed permutation into rows to train on, a slice on which
 settings are chosen, and a slice that is held back for the comparison. SST-2 has phrases
@@ -25,8 +25,13 @@ Batches and steps are not searched. Not private: 400 batches of 1,024. Private: 
 batches of 4,096, because what a private run learns from is sqrt(steps) * batch / noise
 multiplier, which the plan tells before any data is seen, and at equal numbers of
 examples few large batches have more of it (epsilon 3: 34,300; 31,700 for 400 batches of
-2,048; 28,200 for 800 of 1,024). Training reads the first 48 of 64 positions (a half
-percent of the training rows is longer), judging all; products are bfloat16.
+2,048; 28,200 for 800 of 1,024; every row in every step, at any number of steps, has
+40,300). Training reads the first 40 of 64 positions (2% of the training rows are
+longer), judging all; products are bfloat16.
+
+The head starts from words, without data: the difference between the pooled vectors of
+"a great film", ... and "a terrible film", ... A head that starts at 0 hands the encoder
+no gradient, and takes the whole clip norm for itself until it has grown.
 """
 
 from __future__ import annotations
@@ -34,10 +39,14 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +60,14 @@ from torch import nn
 from demur import Seeded
 from demur.adapters.torch import PrivateModule
 from demur.audit import Claim, audit_canaries, flip_coins
-from demur.training import Reporting, Resources, clipped_grad, dp_sgd, fit
+from demur.training import (
+    CostModel,
+    Reporting,
+    Resources,
+    clipped_grad,
+    dp_sgd,
+    fit,
+)
 from demur.training.tensor_files import read_tensors, write_tensors
 
 try:
@@ -69,31 +85,40 @@ except ImportError:
 
 DATA = Path(os.environ.get("DEMUR_DATA", "../shared/data"))
 CLIP, RANK, ALL_SEEDS, TUNING_SEED, TUNED_AT = 0.1, 16, (0, 1, 2), 100, 3.0
-# Ways of training: which parameters, which epsilon (None: not private), which seeds.
-WAYS = [
-    ("all", None, ALL_SEEDS),
-    ("lora", None, ALL_SEEDS),
-    ("all", 3.0, ALL_SEEDS),
-    ("lora", 3.0, ALL_SEEDS),
-    ("all", 8.0, ALL_SEEDS),
-    ("lora", 8.0, ALL_SEEDS),
-    ("all", 1.0, (0,)),
-    ("lora", 1.0, (0,)),
-    ("bias", 3.0, (0,)),
-    ("head", 3.0, (0,)),
-    ("head", None, (0,)),
+# Ways of training, by importance: which parameters, which epsilon (None: not private).
+MAIN = [
+    ("all", None),
+    ("all", 3.0),
+    ("all", 8.0),
+    ("lora", None),
+    ("lora", 3.0),
+    ("lora", 8.0),
 ]
-# Three rates each, around the anchors that were known: as many trials for every way.
+WITH_ONE_SEED = [
+    ("all", 1.0),
+    ("lora", 1.0),
+    ("bias", 3.0),
+    ("head", 3.0),
+    ("head", None),
+]
+# Five rates each: as many trials for every way. Three were tried first; where the best
+# was the largest, the next ones were to follow.
 RATES = {
-    ("all", False): (5e-5, 1e-4, 2e-4),
-    ("lora", False): (3e-4, 1e-3, 3e-3),
-    ("bias", False): (3e-4, 1e-3, 3e-3),
-    ("head", False): (3e-3, 1e-2, 3e-2),
-    ("all", True): (5e-4, 1e-3, 2e-3),
-    ("lora", True): (1e-3, 3e-3, 6e-3),
-    ("bias", True): (1e-3, 2e-3, 5e-3),
-    ("head", True): (3e-3, 1e-2, 3e-2),
+    ("all", False): (5e-5, 1e-4, 2e-4, 4e-4, 8e-4),
+    ("lora", False): (3e-4, 1e-3, 3e-3, 2e-3, 6e-3),
+    ("head", False): (3e-3, 1e-2, 3e-2, 1e-3, 1e-1),
+    ("all", True): (5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+    ("lora", True): (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2),
+    ("bias", True): (1e-3, 2e-3, 5e-3, 1e-2, 2e-2),
+    ("head", True): (3e-3, 1e-2, 3e-2, 1e-3, 1e-1),
 }
+# A program takes longer to compile than padding takes to compute: one size for all.
+ONE_SIZE = CostModel(compile_s=60.0, per_example_s=2e-5, fixed_s=1e-3)
+PRAISE = (
+    "great wonderful good excellent brilliant delightful funny moving beautiful"
+    " enjoyable"
+)
+BLAME = "terrible awful bad poor stupid boring dull disappointing ugly worthless"
 
 
 @dataclass(frozen=True)
@@ -104,23 +129,24 @@ class Sizes:
     batch: int = 1024
     private_steps: int = 200
     private_batch: int = 4096
-    positions: int = 48
+    positions: int = 40
     tuning: int = 3000
     held: int = 8000
     rows: int | None = None
-    trials: int = 3
+    trials: int = 5
     seeds: int = 3
     canaries: int = 2000
     audit_rows: int = 2048
     audit_steps: int = 8
     laps: int = 10
+    at_once: int = 2
 
 
 TINY = Sizes(3, 32, 2, 64, 16, 40, 60, 400, 1, 1, 500, 64, 2, 1)
 
 
 class Classifier(nn.Module):
-    """The mean of the last layer over the words, and a linear head that starts at 0."""
+    """The mean of the last layer over the words, and a linear head."""
 
     def __init__(self, bert: nn.Module, canaries: int = 0) -> None:
         super().__init__()
@@ -131,16 +157,34 @@ class Classifier(nn.Module):
         if canaries:
             self.canaries = nn.Embedding(canaries, 1)
 
-    def forward(self, ids: Any) -> Any:
+    def pooled(self, ids: Any) -> Any:
         mask = (ids != 0).int()
         words = self.bert(
             input_ids=ids, attention_mask=mask, **self.more(ids)
         ).last_hidden_state
         weights = mask[..., None].to(words.dtype)
-        return self.head((words * weights).sum(1) / weights.sum(1).clamp(min=1.0))
+        return (words * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+
+    def forward(self, ids: Any) -> Any:
+        return self.head(self.pooled(ids))
 
     def more(self, ids: Any) -> dict[str, Any]:
         return {}
+
+    @torch.no_grad()
+    def start_from_words(self, vocabulary: list[str], scale: float = 0.3) -> None:
+        """The head tells praise from blame, by the encoder alone."""
+        number = {word: i for i, word in enumerate(vocabulary)}
+
+        def mean(words: str) -> Any:
+            texts = [f"[CLS] a {word} film [SEP]".split() for word in words.split()]
+            return self.pooled(torch.tensor([[number[w] for w in t] for t in texts]))
+
+        good, bad = mean(PRAISE).mean(0), mean(BLAME).mean(0)
+        way = 0.5 * scale * (good - bad)
+        middle = 0.5 * (good + bad) @ way
+        self.head.weight.copy_(torch.stack([-way, way]))
+        self.head.bias.copy_(torch.stack([middle, -middle]))
 
 
 class ForOpacus(Classifier):
@@ -155,8 +199,16 @@ def loss(module: nn.Module, batch: Any) -> Any:
     return nn.functional.cross_entropy(module(batch["ids"]), batch["y"].long())
 
 
+def classifier(weights: Path | None, kind: Any = Classifier, **more: Any) -> Classifier:
+    """MiniLM from a folder, or a tiny one with random weights, and its head."""
+    module = kind(encoder(weights), **more).eval()
+    if weights is not None:
+        words = (weights / "vocab.txt").read_text(encoding="utf-8").splitlines()
+        module.start_from_words(words)
+    return module
+
+
 def encoder(weights: Path | None) -> nn.Module:
-    """MiniLM from a folder, or a tiny one with random weights."""
     torch.manual_seed(0)
     if weights is None:
         shape = transformers.BertConfig(
@@ -188,10 +240,12 @@ def convert(folder: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     small = {n: a.astype(np.float16) for n, a in arrays.items() if a.dtype.kind == "f"}
     write_tensors(target / "model.safetensors", small)
-    (target / "config.json").write_bytes((folder / "config.json").read_bytes())
+    for name in ("config.json", "vocab.txt"):
+        (target / name).write_bytes((folder / name).read_bytes())
     print(f"{sum(a.nbytes for a in small.values()) / 2**20:.0f} MiB in {target}")
 
 
+@cache
 def slices(sizes: Sizes) -> dict[str, dict[str, np.ndarray]]:
     """Rows to train on, to choose on, held back, and the dev set."""
     with np.load(DATA / "sst2.npz") as file:
@@ -208,16 +262,15 @@ def slices(sizes: Sizes) -> dict[str, dict[str, np.ndarray]]:
 
 
 def private_module(
-    bert: nn.Module, trained: str, function: Callable[..., Any] = loss
+    module: Classifier, trained: str, function: Callable[..., Any] = loss
 ) -> PrivateModule:
-    module = Classifier(bert).eval()
     if trained == "lora":
         return PrivateModule(
             module,
             function,
             trainable="lora",
             rank=RANK,
-            targets="bert.*attention*.weight",
+            targets="bert.encoder.*weight",
             also="head.*",
             precision=torch.bfloat16,
         )
@@ -228,13 +281,20 @@ def private_module(
 
 
 def optimizer(rate: float, steps: int) -> optax.GradientTransformation:
-    """Adam with warm-up and a cosine."""
+    """Adam with warm-up and a cosine.
+
+    The rate is part of its state, so that one compiled program serves all rates.
+    """
     warm = max(1, steps // 10)
-    return optax.adam(
-        optax.warmup_cosine_decay_schedule(0.0, rate, warm, max(steps, warm + 1))
+    shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, warm, max(steps, warm + 1))
+    return optax.chain(
+        optax.scale_by_adam(),
+        optax.scale_by_schedule(shape),
+        optax.inject_hyperparams(optax.scale)(step_size=-rate),
     )
 
 
+@cache
 def plan_for(epsilon: float, rows: int, sizes: Sizes) -> Any:
     return dp_sgd(
         iterations=sizes.private_steps,
@@ -247,60 +307,82 @@ def plan_for(epsilon: float, rows: int, sizes: Sizes) -> Any:
     ).make()
 
 
-def train(
-    private: PrivateModule,
-    data: dict[str, np.ndarray],
-    epsilon: float | None,
-    rate: float,
-    seed: int,
-    sizes: Sizes,
-) -> tuple[Any, float]:
-    """Trained parameters, and milliseconds a step (compiling left out)."""
-    data = data | {"ids": data["ids"][:, : sizes.positions]}
-    if epsilon is not None:
-        rates: list[float] = []
+class Training:
+    """A way of training: its module, and its compiled programs."""
+
+    def __init__(self, module: Classifier, trained: str, sizes: Sizes) -> None:
+        self.private, self.sizes = private_module(module, trained), sizes
+        self.judge = Judge(module, trained)
+        of_part = self.private.loss
+        rule = optimizer(1.0, sizes.steps)
+
+        @jax.jit
+        def step(params: Any, state: Any, frozen: Any, batch: Any) -> Any:
+            grads = jax.grad(of_part.at(frozen))(params, batch)
+            updates, state = rule.update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+
+        self._step, self._frozen = step, of_part.frozen
+
+    def privately(
+        self,
+        data: dict[str, np.ndarray],
+        epsilon: float,
+        rate: float,
+        seed: int,
+        started: Callable[[], None],
+    ) -> Any:
+        """Parameters of a private run; `started` is called when it is compiled."""
+        data = data | {"ids": data["ids"][:, : self.sizes.positions]}
         trained = fit(
-            plan_for(epsilon, len(data["y"]), sizes),
-            private,
+            plan_for(epsilon, len(data["y"]), self.sizes),
+            self.private,
             data,
-            optimizer=optimizer(rate, sizes.private_steps),
+            optimizer=optimizer(rate, self.sizes.private_steps),
             delta=1 / (2 * len(data["y"])),
             source=Seeded(seed),
-            resources=Resources(check_loss=False),
+            resources=Resources(check_loss=False, shapes=ONE_SIZE),
             reporting=Reporting(
-                callback=lambda report: rates.append(report.steps_per_second),
+                callback=lambda report: started() if report.step == 1 else None,
                 progress=False,
             ),
         )
-        return trained.value, 1e3 / rates[-1]
-    rule, of_part = optimizer(rate, sizes.steps), private.loss
+        return trained.value
 
-    @jax.jit
-    def step(params: Any, state: Any, frozen: Any, batch: Any) -> Any:
-        grads = jax.grad(of_part.at(frozen))(params, batch)
-        updates, state = rule.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    rng = np.random.default_rng(seed)
-    params, state = private.params, rule.init(private.params)
-    marks = []
-    for _ in range(sizes.steps):
-        rows = rng.choice(len(data["y"]), min(sizes.batch, len(data["y"])), False)
-        batch = {name: jnp.asarray(column[rows]) for name, column in data.items()}
-        params, state = step(params, state, of_part.frozen, batch)
-        jax.block_until_ready(params)
-        marks.append(time.perf_counter())
-    return params, 1e3 * float(np.median(np.diff(marks)))
+    def plainly(
+        self,
+        data: dict[str, np.ndarray],
+        rate: float,
+        seed: int,
+        started: Callable[[], None],
+    ) -> Any:
+        """Parameters of a run that is not private."""
+        data = data | {"ids": data["ids"][:, : self.sizes.positions]}
+        rng = np.random.default_rng(seed)
+        params = self.private.params
+        state = optimizer(rate, self.sizes.steps).init(params)
+        size = min(self.sizes.batch, len(data["y"]))
+        for number in range(self.sizes.steps):
+            rows = rng.choice(len(data["y"]), size, replace=False)
+            batch = {name: jnp.asarray(column[rows]) for name, column in data.items()}
+            params, state = self._step(params, state, self._frozen, batch)
+            if number % 4 == 0:
+                jax.block_until_ready(params)
+            if number == 0:
+                started()
+        return params
 
 
 class Judge:
     """Which rows released parameters classify as they should, by a compiled program."""
 
-    def __init__(self, bert: nn.Module, trained: str) -> None:
+    def __init__(self, module: Classifier, trained: str) -> None:
         # A "loss" that is the scores: the module's own code, as in training.
-        scorer = private_module(bert, trained, lambda module, ids: module(ids)).loss
+        part = private_module(module, trained, lambda module, ids: module(ids))
+        scorer = part.loss
         self._frozen = scorer.frozen
         self._run = jax.jit(lambda params, frozen, ids: scorer.at(frozen)(params, ids))
+        self(part.params, {"ids": np.ones((1, 64), np.int32), "y": np.zeros(1)})
 
     def __call__(self, params: Any, data: dict[str, Any], size: int = 512) -> Any:
         found = []
@@ -321,24 +403,35 @@ class Results:
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path, self._end = path, time.monotonic() + seconds
-        self._longest = 0.0
+        self._longest, self._writing = 0.0, threading.Lock()
         self.known: dict[str, Any] = {}
         if path.exists():
             for line in path.read_text().splitlines():
                 told = json.loads(line)
                 self.known[told.pop("name")] = told
 
-    def get(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def forget(self, name: str, rate: float) -> None:
+        """A run at another rate, from fewer trials, is made again."""
+        with self._writing:
+            if name in self.known and self.known[name]["rate"] != rate:
+                del self.known[name]
+
+    def get(
+        self, name: str, compute: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any] | None:
+        """What is known of it, or computed now; None where there is no time left."""
         if name in self.known:
             return self.known[name]
-        if time.monotonic() + self._longest > self._end:
-            raise SystemExit(f"no time for {name!r}: run it again to go on from here")
         start = time.monotonic()
+        if start + self._longest > self._end:
+            print(f"no time for {name!r}: run it again to go on from here", flush=True)
+            return None
         told = compute()
-        self._longest = max(self._longest, time.monotonic() - start)
-        with self.path.open("a") as file:
-            file.write(json.dumps({"name": name} | told) + "\n")
-        self.known[name] = told
+        with self._writing:
+            self._longest = max(self._longest, time.monotonic() - start)
+            with self.path.open("a") as file:
+                file.write(json.dumps({"name": name} | told) + "\n")
+            self.known[name] = told
         shown = {k: v for k, v in told.items() if not k.endswith("_bits")}
         print(f"{time.monotonic() - start:6.1f} s  {name}: {shown}", flush=True)
         return told
@@ -356,85 +449,153 @@ def name_of(trained: str, epsilon: float | None) -> str:
     return f"{trained}, {'not private' if epsilon is None else f'epsilon {epsilon:g}'}"
 
 
-def accuracies(
-    results: Results, bert: nn.Module, sizes: Sizes, only: str | None
-) -> None:
-    parts = slices(sizes)
-    for trained, epsilon, seeds in WAYS:
-        if only is not None and trained != only:
-            continue
-        private, judge = private_module(bert, trained), Judge(bert, trained)
-        way = name_of(trained, epsilon)
-        searched = None if epsilon is None else TUNED_AT
+class Accuracies:
+    """All runs in order of importance, two at a time (or one).
 
-        def run(
-            rate: float,
-            seed: int,
-            at: tuple[str, ...],
-            private: PrivateModule = private,
-            judge: Judge = judge,
-            epsilon: float | None = epsilon,
-        ) -> dict[str, Any]:
-            params, ms = train(private, parts["train"], epsilon, rate, seed, sizes)
-            told: dict[str, Any] = {"rate": rate, "ms": ms}
-            for part in at:
-                found = judge(params, parts[part])
-                told |= {part: float(found.mean()), f"{part}_bits": packed(found)}
-            return told
+    A run holds `_turn` until its first step is done: tracing takes turns, and a run
+    that trains leaves it to the next one.
+    """
 
-        tried = {
-            rate: results.get(
-                f"{name_of(trained, searched)}, rate {rate:g}",
-                lambda rate=rate, at=searched: run(
-                    rate, TUNING_SEED, ("tuning",), epsilon=at
-                ),
-            )["tuning"]
-            for rate in RATES[trained, epsilon is not None][: sizes.trials]
-        }
-        best = max(tried, key=tried.__getitem__)
-        for seed in seeds[: sizes.seeds]:
-            results.get(
-                f"{way}, seed {seed}",
-                lambda seed=seed, best=best: run(best, seed, ("dev", "held")),
+    def __init__(self, results: Results, module: Classifier, sizes: Sizes) -> None:
+        self._results, self._module, self._sizes = results, module, sizes
+        self._parts = slices(sizes)
+        self._turn = threading.Lock()
+        self._ways: dict[str, Training] = {}
+        self._trials: dict[tuple[str, bool], list[tuple[float, Future[Any]]]] = {}
+
+    def compute(self) -> None:
+        with ThreadPoolExecutor(self._sizes.at_once) as self._pool:
+            waiting = self._choose(MAIN)
+            for seed in range(self._sizes.seeds):
+                waiting += [self._final(*way, seed) for way in MAIN]
+            waiting += self._choose(WITH_ONE_SEED)
+            waiting += [self._final(*way, 0) for way in WITH_ONE_SEED]
+            for future in waiting:
+                future.result()
+
+    def _choose(self, ways: list[tuple[str, float | None]]) -> list[Future[Any]]:
+        """Trials of the ways that have none yet."""
+        submitted = []
+        for trained, epsilon in ways:
+            kind = trained, epsilon is not None
+            if kind in self._trials:
+                continue
+            at = None if epsilon is None else TUNED_AT
+            self._trials[kind] = [
+                (
+                    rate,
+                    self._pool.submit(
+                        self._results.get,
+                        f"{name_of(trained, at)}, rate {rate:g}",
+                        lambda trained=trained, at=at, rate=rate: self._run(
+                            trained, at, rate, TUNING_SEED, ("tuning",)
+                        ),
+                    ),
+                )
+                for rate in RATES[kind][: self._sizes.trials]
+            ]
+            submitted += [future for _, future in self._trials[kind]]
+        return submitted
+
+    def _final(self, trained: str, epsilon: float | None, seed: int) -> Future[Any]:
+        trials = self._trials[trained, epsilon is not None]
+
+        def run() -> Any:
+            if any(future.result() is None for _, future in trials):
+                return None
+            tried = {rate: future.result()["tuning"] for rate, future in trials}
+            best = max(tried, key=tried.__getitem__)
+            name = f"{name_of(trained, epsilon)}, seed {seed}"
+            self._results.forget(name, rate=best)
+            return self._results.get(
+                name, lambda: self._run(trained, epsilon, best, seed, ("dev", "held"))
             )
+
+        return self._pool.submit(run)
+
+    def _run(
+        self,
+        trained: str,
+        epsilon: float | None,
+        rate: float,
+        seed: int,
+        at: tuple[str, ...],
+    ) -> dict[str, Any]:
+        mine = self._turn.acquire()
+
+        def started() -> None:
+            nonlocal mine
+            if mine:
+                mine = False
+                self._turn.release()
+
+        try:
+            if trained not in self._ways:
+                self._ways[trained] = Training(self._module, trained, self._sizes)
+            way, data = self._ways[trained], self._parts["train"]
+            if epsilon is None:
+                params = way.plainly(data, rate, seed, started)
+            else:
+                params = way.privately(data, epsilon, rate, seed, started)
+        finally:
+            started()
+        told: dict[str, Any] = {"rate": rate}
+        for part in at:
+            found = way.judge(params, self._parts[part])
+            told |= {part: float(found.mean()), f"{part}_bits": packed(found)}
+        return told
 
 
 def report(results: Results, sizes: Sizes) -> None:
     counts = {"dev": 872, "held": sizes.held}
-    print("\n| trained | | dev | held back | from not private, held back | ms a step |")
-    print("|---|---|---|---|---|---|")
-    for trained, epsilon, _ in WAYS:
-        way = name_of(trained, epsilon)
-        mine = _seeds(results, way)
-        base = _seeds(results, name_of(trained, None)) or _seeds(
-            results, name_of("all", None)
-        )
+    print("\n| trained | | rate | seeds | dev | held | less: dev | held |")
+    print("|---|---|---|---|---|---|---|---|")
+    for trained, epsilon in MAIN + WITH_ONE_SEED:
+        mine = _seeds(results, trained, epsilon)
         if not mine:
             continue
-        cells = [f"{np.mean([r[part] for r in mine]):.4f}" for part in counts]
-        paired = "-" if epsilon is None or not base else _paired(mine, base, counts)
-        ms = np.median([r["ms"] for r in mine])
-        print(f"| {trained} | {way.split(', ')[1]} | {' | '.join(cells)} | {paired}"
-              f" | {ms:.1f} |")  # fmt: skip
+        cells = [f"{mine[0]['rate']:g}", str(len(mine))]
+        cells += [f"{np.mean([r[part] for r in mine]):.4f}" for part in counts]
+        base = _seeds(results, "all", None)
+        is_base = (trained, epsilon) == ("all", None) or not base
+        cells += [
+            "-" if is_base else _paired(mine, base, *part) for part in counts.items()
+        ]
+        way = name_of(trained, epsilon).split(", ")[1]
+        print(f"| {trained} | {way} | {' | '.join(cells)} |")
+    base = _seeds(results, "lora", None)
+    for epsilon in (3.0, 8.0):
+        mine = _seeds(results, "lora", epsilon)
+        if base and mine:
+            told = {part: _paired(mine, base, part, n) for part, n in counts.items()}
+            print(f"LoRA, epsilon {epsilon:g}, from LoRA not private: {told}")
+    for name, found in results.known.items():
+        if name.startswith(("time", "audit")) or ", rate " in name:
+            shown = {k: v for k, v in found.items() if not k.endswith("_bits")}
+            print(f"{name}: {shown}")
 
 
-def _seeds(results: Results, way: str) -> list[dict[str, Any]]:
-    return [
-        results.known[k] for k in sorted(results.known) if k.startswith(f"{way}, seed")
-    ]
+def _seeds(
+    results: Results, trained: str, epsilon: float | None
+) -> list[dict[str, Any]]:
+    """Runs of a way, one for each seed, at the rate of the last of them."""
+    way = f"{name_of(trained, epsilon)}, seed"
+    found = {name: t for name, t in results.known.items() if name.startswith(way)}
+    last = [told["rate"] for told in found.values()][-1:]
+    return [found[name] for name in sorted(found) if found[name]["rate"] in last]
 
 
-def _paired(mine: list[Any], base: list[Any], counts: dict[str, int]) -> str:
+def _paired(mine: list[Any], base: list[Any], part: str, n: int) -> str:
     """Mean difference in points and its 95% interval, over rows and over seeds.
 
     Rows are paired: both models see the same ones. The variance of a mean over seeds
     is that over rows (seeds averaged) and that between seeds.
     """
-    n = counts["held"]
-    pairs = [
-        unpacked(a["held_bits"], n).astype(float) - unpacked(b["held_bits"], n)
-        for a, b in zip(mine, base, strict=False)
-    ]
+
+    def right(found: dict[str, Any]) -> np.ndarray:
+        return unpacked(found[f"{part}_bits"], n).astype(float)
+
+    pairs = [right(a) - right(b) for a, b in zip(mine, base, strict=False)]
     rows = np.mean(pairs, axis=0)
     variance = rows.var(ddof=1) / n
     if len(pairs) > 1:
@@ -446,26 +607,17 @@ def _paired(mine: list[Any], base: list[Any], counts: dict[str, int]) -> str:
 # -- time a step against the peers -----------------------------------------------------
 
 
-def times(results: Results, bert: nn.Module, sizes: Sizes) -> None:
+def times(results: Results, module: Classifier, sizes: Sizes) -> None:
     rows = {"ids": np.random.default_rng(0).integers(1000, 2000, (sizes.batch, 64))}
     rows = {"ids": rows["ids"].astype(np.int32), "y": np.arange(sizes.batch) % 2}
     batch = jax.tree.map(jnp.asarray, rows)
-    private = PrivateModule(Classifier(bert).eval(), loss)
+    private = PrivateModule(module, loss)
     of_part = private.loss
-
-    def lap(run: Callable[[], Any]) -> dict[str, float]:
-        run()
-        laps = []
-        for _ in range(sizes.laps):
-            start = time.perf_counter()
-            run()
-            laps.append(time.perf_counter() - start)
-        return {"ms": 1e3 * float(np.median(laps))}
 
     def in_jax(gradient: Callable[[Any, Any, Any], Any]) -> dict[str, float]:
         jitted = jax.jit(gradient)
         args = (private.params, of_part.frozen, batch)
-        return lap(lambda: jax.block_until_ready(jitted(*args)))
+        return lap(lambda: jax.block_until_ready(jitted(*args)), sizes.laps)
 
     results.get(
         "time: ordinary",
@@ -490,7 +642,21 @@ def times(results: Results, bert: nn.Module, sizes: Sizes) -> None:
             "time: jax-privacy, microbatches of 64", tried(lambda: in_jax(theirs))
         )
     if opacus is not None:
-        results.get("time: Opacus ghost", tried(lambda: lap(_ghost_step(bert, rows))))
+        # torchax makes itself torch's accelerator: where it is loaded, Opacus fails.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as child:
+            task = tried(lambda: child.submit(ghost, module, rows, sizes.laps).result())
+            results.get("time: Opacus ghost", task)
+
+
+def lap(run: Callable[[], Any], laps: int) -> dict[str, float]:
+    """The median of some laps, after one that counts for nothing."""
+    taken = []
+    for _ in range(laps + 1):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return {"ms": 1e3 * float(np.median(taken[1:]))}
 
 
 def tried(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -505,10 +671,11 @@ def tried(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]
     return run
 
 
-def _ghost_step(bert: nn.Module, rows: dict[str, np.ndarray]) -> Callable[[], Any]:
-    """A step of Opacus' ghost clipping on the same module and batch."""
+def ghost(like: Classifier, rows: dict[str, np.ndarray], laps: int) -> dict[str, float]:
+    """Steps of Opacus' ghost clipping on the same module and batch."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = ForOpacus(copy.deepcopy(bert)).to(device).train()
+    torch.backends.cuda.matmul.allow_tf32 = True  # as in JAX
+    module = ForOpacus(copy.deepcopy(like.bert)).to(device).train()
     rule = torch.optim.SGD(module.parameters(), lr=0.0)
     data = torch.utils.data.TensorDataset(*(torch.as_tensor(c) for c in rows.values()))
     loader = torch.utils.data.DataLoader(data, batch_size=len(data))
@@ -531,13 +698,13 @@ def _ghost_step(bert: nn.Module, rows: dict[str, np.ndarray]) -> Callable[[], An
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return step
+    return lap(step, laps)
 
 
 # -- one audited run -------------------------------------------------------------------
 
 
-def audited(results: Results, bert: nn.Module, sizes: Sizes) -> None:
+def audited(results: Results, like: Classifier, sizes: Sizes) -> None:
     """A real run with canaries among its rows, and the same with half the noise.
 
     A canary is a row whose gradient is four clip norms along a parameter of its own; a
@@ -547,6 +714,7 @@ def audited(results: Results, bert: nn.Module, sizes: Sizes) -> None:
     """
     parts = slices(sizes)["train"]
     texts = {name: column[: sizes.audit_rows] for name, column in parts.items()}
+    texts["ids"] = texts["ids"][:, : sizes.positions]
     coins = flip_coins(sizes.canaries, random_state=0)
     there = np.flatnonzero(coins)
     rows = {
@@ -567,7 +735,8 @@ def audited(results: Results, bert: nn.Module, sizes: Sizes) -> None:
         own = 4 * CLIP * module.canaries(number.clamp(min=0)).squeeze(-1)
         return torch.where(number >= 0, own, told).mean()
 
-    module = Classifier(bert, canaries=sizes.canaries).eval()
+    module = Classifier(like.bert, canaries=sizes.canaries).eval()
+    module.head.load_state_dict(like.head.state_dict())
     private = PrivateModule(module, with_canaries)
     honest = _audit_plan(sizes, 1.0)
 
@@ -579,7 +748,7 @@ def audited(results: Results, bert: nn.Module, sizes: Sizes) -> None:
             optimizer=optax.sgd(1.0),
             delta=1e-6,
             source=Seeded(7),
-            resources=Resources(check_loss=False, minibatch_size=sizes.batch),
+            resources=Resources(check_loss=False, shapes=ONE_SIZE),
             reporting=Reporting(progress=False),
         )
         name = "canaries.weight"
@@ -606,6 +775,13 @@ def _audit_plan(sizes: Sizes, share: float) -> Any:
     return dp_sgd(**config, noise_multiplier=share * noise).make()
 
 
+PARTS: dict[str, Callable[[Results, Classifier, Sizes], None]] = {
+    "accuracies": lambda *given: Accuracies(*given).compute(),
+    "times": times,
+    "audit": audited,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=Path, default=Path("minilm"))
@@ -614,9 +790,12 @@ def main() -> None:
     parser.add_argument("--convert", type=Path)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--only", choices=["all", "lora", "bias", "head"])
+    parser.add_argument("--one-at-a-time", action="store_true", help="half the memory")
+    parser.add_argument("--cache", type=Path, help="folder of compiled programs")
+    parser.add_argument("--part", choices=list(PARTS), nargs="+", default=list(PARTS))
     asked = parser.parse_args()
     sizes = TINY if asked.tiny else Sizes()
+    sizes = replace(sizes, at_once=1) if asked.one_at_a_time else sizes
     if asked.convert is not None:
         convert(asked.convert, asked.weights)
         return
@@ -632,14 +811,12 @@ def main() -> None:
         return
     versions = {m.__name__: m.__version__ for m in (jax, torch, transformers)}
     print(jax.devices()[0].device_kind, versions, flush=True)
-    bert = encoder(None if asked.tiny else asked.weights)
-    times(results, bert, sizes)
-    audited(results, bert, sizes)
-    accuracies(results, bert, sizes, asked.only)
+    if asked.cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(asked.cache.absolute()))
+    module = classifier(None if asked.tiny else asked.weights)
+    for part in asked.part:
+        PARTS[part](results, module, sizes)
     report(results, sizes)
-    for name, told in results.known.items():
-        if name.startswith(("time", "audit")):
-            print(f"{name}: {told}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ An encoder of MiniLM's shape (6 layers of 384, 22.6M parameters, random weights)
 random texts of 64 tokens, 1,024 a step: all parameters, and LoRA of rank 16 on the
 attention. The plain loop takes batches of exactly the mean size. `fit` samples, pads,
 clips, adds noise and pays; its time is that of the steps, compiling left out, padding
-in. Each line is added to --results when it is known, and is not measured again.
+in. "lattice" is the hardened noise, whose clipped sums are added up in float64; the
+line "threefry, float64 sums" has the latter alone. Each line is added to --results when
+it is known, and is not measured again.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import optax
 
 from demur.core.entropy import Seeded
 from demur.training import Reporting, Resources, clipped_grad, dp_sgd, fit
+from demur.training.clipping.accumulation import Accumulator
 from demur.training.clipping.frozen_losses import FrozenLoss, frozen_of, loss_at
 from demur.training.sizes.defaults import loss_flops, shapes_for
 
@@ -168,11 +171,19 @@ def plain_ms(shape: Shape, what: str) -> float:
 
 
 def private_ms(
-    shape: Shape, what: str, noise: str, resources: Resources
+    shape: Shape,
+    what: str,
+    noise: str,
+    resources: Resources,
+    accumulator: Accumulator = "float32",
 ) -> dict[str, Any]:
     loss, params, data = problem(shape, what)
     clipped = clipped_grad(
-        loss, l2_clip_norm=1.0, batch_argnums=(1, 2), normalize_by=float(shape.batch)
+        loss,
+        l2_clip_norm=1.0,
+        batch_argnums=(1, 2),
+        normalize_by=float(shape.batch),
+        accumulator=accumulator,
     )
     plan = dp_sgd(
         iterations=shape.steps,
@@ -188,7 +199,7 @@ def private_ms(
         resources,
         flops=lambda: loss_flops(loss, params, *one),
     )
-    sizes = [*shapes.sizes, round(shapes.waste, 3)]
+    sizes = [*shapes.sizes, shapes.microbatch_size, round(shapes.waste, 3)]
     times: list[float] = []
     begun = time.perf_counter()
     done = fit(
@@ -208,6 +219,7 @@ def private_ms(
         "ms": (ended - times[WARM - 1]) / (shape.steps - WARM) * 1e3,
         "before_first_step_s": times[0] - begun,
         "sizes": sizes,
+        "rounding": plan.noise_addition_transform.spec.sum_rounding,
     }
 
 
@@ -215,20 +227,29 @@ Measured = Callable[[], dict[str, Any]]
 
 
 def lines(shape: Shape) -> dict[str, Measured]:
-    """What is measured, by name."""
+    """What is measured, by name: what the aims speak of first."""
     found: dict[str, Measured] = {}
 
-    def private(what: str, noise: str, resources: Resources) -> Measured:
-        return lambda: private_ms(shape, what, noise, resources)
+    def private(
+        what: str,
+        noise: str,
+        resources: Resources | None = None,
+        accumulator: Accumulator = "float32",
+    ) -> Measured:
+        chosen = Resources() if resources is None else resources
+        return lambda: private_ms(shape, what, noise, chosen, accumulator)
 
     def plain(what: str) -> Measured:
         return lambda: {"ms": plain_ms(shape, what)}
 
-    eighth = Resources(microbatch_size=shape.batch // 8)
     for what in ("all", "lora"):
         found[f"{what}, plain"] = plain(what)
         for noise in ("threefry", "lattice"):
-            found[f"{what}, {noise}"] = private(what, noise, Resources())
+            found[f"{what}, {noise}"] = private(what, noise)
+    eighth = Resources(microbatch_size=shape.batch // 8)
+    for what in ("all", "lora"):
+        float64_sums = private(what, "threefry", accumulator="float64")
+        found[f"{what}, threefry, float64 sums"] = float64_sums
         found[f"{what}, threefry, microbatches"] = private(what, "threefry", eighth)
     return found
 
@@ -239,7 +260,10 @@ def main() -> None:
     parser.add_argument("--size", choices=SHAPES, default="full" if gpu else "tiny")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds")
+    parser.add_argument("--only", nargs="*", help="the names of lines")
+    parser.add_argument("--line", type=float, default=0.0, help="seconds for a line")
     options = parser.parse_args()
+    device = jax.devices()[0].device_kind
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {options.size}")
     known: dict[str, dict[str, Any]] = {}
     if options.results is not None and options.results.exists():
@@ -248,16 +272,25 @@ def main() -> None:
             if one["size"] == options.size:
                 known[one["name"]] = one
     begun = time.perf_counter()
-    for name, measured in lines(SHAPES[options.size]).items():
+    every = lines(SHAPES[options.size])
+    for name in every if options.only is None else options.only:
+        measured = every[name]
         if name not in known:
-            if time.perf_counter() - begun > options.until:
+            if time.perf_counter() - begun > options.until - options.line:
                 print(f"stopped before {name!r}: give the same command again")
                 return
-            known[name] = {"name": name, "size": options.size, **measured()}
+            first = {"name": name, "size": options.size, "device": device}
+            try:
+                known[name] = first | measured()
+            except Exception as error:  # the other lines are still wanted
+                text = str(error).splitlines()[0][:200] if str(error) else repr(error)
+                known[name] = first | {"failed": text, "ms": float("nan")}
             if options.results is not None:
                 with options.results.open("a") as file:
                     file.write(json.dumps(known[name]) + "\n")
-        base = known[name.split(",")[0] + ", plain"]["ms"]
+        if "failed" in known[name]:
+            print(f"{name:32}failed: {known[name]['failed']}", flush=True)
+        base = known.get(name.split(",")[0] + ", plain", {}).get("ms", float("nan"))
         ms, more = known[name]["ms"], known[name].get("sizes", "")
         print(f"{name:32}{ms:10.2f} ms{ms / base:8.2f} times  {more}", flush=True)
 

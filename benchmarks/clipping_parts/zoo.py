@@ -621,15 +621,15 @@ def dlrm(full: bool) -> Case:
 
 ZOO: dict[str, Callable[[bool], Case]] = {
     "llama": llama,
-    "llama-tied": lambda full: llama(full, tied=True),
-    "lora": lora,
     "vit": vit,
     "resnet": resnet,
-    "convnext": convnext,
-    "lstm": lstm,
     "experts": experts,
-    "unet": unet,
+    "llama-tied": lambda full: llama(full, tied=True),
+    "lora": lora,
     "mamba": mamba,
+    "convnext": convnext,
+    "unet": unet,
+    "lstm": lstm,
     "graph": graph,
     "dlrm": dlrm,
 }

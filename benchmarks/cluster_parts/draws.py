@@ -1,8 +1,10 @@
 """Draws of benchmarks/cluster.py: what is measured on one set of reports; the store.
 
-A draw is measured once and kept in out/cluster_draws.jsonl, with a fingerprint of the
-source of the decoder and the mechanisms: a run that was stopped goes on where it
-was, and results of another version are not mixed in.
+A draw is measured once and kept in a file (out/cluster_draws.jsonl), with a fingerprint
+of the source of the decoder and the mechanisms: a run that was stopped goes on where it
+was, and results of another version are not mixed in. A line is written by one call of
+the system, so that several processes may add to one file; half a line of a run that was
+killed is passed over.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import ast
 import hashlib
 import json
 import math
+import os
 import subprocess
 import time
 import warnings
@@ -25,10 +28,12 @@ import demur
 from demur import ReplaceOne
 from demur.cluster import CentralKMeans, PrivateKMeans, UnsupportedClusters
 from demur.cluster.metrics import assign
+from demur.core.entropy import Seeded
 from demur.mechanisms import BPM, GridResponse, LaplaceReports, Reports
 
 PEERS = Path(".peers/bin/python")
 OUT = Path("out")
+STORE = OUT / "cluster_draws.jsonl"
 OTHERS = ["PCA + k-means", "copies", "planar Laplace, clip", "per coord., clip"]
 OTHERS += ["grid, clip", "paper"]
 METHODS = ["demur", "for_unit", "clip", "plain", *OTHERS, "central", "diffprivlib"]
@@ -44,21 +49,38 @@ def fingerprint() -> str:
             for node in ast.walk(tree):
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                     node.value.value = ""
-            found.update(ast.dump(tree).encode())
+            found.update(_described(tree).encode())
     return found.hexdigest()[:12]
+
+
+def _described(node: object) -> str:
+    """A syntax tree in words that are the same in all versions of Python.
+
+    `ast.dump` names empty fields in some of them, and a version adds fields.
+    """
+    if isinstance(node, ast.AST):
+        fields = ((name, x) for name, x in ast.iter_fields(node) if x not in (None, []))
+        inside = ",".join(f"{name}={_described(value)}" for name, value in fields)
+        return f"{type(node).__name__}({inside})"
+    if isinstance(node, list):
+        return "[" + ",".join(map(_described, node)) + "]"
+    return repr(node)
 
 
 class Kept:
     """Results by key, one line each, of this version of the source."""
 
-    def __init__(self) -> None:
-        OUT.mkdir(exist_ok=True)
-        self.path = OUT / "cluster_draws.jsonl"
+    def __init__(self, path: Path = STORE) -> None:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        self.path = path
         self.version = fingerprint()
         self.results: dict[str, list[float]] = {}
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
         for line in lines:
-            key, version, values = json.loads(line)
+            try:
+                key, version, values = json.loads(line)
+            except ValueError:
+                continue
             if version == self.version:
                 self.results[key] = values
 
@@ -67,8 +89,12 @@ class Kept:
 
     def add(self, key: str, values: list[float]) -> None:
         self.results[key] = values
-        with self.path.open("a") as file:
-            file.write(json.dumps([key, self.version, values]) + "\n")
+        line = "\n" + json.dumps([key, self.version, values]) + "\n"
+        place = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(place, line.encode())
+        finally:
+            os.close(place)
 
     def column(self, *start: str, below: int = 1_000_000) -> list[float]:
         """All values whose key starts so, of draws with a number below that."""
@@ -97,6 +123,12 @@ def ratio(task: Task, centers: np.ndarray) -> float:
     return assign(task.points, centers)[1] / task.best
 
 
+def noise_of(task: Task, draw: int, name: str) -> Seeded:
+    """The source of a draw: another for each, and the same whenever it is repeated."""
+    digest = hashlib.sha256(f"{task.name}|{draw}|{name}".encode()).digest()
+    return Seeded(int.from_bytes(digest[:6], "little"))
+
+
 def one_draw(task: Task, mechanism: BPM, draw: int, *, alone: bool) -> dict[str, float]:
     """SSE ratios of all methods; decoders see the same reports.
 
@@ -106,7 +138,9 @@ def one_draw(task: Task, mechanism: BPM, draw: int, *, alone: bool) -> dict[str,
     """
     d, price = mechanism.dimension, price_of(mechanism)
     points, k = task.points, task.k
-    reports = mechanism.privatize(points).value
+    reports = mechanism.privatize(
+        points, source=noise_of(task, draw, f"{mechanism.epsilon:g}")
+    ).value
     start = time.process_time()
     centers = {"demur": decoded(reports, k, draw, "noise_aware")}
     seconds = time.process_time() - start
@@ -127,9 +161,13 @@ def one_draw(task: Task, mechanism: BPM, draw: int, *, alone: bool) -> dict[str,
         if price <= 40.0:
             others["grid, clip"] = GridResponse(price, d, max(1, min(3, 64 // d)))
         for name, other in others.items():
-            centers[name] = decoded(other.privatize(points).value, k, draw, "clip")
-        paper = BPM(price / min(0.5, math.sqrt(d)), 0.5, d).privatize(points).value
-        centers["paper"] = decoded(paper, k, draw, "plain")
+            source = noise_of(task, draw, f"{name} {mechanism.epsilon:g}")
+            drawn = other.privatize(points, source=source).value
+            centers[name] = decoded(drawn, k, draw, "clip")
+        source = noise_of(task, draw, f"paper {mechanism.epsilon:g}")
+        paper = BPM(price / min(0.5, math.sqrt(d)), 0.5, d)
+        drawn = paper.privatize(points, source=source).value
+        centers["paper"] = decoded(drawn, k, draw, "plain")
         central = CentralKMeans(k, epsilon=price, random_state=draw)
         centers["central"] = central.fit(points).cluster_centers_
     found = {name: ratio(task, each) for name, each in centers.items()}
@@ -152,9 +190,8 @@ print(json.dumps([
 
 
 def diffprivlib(task: Task, epsilon: float, runs: int) -> list[float]:
-    """Ratios of diffprivlib's central k-means; none where it is not installed."""
-    if not PEERS.exists():
-        return []
+    """Ratios of diffprivlib's central k-means."""
+    OUT.mkdir(exist_ok=True)
     np.save(OUT / "peer_points.npy", task.points)
     asked = [str(OUT / "peer_points.npy"), str(task.k), str(epsilon), str(runs)]
     done = subprocess.run(

@@ -75,6 +75,18 @@ def adult() -> Task:
     return Task("Adult, 6 numbers", points, 5)
 
 
+def other_blobs(state: int, k: int, width: float) -> Task:
+    """Blobs like those of the first round at other places, scaled to the cube."""
+    X, _ = make_blobs(300, 2, centers=k, cluster_std=width, random_state=state)
+    return scaled(f"{k} other blobs of width {width:g}, n = 300", X, k)
+
+
+def inner(k: int, n: int = 300) -> Task:
+    """Round clusters that fill a part of the cube, as public bounds leave them."""
+    centers = 0.25 + 0.5 * np.random.default_rng(k).random((k, 2))
+    return mixed(f"{k} inner clusters, n = {n}", centers, [1.0] * k, 0.05, n)
+
+
 def iris() -> Task:
     return scaled("iris", load_iris().data, 3)
 
@@ -148,6 +160,12 @@ def four_in_eight() -> Task:
 # Each with the epsilons at which it is measured.
 FAMILIES: list[tuple[Callable[[], Task], list[float]]] = [
     (lambda: blobs(300), [1.0, 2.0, 4.0]),
+    (lambda: other_blobs(9, 2, 0.5), [2.0]),
+    (lambda: other_blobs(7, 3, 0.5), [2.0]),
+    (lambda: other_blobs(12, 3, 2.0), [2.0]),
+    (lambda: other_blobs(8, 4, 1.0), [2.0]),
+    (lambda: inner(3), [2.0]),
+    (lambda: inner(4), [4.0]),
     (lambda: blobs(3000), [4.0]),
     (lambda: blobs(30_000), [4.0]),
     (iris, [4.0, 8.0]),

@@ -18,11 +18,12 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import estimator_checks
 
-from demur.cluster import PrivateGMM, PrivateKMeans, PrivateTMM
+from demur.cluster import CentralKMeans, PrivateGMM, PrivateKMeans, PrivateTMM
 from demur.cluster.decoding import posterior, search
 from demur.cluster.estimators import base, gmm, tmm
 from demur.core.adjacency import Ball, ReplaceOne
@@ -821,3 +822,34 @@ def test_a_scaler_that_was_fitted_on_the_private_rows_is_found():
     assert not ledger.entries()
     make_pipeline(PublicScaler(0.0, 10.0), model).fit(X)
     assert len(ledger.entries()) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("central", [False, True], ids=["local", "central"])
+def test_distances_are_features_as_those_of_scikit_learn(central):
+    """fit_transform, names, set_output, clones of it; and no warning about names."""
+    table = pd.DataFrame(GOOD, columns=["age", "size"])
+    new = CentralKMeans(2) if central else PrivateKMeans(2, decoder="clip")
+    ledger = Ledger(Budget(99.0, 1e-5), unit=ReplaceOne()) if central else new_ledger()
+    new.set_params(epsilon=8.0, random_state=0, ledger=ledger)
+    named = clone(new.set_output(transform="pandas"))
+    found = named.fit_transform(table)
+    kind = type(new).__name__.lower()
+    assert list(found.columns) == [f"{kind}0", f"{kind}1"] and len(found) == len(GOOD)
+    gaps = table.to_numpy()[:, None] - named.cluster_centers_[None]
+    assert np.allclose(found, np.linalg.norm(gaps, axis=2))
+    assert len(new.ledger.entries()) == 1  # paid once
+    if not central:
+        values = named.reports_.values  # reports are arrays, whatever was fitted
+        assert np.array_equal(named.report_labels(values), named.labels_)
+        assert len(pickle.loads(pickle.dumps(named)).transform(table)) == len(GOOD)
+
+
+def test_a_search_is_told_that_reports_may_be_drawn_once():
+    ledger = new_ledger(1000.0)
+    model = PrivateKMeans(2, epsilon=8.0, decoder="clip", ledger=ledger)
+    search = GridSearchCV(model, {"n_clusters": [2, 3]}, cv=2)
+    with pytest.warns(UserWarning, match="each of its 4 fits") as told:
+        search.fit(GOOD)
+    assert len([w for w in told if "draws new reports" in str(w.message)]) == 1
+    assert len(ledger.entries()) == 5  # four and the last one

@@ -21,8 +21,9 @@ import pyarrow.parquet
 import pytest
 
 from demur.cluster import InputChanged, PointTable, make_reports
-from demur.cluster.files import checked_points, point_tables, report_files
+from demur.cluster.files import checked_points, point_tables, report_files, report_job
 from demur.cluster.files.report_files import read_reports, sidecar
+from demur.cluster.files.report_job import mechanism_for_job
 from demur.cluster.files.report_metadata import ReportMetadata
 from demur.core.adjacency import Ball, ReplaceOne
 from demur.core.entropy import NoiseKey
@@ -987,3 +988,27 @@ def test_memory_holds_a_batch_and_not_the_file(tmp_path, kind, rows, most):
     )
     in_batches, at_once = map(int, done.stdout.split())
     assert in_batches < most < at_once, (in_batches, at_once)
+
+
+# -- L at a price ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+def test_L_at_a_price_follows_from_the_number_of_reports(tmp_path, monkeypatch, name):
+    """The rows of the file, in either format, or the number that is given."""
+    source = write(tmp_path / name, points(700))
+    table = PointTable(source, **BOUNDS, columns=["age", "score"])
+    asked = []
+
+    def for_unit(unit, *, price, dimension, n, space):
+        asked.append((price, dimension, n))
+        return BPM(price, 1.0, dimension)
+
+    monkeypatch.setattr(BPM, "for_unit", for_unit)
+    mechanism_for_job(table, None, "auto", 4.0)
+    mechanism_for_job(table, None, "auto", 4.0, people=12)
+    monkeypatch.setattr(report_job, "_MOST_COUNTED", 300)
+    mechanism_for_job(table, None, "auto", 4.0)
+    assert asked == [(4.0, 2, 700), (4.0, 2, 12), (4.0, 2, 300)]
+    with pytest.raises(ValueError, match="number of people decides L at a price alone"):
+        mechanism_for_job(table, 4.0, "auto", None, people=12)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne
 from demur.core.errors import NotCovered
 from demur.mechanisms import BPM
-from demur.mechanisms.bpm.thresholds import risk
+from demur.mechanisms.bpm import thresholds
+from demur.mechanisms.bpm.thresholds import information, risk, threshold_at_price
 
 UNITS = [
     ReplaceOne(),
@@ -73,3 +76,43 @@ def test_bad_prices_and_units_are_refused():
     for wrong in ({"price": 0.0}, {"price": math.nan}, {"price": 1.0, "n": 0}):
         with pytest.raises(ValueError):
             BPM.for_unit(ReplaceOne(), dimension=20, **wrong)
+
+
+@pytest.mark.parametrize(("price", "L"), [(2.0, 0.25), (4.0, 0.6), (3.0, 1.5)])
+def test_the_information_of_a_report_is_the_integral(price, L):
+    """On the line: densities by convolution on a grid, and the integral over it."""
+    k, width, step = price / L, 0.1, 0.002
+    # Reports of points outside the cube are left: widths are small, few are there.
+    x = np.arange(-L - 0.5, 1.5 + L, step)
+    bpm = BPM(k, L, 1)
+    floor = bpm.uniform_weight / (1.0 + 2.0 * L)
+    inside = (x >= -L) & (x <= 1.0 + L)
+    excess = np.exp(k * np.maximum(L - np.abs(x - x[:, None]), 0.0)) - 1.0
+    layouts = 0.1 + 0.8 * np.random.default_rng(24).random((32, 4, 1))
+    densities = []
+    for layout in layouts:
+        points = stats.norm.pdf(x[:, None], layout[:, 0], width).mean(axis=1)
+        densities.append(floor * (inside + step * excess @ points))
+    given = np.array(densities)
+    mean = given.mean(axis=0)
+    assert step * given.sum(axis=1) == pytest.approx(np.ones(32), rel=0.02)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(given > 0.0, given * np.log(given / mean), 0.0)
+    exact = step * terms.sum(axis=1).mean()
+    found = information(k, L, 1, width)
+    # A mean over 1,600 reports of a variable of about its own size squared.
+    assert found == pytest.approx(exact, rel=0.12)
+    # The twin counts a report of a known point, without asking which cluster it is of.
+    assert k**2 * bpm.p_L * width**2 > 1.5 * exact or k < 4.0
+
+
+@pytest.mark.slow
+def test_few_reports_take_a_larger_L(monkeypatch):
+    few, many = (threshold_at_price(2.83, math.sqrt(2), 2, n)[1] for n in (300, 10_000))
+    assert 0.28 < few < 0.7 and many < 0.28
+    bpm = BPM.for_unit(ReplaceOne(), price=2.83, dimension=2, n=300)
+    assert bpm.L == few and bpm.event(ReplaceOne()).epsilon <= 2.83
+    # The twin has the curvature at the right centres alone.
+    monkeypatch.setattr(thresholds, "information", lambda *setting: math.inf)
+    twin = threshold_at_price.__wrapped__(2.83, math.sqrt(2), 2, 300)[1]
+    assert twin < 0.28

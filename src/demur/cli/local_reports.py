@@ -87,6 +87,12 @@ def make(
         float | None,
         typer.Option(help="Epsilon for the ledger's unit: chooses --epsilon and --L."),
     ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --price: reports in all files; default: rows of IN."
+        ),
+    ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Names, separated by commas; default: all.")
     ] = None,
@@ -149,7 +155,7 @@ def make(
             space=space,
         )
         bpm = mechanism_for_job(
-            table, epsilon, threshold("--L", L), price, units_of(charged, price)
+            table, epsilon, threshold("--L", L), price, units_of(charged, price), people
         )
         with stage_bars() as progress, ExitStack() as closing:
             job = ReportJob.prepare(

@@ -64,7 +64,7 @@ def load_public(
         X, y, _ = read_rows(dataset, label=label, columns=columns, exclude=left_out)
     else:
         raise ValueError(
-            f"dataset must be one of {(*_SHIPPED, 'blobs')} or a file; got"
+            f"dataset must be one of {', '.join((*_SHIPPED, 'blobs'))} or a file; got"
             f" {dataset[:80]!r}"
         )
     X = np.asarray(X, dtype=np.float64)

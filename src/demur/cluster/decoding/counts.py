@@ -5,7 +5,8 @@ being those of K and one more where it lacks most (`moves`), on at most 10,000 r
 Schwarz's criterion, -2 log-likelihood + parameters * log n at the n of all reports,
 is smallest at the K that is taken: it is about the number of clusters that the reports
 can tell apart, which is smaller than that of the points where noise is wide. The search
-ends when three values of K in a row were no better.
+ends when three values of K in a row were no better. Up to 10,000 reports the search is
+seeded by them (`search`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from demur.cluster.decoding.likelihood import Clusters, MixtureObjective
 from demur.cluster.decoding.moves import additions
 from demur.cluster.decoding.noise import Noise
 from demur.cluster.decoding.search import FIRST_STEPS, improve, setting_for
-from demur.cluster.rows.ranked_rows import RankedRows, new_key, subsample
+from demur.cluster.rows.ranked_rows import (
+    RankedRows,
+    generator_of,
+    new_key,
+    subsample,
+)
 
 MOST_CLUSTERS = 20
 _REPORTS = 10_000
@@ -31,6 +37,8 @@ _FIRST_WIDTH = 0.1
 def best_count(reports: RankedRows, noise: Noise, *, rng: np.random.Generator) -> int:
     """The number of clusters with the best Schwarz criterion."""
     total = reports.shape[0]
+    if total <= _REPORTS:
+        rng = generator_of(reports)
     near = subsample(reports, new_key(rng), _REPORTS)
     setting, near = setting_for(reports, noise, 1, near)
     objective = setting.objective(near)

@@ -27,7 +27,7 @@ from demur.cluster.rows.ranked_rows import RowsInMemory
 
 Array = NDArray[np.float64]
 
-PLACES = 192
+PLACES = 288
 _REPORTS = 10_000  # on which places are compared
 
 

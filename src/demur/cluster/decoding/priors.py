@@ -16,7 +16,12 @@ cluster, at a weight of 1 in 120 one or two.
 all points than the points are. With the mean m and the covariance C of the points
 estimated through the noise (`moments`), a centre is a Student-t around m with the scale
 C: where reports say little it is pulled towards m, in the directions in which points
-hardly vary most of all; the t's tails let a small cluster lie far from the others.
+hardly vary most of all; the t's tails let a small cluster lie far from the others. m
+and C have errors of their own, though: of 300 reports at epsilon 2 the variance of
+points in the plane is 0.1 with an error of 0.06. Up to 12 dimensions half of the law of
+a centre is therefore uniform in the cube (`CentrePrior.in_cube`): beyond where the t
+is denser than 1, centres are not pulled by what was estimated badly. (In more
+dimensions the cube is so wide that its density is nothing beside the t's.)
 
 **Widths.** log s_j is normal around their mean, of the deviation 0.5: clusters of one
 width unless reports say otherwise. It is uniform up to s_0 = sigma K^(-1/d), with
@@ -75,15 +80,25 @@ class CentrePrior:
 
     middle: Array
     root: Array  # rows: (mu - middle) @ root has covariance I
+    anywhere: float = -np.inf  # log density of a uniform part, over the t's at `middle`
+
+    @classmethod
+    def in_cube(cls, middle: Array, root: Array) -> CentrePrior:
+        """Half of it the Student-t, and half uniform in the unit cube."""
+        d = len(middle)
+        peak = special.gammaln(0.5 * (_TAILS + d)) - special.gammaln(0.5 * _TAILS)
+        peak -= 0.5 * d * np.log(_TAILS * np.pi)
+        return cls(middle, root, float(-peak - np.linalg.slogdet(root)[1]))
 
     def __call__(self, centers: Array) -> tuple[Array, Array]:
         """log p of one or many sets of centres up to a constant, and its gradient."""
         turned = (centers - self.middle) @ self.root
         squares = (turned**2).sum(axis=-1)
         power = 0.5 * (_TAILS + self.root.shape[1])
-        value = -power * np.log1p(squares / _TAILS).sum(axis=-1)
-        pull = -2.0 * power / (_TAILS + squares)
-        return value, (pull[..., None] * turned) @ self.root.T
+        logs = -power * np.log1p(squares / _TAILS)
+        both = np.logaddexp(logs, self.anywhere)
+        pull = -2.0 * power / (_TAILS + squares) * np.exp(logs - both)
+        return both.sum(axis=-1), (pull[..., None] * turned) @ self.root.T
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
         """Centres drawn from it."""

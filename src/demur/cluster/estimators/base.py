@@ -31,7 +31,7 @@ from demur.cluster.estimators.conventions import ChargedClusterer
 from demur.cluster.estimators.inputs import (
     check_mechanism,
     feature_names_of,
-    generator_of,
+    generator_from_state,
     mechanism_for,
     points_of,
     reports_of,
@@ -44,6 +44,7 @@ from demur.core.entry import Entry
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.mechanisms.reports import ReportMechanism, Reports
+from demur.preprocessing.meta_estimators import search_around
 from demur.preprocessing.pipelines import preprocessing_of
 
 Array = NDArray[np.float64]
@@ -124,6 +125,7 @@ class PrivateClusterer(ChargedClusterer):
         mechanism = mechanism_for(self.mechanism, self.epsilon, self.L, d)
         points = mechanism.check(points)
         decoder = self._decoder_for(mechanism)
+        _tell_a_search()
         release = mechanism.privatize(
             points,
             ledger=cast(Ledger | None, self.ledger),  # anything else is refused
@@ -167,7 +169,7 @@ class PrivateClusterer(ChargedClusterer):
         A mixture takes the noise of a report into account here; `predict` takes its
         rows for points.
         """
-        rows = self._rows(reports)
+        rows = self._nameless_rows(reports)
         return self._labelling()(rows)
 
     def labelling(self) -> Label:
@@ -295,7 +297,7 @@ class PrivateClusterer(ChargedClusterer):
             )
 
     def _rng(self) -> np.random.Generator:
-        return generator_of(self.random_state)
+        return generator_from_state(self.random_state)
 
     def _about(self, lines: list[str]) -> str:
         """The text of a summary: `lines`, and those that all estimators have."""
@@ -315,3 +317,18 @@ class PrivateClusterer(ChargedClusterer):
             else self.entry_.statement()
         )
         return "\n".join([*first, *lines, f"privacy: {paid}"])
+
+
+def _tell_a_search() -> None:
+    """Inside a search of scikit-learn: reports that are drawn once cost less."""
+    around = search_around()
+    if around is None:
+        return
+    search, settings, folds = around
+    warnings.warn(
+        f"{type(search).__name__} draws new reports in each of its {settings * folds}"
+        " fits, charges for all of them, and scores on raw rows, which is not private."
+        " Draw reports once (BPM.privatize) and compare fits of those (fit_reports):"
+        " that costs nothing more.",
+        stacklevel=3,
+    )

@@ -8,8 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.cluster.decoding.labelling import Labels, NearestCenter
-from demur.cluster.estimators.conventions import ChargedClusterer
-from demur.cluster.estimators.inputs import feature_names_of, generator_of, points_of
+from demur.cluster.estimators.conventions import CentreDistances
+from demur.cluster.estimators.inputs import (
+    feature_names_of,
+    generator_from_state,
+    points_of,
+)
 from demur.cluster.noisy_lloyd import (
     MOST_POINTS,
     NoisyLloyd,
@@ -32,7 +36,7 @@ Array = NDArray[np.float64]
 _STARTS = 64
 
 
-class CentralKMeans(ChargedClusterer):
+class CentralKMeans(CentreDistances):
     """k-means by noisy Lloyd steps on points that the server sees (central DP).
 
     Another promise than that of `PrivateKMeans`: the server must be trusted with the
@@ -140,7 +144,7 @@ class CentralKMeans(ChargedClusterer):
 
     def _start(self, dimension: int) -> Array:
         """Public centres: of some random sets, the one whose centres are far apart."""
-        rng = generator_of(self.random_state)
+        rng = generator_from_state(self.random_state)
         count = int(self.n_clusters)
         sets = 0.1 + 0.8 * rng.random((_STARTS, count, dimension))
         if count == 1:
@@ -152,11 +156,6 @@ class CentralKMeans(ChargedClusterer):
     def predict(self, X: ArrayLike) -> Labels:
         """The nearest centre of each row."""
         return NearestCenter(self.cluster_centers_)(self._rows(X))
-
-    def transform(self, X: ArrayLike) -> Array:
-        """The distance of each row to each centre, as scikit-learn's k-means."""
-        gaps = self._rows(X)[:, None, :] - self.cluster_centers_[None, :, :]
-        return np.asarray(np.sqrt((gaps**2).sum(axis=2)))
 
     def fit_predict(self, X: ArrayLike, y: Any = None, **kwargs: Any) -> Labels:
         """Fit, then the nearest centre of each row; of raw rows that is not private."""

@@ -31,7 +31,7 @@ def points_of(X: ArrayLike) -> Array:
         raise ValueError(f"{str(error).rstrip('.')}. Nothing was spent.") from error
 
 
-def generator_of(seed: Any) -> np.random.Generator:
+def generator_from_state(seed: Any) -> np.random.Generator:
     """The generator of a `random_state`."""
     if isinstance(seed, np.random.RandomState):
         seed = int(seed.randint(2**31 - 1))
@@ -59,11 +59,12 @@ def feature_names_of(X: object) -> NDArray[np.object_] | None:
 
 
 def refuse_sparse(X: object) -> None:
-    """Refuse a sparse matrix: reports are dense, whatever the points are."""
+    """Refuse a sparse matrix: reports and centres are dense."""
     if issparse(X):
         raise TypeError(
-            "X is a sparse matrix, and a local report of a row is dense: give"
-            " X.toarray(), of fewer columns where that is large. Nothing was spent."
+            "X is a sparse matrix, and what is released (a report of a row, a centre)"
+            " is dense: give X.toarray(), of fewer columns where that is large."
+            " Nothing was spent."
         )
 
 

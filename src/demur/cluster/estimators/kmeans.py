@@ -17,6 +17,7 @@ from demur.cluster.decoding.noise import Noise, noise_of
 from demur.cluster.decoding.search import fit_clusters
 from demur.cluster.decoding.uncertainty import probabilities, uncertainty
 from demur.cluster.estimators.base import LABEL, N_INIT, PrivateClusterer
+from demur.cluster.estimators.conventions import CentreDistances
 from demur.cluster.rows.ranked_rows import RankedRows
 from demur.core.entropy import Source
 from demur.ledger import Ledger
@@ -27,7 +28,7 @@ Array = NDArray[np.float64]
 _AGREEMENT = 1.2
 
 
-class PrivateKMeans(PrivateClusterer):
+class PrivateKMeans(CentreDistances, PrivateClusterer):
     """k-means of points that their owners perturbed (local differential privacy).
 
     `decoder="noise_aware"` fits round clusters under the known noise and takes the
@@ -49,6 +50,11 @@ class PrivateKMeans(PrivateClusterer):
     Where centres are looked for in a subspace (many
     reports in more than 12 dimensions) they include what the reports leave open outside
     of it, and are wide there (`decoding.subspace`).
+
+    Up to 1,000,000 pairs of report and cluster the search and the chains are seeded by
+    the reports and their row ids, so that a fit is a function of them alone, and
+    `random_state` changes nothing; beyond, and for the other decoders, it seeds the
+    clustering.
 
     `labels_` and `inertia_` are those of the *reports*, and so is `fit_predict`.
     `entry_` is the ledger entry that paid, None after `fit_reports`.
@@ -176,12 +182,6 @@ class PrivateKMeans(PrivateClusterer):
         rows = self._rows(X)
         return self._labelling()(rows)
 
-    def transform(self, X: ArrayLike) -> Array:
-        """The distance of each row to each centre, as scikit-learn's k-means."""
-        rows = self._rows(X)
-        gaps = rows[:, None, :] - self.cluster_centers_[None, :, :]
-        return np.asarray(np.sqrt((gaps**2).sum(axis=2)))
-
     def predict_proba(self, X: ArrayLike) -> Array:
         """The probability of each cluster for each row, taken for a point."""
         rows = self._rows(X)
@@ -189,12 +189,12 @@ class PrivateKMeans(PrivateClusterer):
         widths = self._soft("widths_")
         logs = np.log(self.weights_) - d * np.log(widths)
         return special.softmax(
-            logs - 0.5 * (self.transform(rows) / widths) ** 2, axis=1
+            logs - 0.5 * (self._distances(rows) / widths) ** 2, axis=1
         )
 
     def report_proba(self, reports: ArrayLike) -> Array:
         """The probability of each cluster for each *report*, its noise known."""
-        rows = self._rows(reports)
+        rows = self._nameless_rows(reports)
         noise = noise_of(self.report_mechanism_)
         clusters = Clusters(self.cluster_centers_, self.weights_, self._soft("widths_"))
         return probabilities(clusters, noise, rows)

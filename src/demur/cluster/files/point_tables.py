@@ -101,6 +101,17 @@ class PointTable:
         with pyarrow.parquet.ParquetFile(self.path) as file:
             return int(file.metadata.num_rows)
 
+    def counted_rows(self, most: int) -> int:
+        """The number of rows, counted up to `most` where the file does not say it."""
+        if self.rows is not None:
+            return min(self.rows, most)
+        count = 0
+        for table in self._raw():
+            count += table.num_rows
+            if count >= most:
+                break
+        return min(count, most)
+
     def batches(self) -> Iterator[PointBatch]:
         """Every row, once, in the file's order."""
         position = 0

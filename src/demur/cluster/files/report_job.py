@@ -42,6 +42,8 @@ from demur.ledger import Ledger, Payment, checked_ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.table import make_table
 
+_MOST_COUNTED = 100_000  # rows: with more of them L does not change
+
 
 @dataclass(frozen=True)
 class MadeReports:
@@ -97,15 +99,23 @@ def mechanism_for_job(
     L: float | str,
     price: float | None,
     units: tuple[Unit, ...] = (),
+    people: int | None = None,
 ) -> BPM:
     """BPM of an epsilon and L, or of a price at the unit of the ledger.
 
-    Of several units it is the one that covers all the others.
+    Of several units it is the one that covers all the others. L at a price follows from
+    the number of reports as well: `people`, or the rows of the table, which are public
+    (whoever sees the reports can count them).
     """
     if (epsilon is None) == (price is None):
         raise ValueError(
             "give either epsilon (per unit of the cube) or price (for the ledger's"
             " unit). Nothing was spent."
+        )
+    if people is not None and price is None:
+        raise ValueError(
+            "the number of people decides L at a price alone: leave it out, or give a"
+            " price instead of epsilon. Nothing was spent."
         )
     if price is None:
         assert epsilon is not None
@@ -122,7 +132,14 @@ def mechanism_for_job(
             " alone does not decide: give epsilon and L. Nothing was spent."
         )
     unit = widest[0] if widest else ReplaceOne()
-    return BPM.for_unit(unit, price=price, dimension=table.dimension, space=table.space)
+    count = table.counted_rows(_MOST_COUNTED) if people is None else people
+    return BPM.for_unit(
+        unit,
+        price=price,
+        dimension=table.dimension,
+        n=max(count, 1),  # an empty table is refused later
+        space=table.space,
+    )
 
 
 @dataclass(frozen=True)

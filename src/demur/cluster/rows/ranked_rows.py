@@ -16,6 +16,7 @@ batch, so batches can be asked one by one.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,17 @@ def in_order(rows: RankedRows) -> RowsInMemory:
     ids, values = rows.ranked_up_to(bytes(KEY_BYTES), LAST_RANK)
     order = np.argsort(ids)
     return RowsInMemory(values[order], ids[order])
+
+
+def generator_of(rows: RankedRows) -> np.random.Generator:
+    """A generator that follows from the rows and their ids, in whatever order they lie.
+
+    All rows are brought into memory. They are reports, as public as their ids.
+    """
+    held = in_order(rows)
+    found = hashlib.sha256(held.row_ids.tobytes())
+    found.update((held.values + 0.0).tobytes())  # -0 is 0
+    return np.random.default_rng(int.from_bytes(found.digest(), "little"))
 
 
 def _enough(size: int, count: int) -> int:
