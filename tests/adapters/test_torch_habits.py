@@ -138,6 +138,14 @@ def with_spectral_norm():
     return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
 
 
+class OnManyDevices(nn.DataParallel):
+    """Torch's own moves its module to torchax' device, once that is known."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.module = Layer()
+
+
 MODULES = {
     "a buffer assigned": (lambda: Layer(assigned), "changes its buffer seen"),
     "a buffer added to": (lambda: Layer(added), "changes its buffer seen"),
@@ -151,7 +159,7 @@ MODULES = {
         lambda: torch.nn.utils.weight_norm(nn.Linear(6, 3)),
         "parametrizations.weight_norm",
     ),
-    "DataParallel": (lambda: nn.DataParallel(Layer()), "pass module.module"),
+    "DataParallel": (OnManyDevices, "pass module.module"),
     "meta": (lambda: nn.Linear(6, 3, device="meta"), "load the weights first"),
 }
 
@@ -184,10 +192,9 @@ def test_weights_of_classes_over_a_batch_are_refused(loss):
 
 def test_weights_as_the_refusal_has_them_count():
     def loss(module, batch):
-        each = functional.cross_entropy(
-            module(batch["x"]), batch["y"], reduction="none"
-        )
-        return (each * WEIGHTS[batch["y"]]).mean()
+        labels = batch["y"].long()
+        each = functional.cross_entropy(module(batch["x"]), labels, reduction="none")
+        return (each * WEIGHTS[labels]).mean()
 
     module = Layer()
     private = PrivateModule(module, loss)

@@ -21,11 +21,12 @@ from demur.training import (
     DPExecutionPlan,
     step_keys,
 )
+from demur.training.clipping.accumulation import ROW_SHARE
 from demur.training.devices.processes import Processes
 from demur.training.run import paid_run, trainer
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.paid_run import PaidRun, _Broadcast
-from demur.training.run.steps import TrainState
+from demur.training.run.sharded_state import TrainState
 from tests.training.crash import open_ledger
 
 from .kit import make_data, make_params, make_plan, train
@@ -102,7 +103,7 @@ def test_a_part_of_a_plan_is_not_replaced(change):
 def threefry_step(plan, key):
     params = make_params()
     add_noise = plan.noise_addition_transform
-    total = ClippedSum(params, plan.l2_norm_bound)
+    total = ClippedSum(params, plan.l2_norm_bound, row_rounding=ROW_SHARE)
     return add_noise.update(total, add_noise.init(params), key=key)[0]
 
 
@@ -143,7 +144,7 @@ def test_a_key_draws_nothing_before_it_is_compared():
 def lattice_step(plan, key):
     params = make_params()
     add_noise = plan.noise_addition_transform
-    total = ClippedSum(params, plan.l2_norm_bound)
+    total = ClippedSum(params, plan.l2_norm_bound, row_rounding=ROW_SHARE)
     return add_noise.update(total, add_noise.init(params), key=key)[0]
 
 

@@ -18,6 +18,7 @@ from scipy.special import erf
 
 from demur.core.entropy import Seeded
 from demur.training import Reporting, Resources, ShapePlan, dp_sgd, fit
+from demur.training.noise.lattice import Lattice
 from demur.training.noise.threefry import _ROOT_2
 
 WIDTH, ROWS, MULTIPLIER = 64, 12, 2.0
@@ -78,19 +79,23 @@ def ruled_out(values, sums, spec):
     return int(np.sum(~fits.any(axis=1)))
 
 
+def made(noise, multiplier=MULTIPLIER):
+    return dp_sgd(
+        iterations=2,
+        sampling_prob=1.0,
+        noise_multiplier=multiplier,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+        l2_clip_norm=1.0,
+        noise=noise,
+    ).make()
+
+
 def evidence(noise, runs=4):
     """(coordinates that rule out the truth, that rule out the other) over some runs."""
     rng = np.random.default_rng(1)
     data = (rng.integers(-60, 60, size=(ROWS, WIDTH)) / 1024).astype(np.float32)
     assert np.linalg.norm(data, axis=1).max() < 1.0  # nothing is clipped
-    plan = dp_sgd(
-        iterations=2,
-        sampling_prob=1.0,
-        noise_multiplier=MULTIPLIER,
-        neighboring_relation="ADD_OR_REMOVE_ONE",
-        l2_clip_norm=1.0,
-        noise=noise,
-    ).make()
+    plan = made(noise)
     spec = plan.noise_addition_transform.spec
     with_it, without = data.sum(0), data[1:].sum(0)
     found = []
@@ -116,3 +121,49 @@ def test_plain_noise_tells_whether_a_record_took_part():
 @pytest.mark.slow
 def test_hardened_noise_does_not():
     assert (evidence("lattice") == 0).all()
+
+
+# -- the grid itself, visible: noise so small that floats are finer than it ------------
+
+FINE = 2.0**-6
+
+
+def beside_the_grid(runs=2):
+    """For either sum: the coordinates that are no whole number of steps away from it.
+
+    The record of which the attacker wants to know is a fraction of the grid long.
+    """
+    plan = made("lattice", FINE)
+    grid = float(plan.noise_addition_transform.spec.lattice(WIDTH).mechanism.grid)
+    rng = np.random.default_rng(2)
+    steps = rng.integers(-1000, 1000, size=(2, WIDTH)) + np.array([[0.0], [0.3]])
+    data = (steps * grid).astype(np.float32)
+    found = {"with it": [], "without": []}
+    for seed in range(runs):
+        for name, rows in (("with it", data), ("without", data[:1])):
+            values = released(plan, rows, seed).astype(np.float64)
+            near = np.abs(values) < 2.0**21 * grid  # floats are finer than the grid
+            for sums in (data.sum(0), data[0]):
+                away = (values - sums)[near] / grid
+                found[name].append(np.mean(np.abs(away - np.rint(away)) > 0.2))
+    return found
+
+
+@pytest.mark.slow
+def test_a_sum_beside_the_grid_is_hidden():
+    found = beside_the_grid()
+    assert found["with it"] == found["without"]
+    assert set(found["with it"]) == {0.0, 1.0}
+
+
+@pytest.mark.slow
+def test_noise_of_whole_steps_on_the_sum_itself_is_not(monkeypatch):
+    """The twin does not put the sum on the grid."""
+
+    def beside(self, step, combined, key):
+        key = self.authorised(key, step)
+        return combined + self.mechanism.noise(key, draw=step, paid_as=self.paid_as)
+
+    monkeypatch.setattr(Lattice, "_noisy", beside)
+    found = beside_the_grid(1)
+    assert found == {"with it": [0.0, 1.0], "without": [1.0, 0.0]}

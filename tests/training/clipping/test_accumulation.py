@@ -9,12 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import NotPriced
-from demur.training import clipped_grad, dp_sgd
+from demur.ledger import Budget, Filter, Ledger
+from demur.training import ClippedSum, ShapePlan, clipped_grad, dp_sgd
 from demur.training.clipping import accumulation, clip_factors
 from demur.training.clipping.accumulation import ROW_SHARE, rounding_share
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.norms import measure
+from demur.training.noise.privatizer import _single
+from tests.training.kit import make_data, train
 
 ROWS, POSITIONS, WIDTH = 48, 3, 12
 
@@ -74,36 +78,156 @@ def test_an_example_of_huge_terms_is_clipped_further(monkeypatch):
     assert np.any(within > 2.0**-44)
 
 
+# -- whole programs, against rational arithmetic ---------------------------------------
+
+BATCH, PLACES, INPUTS, OUTPUTS, WORDS = 20, 3, 4, 5, 6
+UNCLIPPED = {"l2_clip_norm": 1e4, "batch_argnums": (1, 2, 3), "keep_batch_dim": False}
+
+
+def whole_problem():
+    """A loss that is linear in every parameter, data whose sums take 48 bits, and sums.
+
+    No example is clipped, so a factor is 1 and every gradient a sum of products of the
+    data: exact in float64 in any order, and in float32 in none.
+    """
+    rng = np.random.default_rng(0)
+    scale = 2.0 ** (-9 * (np.arange(BATCH) % 5)).reshape(BATCH, 1, 1)
+    x = rng.integers(-3, 4, size=(BATCH, PLACES, INPUTS)).astype(np.float32)
+    y = (rng.integers(-3, 4, size=(BATCH, PLACES, OUTPUTS)) * scale).astype(np.float32)
+    ids = rng.integers(0, WORDS, size=(BATCH, PLACES))
+    mask = rng.integers(0, 2, size=(INPUTS, OUTPUTS)).astype(np.float32)
+    first = np.eye(INPUTS, 2, dtype=np.float32)
+    second = 2 * np.eye(2, OUTPUTS, dtype=np.float32)
+
+    def loss(p, x, y, ids):
+        def layer(carry, weight):
+            return carry, jnp.sum(y * (x @ weight))
+
+        outputs = [x @ p["plain"], x @ (p["masked"] * mask)]
+        outputs.append(x @ (p["base"] + p["first"] @ p["second"]))
+        parts = [x @ part for part in jnp.split(p["split"], [2], axis=1)]
+        outputs.append(jnp.concatenate(parts, axis=-1) + p["bias"])
+        value = sum(jnp.sum(y * output) for output in outputs)
+        scanned = jax.lax.scan(jax.checkpoint(layer), 0.0, p["layers"])[1]
+        # A table that is looked up and multiplied; its first columns meet x.
+        tied = y * p["table"][ids] + y * (x @ p["table"][:INPUTS])
+        return value + jnp.sum(scanned) + jnp.sum(tied)
+
+    shapes: dict[str, tuple[int, ...]] = {
+        "plain": (INPUTS, OUTPUTS),
+        "masked": (INPUTS, OUTPUTS),
+        "base": (INPUTS, OUTPUTS),
+        "split": (INPUTS, OUTPUTS),
+    }
+    shapes |= {
+        "bias": (OUTPUTS,),
+        "layers": (2, INPUTS, OUTPUTS),
+        "table": (WORDS, OUTPUTS),
+    }
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    params |= {"first": jnp.asarray(first), "second": jnp.asarray(second)}
+    fractions = np.vectorize(lambda number: Fraction(float(number)))
+    xs, ys = (fractions(part).reshape(BATCH * PLACES, -1) for part in (x, y))
+    product = xs.T.dot(ys)
+    table = np.zeros((WORDS, OUTPUTS), object)
+    for row, word in zip(ys, ids.reshape(-1), strict=True):
+        table[word] += row
+    table[:INPUTS] += product
+    exact = dict.fromkeys(["plain", "base", "split"], product)
+    exact |= {"masked": product * mask.astype(int), "bias": ys.sum(axis=0)}
+    exact |= {"layers": np.stack([product] * 2), "table": table}
+    exact |= {"first": product.dot(second.T.astype(int))}
+    exact |= {"second": first.T.astype(int).dot(product)}
+    return loss, params, (x, y, ids), exact
+
+
+def inexact(total, exact):
+    """The parameters of which an entry is not the exact sum."""
+    found = set()
+    for name, wanted in exact.items():
+        values = np.asarray(total.value[name]).astype(np.float64)
+        pairs = zip(values.ravel(), wanted.ravel(), strict=True)
+        if any(Fraction(float(value)) != one for value, one in pairs):
+            found.add(name)
+    return found
+
+
+FORMS = [
+    {},
+    {"memory": "ordinary"},
+    {"method": "vmap", "dtype": jnp.float32},
+    {"microbatch_size": 8},
+    pytest.param(
+        {"microbatch_size": 8, "memory": "ordinary"}, marks=[pytest.mark.deep]
+    ),
+]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_every_form_adds_up_in_float64(options):
+    loss, params, batch, exact = whole_problem()
+    grad = clipped_grad(loss, accumulator="float64", **UNCLIPPED, **options)
+
+    @jax.jit
+    def both(*args):
+        """The sum, and the same as float32 in one program with it."""
+        total = grad(*args)
+        return total, jax.tree.map(_single, total.value)
+
+    total, rounded = both(params, *batch)
+    assert total.row_rounding == ROW_SHARE
+    assert inexact(total, exact) == set()
+    for name, wanted in exact.items():
+        once = [np.float32(float(number)) for number in wanted.ravel()]
+        np.testing.assert_array_equal(np.asarray(rounded[name]).ravel(), once)
+
+
+@pytest.mark.slow
+def test_a_whole_program_in_float32_does_not():
+    loss, params, batch, exact = whole_problem()
+    total = jax.jit(clipped_grad(loss, **UNCLIPPED))(params, *batch)
+    assert total.row_rounding is None
+    assert inexact(total, exact) == set(exact)
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_are_joined_in_float64():
+    loss, params, batch, exact = whole_problem()
+    grad = jax.jit(clipped_grad(loss, accumulator="float64", **UNCLIPPED))
+    halves = [
+        grad(params, *(part[half] for part in batch))
+        for half in (slice(None, 10), slice(10, None))
+    ]
+    joined = ClippedSum.join(halves)
+    assert joined.row_rounding == ROW_SHARE
+    assert inexact(joined, exact) == set()
+    # One part of unknown rounding makes that of all unknown.
+    plain = ClippedSum(halves[1].value, halves[1].l2_norm_bound)
+    assert ClippedSum.join([halves[0], plain]).row_rounding is None
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"memory": "ordinary"}, {"method": "vmap"}, {"microbatch_size": 4}],
+    ("options", "message"),
+    [
+        ({"accumulator": "float16"}, "accumulator must be one of"),
+        ({"accumulator": "float64", "l2_clip_norm": 1e-19}, "at least 2\\^-60"),
+        ({"accumulator": "float64", "normalize_by": 1e20}, "at least 2\\^-60"),
+    ],
     ids=str,
 )
-def test_every_form_adds_up_in_float64(options):
-    rng = np.random.default_rng(0)
-    shapes = {"b": (6,), "e": (7, 6), "m": (6, 6), "v": (6, 2), "w": (6, 6)}
-    params = {
-        name: jnp.asarray(rng.normal(size=shape), jnp.float32)
-        for name, shape in shapes.items()
-    }
-    mask = jnp.asarray(rng.integers(0, 2, size=(6, 6)), jnp.float32)
-    rows = jnp.asarray(rng.integers(0, 7, size=(9, 3)))
+def test_what_has_no_bound_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        clipped_grad(lambda p, x: jnp.sum(p * x), **{"l2_clip_norm": 1.0} | options)
 
-    def loss(params, row):
-        hidden = jnp.tanh(params["e"][row] @ params["w"] + params["b"])
-        hidden = jnp.tanh(hidden @ (params["m"] * mask)) @ params["e"].T
-        return jnp.sum(hidden**2) + jnp.sum((params["e"][row] @ params["v"]) ** 2)
 
-    made = {"l2_clip_norm": 0.5, **options}
-    single = jax.jit(clipped_grad(loss, **made))(params, rows)
-    double = jax.jit(clipped_grad(loss, accumulator="float64", **made))(params, rows)
-    assert (single.row_rounding, double.row_rounding) == (None, ROW_SHARE)
-    for one, two in zip(
-        jax.tree.leaves(single.value), jax.tree.leaves(double.value), strict=True
-    ):
-        assert (one.dtype, two.dtype) == (jnp.float32, jnp.float64)
-        np.testing.assert_allclose(np.asarray(two), np.asarray(one), atol=2e-5)
+def test_a_device_without_float64_is_refused(monkeypatch):
+    grad = clipped_grad(
+        lambda p, x: jnp.sum(p * x), l2_clip_norm=1.0, accumulator="float64"
+    )
+    monkeypatch.setattr(accumulation.jax, "default_backend", lambda: "tpu")
+    with pytest.raises(ValueError, match="on 'tpu' float64 has fewer bits"):
+        grad(jnp.zeros(3), jnp.ones((4, 3)))
 
 
 def plan(**options):
@@ -128,6 +252,26 @@ def test_hardened_noise_pays_for_it():
     spec.check_rows(2000)
     with pytest.raises(ValueError, match="2001 rows"):
         spec.check_rows(2001)
+
+
+def test_a_run_whose_steps_may_have_more_rows_is_refused_unpaid():
+    """By its padded sizes, and by the law of its batches."""
+    ledger = Ledger(Budget(50.0, 1e-5), unit=AddOrRemoveOne(), filter=Filter.pure())
+    poisson = dp_sgd(
+        iterations=2,
+        sampling_prob=0.5,
+        noise_multiplier=4.0,
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+        l2_clip_norm=1.0,
+        noise="lattice",
+    ).make()
+    assert poisson.noise_addition_transform.spec.most_rows == 16_384
+    wide = ShapePlan((20_000,), None, 2, 0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="may have 20000 rows"):
+        train(poisson, shapes=wide, ledger=ledger)
+    with pytest.raises(ValueError, match="pays for the rounding of 16384"):
+        train(poisson, data=make_data(n=40_000), shapes=None, ledger=ledger)
+    assert not ledger.entries()
 
 
 def test_more_than_one_percent_is_refused():

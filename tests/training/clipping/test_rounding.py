@@ -74,6 +74,20 @@ def test_without_the_slack_they_do_not(monkeypatch):
     assert max(found) > 1.01
 
 
+def test_where_exact_products_are_slow_more_gradients_are_formed(monkeypatch):
+    """On a GPU in float32, by the number of positions; not where products are exact."""
+    shape = (197, 384, 1152)
+    assert norm_method(*shape, jnp.float32) == "Gram"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert norm_method(*shape, jnp.float32) == "instantiated"
+    assert norm_method(*shape) == "Gram"
+    assert norm_method(*shape, jnp.bfloat16) == "Gram"
+    assert norm_method(*shape, jnp.float32, jax.lax.Precision.HIGHEST) == "Gram"
+    assert norm_method(64, 384, 384, jnp.float32) == "Gram"
+    assert norm_method(512, 4096, 11008, jnp.float32) == "Gram"  # 4 times at most
+    assert norm_method(1, 384, 384, jnp.float32) == "one position"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["one position", "Gram", "instantiated"])
 def test_upper_bounds_are_above_and_close(way):

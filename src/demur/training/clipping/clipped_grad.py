@@ -25,9 +25,10 @@ import jax.numpy as jnp
 from demur.core import validate
 from demur.training.clipping import microbatches
 from demur.training.clipping.accumulation import (
-    ACCUMULATORS,
     ROW_SHARE,
     Accumulator,
+    check_accumulator,
+    check_device,
 )
 from demur.training.clipping.clip_factors import Clip, add_up
 from demur.training.clipping.collectives import check_no_collectives
@@ -120,6 +121,7 @@ def clipped_grad(
         None if dtype is None else jnp.dtype(dtype),
         accumulator,
     )
+    check_accumulator(accumulator, clip.l2_norm_bound)
     by_vmap = method == "vmap" or pre_clipping_transform is not None
     keeps_aux = bool(has_aux or return_values or return_grad_norms)
     single = isinstance(argnums, numbers.Integral)
@@ -204,6 +206,7 @@ def clipped_grad(
         return microbatches.ChunkSums(jax.tree.unflatten(tree, sums), per_example)
 
     def run(*args: Any, is_padding_example: Any, num_real: Any, **named: Any) -> Any:
+        check_device(accumulator)
         params, rows, loss = split(args, named)
         result = microbatches.process(
             lambda some, flags: chunk(params, some, flags, loss),
@@ -290,11 +293,6 @@ def _check(
     if arguments["method"] not in ("auto", "vmap"):
         raise ValueError(
             f"method must be 'auto' or 'vmap'; got {arguments['method']!r}"
-        )
-    if arguments["accumulator"] not in ACCUMULATORS:
-        raise ValueError(
-            f"accumulator must be one of {ACCUMULATORS}; got"
-            f" {arguments['accumulator']!r}"
         )
     if checked_memory(arguments["memory"]) == "ordinary" and (
         arguments["method"] == "vmap" or arguments["pre_clipping_transform"] is not None

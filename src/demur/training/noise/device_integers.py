@@ -22,6 +22,7 @@ for each other must not wait for a thread of the host, too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -59,18 +60,36 @@ def integers(
     `key` has 8 words. With `sharding` each device draws its own rows. `again` are the
     rows that `drawn_again` gave; without them the host is asked.
     """
-    drawn, undecided = _rounded(_words(key, _numbers(rows, sharding)), scale)
+    drawn, undecided = rounded_rows(key, _numbers(rows, sharding), scale)
     if again is not None:
         numbers, found = again
         values = jax.lax.bitcast_convert_type(found, jnp.float64)
         return drawn.at[numbers].set(values, mode="drop")
-    opened = jnp.any(undecided, axis=1)
+
+    def replaced(drawn: Any, some: Any, exact: Any) -> Any:
+        return drawn.at[some].set(exact, mode="drop")
+
+    return settle_rows(key, drawn, jnp.any(undecided, axis=1), scale, replaced)
+
+
+def settle_rows(
+    key: Any,
+    values: Any,
+    opened: Any,
+    scale: float,
+    replace: Callable[[Any, Any, Any], Any],
+) -> Any:
+    """`values` with `replace(values, numbers, integers)` done for all open rows.
+
+    The integers [64, 1024] are exact; numbers past the last row fill up.
+    """
+    rows = len(opened)
 
     def settle(state: tuple[Any, Any]) -> tuple[Any, Any]:
-        drawn, opened = state
+        values, opened = state
         (some,) = jnp.nonzero(opened, size=_ROWS_AT_ONCE, fill_value=rows)
         some = some.astype(jnp.int32)
-        values, flags = _rounded(_words(key, some.astype(jnp.uint32)), scale)
+        drawn, flags = rounded_rows(key, some.astype(jnp.uint32), scale)
         flags = flags & (some < rows)[:, None]
         # As 32-bit words: a callback's thread knows nothing of `enable_x64`.
         found = jax.pure_callback(
@@ -81,19 +100,24 @@ def integers(
             flags,
         )
         exact = jax.lax.bitcast_convert_type(found, jnp.float64)
-        drawn = drawn.at[some].set(jnp.where(flags, exact, values), mode="drop")
-        return drawn, opened.at[some].set(False, mode="drop")
+        values = replace(values, some, jnp.where(flags, exact, drawn))
+        return values, opened.at[some].set(False, mode="drop")
 
-    drawn, _ = jax.lax.while_loop(
-        lambda state: jnp.any(state[1]), settle, (drawn, opened)
+    values, _ = jax.lax.while_loop(
+        lambda state: jnp.any(state[1]), settle, (values, opened)
     )
-    return drawn
+    return values
+
+
+def rounded_rows(key: Any, numbers: Any, scale: float) -> tuple[Any, Any]:
+    """The integers of these rows, and which are undecided; both [rows, 1024]."""
+    return _rounded(_words(key, numbers), scale)
 
 
 @in_float64
 def open_rows(key: Any, rows: int, scale: float, sharding: Any = None) -> Any:
     """Which rows have an open coordinate, as booleans."""
-    _, undecided = _rounded(_words(key, _numbers(rows, sharding)), scale)
+    _, undecided = rounded_rows(key, _numbers(rows, sharding), scale)
     return jnp.any(undecided, axis=1)
 
 
@@ -114,12 +138,17 @@ def drawn_again(
     return numbers, _rows_on_host(key, numbers, rows=len(opened), scale=scale)
 
 
-def _numbers(rows: int, sharding: Any) -> Any:
+def check_rows(rows: int) -> None:
+    """Refuse more coordinates than one key stream has words for."""
     if rows * ROW > PER_BLOCK * 2**32:
         raise ValueError(
             f"{rows * ROW} coordinates are more than one key stream has words for (2^35"
             " coordinates). Nothing was drawn."
         )
+
+
+def _numbers(rows: int, sharding: Any) -> Any:
+    check_rows(rows)
     numbers = jax.lax.iota(jnp.uint32, rows)
     if sharding is None:
         return numbers

@@ -37,7 +37,8 @@ the example takes no part has equal sums. So D grows by 1 + r, and noise of devi
 stddev (1 + rho + r) pays for both.
 
 **Where it is computed.** `advance` runs in JAX where the sums are, with integers from
-`device_integers`; `step` runs on the host. Both take the same bits of the same key.
+`device_integers`, large networks in parts; `step` runs on the host. Both take the same
+bits of the same key.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ Floats = NDArray[np.float32]
 
 _MOST_OPEN = 16.0
 _LARGEST_RHO = 2.0**-10
+_ROWS_OF_A_PART = 4096  # 2^22 coordinates: 32 MiB of cipher, about what a cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,11 +212,14 @@ class Lattice:
         bounded = jnp.nan_to_num(sums, nan=0.0, posinf=jnp.inf, neginf=-jnp.inf)
         limit = np.float32(self.reach)
         bounded = jnp.clip(bounded, -limit, limit).astype(jnp.float32)
+        rows = device_integers.rows_for(len(sums))
+        alone = past == 0 and sharding is None and again is None
+        if alone and rows > _ROWS_OF_A_PART:
+            return self._in_parts(row[0], bounded, key), memory
         combined = row[0] * bounded.astype(jnp.float64)
         for j in range(1, past + 1):
             before = memory[0, jnp.mod(step - j, past)]
             combined = combined + row[j] * before.astype(jnp.float64)
-        rows = device_integers.rows_for(len(sums))
         drawn = device_integers.integers(key, rows, self.scale, sharding, again)
         noise = drawn.reshape(-1)[: len(sums)]
         released = (jnp.rint(combined * (1.0 / grid)) + noise) * grid
@@ -226,6 +231,51 @@ class Lattice:
             slot = jnp.mod(step, past)
             memory = memory.at[0, slot].set(bounded).at[1, slot].set(noisy)
         return noisy, memory
+
+    def _in_parts(self, first: Any, bounded: Any, key: Any) -> Any:
+        """Noisy sums without bands, so many rows at a time.
+
+        Cipher, quantile and sums of a part stay near the processor, and nothing is held
+        in float64 for all coordinates. Open rows are put right at the end.
+        """
+        size, width = len(bounded), device_integers.ROW
+        rows, part = device_integers.rows_for(size), _ROWS_OF_A_PART
+        device_integers.check_rows(rows)
+        grid = float(self.mechanism.grid)
+
+        def noisy_of(sums: Any, integers: Any) -> Any:
+            combined = first * sums.astype(jnp.float64)
+            released = (jnp.rint(combined * (1.0 / grid)) + integers) * grid
+            return (released / first).astype(jnp.float32)
+
+        def add(state: tuple[Any, Any], start: Any, length: int) -> tuple[Any, Any]:
+            """The coordinates of the rows from `start` on, so many."""
+            count = device_integers.rows_for(length)
+            numbers = jnp.asarray(start, jnp.uint32) + jax.lax.iota(jnp.uint32, count)
+            integers, undecided = device_integers.rounded_rows(key, numbers, self.scale)
+            sums = jax.lax.dynamic_slice(bounded, (start * width,), (length,))
+            noisy = noisy_of(sums, integers.reshape(-1)[:length])
+            update = jax.lax.dynamic_update_slice
+            return (
+                update(state[0], noisy, (start * width,)),
+                update(state[1], jnp.any(undecided, axis=1), (start,)),
+            )
+
+        whole, rest = divmod(size, part * width)
+        state = jnp.zeros(size, jnp.float32), jnp.zeros(rows, bool)
+        state = jax.lax.fori_loop(
+            0, whole, lambda i, state: add(state, i * part, part * width), state
+        )
+        if rest:
+            state = add(state, whole * part, rest)
+
+        def replaced(noisy: Any, some: Any, integers: Any) -> Any:
+            place = some.astype(jnp.int64)[:, None] * width + jnp.arange(width)
+            sums = bounded.at[place].get(mode="fill", fill_value=0)
+            return noisy.at[place].set(noisy_of(sums, integers), mode="drop")
+
+        noisy, opened = state
+        return device_integers.settle_rows(key, noisy, opened, self.scale, replaced)
 
     def _released(self, step: int, combined: Values, key: NoiseKey) -> Values:
         tape = recording.active()

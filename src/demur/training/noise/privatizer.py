@@ -77,8 +77,8 @@ class NoiseSpec:
 
     A plan sets the last three. `participation` are the patterns of steps that one
     record can take part in, which an audit compares with the run; `plan` are the terms
-    of the plan that pays. `most_rows` is for how many rows of a step, padding included, the
-    rounding of the sums is paid for; None: for none.
+    of the plan that pays. `most_rows` is for how many rows of a step, padding included,
+    the rounding of the sums is paid for; None: for none.
     """
 
     strategy: Strategy
@@ -95,12 +95,16 @@ class NoiseSpec:
         return 0.0 if self.most_rows is None else rounding_share(self.most_rows)
 
     def check_rows(self, rows: int) -> None:
-        """Refuse a step of more rows than the rounding of its sum was paid for."""
+        """Refuse a step of more rows than the rounding of its sum was paid for.
+
+        `fit` asks before it pays, for its largest step.
+        """
         if self.most_rows is not None and rows > self.most_rows:
             raise ValueError(
-                f"a step has {rows} rows, padding included, and the hardened noise pays"
-                f" for the rounding of {self.most_rows}: give the plan a"
-                " truncated_batch_size, or noise='threefry'. Nothing was drawn."
+                f"a step may have {rows} rows, padding included, and the hardened noise"
+                f" pays for the rounding of {self.most_rows}: give the plan a"
+                " truncated_batch_size, `resources` smaller shapes, or take"
+                " noise='threefry'. Nothing was drawn."
             )
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from demur.core import validate
 from demur.training.batches.selection import (
@@ -29,6 +30,9 @@ _FLOPS = 2e10  # a second, of a small model on a CPU; small matrices are slow
 _ACCELERATED_FLOPS = 1e14  # of a large model on an accelerator
 _ACCELERATED_EXAMPLE_S = 5e-6  # at least: a small model waits for its launches
 _MOST_ROWS = 8192  # on the device at once, by default
+_PARTS = 4  # microbatches of an ordinary batch, where they save padding
+_FEWEST_ROWS = 64  # of a microbatch: fewer keep no accelerator busy
+_START_S = 5e-4  # of a microbatch on an accelerator
 
 
 def shapes_for(
@@ -70,6 +74,9 @@ def shapes_for(
         known = None if flops is None else flops()
         cost = CostModel(**vars(_USUAL) | _rows_at_once(multiple) | _per_example(known))
     like, examples = _like_poisson(selection), max(1, num_examples)
+    if given is None and microbatch_size is None and mesh is None:
+        microbatch_size = _against_padding(like, examples, cost)
+        multiple = microbatch_size or 1
     top = -(-int(size_law(like, examples).sizes[-1]) // multiple) * multiple
     return plan_shapes(
         like,
@@ -84,14 +91,56 @@ def shapes_for(
     )
 
 
+def _against_padding(
+    selection: CyclicPoissonSampling, num_examples: int, cost: CostModel
+) -> int | None:
+    """Microbatches of which four hold nearly every batch, where padding costs more.
+
+    One program that holds any batch has a tenth to a quarter of padding, and a second
+    program takes half a minute to compile on an accelerator. A loop over microbatches
+    stops behind the last real example, so the room for rare batches costs nothing: four
+    of them have two standard deviations above the mean, and one batch in forty needs a
+    fifth.
+    """
+    if jax.default_backend() == "cpu":
+        return None
+    law = size_law(selection, num_examples)
+    if law.sizes[-1] > (cost.most_at_once or _MOST_ROWS):
+        return None  # such batches are cut into parts anyway
+    chances = np.asarray(law.probabilities)
+    deviation = math.sqrt(float(chances @ (law.sizes - law.mean) ** 2))
+    rows = math.ceil((law.mean + 2 * deviation) / _PARTS / 8) * 8
+    taken = float(chances @ (-(-law.sizes // rows) * rows))
+    saved = (int(law.sizes[-1]) - taken) * cost.per_example_s
+    return rows if rows >= _FEWEST_ROWS and saved > _PARTS * _START_S else None
+
+
 def may_need_several(
     selection: BatchSelectionStrategy, num_examples: int, shapes: ShapePlan
 ) -> bool:
     """Whether some batch may well exceed the largest size: then sums are joined."""
+    return _largest_batch(selection, num_examples) > shapes.sizes[-1]
+
+
+def rows_of_largest_step(
+    selection: BatchSelectionStrategy,
+    num_examples: int,
+    shapes: ShapePlan,
+    processes: int = 1,
+) -> int:
+    """The rows of the largest step, padding included, but for a chance of 1e-15 each.
+
+    With `processes`, each has rows of its own, and all get as many slots as one needs.
+    """
+    largest = _largest_batch(selection, num_examples)
+    # More examples never take fewer rows.
+    return sum(size for size, _ in shapes.layout(processes * largest))
+
+
+def _largest_batch(selection: BatchSelectionStrategy, num_examples: int) -> int:
     if isinstance(selection, FixedBatchSampling):
-        return selection.batch_size > shapes.sizes[-1]
-    law = size_law(_like_poisson(selection), max(1, num_examples))
-    return int(law.sizes[-1]) > shapes.sizes[-1]
+        return selection.batch_size
+    return int(size_law(_like_poisson(selection), max(1, num_examples)).sizes[-1])
 
 
 def _one_size(size: int, micro: int | None, iterations: int) -> ShapePlan:

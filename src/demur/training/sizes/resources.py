@@ -17,7 +17,9 @@ class Resources:
 
     - `minibatch_size` is the most rows on the device at once; a global batch that
       exceeds it is processed in several parts and gets one draw of noise.
-    - `microbatch_size` splits further, inside the program.
+    - `microbatch_size` splits further, inside the program. On an accelerator, where
+      padding would cost more than a few milliseconds a step, it is chosen by default:
+      a loop over microbatches stops behind the last real example.
     - `memory` is that of `clipped_grad`: "fast", "ordinary", or the bytes that the fast
       form may hold; by default half of the memory of the devices.
     - `shapes` is a `ShapePlan`, or the costs of this machine; by default the sizes

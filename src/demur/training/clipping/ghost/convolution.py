@@ -2,7 +2,9 @@
 
 A convolution is a product of patches with the kernel, so its gradient is a sum over
 output pixels, as for a dense layer over positions. Patches are cut out by one strided
-slice for each offset along each axis, one axis after the other.
+slice for each offset along each axis, one axis after the other. Channels stay last, as
+they lie in most programs: neighbouring numbers are read and written together, and the
+gradient comes out as a kernel [window..., channels, outputs].
 """
 
 from __future__ import annotations
@@ -44,13 +46,17 @@ class Convolution:
         ]
 
     def _patches(self, data: Any, lead: int) -> Any:
-        """[lead..., N, C, pixels..., window...] from [lead..., N, C, space...]."""
-        params, first = self.params, lead + 2
-        spare = [(0, 0, 0)] * first + [
-            (low, high, step - 1)
-            for (low, high), step in zip(
-                params["padding"], params["lhs_dilation"], strict=True
-            )
+        """[lead..., N, pixels..., window..., C] from [lead..., N, space..., C]."""
+        params, first = self.params, lead + 1
+        spare = [
+            *[(0, 0, 0)] * first,
+            *(
+                (low, high, step - 1)
+                for (low, high), step in zip(
+                    params["padding"], params["lhs_dilation"], strict=True
+                )
+            ),
+            (0, 0, 0),
         ]
         data = jax.lax.pad(data, jnp.zeros((), data.dtype), spare)
         for axis, size in enumerate(self.window):
@@ -68,7 +74,7 @@ class Convolution:
                 )
                 for offset in range(size)
             ]
-            data = jnp.stack(offsets, axis=-1)
+            data = jnp.stack(offsets, axis=-2)
         return data
 
     def factors(
@@ -81,23 +87,22 @@ class Convolution:
         space = len(spec.lhs_spec) - 2
 
         def standard(array: Any, order: Sequence[int]) -> Any:
+            """[lead..., N, space..., channels]."""
+            order = [order[0], *order[2:], order[1]]
             return jnp.transpose(
                 array, [*range(lead), *(lead + axis for axis in order)]
             )
 
         def split(array: Any) -> Any:
-            channels = array.shape[lead + 1] // groups
-            return array.reshape(
-                (*array.shape[: lead + 1], groups, channels, *array.shape[lead + 2 :])
-            )
+            return array.reshape((*array.shape[:-1], groups, array.shape[-1] // groups))
 
         patches = split(self._patches(standard(data, spec.lhs_spec), lead))
         outputs = split(standard(cotangent, spec.out_spec))
-        pixels = range(3, 3 + space)
-        left = grouped(
-            patches, loops, ([1], [0, *pixels], [2, *range(3 + space, 3 + 2 * space)])
-        )
-        right = grouped(outputs, loops, ([1], [0, *pixels], [2]))
+        places = [0, *range(1, 1 + space)]  # N and pixels
+        window = range(1 + space, 1 + 2 * space)
+        end = 1 + 2 * space
+        left = grouped(patches, loops, ([end], places, [*window, end + 1]))
+        right = grouped(outputs, loops, ([1 + space], places, [2 + space]))
         return FactoredGradients(left, right, self.precision)
 
     def restore(self, gradient: Any, loops: Sequence[ScanLoop]) -> Any:
@@ -108,9 +113,9 @@ class Convolution:
         outputs, inputs = self.kernel[spec[0]], self.kernel[spec[1]]
         lead = len(stack)
         gradient = gradient.reshape(
-            (*stack, groups, inputs, *self.window, outputs // groups)
+            (*stack, groups, *self.window, inputs, outputs // groups)
         )
-        gradient = jnp.moveaxis(gradient, -1, lead + 1)
+        gradient = jnp.moveaxis(gradient, (-1, -2), (lead + 1, lead + 2))
         gradient = gradient.reshape((*stack, outputs, inputs, *self.window))
         back = sorted(range(len(spec)), key=spec.__getitem__)
         return jnp.transpose(gradient, [*range(lead), *(lead + axis for axis in back)])

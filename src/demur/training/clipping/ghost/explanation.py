@@ -122,7 +122,10 @@ def _leaf(name: str, shape: tuple[int, ...], route: Route) -> LeafExplanation:
         return LeafExplanation(name, shape, "rows and Gram", reason)
     if any(end.path.masked for end in route.all_ends):
         return LeafExplanation(name, shape, "a few at a time", reason)
-    method = norm_method(positions, inputs, outputs)
+    layer = route.sites[0].layer
+    method = norm_method(
+        positions, inputs, outputs, layer.output.dtype, layer.precision
+    )
     return LeafExplanation(name, shape, method, reason)
 
 
