@@ -160,6 +160,10 @@ def norms(folder):
 
 
 def memory(folder):
+    return memory_on(make_mesh())
+
+
+def memory_on(mesh):
     """Bytes on one device, by the compiled programs' own figures.
 
     A network of eight wide layers, so that no single one is the whole.
@@ -176,8 +180,8 @@ def memory(folder):
     rows = as_data({"x": np.zeros((64, 256), np.float32)})
     found = {}
     for name, placement in (
-        ("sharded", Placement(make_mesh(), sharded=True)),
-        ("replicated", Placement(make_mesh())),
+        ("sharded", Placement(mesh, sharded=True)),
+        ("replicated", Placement(mesh)),
     ):
         clipped = clipped_grad(deep, l2_clip_norm=1.0, normalize_by=20.0)
         add = make_plan(bands=3).noise_addition_transform
@@ -289,6 +293,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     if sys.argv[2:] == ["kill"]:
         kept(folder / "killed", die_at=8)
+        return
+    if sys.argv[2:] == ["stored"]:
+        done = run(plan=make_plan(iterations=2, noise="lattice"))
+        print(json.dumps({"steps": done.steps, "files": len(list(folder.iterdir()))}))
         return
     acts = (results, noise_bits, norms, memory, refusals, taken_up)
     print(json.dumps({act.__name__: act(folder) for act in acts}))

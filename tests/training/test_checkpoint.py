@@ -20,7 +20,7 @@ from demur.core.errors import EntryCommitted, KeysExposed, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.run import charges
-from demur.training.run.checkpoint import CheckpointFolder, _pack, _unpack
+from demur.training.run.checkpoints.checkpoint import CheckpointFolder, _pack, _unpack
 from tests.ledger.kit import says
 from tests.programs import python
 

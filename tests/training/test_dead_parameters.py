@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from demur.training import clipped_grad
-from demur.training.run import dead_parameters
+from demur.training.run.loss_checks import dead_parameters
 from tests.training.kit import loss, make_params, make_plan, train
 
 

@@ -19,6 +19,7 @@ from demur.mechanisms.sampling.rounded_gaussian import rounded_gaussian
 from demur.training import ClippedSum, gaussian_privatizer, privatizer
 from demur.training.clipping.ghost import inlining
 from demur.training.noise import chacha, device_integers, hardened
+from demur.training.noise import lattice as lattice_module
 from demur.training.noise.lattice import Lattice
 from demur.training.run import steps
 from tests.programs import python
@@ -151,6 +152,40 @@ def test_a_run_has_the_bits_of_one_on_the_host(name, jit):
         expected, memory = host.step(step, row, memory, own)
         found = np.concatenate([np.ravel(noisy["b"]), np.ravel(noisy["w"])])
         np.testing.assert_array_equal(found, expected)
+
+
+def advanced(sums, rows_of_a_part, monkeypatch):
+    """A step in JAX, in parts of so many rows."""
+    monkeypatch.setattr(lattice_module, "_ROWS_OF_A_PART", rows_of_a_part)
+    steps = Lattice(STRATEGIES["one band"], 1.5, 1.0, len(sums))
+    words = np.frombuffer(Seeded(3).new_key(), "<u4")
+    empty = jnp.zeros((2, 0, len(sums)), jnp.float32)
+
+    @jax.jit
+    def step(sums, words):
+        return steps.advance(jnp.int32(1), sums, empty, words)[0]
+
+    return np.asarray(step(sums, words))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4 * 1024, 4 * 1024 - 5, 5 * 1024 + 37])
+def test_parts_of_a_network_get_the_bits_of_the_whole(monkeypatch, size):
+    """Cut anywhere, with open coordinates in every row."""
+    sums = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    sums[[1, 2050, size - 1]] = [np.nan, np.inf, -3e38]
+    scale = Lattice(STRATEGIES["one band"], 1.5, 1.0, size).scale
+    monkeypatch.setattr(device_integers, "ERROR", 0.2 / scale)
+    monkeypatch.setattr(device_integers, "_ROWS_AT_ONCE", 4)
+    whole = advanced(sums, 10**6, monkeypatch)
+    np.testing.assert_array_equal(advanced(sums, 2, monkeypatch), whole)
+    # Without what is settled at the end, two in five are in doubt, and some are wrong.
+    monkeypatch.setattr(
+        device_integers,
+        "_settled_on_host",
+        lambda key, numbers, flags, *, scale: np.full((*flags.shape, 2), 7, np.uint32),
+    )
+    assert np.mean(advanced(sums, 2, monkeypatch) != whole) > 0.1
 
 
 def test_a_step_past_the_last_is_not_a_number():

@@ -13,7 +13,7 @@ from demur.training.models import (
     accuracy,
     cross_entropy,
 )
-from demur.training.run.separability import check_separable
+from demur.training.run.loss_checks.separability import check_separable
 
 MODELS = {
     "mlp": (MLP(12, (7,), 3), (3, 4), jnp.float32),

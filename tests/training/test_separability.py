@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from demur.training import LossNotSeparable
-from demur.training.run import separability
-from demur.training.run.separability import check_separable
-from demur.training.run.widened_programs import WidenedProgram
+from demur.training.run.loss_checks import separability
+from demur.training.run.loss_checks.separability import check_separable
+from demur.training.run.loss_checks.widened_programs import WidenedProgram
 from tests.training.clipping.test_every_primitive import BY_HAND, found
 
 WIDTH = 24

@@ -13,6 +13,7 @@ from jax_privacy.experimental import compilation_utils as peer
 
 from demur.core import accounting
 from demur.core.accounting.events import Neighbours, PoissonGaussian
+from demur.core.entropy import Seeded
 from demur.training import (
     BallsInBinsSampling,
     BMinSepSampling,
@@ -28,9 +29,12 @@ from demur.training import (
     nearly_free_cap,
     plan_shapes,
 )
-from demur.training.sizes import step_costs
+from demur.training.clipping.types import ClippedGrad
+from demur.training.sizes import defaults, step_costs
 from demur.training.sizes.defaults import shapes_for
 from demur.training.sizes.step_costs import size_law
+
+from .kit import make_plan, train
 
 
 def seconds(sizes, micro, law, cost, steps) -> float:
@@ -311,17 +315,50 @@ def test_the_cap_is_the_smallest_that_is_nearly_free():
 
 
 def test_a_large_model_on_an_accelerator_is_padded_less(monkeypatch):
-    """Sizes follow from what an example costs: one size of 1,286 alone pads by 20%.
+    """A program of 1,286 rows alone pads by 20%: microbatches stop before that.
 
-    Both are public: the law of the batch size and the operations of the loss.
+    What they follow from is public: the law of the batch size and the operations of the
+    loss. Where padding costs little, or somebody chose, there are none.
     """
-    selection = CyclicPoissonSampling(1024 / 65536, 1000)
+    selection = CyclicPoissonSampling(1024 / 65536, 200)
 
-    def found(flops):
-        return shapes_for(selection, 65536, Resources(), flops=lambda: flops)
+    def found(flops, **given):
+        return shapes_for(selection, 65536, Resources(**given), flops=lambda: flops)
 
+    assert found(1.4e9).microbatch_size is None  # on a CPU
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     small, large = found(1e6), found(1.4e9)
     assert len(small.sizes) == 1 and small.waste > 0.1
-    assert len(large.sizes) > 1 and large.waste < 0.07
-    assert large.sizes[-1] == small.sizes[-1]  # every batch still fits
+    assert small.microbatch_size is None
+    assert len(large.sizes) == 1 and large.waste < 0.07
+    assert large.sizes[-1] >= small.sizes[-1]  # every batch still fits
+    assert large.sizes[-1] % large.microbatch_size == 0
+    law = size_law(selection, 65536)
+    computed = [large.computed(int(size)) for size in law.sizes]
+    mean = float(np.dot(law.probabilities, computed))
+    assert mean < 1.07 * 1024
+    assert found(1.4e9, microbatch_size=64).microbatch_size == 64
+    assert found(1.4e9, minibatch_size=512).microbatch_size is None
+    # Larger than what is on the device at once: cut into parts as ever.
+    huge = CyclicPoissonSampling(0.5, 200)
+    assert shapes_for(huge, 65536, Resources()).microbatch_size is None
+
+
+@pytest.mark.slow
+def test_fit_takes_the_microbatches_that_save_padding(monkeypatch):
+    plain = train(make_plan(), shapes=None, source=Seeded(1))
+    monkeypatch.setattr(defaults, "_against_padding", lambda *_: 16)
+    asked = []
+    with_ = ClippedGrad.with_
+
+    def noted(self, **changes):
+        asked.append(changes.get("microbatch_size"))
+        return with_(self, **changes)
+
+    monkeypatch.setattr(ClippedGrad, "with_", noted)
+    other = train(make_plan(), shapes=None, source=Seeded(1))
+    assert 16 in asked
+    for one, two in zip(
+        jax.tree.leaves(plain.value), jax.tree.leaves(other.value), strict=True
+    ):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(two), atol=1e-5)

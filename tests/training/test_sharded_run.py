@@ -130,3 +130,15 @@ def test_a_killed_run_goes_on_bit_for_bit_and_nowhere_else(found):
         assert "CheckpointRefused" in kept[name]["error"]
     assert kept["again"] == kept["undisturbed"]
     assert kept["again"]["entries"] == 1
+
+
+def test_a_stored_program_of_one_device_runs_where_there_are_eight(
+    tmp_path, monkeypatch
+):
+    """The second process reads it: left to JAX it would be a program of all devices."""
+    monkeypatch.setenv("DEMUR_PROGRAMS", str(tmp_path))
+    for _ in range(2):
+        done = call(tmp_path, "stored")
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found["steps"] == 2 and found["files"] > 0

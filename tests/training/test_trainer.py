@@ -29,9 +29,9 @@ from demur.training import (
 )
 from demur.training.noise.threefry import keys_at, normals
 from demur.training.run import programs
+from demur.training.run.loss_checks.separability import check_separable
 from demur.training.run.prefetcher import Minibatch, Prefetcher, StepInput
 from demur.training.run.progress import ProgressBar
-from demur.training.run.separability import check_separable
 from demur.training.run.step_reports import spent_so_far
 from demur.training.sizes.defaults import may_need_several, shapes_for
 
@@ -622,3 +622,12 @@ def test_a_nearly_noiseless_run_without_a_ledger_runs_and_says_so(multiplier, no
     with pytest.raises((BudgetExceeded, NotPriced), match="othing was spent"):
         train(plan, ledger=ledger)
     assert not ledger.entries()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)])
+def test_narrow_parameters_keep_their_moments(optimizer):
+    """The moments of bfloat16 parameters are float32 after a step, and before it."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), make_params())
+    done = train(make_plan(iterations=3), params=params, optimizer=optimizer)
+    assert done.steps == 3 and done.value["w"].dtype == jnp.bfloat16

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from demur.training.data import UserData as UserData
     from demur.training.data import as_data as as_data
     from demur.training.datasets import from_batches as from_batches
+    from demur.training.devices.process_rows import ProcessRows as ProcessRows
     from demur.training.errors import CheckpointRefused as CheckpointRefused
     from demur.training.errors import LossNotSeparable as LossNotSeparable
     from demur.training.errors import ProcessesDisagree as ProcessesDisagree
@@ -68,8 +69,8 @@ if TYPE_CHECKING:
     from demur.training.plans.config import ExecutionPlanConfig as ExecutionPlanConfig
     from demur.training.plans.config import dp_sgd as dp_sgd
     from demur.training.plans.plan import DPExecutionPlan as DPExecutionPlan
-    from demur.training.run.checkpoint import Checkpoint as Checkpoint
-    from demur.training.run.checkpoint import load_model as load_model
+    from demur.training.run.checkpoints.checkpoint import Checkpoint as Checkpoint
+    from demur.training.run.checkpoints.checkpoint import load_model as load_model
     from demur.training.run.loggers import Logger as Logger
     from demur.training.run.loggers import log_to as log_to
     from demur.training.run.part_files import load_part as load_part

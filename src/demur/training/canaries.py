@@ -1,7 +1,7 @@
 """Canary gradients through the real parts of a plan: batches, clipping, noise.
 
 The loss <parameters, row> has the row itself as its gradient, wherever the parameters
-are. So a dataset of chosen rows (the canaries of `demur.audit.canaries`) drives the
+are. So a dataset of chosen rows (the canaries of `demur.audit.Canaries`) drives the
 plan's own batch selection, clipped gradient and noise, and the result of each step is
 what a training run would have passed to its optimiser. The rows are the auditor's: no
 private data is read and nothing is charged.

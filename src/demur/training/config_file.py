@@ -32,7 +32,7 @@ from demur.training.optimizers import named_optimizer
 from demur.training.plans.config import BandMFExecutionPlanConfig
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.charges import tree_digest
-from demur.training.run.checkpoint import Checkpoint
+from demur.training.run.checkpoints.checkpoint import Checkpoint
 from demur.training.run.trainer import Trained, fit
 from demur.training.sizes.resources import Resources
 

@@ -41,21 +41,33 @@ def may_dump() -> None:
 
 
 def launch(
-    count: int, folder: Path, *scenarios: str, timeout: float = 600.0
+    count: int,
+    folder: Path,
+    *scenarios: str,
+    timeout: float = 600.0,
+    sharded: bool = False,
+    module: str = "worker",
 ) -> list[Ended]:
-    """All processes to their end; none is left behind, whatever happens."""
+    """All processes to their end; none is left behind, whatever happens.
+
+    `sharded` runs cut their parameters over eight devices, those of all processes.
+    """
+    flags = ["--xla_cpu_multi_thread_eigen=false", *QUICK]
+    if sharded:
+        flags.append(f"--xla_force_host_platform_device_count={8 // count}")
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join(["--xla_cpu_multi_thread_eigen=false", *QUICK]),
+        "XLA_FLAGS": " ".join(flags),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "DEMUR_SHARDED": "1" if sharded else "0",
     }
     port, began = free_port(), time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     running, outputs = [], []
     for index in range(count):
         output = folder / f"output-{index}.txt"
-        command = [sys.executable, "-m", "tests.training.processes.worker"]
+        command = [sys.executable, "-m", f"tests.training.processes.{module}"]
         command += [str(port), str(count), str(index), str(folder), *scenarios]
         with output.open("w") as file:
             running.append(

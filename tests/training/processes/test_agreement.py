@@ -21,9 +21,9 @@ from demur.training.devices import processes
 from demur.training.devices.placement import Placement, ShardedData
 from demur.training.noise.threefry import flat_normal, standard_normal
 from demur.training.run.charges import PaymentTerms
-from demur.training.run.checkpoint import CheckpointFolder
+from demur.training.run.checkpoints.checkpoint import CheckpointFolder
 from demur.training.run.paid_run import PaidRun
-from demur.training.run.steps import TrainState
+from demur.training.run.sharded_state import TrainState
 from tests.training.kit import make_params, make_plan
 
 

@@ -38,19 +38,27 @@ from demur.training.noise.layouts import ShardedLayout
 from demur.training.noise.threefry import normals
 from demur.training.run import agreement
 from demur.training.run.steps import Steps
-from tests.training.kit import SGD, N, loss, make_data, make_params, make_plan, train
+from tests.training.kit import SGD, N, make_data, make_plan, train
 from tests.training.processes.launch import HEARTBEAT_S
+from tests.training.processes.problems import OPTIONS, loss, make_params
 
 SEED = 3
+ALL_DEVICES = []  # the mesh of this process, once it has joined the others
 
 
 def lists(tree):
-    return {name: np.asarray(leaf).tolist() for name, leaf in sorted(tree.items())}
+    """Arrays as lists; what lies with several processes is brought together."""
+    whole = jax.process_count() == 1 or Processes(ALL_DEVICES[0]).whole
+    host = np.asarray if whole is True else whole
+    return {name: host(leaf).tolist() for name, leaf in sorted(tree.items())}
 
 
 def run(devices, plan=None, data=None, **options):
     """A small run; only the first process has a source and a ledger."""
     options = {"source": Seeded(SEED), "mesh": devices} | options
+    options = {"params": make_params(), "loss": loss} | options
+    if options["mesh"] is not None:
+        options = OPTIONS | options
     return train(plan or make_plan(bands=3), data, **options)
 
 
@@ -494,7 +502,17 @@ def open_ledger(folder):
     )
 
 
-def kept(mesh, folder, *, die_at=None, who=None, noise="threefry"):
+def kept(
+    mesh,
+    folder,
+    *,
+    die_at=None,
+    who=None,
+    noise="threefry",
+    iterations=12,
+    elastic=False,
+    **options,
+):
     def callback(report):
         if report.step == die_at and jax.process_index() == who:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -504,14 +522,15 @@ def kept(mesh, folder, *, die_at=None, who=None, noise="threefry"):
     try:
         done = run(
             mesh,
-            make_plan(bands=3, noise=noise),
+            make_plan(iterations=iterations, bands=3, noise=noise),
             ledger=ledger,
             delta=None,
-            checkpoint=Checkpoint(folder / "run", every=5),
+            checkpoint=Checkpoint(folder / "run", every=5, elastic=elastic),
             callback=callback,
+            **options,
         )
         entries = None if ledger is None else len(ledger.entries())
-        return {"params": lists(done.value), "entries": entries}
+        return {"params": lists(done.value), "entries": entries, "steps": done.steps}
     finally:
         if ledger is not None:
             ledger.close()
@@ -579,7 +598,7 @@ SCENARIOS = {
 }
 
 
-def main() -> None:
+def main(scenarios=SCENARIOS) -> None:
     port, count, index = map(int, sys.argv[1:4])
     folder, names = Path(sys.argv[4]), sys.argv[5:]
     mesh = None
@@ -588,9 +607,10 @@ def main() -> None:
         mesh = start(
             address, count, index, heartbeat_s=HEARTBEAT_S, shutdown_s=HEARTBEAT_S
         )
+        ALL_DEVICES.append(mesh)
     for name in names:
         print("scenario", name, flush=True)
-        facts = SCENARIOS[name](mesh, folder)
+        facts = scenarios[name](mesh, folder)
         (folder / f"{name}-{index}.json").write_text(json.dumps(facts))
     print("finished", flush=True)
 

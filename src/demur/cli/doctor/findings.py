@@ -20,6 +20,7 @@ _PACKAGES = {
     "demur": ("numpy", "scipy", "scikit-learn", "pyarrow", "cryptography",
               "dp-accounting"),
     "jax": ("jax", "optax"),
+    "orbax": ("orbax-checkpoint",),
     "torch": ("torch", "torchax"),
     "huggingface": ("transformers",),
     "postgres": ("psycopg",),

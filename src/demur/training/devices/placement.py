@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from demur.training.data import Data
+from demur.training.devices.process_rows import ProcessRows
 from demur.training.devices.shardings import own_sharding, spread
 
 
@@ -69,6 +70,14 @@ class Placement:
             return spread(sharding, np.shape(leaf)) if self.sharded else sharding
 
         return jax.tree.map(cut, tree)
+
+    def described(self, tree: Any) -> str:
+        """Structure, shapes and how the leaves are cut, in words: no value is read."""
+        leaves, treedef = jax.tree.flatten(tree)
+        own = [own_sharding(leaf, self.mesh) for leaf in leaves]
+        cuts = [None if sharding is None else str(sharding.spec) for sharding in own]
+        shapes = [np.shape(leaf) for leaf in leaves]
+        return f"{treedef} {shapes} {cuts} {self.sharded} {self.batch_axes}"
 
     @property
     def replicated(self) -> NamedSharding | None:
@@ -121,7 +130,7 @@ def shard(tree: Any, sharding: NamedSharding) -> Any:
 class ShardedData:
     """Data of which each process reads the rows of its own devices."""
 
-    data: Data
+    data: Data | ProcessRows
     sharding: NamedSharding
 
     def take(self, indices: NDArray[Any]) -> Any:

@@ -1,10 +1,10 @@
 """Several processes that run one program: agreement, broadcasts and shared errors.
 
 Every process calls `fit` with the same arguments on its own share of the devices. Only
-process 0 uses the ledger and the checkpoint. Everything here is a collective call: all
-processes make it, in the same order, or none returns. So a stage that fails in one
-process must fail in all of them before the next collective begins, which is what
-`stage` does:
+process 0 uses the ledger, and the checkpoint unless that is elastic. Everything here is
+a collective call: all processes make it, in the same order, or none returns. So a stage
+that fails in one process must fail in all of them before the next collective begins,
+which is what `stage` does:
 
     with group.stage():
         ...                 an error of any process is raised in every process
@@ -181,18 +181,25 @@ class Processes:
             received.append(array.copy())
         return jax.tree.unflatten(treedef, received)
 
+    def whole(self, leaf: Any) -> NDArray[Any]:
+        """An array of the mesh on the host of every process, whoever has its parts.
+
+        All processes call it, with an array that is cut alike in all of them.
+        """
+        if not isinstance(leaf, jax.Array) or not leaf.size:
+            return np.asarray(leaf) if np.size(leaf) else np.zeros_like(leaf)
+        if leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return np.asarray(leaf)
+        with self.collective():
+            return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+
     def gather(self, tree: Any) -> Any:
         """The arrays of a sharded `tree`, on the host, one at a time; in process 0."""
         if self.count == 1:
             return tree
 
         def gathered(leaf: Any) -> Any:
-            if not leaf.size:
-                return np.zeros(leaf.shape, leaf.dtype)
-            if leaf.is_fully_replicated:
-                return np.asarray(leaf) if self.first else leaf
-            with self.collective():
-                whole = multihost_utils.process_allgather(leaf, tiled=True)
+            whole = self.whole(leaf)
             return whole if self.first else leaf
 
         return jax.tree.map(gathered, tree)
@@ -209,6 +216,10 @@ class Processes:
             if named is error:
                 raise
             raise named from error
+
+    def every(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array of each process, of one shape in all, along a first axis."""
+        return array[None] if self.count == 1 else self._all_gather(array)
 
     def _all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
         with self.collective():

@@ -12,7 +12,10 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
 
 
 def spread(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
@@ -71,6 +74,24 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> NamedSharding | None:
             " NamedSharding(mesh, ...) of that mesh. Nothing was spent."
         )
     return NamedSharding(mesh, sharding.spec)
+
+
+def own_parts(leaf: Any) -> list[NDArray[Any]]:
+    """What this process holds of an array: all of it, or the parts of its devices."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return [np.asarray(leaf)]
+    return [np.asarray(part.data) for part in leaf.addressable_shards]
+
+
+def own_copy(leaf: Any) -> Any:
+    """A copy of an array: on the host, or, of parts alone, where they are.
+
+    No other process takes part, so one of them may call it by itself.
+    """
+    if leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return jax.device_get(leaf)
+    parts = [jnp.array(part.data, copy=True) for part in leaf.addressable_shards]
+    return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
 
 def like_parameters(tree: Any, params: Any, shardings: Any) -> Any:

@@ -13,8 +13,9 @@ from jax.extend import core
 
 from demur.training.batches.selection import FixedBatchSampling
 from demur.training.batches.user_selection import base_of
-from demur.training.clipping.types import PyTree
+from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.devices.caller_settings import compiles
+from demur.training.devices.shardings import own_parts
 from demur.training.plans.plan import DPExecutionPlan
 
 _TREES = {
@@ -56,7 +57,7 @@ def check_params(params: PyTree) -> None:
         is_array = isinstance(leaf, float | np.ndarray | np.generic | jax.Array)
         if not is_array or not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(_no_parameter(params, leaf))
-        if not np.isfinite(np.asarray(leaf)).all():
+        if not all(np.isfinite(part).all() for part in own_parts(leaf)):
             raise ValueError("params must be finite. Nothing was spent.")
 
 
@@ -120,3 +121,27 @@ def check_count(plan: DPExecutionPlan, count: int, *, persons: bool) -> None:
                 f"batch_size={selection.batch_size} of the plan is more than the data"
                 f" has {what}. Make the plan with smaller batches. Nothing was spent."
             )
+
+
+def call_arguments(
+    clipped: ClippedGrad, params: PyTree, batch: Any, key: Any
+) -> list[Any]:
+    """params, the batch in its places, and a key where the loss takes one."""
+    options = clipped.arguments
+    positions, key_position = options["batch_argnums"], options["prng_argnum"]
+    placed: dict[int, Any] = {0: params}
+    if isinstance(positions, tuple | list):
+        placed.update(zip(positions, batch, strict=True))
+    else:
+        placed[positions] = batch
+    if key_position is not None:
+        placed[key_position] = (
+            None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
+        )
+    if sorted(placed) != list(range(len(placed))) or options["argnums"] != 0:
+        raise ValueError(
+            "fit takes a loss of (params, batch...) and possibly a key; the gradient"
+            f" has argnums={options['argnums']!r}, batch_argnums={positions!r},"
+            f" prng_argnum={key_position!r}. Nothing was spent."
+        )
+    return [placed[i] for i in range(len(placed))]

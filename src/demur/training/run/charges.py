@@ -76,21 +76,29 @@ def run_declaration(
     )
 
 
-def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], None]:
+def payer(
+    plan: DPExecutionPlan,
+    reservation: Reservation,
+    drawn: int | None = None,
+    most: int | None = None,
+) -> Callable[[int], None]:
     """A function of a step that makes its draw durable, if it has not been drawn.
+
+    `drawn` draws have been taken by this run; None: as many as the ledger has. At most
+    `most` are taken at once.
 
     Draws are taken ahead in blocks that double, because each transaction waits for a
     disk or a server, and a step on an accelerator is shorter than that. A draw means
     that its step *may* have happened, so taking it early is safe; a run that stops
     leaves at most as many unused as it has used, and `_LARGEST_BLOCK`.
     """
-    drawn = reservation.drawn
+    taken: int = reservation.drawn if drawn is None else drawn
     block = 1
 
     def pay(step: int) -> None:
-        nonlocal drawn, block
+        nonlocal taken, block
         index, within = divmod(step, plan.steps_per_draw)
-        if within or index < drawn:
+        if within or index < taken:
             return
         try:
             draws = reservation.draw_many(min(block, reservation.count - index))
@@ -98,8 +106,8 @@ def payer(plan: DPExecutionPlan, reservation: Reservation) -> Callable[[int], No
             raise _drawn_elsewhere() from error
         if draws[0].index != index:
             raise _drawn_elsewhere()
-        drawn = draws[-1].index + 1
-        block = min(2 * block, _LARGEST_BLOCK)
+        taken = draws[-1].index + 1
+        block = min(2 * block, _LARGEST_BLOCK, most or _LARGEST_BLOCK)
 
     return pay
 
@@ -123,12 +131,15 @@ def program_digest(*lowered: Any) -> str:
     return whole.hexdigest()
 
 
-def tree_digest(tree: PyTree) -> str:
-    """A digest of structure, shapes and content of a tree of arrays."""
+def tree_digest(tree: PyTree, host: Callable[[Any], Any] = np.asarray) -> str:
+    """A digest of structure, shapes and content of a tree of arrays.
+
+    `host` brings an array to the host, one after the other (`Processes.whole`).
+    """
     leaves, treedef = jax.tree.flatten(tree)
     whole = hashlib.sha256(str(treedef).encode())
     for leaf in leaves:
-        array = np.asarray(leaf)
+        array = host(leaf)
         whole.update(f"{array.dtype} {array.shape}".encode())
         whole.update(np.ascontiguousarray(array).tobytes())
     return whole.hexdigest()

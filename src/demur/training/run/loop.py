@@ -10,12 +10,14 @@ from typing import Any
 import jax
 
 from demur.training.clipping.types import PyTree
+from demur.training.devices.shardings import own_copy
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run.paid_run import PaidRun
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.progress import ProgressBar
+from demur.training.run.sharded_state import TrainState
 from demur.training.run.step_reports import Exact, StepReport, spent_so_far
-from demur.training.run.steps import Steps, TrainState
+from demur.training.run.steps import Steps
 
 _IN_FLIGHT = 3  # steps the device may lag behind; more would pile up batches
 
@@ -97,4 +99,4 @@ def _copied(params: PyTree) -> PyTree:
             "the parameters of this step were overwritten by the next one: call"
             " report.params() inside the callback"
         )
-    return jax.device_get(params)
+    return jax.tree.map(own_copy, params)

@@ -1,6 +1,7 @@
 """Paid runs: the payment, the key and the checkpoint of a run, held by process 0.
 
-Process 0 pays, draws each round from the reservation, writes checkpoints and commits.
+Process 0 pays, draws each round from the reservation, writes checkpoints (elastic ones
+are written by all) and commits.
 The others receive the entry and its key with what it was paid for, over JAX's own
 collectives and into memory alone, because batches and noise follow from it. Every
 method is called by all processes; if the first one is declined, all raise the same
@@ -10,8 +11,10 @@ error.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,8 +29,13 @@ from demur.training.errors import CheckpointRefused, ProcessLost
 from demur.training.plans.plan import DPExecutionPlan
 from demur.training.run import charges
 from demur.training.run.charges import PaymentTerms
-from demur.training.run.checkpoint import Checkpoint, CheckpointFolder, SavedState
-from demur.training.run.steps import TrainState
+from demur.training.run.checkpoints.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    SavedState,
+)
+from demur.training.run.checkpoints.elastic import ElasticCheckpoints, PaidDraws
+from demur.training.run.sharded_state import TrainState
 
 _SEAL = "checkpoint"
 
@@ -87,6 +95,7 @@ class PaidRun:
         terms: PaymentTerms,
         state: TrainState,
         checkpoint: Checkpoint | None,
+        layout: str | None = None,
     ) -> None:
         self._group = group
         self._plan = plan
@@ -102,11 +111,34 @@ class PaidRun:
             with group.stage():
                 if not group.first:
                     self.key = _received_key(shared, plan)
+            self._elastic = None
+            if checkpoint is not None and checkpoint.elastic:
+                self._elastic = self._opened(terms, checkpoint, layout)
         except BaseException:
             if self._holdings is not None:  # paid, and then another process failed
                 self.close()
             raise
         self.entry, self.delta = shared.entry, shared.delta
+        self._drawn: int | None = None
+
+    def _opened(
+        self, terms: PaymentTerms, checkpoint: Checkpoint, layout: str | None
+    ) -> ElasticCheckpoints:
+        assert terms.digest is not None and layout is not None
+        held = None
+        if self._holdings is not None:
+            payment, folder = self._holdings.payment, self._holdings.folder
+            assert terms.ledger is not None and folder is not None
+            held = PaidDraws(terms.ledger, payment.entry, payment.reservation, folder)
+        return ElasticCheckpoints(
+            self._group,
+            Path(checkpoint.folder),
+            self._plan,
+            digest=terms.digest,
+            layout=layout,
+            seal=self.key.subkey(_SEAL),
+            held=held,
+        )
 
     def _pay(
         self, terms: PaymentTerms, checkpoint: Checkpoint | None, dimension: int
@@ -149,12 +181,52 @@ class PaidRun:
         """A function of a step: its draw from the reservation, before its batch."""
         if self._holdings is None:
             return lambda step: None
-        return charges.payer(self._plan, self._holdings.payment.reservation)
+        reservation = self._holdings.payment.reservation
+        # A move leaves out what was drawn ahead: no more than between two checkpoints.
+        most = None
+        if self._elastic is not None and self._every is not None:
+            most = max(1, self._every // self._plan.steps_per_draw)
+        return charges.payer(self._plan, reservation, self._drawn, most)
+
+    def _moved(
+        self,
+        elastic: ElasticCheckpoints,
+        state: TrainState,
+        replayed: Callable[[int], Any],
+    ) -> tuple[TrainState, int]:
+        """`resumed` from an elastic checkpoint, on whatever mesh this is."""
+        found = elastic.resume_point()
+        self._drawn = found.drawn
+        model = elastic.read("model", found, state[:-1])
+        if not found.moved:
+            noise = elastic.read("noise", found, state.noise)
+            return TrainState._make((*model, noise)), found.start
+        with self._group.collective():
+            state = TrainState._make((*model, replayed(found.start)))
+        if found.start:
+            self.save(found.start, state)  # now this mesh may repeat what follows
+        if found.start > found.saved and self._group.first:
+            warnings.warn(
+                f"the run goes on with other devices: steps {found.saved} to"
+                f" {found.start - 1} may have been seen and are not repeated, so it"
+                f" ends with {found.start - found.saved} updates fewer. Nothing more"
+                " is paid.",
+                stacklevel=3,
+            )
+        return state, found.start
 
     def resumed(
-        self, state: TrainState, placement: Placement
+        self,
+        state: TrainState,
+        placement: Placement,
+        replayed: Callable[[int], Any],
     ) -> tuple[TrainState, int]:
-        """The last checkpoint's state, placed like `state`, and the step to come."""
+        """The last checkpoint's state, placed like `state`, and the step to come.
+
+        `replayed(step)` is the noise state before `step`, computed anew.
+        """
+        if self._elastic is not None:
+            return self._moved(self._elastic, state, replayed)
         saved: SavedState | None = None
 
         def load() -> int | None:
@@ -180,17 +252,23 @@ class PaidRun:
 
     def save(self, step: int, state: TrainState) -> None:
         """Write a checkpoint."""
-        noise = self._group.gather(state.noise)
+        if self._elastic is not None:
+            self._elastic.save(step, state[:-1], state.noise)
+            return
+        whole = self._group.gather(state)
         with self._group.stage():
             if self._folder is not None:
                 assert self._digest is not None
                 seal = self.key.subkey(_SEAL)
-                self._folder.save(step, self._digest, seal, state[:-1], noise)
+                self._folder.save(step, self._digest, seal, whole[:-1], whole.noise)
 
     def commit(self, state: TrainState) -> None:
         """Close the entry of the finished run, and wipe its key everywhere."""
         with self._group.collective():  # the last steps may still be on their way
-            steps, digest = int(state.steps), charges.tree_digest(state.params)
+            digest = charges.tree_digest(state.params, self._group.whole)
+            # The steps that were gone through; those that a move left out count too.
+            elastic = self._elastic
+            steps = int(state.steps if elastic is None else state.noise.step)
         self._group.check_same({"last parameters": digest}, "Nothing was released.")
         # Written before it is committed: the key is wiped then, and a run killed
         # between the two could neither be continued nor be read.
@@ -202,7 +280,9 @@ class PaidRun:
                 if self._holdings is not None:
                     self._holdings.payment.commit(digest)
                     committed = True
-                    if self._holdings.folder is not None:
+                    if elastic is not None:
+                        elastic.finish()
+                    elif self._holdings.folder is not None:
                         self._holdings.folder.finish(steps)
         except ProcessLost:
             if not committed:  # otherwise the release is made, whoever died since

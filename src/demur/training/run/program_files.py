@@ -143,8 +143,12 @@ def load(name: str, lowered: Any) -> Any:
         if hashlib.sha256(payload).digest() != content[:_DIGEST]:
             path.unlink()  # damaged: the next one is written in its place
             return None
+        # Left to itself JAX takes it for a program of all devices of this process.
         program = serialize_executable.deserialize_and_load(
-            payload, lowered.in_tree, lowered.out_tree
+            payload,
+            lowered.in_tree,
+            lowered.out_tree,
+            execution_devices=[jnp.zeros(()).device],
         )
         with contextlib.suppress(OSError):  # a medium that is read only
             os.utime(path)

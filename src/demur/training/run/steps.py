@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
@@ -29,25 +29,15 @@ from demur.training.noise.hardened import drawn_in_program, key_of_step
 from demur.training.noise.privatizer import Privatizer
 from demur.training.noise.threefry import STEP_NOISE, step_keys
 from demur.training.run import program_files, sharded_state
+from demur.training.run.arguments import call_arguments
 from demur.training.run.charges import program_digest
 from demur.training.run.prefetcher import StepInput
 from demur.training.run.programs import Programs
-from demur.training.run.sharded_state import copied, placed, structs
+from demur.training.run.sharded_state import TrainState, copied, placed, structs
 from demur.training.sizes.shapes import ShapePlan
 
 _DROPOUT = "dropout"
-_COUNT = jax.ShapeDtypeStruct((), jnp.int32)
 _ONE_DEVICE = Placement(None)
-
-
-class TrainState(NamedTuple):
-    """What a step changes. `noise` is secret; the rest may be released."""
-
-    params: PyTree
-    optimizer: Any
-    average: PyTree | None
-    steps: Any
-    noise: Any
 
 
 class Steps:
@@ -63,7 +53,10 @@ class Steps:
         exact: bool,
         placement: Placement = _ONE_DEVICE,
         stored: bool = False,
+        shares: int = 0,
     ) -> None:
+        # A number of real rows, or one for each process that has rows of its own.
+        self._count = jax.ShapeDtypeStruct((shares,) if shares else (), jnp.int32)
         self._clipped, self._stored = clipped, stored
         self._public: list[Any] | None = None  # arrays that may be stored in a program
         self._given = self._privatizer = privatizer
@@ -76,7 +69,7 @@ class Steps:
         frozen = jax.tree.map(jnp.asarray, frozen_of(clipped.arguments["fun"]))
         cut = placement.shardings(frozen)
         self._frozen_is_cut = cut is not None
-        self._frozen = placed(frozen, cut) if cut else placement.replicate(frozen)
+        self.frozen = placed(frozen, cut) if cut else placement.replicate(frozen)
         self._random = clipped.arguments["prng_argnum"] is not None
         self._hardened = privatizer.spec.hardened
         self._leaves = self._dimension = 0
@@ -85,7 +78,7 @@ class Steps:
         self._open = ExitStack()
 
     def init(self, params: PyTree) -> TrainState:
-        """The state before the first step; the caller's arrays are left alone."""
+        """The state before the first step; the caller's arrays stay."""
         mesh, cut = self._placement.mesh, self._placement.shardings(params)
         self._shardings = cut
         if mesh is not None:
@@ -95,18 +88,18 @@ class Steps:
         own = copied(params) if cut is None else placed(params, cut)
         self._leaves = len(jax.tree.leaves(own))
         self._dimension = sum(leaf.size for leaf in jax.tree.leaves(own))
-        place = self._placement.replicate
-        empty = self._privatizer.init
+        place, empty = self._placement.replicate, self._privatizer.init
+        first = partial(sharded_state.first_state, self._optimizer)
         noise = empty(own) if noise_is_sharded else jax.jit(empty)(own)
         if cut is not None:
-            optimizer = sharded_state.cut_state(self._optimizer.init, own, cut)
+            optimizer = sharded_state.cut_state(first, own, cut)
             average = None if self._average is None else placed(own, cut)
             steps = place(jnp.zeros((), jnp.int32))
             return TrainState(own, optimizer, average, steps, noise)
         return TrainState(
             params=place(own),
             # A state that holds the parameters themselves could not be donated.
-            optimizer=place(copied(self._optimizer.init(own))),
+            optimizer=place(copied(first(own))),
             average=None if self._average is None else place(copied(own)),
             steps=place(jnp.zeros((), jnp.int32)),
             noise=noise if noise_is_sharded else place(noise),
@@ -157,6 +150,10 @@ class Steps:
         **options: Any,
     ) -> Any:
         arguments = call_arguments(clipped, params, batch, loss_key)
+        if real is not None and real.ndim:  # of each process
+            size = jax.tree.leaves(batch)[0].shape[0]
+            options["is_padding_example"] = sharded_state.padding(size, real)
+            real = None
         result = clipped(*arguments, num_real=real, **options)
         total, aux = result if clipped.has_aux else (result, None)
         if aux is None or not self._exact:
@@ -184,7 +181,8 @@ class Steps:
         local = self._clipped.with_(microbatch_size=max(1, micro // mesh.size))
 
         def share(params: PyTree, batch: Any, real: Any, frozen: PyTree) -> Any:
-            own = jnp.clip(real - jax.lax.axis_index(axes) * rows, 0, rows)
+            place = jax.lax.axis_index(axes)
+            own = sharded_state.real_rows_at(place, mesh.size, rows, real)
             clipped = gradient_at(local, frozen)
             total, value = self._sum(clipped, params, batch, own, None)
             return total.psum(axes), jax.lax.psum(value, axes)
@@ -267,10 +265,10 @@ class Steps:
         like, key = structs(state), self._key_struct()
         if self._stored and self._placement.mesh is None and program_files.is_used():
             self._public = self._noise_constants(like, key)
-        loss_key, frozen = self._loss_key_struct(), structs(self._frozen)
+        loss_key, frozen = self._loss_key_struct(), structs(self.frozen)
         some = batch(shapes.sizes[0])
         total, _ = jax.eval_shape(
-            self.first_sum, like.params, some, _COUNT, loss_key, frozen
+            self.first_sum, like.params, some, self._count, loss_key, frozen
         )
 
         def ahead(function: Any, arguments: Callable[[int], Any]) -> None:
@@ -281,11 +279,13 @@ class Steps:
         # A state keeps its sharding from step to step; a compiler may choose another.
         shardings: Any = (None, None, None)
         if self._placement.mesh is not None:
-            shardings = (jax.tree.map(lambda leaf: leaf.sharding, state), None, None)
+            where = jax.tree.map(lambda leaf: leaf.sharding, state)
+            shardings = (where, None, self._placement.replicated)
         sums: Any = None
         if self._shardings is not None:  # a sum lies as its parameters do
-            where = jax.tree.leaves(self._shardings)
-            sums = jax.tree.unflatten(jax.tree.structure(total), where), None
+            cut = jax.tree.leaves(self._shardings)
+            in_all = self._placement.replicated  # what is told of them
+            sums = jax.tree.unflatten(jax.tree.structure(total), cut), in_all
             total = jax.tree.map(
                 lambda leaf, where: jax.ShapeDtypeStruct(
                     leaf.shape, leaf.dtype, sharding=where
@@ -307,12 +307,12 @@ class Steps:
         if not self._hardened:
             ahead(
                 self._jitted["whole_step"],
-                lambda size: (like, key, batch(size), _COUNT, loss_key, frozen),
+                lambda size: (like, key, batch(size), self._count, loss_key, frozen),
             )
         if several or self._hardened:
             ahead(
                 self._jitted["first_sum"],
-                lambda size: (like.params, batch(size), _COUNT, loss_key, frozen),
+                lambda size: (like.params, batch(size), self._count, loss_key, frozen),
             )
         if several:
             ahead(
@@ -321,7 +321,7 @@ class Steps:
                     like.params,
                     total,
                     batch(size),
-                    _COUNT,
+                    self._count,
                     loss_key,
                     frozen,
                 ),
@@ -367,7 +367,7 @@ class Steps:
     def digest(self, state: TrainState, batch: Any) -> str:
         """A digest of what a step computes; after `prepare`."""
         like = structs(state)
-        rest = batch, _COUNT, self._loss_key_struct(), structs(self._frozen)
+        rest = batch, self._count, self._loss_key_struct(), structs(self.frozen)
         if not self._hardened:
             whole = self._jitted["whole_step"]
             return program_digest(whole.lower(like, self._key_struct(), *rest))
@@ -377,7 +377,36 @@ class Steps:
             self._jitted["apply"].lower(like, like.params, like.noise),
         )
 
+    def digest_of_any_layout(self, state: TrainState, batch: Any) -> str:
+        """A digest of what a step computes, the same on any mesh and for any sizes."""
+        like, frozen = structs((state, self.frozen), placed=False)
+        clipped = self._clipped.with_(microbatch_size=None, memory="fast")
+
+        def total(params: PyTree, batch: Any, key: Any, frozen: PyTree) -> Any:
+            return self._sum(gradient_at(clipped, frozen), params, batch, None, key)
+
+        key = self._loss_key_struct()
+        return program_digest(
+            jax.jit(total).lower(like.params, batch, key, frozen),
+            jax.jit(self.apply).lower(like._replace(noise=None), like.params, None),
+        )
+
     # -- running -----------------------------------------------------------------------
+
+    def noise_after(self, state: TrainState, key: NoiseKey, steps: int) -> Any:
+        """The noise state after so many steps, from the first one: no sum is needed.
+
+        Not for lattice noise with bands, which remembers sums.
+        """
+        if self._hardened:
+            place = self._placement.replicate
+            return state.noise._replace(step=place(jnp.asarray(steps, jnp.int32)))
+        return sharded_state.noise_of_zeros(
+            lambda total, noise, keys: self._privatizer.update(total, noise, key=keys),
+            self._clipped.l2_norm_bound,
+            state,
+            (step_keys(key.stream(STEP_NOISE, i), self._leaves) for i in range(steps)),
+        )
 
     def run(
         self, state: TrainState, step_input: StepInput, key: NoiseKey
@@ -392,14 +421,14 @@ class Steps:
             (part,) = parts
             fresh = step_keys(key.stream(STEP_NOISE, step), self._leaves)
             return self._program("whole_step", part.size)(
-                state, fresh, part.batch, np.int32(part.real), keys[0], self._frozen
+                state, fresh, part.batch, part.count, keys[0], self.frozen
             )
         total, value = self._program("first_sum", parts[0].size)(
-            state.params, parts[0].batch, np.int32(parts[0].real), keys[0], self._frozen
+            state.params, parts[0].batch, parts[0].count, keys[0], self.frozen
         )
         for part, own in zip(parts[1:], keys[1:], strict=True):
             total, added = self._program("add_sum", part.size)(
-                state.params, total, part.batch, np.int32(part.real), own, self._frozen
+                state.params, total, part.batch, part.count, own, self.frozen
             )
             value = jax.tree.map(jnp.add, value, added)
         if self._hardened and drawn_in_program(key, self._placement.mesh):
@@ -419,27 +448,3 @@ class Steps:
 
 def _sum_of_rows(leaf: Any) -> Any:
     return leaf.astype(wide(leaf.dtype)).sum(axis=0)
-
-
-def call_arguments(
-    clipped: ClippedGrad, params: PyTree, batch: Any, key: Any
-) -> list[Any]:
-    """params, the batch in its places, and a key where the loss takes one."""
-    options = clipped.arguments
-    positions, key_position = options["batch_argnums"], options["prng_argnum"]
-    placed: dict[int, Any] = {0: params}
-    if isinstance(positions, tuple | list):
-        placed.update(zip(positions, batch, strict=True))
-    else:
-        placed[positions] = batch
-    if key_position is not None:
-        placed[key_position] = (
-            None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
-        )
-    if sorted(placed) != list(range(len(placed))) or options["argnums"] != 0:
-        raise ValueError(
-            "fit takes a loss of (params, batch...) and possibly a key; the gradient"
-            f" has argnums={options['argnums']!r}, batch_argnums={positions!r},"
-            f" prng_argnum={key_position!r}. Nothing was spent."
-        )
-    return [placed[i] for i in range(len(placed))]

@@ -18,11 +18,11 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from demur.core import memory_dumps
@@ -31,14 +31,18 @@ from demur.core.entropy import Source
 from demur.core.release import Release
 from demur.ledger import Ledger
 from demur.training.batches.user_selection import UserSelectionStrategy, base_of
-from demur.training.clipping.frozen_losses import FrozenLoss, frozen_of, loss_at
+from demur.training.clipping.frozen_losses import (
+    FrozenLoss,
+    frozen_of,
+    gradient_at,
+)
 from demur.training.clipping.ghost.memory import default_budget
 from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
 from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
-from demur.training.run import agreement, charges, dead_parameters
+from demur.training.run import agreement, charges
 from demur.training.run.arguments import (
     check_called_plainly,
     check_count,
@@ -46,19 +50,27 @@ from demur.training.run.arguments import (
     check_params,
 )
 from demur.training.run.charges import PaymentTerms
-from demur.training.run.checkpoint import Checkpoint
-from demur.training.run.dead_parameters import WithoutGradient
+from demur.training.run.checkpoints import orbax_files
+from demur.training.run.checkpoints.checkpoint import Checkpoint
+from demur.training.run.checkpoints.elastic import check_reached
 from demur.training.run.examples import RunExamples
 from demur.training.run.loop import TrainingLoop
+from demur.training.run.loss_checks import dead_parameters
+from demur.training.run.loss_checks.checked_losses import check_loss, flops
 from demur.training.run.paid_run import PaidRun, as_checkpoint
 from demur.training.run.prefetcher import Prefetcher
 from demur.training.run.progress import progress_bar
-from demur.training.run.separability import check_separable
+from demur.training.run.sharded_state import TrainState
 from demur.training.run.step_reports import Exact, Reporting
-from demur.training.run.steps import Steps, TrainState, call_arguments
-from demur.training.sizes.defaults import loss_flops, may_need_several, shapes_for
+from demur.training.run.steps import Steps
+from demur.training.sizes.defaults import (
+    may_need_several,
+    rows_of_largest_step,
+    shapes_for,
+)
 from demur.training.sizes.resources import Resources
 
+_ROWS = "data (the rows, in order)"
 _DEFAULT_RESOURCES = Resources()
 _DEFAULT_REPORTING = Reporting()
 
@@ -130,20 +142,32 @@ def fit(
         with group.stage():
             check_called_plainly()
             examples = RunExamples.of(data)
-            _check_cut(placement, group, params, loss_fn)
             check_params(params)
             check_optimizer(optimizer, params)
             clipped = _gradient(plan, loss_fn, resources, reporting)
             _check(plan, examples, average)
+            own = examples.checked_own(group, placement, plan)
             frozen = frozen_of(clipped.arguments["fun"])
+            where = placement.described((params, frozen))
+        # Programs over several processes come after this alone: what is cut in one and
+        # whole in another would leave them waiting for each other.
+        group.check_same(
+            {
+                "shapes and shardings of parameters": where,
+                "counts of rows": own and own.counts,
+            }
+        )
+        with group.stage():
             selection = base_of(plan.batch_selection_strategy)
             micro = clipped.arguments["microbatch_size"]
             shapes = shapes_for(
                 selection,
                 examples.count,
                 replace(resources, microbatch_size=micro),
-                flops=lambda: _flops(clipped, params, examples),
+                flops=lambda: flops(clipped, params, examples),
             )
+            if resources.shapes is None and shapes.microbatch_size != micro:
+                clipped = clipped.with_(microbatch_size=shapes.microbatch_size)
             paying_ledger, read_at = _paying_ledger(group, plan, ledger, delta)
             steps = Steps(
                 clipped,
@@ -153,6 +177,7 @@ def fit(
                 exact=reporting.exact_metrics,
                 placement=placement,
                 stored=resources.store_programs,
+                shares=0 if own is None else len(own.counts),
             )
             stack.callback(steps.close)
             state = steps.init(params)
@@ -160,58 +185,96 @@ def fit(
             def batch(size: int) -> Any:
                 return examples.structs(size, placement.row_sharding)
 
+            spread = 1 if own is None else len(own.counts)
+            plan.noise_addition_transform.spec.check_rows(
+                rows_of_largest_step(selection, examples.count, shapes, spread)
+            )
             several = may_need_several(selection, examples.count, shapes)
+            several = several or own is not None  # one process may have many
             steps.prepare(state, shapes, batch, several=several)
             if resources.check_loss:
                 steps.compile()  # in the background of the check, which takes a while
-            dead = _check_loss(clipped, params, examples, resources.check_loss)
-            if dead.seen and group.first:
-                warnings.warn(str(dead), stacklevel=2)
             stored = as_checkpoint(checkpoint)
+            elastic = stored is not None and stored.elastic
             if stored is not None:
                 _check_storable(state)
+            if elastic:
+                _check_elastic(group)
             inputs: dict[str, object] = {}
             agreed: dict[str, object] = {}
             if stored is not None or group.count > 1:
-                rows, ids = examples.rows, examples.ids
+                ids = examples.ids
                 inputs = {
-                    "data (the rows, in order)": rows.digest(),
-                    "first parameters": charges.tree_digest(params),
+                    _ROWS: examples.rows.digest(),
+                    "first parameters": None,
                     "plan": plan.fingerprint,
                     "batch sizes": shapes.sizes,
                     "users": None if ids is None else charges.tree_digest(ids),
                     "program": steps.digest(state, batch(shapes.sizes[0])),
                 }
                 if frozen is not None:
-                    inputs["frozen parameters"] = charges.tree_digest(frozen)
+                    inputs["frozen parameters"] = None
                 if mesh is not None:  # the rounding of sums follows it
                     inputs["mesh"] = placement.digest()
+                if own is not None:
+                    inputs["counts of rows"] = own.counts
+                if elastic:
+                    inputs["step"] = steps.digest_of_any_layout(
+                        state, examples.structs(2)
+                    )
             if group.count > 1:
                 # The same names in all: what is compared is one array in each.
-                agreed = {"frozen parameters": None} | inputs
-                agreed["checkpoint"] = None if stored is None else stored.every
+                names = ("frozen parameters", "step", "mesh", "counts of rows")
+                agreed = dict.fromkeys(names) | inputs
+                agreed["checkpoint"] = stored and (stored.every, stored.elastic)
                 agreed["batches drawn from one key"] = agreement.probe(
                     lambda key: examples.batches(plan, key, 0)
                 )
+        if own is not None and inputs:  # each process has a digest of its own
+            inputs[_ROWS] = agreed[_ROWS] = own.joint_digest(group, str(inputs[_ROWS]))
         group.check_same(agreed)
+        # Parameters that lie with several processes are brought together leaf by leaf.
+        for name, tree in (("first parameters", params), ("frozen parameters", frozen)):
+            if name in inputs:
+                inputs[name] = charges.tree_digest(tree, group.whole)
+                group.check_same({name: inputs[name]})
+        with group.stage():
+            cut = placement.shardings(params) is not None
+            dead = check_loss(
+                gradient_at(clipped, steps.frozen) if cut else clipped,
+                state.params if cut else params,
+                examples,
+                resources.check_loss,
+            )
+            if dead.seen and group.first:
+                warnings.warn(str(dead), stacklevel=2)
+        layout = None
+        if stored is not None and elastic:  # the layout may change between two starts
+            check_reached(group, Path(stored.folder))
+            parts = ("batch sizes", "program", "mesh")
+            layout = digest_of_parts(*(inputs.pop(part, None) for part in parts))
         digest = None if stored is None else digest_of_parts(*inputs.values())
         terms = PaymentTerms(
             paying_ledger, read_at, label, digest, source, examples.ids is not None
         )
-        run = stack.enter_context(PaidRun(group, plan, terms, state, stored))
+        run = stack.enter_context(PaidRun(group, plan, terms, state, stored, layout))
         steps.compile()
-        state, start = run.resumed(state, placement)
+        state, start = run.resumed(
+            state, placement, lambda step: steps.noise_after(state, run.key, step)
+        )
         shown = reporting.progress if group.first else False
         progress = stack.enter_context(progress_bar(plan.iterations, start, shown))
         loop = TrainingLoop(plan, steps, run, reporting.callback, progress)
         sharding = placement.row_sharding
+        rows = examples.rows if own is None else own
         prefetcher = Prefetcher(
             examples.batches(plan, run.key, start),
-            examples.rows if sharding is None else ShardedData(examples.rows, sharding),
+            rows if sharding is None else ShardedData(rows, sharding),
             start=start,
             shapes=shapes,
             place=jax.device_put if mesh is None else lambda rows: rows,
             pay=run.pay,
+            owners=own,
         )
         step_inputs = iter(stack.enter_context(prefetcher))
         with group.stage():
@@ -269,7 +332,7 @@ def check_fit(
     check_optimizer(optimizer, params)
     clipped = _gradient(plan, loss_fn, resources, _DEFAULT_REPORTING)
     _check(plan, examples, average)
-    _check_loss(clipped, params, examples, resources.check_loss)
+    check_loss(clipped, params, examples, resources.check_loss)
 
 
 def _problem(
@@ -340,20 +403,6 @@ def _check(plan: DPExecutionPlan, examples: RunExamples, average: float | None) 
     check_count(plan, examples.count, persons=examples.ids is not None)
 
 
-def _check_cut(
-    placement: Placement, group: Processes, params: PyTree, loss_fn: Any
-) -> None:
-    """Refuse parameters that are cut over other devices, or over several processes."""
-    frozen = frozen_of(loss_fn) if isinstance(loss_fn, FrozenLoss) else None
-    cut = placement.shardings(params), placement.shardings(frozen)
-    if group.count > 1 and (cut != (None, None) or placement.batch_axes is not None):
-        raise ValueError(
-            "sharded parameters and batch_axes are for the devices of one process:"
-            " checkpoints and the last comparison need them whole in each of several."
-            " Nothing was spent."
-        )
-
-
 def _check_storable(state: TrainState) -> None:
     """Refuse, unpaid, a state that a checkpoint could not hold."""
     for leaf in jax.tree.leaves(state):
@@ -364,58 +413,15 @@ def _check_storable(state: TrainState) -> None:
             )
 
 
-def _takes_batches(clipped: ClippedGrad) -> bool:
-    """Whether the loss takes a batch, and the same batch has the same loss again.
-
-    Without the batch axis a loss sees one example alone; with a key it is random.
-    """
-    options = clipped.arguments
-    return options["keep_batch_dim"] and options["prng_argnum"] is None
-
-
-def _quiet(clipped: ClippedGrad) -> Callable[..., Any] | None:
-    """The loss of a batch without randomness, if there is one that can be checked."""
-    options = clipped.arguments
-    fun: Callable[..., Any] = options["fun"]
-    if _takes_batches(clipped):
-        return fun
-    if isinstance(fun, FrozenLoss) and options["keep_batch_dim"]:
-        return fun.without_key()
-    return None
-
-
-def _check_loss(
-    clipped: ClippedGrad, params: PyTree, examples: RunExamples, separable: bool
-) -> WithoutGradient:
-    """Check that the loss is separable; the parameters it does not depend on."""
-    options, structs = clipped.arguments, examples.structs(2)
-    seen: list[bool] | None = None
-    fun = _quiet(clipped)
-    if separable and fun is not None:
-        quiet = clipped.with_(fun=fun, prng_argnum=None)
-        arguments = call_arguments(quiet, params, structs, None)[1:]
-        depends = check_separable(
-            fun, params, tuple(arguments), has_aux=options["has_aux"]
+def _check_elastic(group: Processes) -> None:
+    """Refuse, unpaid, a checkpoint that Orbax could not write."""
+    orbax_files.check_installed()
+    if group.count != jax.process_count():
+        raise ValueError(
+            "Checkpoint(elastic=True) is written by all the processes that JAX has"
+            f" joined, {jax.process_count()}: pass a mesh of all of them. Nothing was"
+            " spent."
         )
-        seen = [not one for one in depends]
-        if not any(seen):
-            return WithoutGradient((), ())
-    arguments = call_arguments(clipped, params, structs, np.zeros(2, np.uint32))
-    unused = dead_parameters.unused(clipped, arguments)
-    return dead_parameters.without_gradient(params, seen or unused, unused)
-
-
-def _flops(clipped: ClippedGrad, params: PyTree, examples: RunExamples) -> float | None:
-    if not _takes_batches(clipped):
-        return None
-    options = clipped.arguments
-
-    def value(frozen: PyTree, *arguments: Any) -> Any:
-        result = loss_at(options["fun"], frozen)(*arguments)
-        return result[0] if options["has_aux"] else result
-
-    structs = call_arguments(clipped, params, examples.structs(1), None)
-    return loss_flops(value, frozen_of(options["fun"]), *structs)
 
 
 def _paying_ledger(

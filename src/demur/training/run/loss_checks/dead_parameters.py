@@ -27,6 +27,7 @@ import numpy as np
 
 from demur.training.clipping.ghost.explanation import named_leaves
 from demur.training.clipping.types import ClippedGrad, PyTree
+from demur.training.run.sharded_state import placed
 
 
 def unused(clipped: ClippedGrad, arguments: Sequence[Any]) -> list[bool]:
@@ -84,9 +85,18 @@ def unmoved(first: PyTree, last: PyTree) -> tuple[str, ...]:
 
 
 def _is_same(old: Any, new: Any) -> bool:
+    if not (new.is_fully_addressable or new.is_fully_replicated):
+        # Every process takes part; each has some of the numbers.
+        return bool(_same_bits(placed(old, new.sharding), new))
     after = np.asarray(new)
     before = np.asarray(jnp.asarray(old, after.dtype))
     return after.size > 0 and before.tobytes() == after.tobytes()
+
+
+@jax.jit
+def _same_bits(old: Any, new: Any) -> Any:
+    words = f"u{new.dtype.itemsize}"
+    return jnp.all(old.astype(new.dtype).view(words) == new.view(words))
 
 
 def unmoved_text(names: Sequence[str], every: bool) -> str:

@@ -37,17 +37,30 @@ from numpy.typing import NDArray
 from demur.core import validate
 from demur.durable import private_files
 from demur.training.errors import CheckpointRefused
+from demur.training.run.checkpoints import orbax_files
+from demur.training.run.checkpoints.orbax_files import make_names_durable
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The folder of a resumable run, and after how many steps it is written."""
+    """The folder of a resumable run, and after how many steps it is written.
+
+    With `elastic` it is written by all processes through Orbax (`demur[orbax]`), each
+    its own parts, into a folder that all of them reach, and the run may go on with
+    other devices: steps that may have been seen are not repeated there (`elastic`).
+
+    >>> Checkpoint("run", every=20).elastic
+    False
+    """
 
     folder: str | os.PathLike[str]
     every: int = 100
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         validate.count(every=self.every)
+        if not isinstance(self.elastic, bool):
+            raise TypeError(f"elastic must be True or False; got {self.elastic!r:.80}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,7 @@ class CheckpointFolder:
         path = self._secret / "run.json"
         if not path.exists():
             name = f"training run {secrets.token_hex(16)}"
-            _write(path, json.dumps({"run": name}).encode())
+            write_durably(path, json.dumps({"run": name}).encode())
             return name
         try:
             name = json.loads(private_files.read(path))["run"]
@@ -107,9 +120,9 @@ class CheckpointFolder:
             "digest": digest,
             "seal": _seal(seal, step, digest, halves),
         }
-        _write(self._folder / f"model-{step}.npz", halves[0], mode=0o644)
-        _write(self._secret / f"noise-{step}.npz", halves[1])
-        _write(self._secret / "latest.json", json.dumps(note).encode())
+        write_durably(self._folder / f"model-{step}.npz", halves[0], mode=0o644)
+        write_durably(self._secret / f"noise-{step}.npz", halves[1])
+        write_durably(self._secret / "latest.json", json.dumps(note).encode())
         self._drop_others(step, also=False)
 
     def load(
@@ -151,7 +164,7 @@ class CheckpointFolder:
         self._drop_others(step, also=True)
 
     def finished_model(self) -> Path | None:
-        """The model last written; None if there is none."""
+        """The model last written, a file or a folder; None if there is none."""
         models = _models(self._folder)
         return models[-1] if models else None
 
@@ -181,14 +194,15 @@ def _seal(key: bytes, step: int, digest: str, halves: tuple[bytes, bytes]) -> st
     return code.hexdigest()
 
 
-def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` in one move, durable before it returns."""
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` in one move, durable before it returns: its name too."""
     part = path.with_suffix(".part")
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+    make_names_durable([path.parent])
 
 
 def _pack(tree: Any) -> bytes:
@@ -229,14 +243,36 @@ def load_model(folder: str | os.PathLike[str], like: Any) -> Any:
 
     `like` is a tree of arrays as the parameters that `fit` was given. The tuple
     (parameters, optimiser state, average, steps) reads all of it. For reading a run's
-    model; to continue a run use `fit`, which checks the seal.
+    model; to continue a run use `fit`, which checks the seal. An elastic checkpoint is
+    read through Orbax: arrays of `like` that are cut over devices are read so, by all
+    processes, others to the host.
     """
     paths = _models(Path(folder))
     if not paths:
         raise FileNotFoundError(f"no model in {str(folder)!r}")
+    if paths[-1].suffix == orbax_files.SUFFIX:
+        return _read_elastic(paths[-1], like)
     return _unpack(paths[-1].read_bytes(), like, leading=True)
+
+
+def _read_elastic(folder: Path, like: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(like)
+    stored = orbax_files.kinds(folder)
+    for i, leaf in enumerate(leaves):
+        wanted = np.shape(leaf), np.dtype(leaf.dtype).name
+        found = stored.get(str(i))
+        if np.size(leaf) and found != wanted:
+            raise CheckpointRefused(
+                f"the checkpoint holds {found} where the model has {wanted}"
+            )
+    return jax.tree.unflatten(treedef, orbax_files.read(folder, leaves))
 
 
 def _models(folder: Path) -> list[Path]:
     """The models of a folder, by step."""
-    return sorted(folder.glob("model-*.npz"), key=lambda p: int(p.stem.split("-")[1]))
+    found = [
+        path
+        for suffix in (".npz", orbax_files.SUFFIX)
+        for path in folder.glob(f"model-*{suffix}")
+    ]
+    return sorted(found, key=lambda p: int(p.stem.split("-")[1]))

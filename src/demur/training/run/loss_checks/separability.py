@@ -30,7 +30,10 @@ import numpy as np
 from demur.training.clipping.frozen_losses import frozen_of, loss_at
 from demur.training.clipping.types import PyTree
 from demur.training.errors import LossNotSeparable
-from demur.training.run.widened_programs import WidenedProgram, narrow_roundoff
+from demur.training.run.loss_checks.widened_programs import (
+    WidenedProgram,
+    narrow_roundoff,
+)
 
 _TRIES = 3
 # float32 products may round to TensorFloat-32, at 5e-4. Interactions are far above.
@@ -156,14 +159,47 @@ def _apart(first: Any, second: Any) -> float:
     """The relative distance of two trees."""
     off = size = 0.0
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        if not a.is_fully_addressable:
+            gap, sizes = _squares(a, b)
+            off, size = off + float(gap), size + float(sizes)
+            continue
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         off += float(np.sum((a - b) ** 2))
         size += float(np.sum(a**2) + np.sum(b**2))
     return float(np.sqrt(off / max(size, 1e-30)))
 
 
+@jax.jit
+def _squares(first: Any, second: Any) -> tuple[Any, Any]:
+    first, second = first.astype(jnp.float32), second.astype(jnp.float32)
+    return jnp.sum((first - second) ** 2), jnp.sum(first**2) + jnp.sum(second**2)
+
+
+def _is_elsewhere(leaf: Any) -> bool:
+    """Whether other processes hold parts of a leaf of real numbers."""
+    return (
+        isinstance(leaf, jax.Array)
+        and not leaf.is_fully_addressable
+        and jnp.issubdtype(leaf.dtype, jnp.floating)
+    )
+
+
+def _where_it_lies(change: Callable[[Any, Any], Any], leaf: Any) -> Any:
+    """`change(leaf, key)` by all processes that hold parts of the leaf."""
+    changed = jax.jit(change, out_shardings=leaf.sharding)
+    return changed(leaf, np.array([0, leaf.size % 2**32], np.uint32))
+
+
 def _rounded(leaf: Any, roundoff: float) -> Any:
     """Every weight off by one rounding, up or down."""
+    if _is_elsewhere(leaf):
+
+        def rounded(array: Any, key: Any) -> Any:
+            signs = jax.random.rademacher(key, array.shape, jnp.float32)
+            moved = array.astype(jnp.float32) * (1.0 + 2.0 * roundoff * signs)
+            return moved.astype(array.dtype)
+
+        return _where_it_lies(rounded, leaf)
     array = np.asarray(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return leaf
@@ -174,6 +210,15 @@ def _rounded(leaf: Any, roundoff: float) -> Any:
 
 def _moved(leaf: Any) -> Any:
     """A weight somewhat off: by half its usual size, or by 0.1 where it is zero."""
+    if _is_elsewhere(leaf):
+
+        def moved(array: Any, key: Any) -> Any:
+            weights = array.astype(jnp.float32)
+            size = jnp.sqrt(jnp.mean(weights**2))
+            step = jax.random.normal(key, array.shape, jnp.float32)
+            return (weights + jnp.maximum(0.5 * size, 0.1) * step).astype(array.dtype)
+
+        return _where_it_lies(moved, leaf)
     array = np.asarray(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return leaf
