@@ -65,7 +65,7 @@ other: ## the quick tests on another Python, without torch: make other PYTHON=py
 
 install: wheel ## install the wheel into an empty environment, as a user would, and use it
 	$(say) "the wheel in an empty environment"
-	@$(BIN)/python tools/check_install.py $(OUT)/dist/*.whl --python $(PYTHON)
+	@$(BIN)/python tools/check_install.py $(OUT)/dist/*.whl --python $(PYTHON) --whole
 
 deep: $(VENV)/.full ## the long statistical and crash runs
 	$(say) "deep tests (long)"
@@ -215,7 +215,7 @@ lock: ## resolve all dependencies anew
 	$(say) "resolve"
 	@set -e; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
 	$(PYTHON) -m venv "$$tools"; "$$tools"/bin/python $(INSTALL) uv; \
-	$(COMPILE) pyproject.toml --group build --extra jax --extra torch \
+	$(COMPILE) pyproject.toml --group build --extra jax --extra orbax --extra torch \
 	  --extra huggingface --extra postgres --extra serve --extra spark --extra dev -c requirements/torch.lock \
 	  -c requirements/spark.lock --no-emit-package torch --no-emit-package pyspark \
 	  -o requirements/dev.lock; \

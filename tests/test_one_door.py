@@ -38,7 +38,8 @@ ALLOWED = {
         "testing/audit_suite/cluster.py": "audits of noise alone, under a seed",
         "testing/audit_suite/training.py": "audits of noise alone, under a seed",
         "testing/audit_suite/convex.py": "audits of noise alone, under a seed",
-        "testing/audit_suite/accounting.py": "how often a search runs, under a seed",
+        "testing/audit_suite/batches.py": "batches of an audit, under a seed",
+        "testing/audit_suite/tuning.py": "how often a search runs, under a seed",
         "testing/neighbours.py": "outputs of a check, under a seed",
         "testing/sabotages/spending.py": "an error on purpose, under a seed",
     },
@@ -58,7 +59,7 @@ ALLOWED = {
     "urandom": {
         "core/entropy.py": "the one source of keys",
         "durable/keys.py": "names of files, and the secret of input digests",
-        "audit/canaries.py": "which canaries go in: the audit's own coins",
+        "audit/one_run/canaries.py": "which canaries go in: the audit's own coins",
     },
     "handed_on": {
         "core/entropy.py": "defines it",

@@ -5,8 +5,9 @@
 
 First `pip install demur`: the command starts, `demur doctor` finds what it needs, and
 nothing but the declared dependencies is there. Then `pip install 'demur[jax]'`: the
-four programs of README.md run, and the audits of an installation without other extras.
-Nothing of the checkout can be imported meanwhile, and pip is free to choose versions.
+four programs of README.md run. With --whole, so do the audits of an installation that
+has no other extra, and examples/notebooks, by Jupyter's own client and kernel. Nothing
+of the checkout can be imported meanwhile, and pip is free to choose versions.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 PROGRAM = re.compile(r"(?ms)^```python\n(.*?)^```")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "-qq", "install")
 
@@ -29,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--whole", action="store_true")
     given = parser.parse_args()
     wheel = given.wheel.resolve(strict=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +63,12 @@ def main() -> int:
             path = Path(folder) / f"quickstart_{number}.py"
             path.write_text(program)
             run(python, "-W", "error", path.name)
-        run(demur, "audit", "--quick", "--engine", "defaults", "--no-twins")
+        if given.whole:
+            run(demur, "audit", "--quick", "--engine", "defaults", "--no-twins")
+            run(python, *PIP, "nbclient", "ipykernel")
+            for notebook in NOTEBOOKS:
+                shutil.copy(notebook, folder)
+                run(empty / "bin" / "jupyter-execute", notebook.name)
     print(f"{wheel.name}: installs into an empty environment and works there")
     return 0
 

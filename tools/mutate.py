@@ -4,7 +4,9 @@
 which line, and its processor time. `run` tries mutants on the copy, the cheapest tests
 that execute the changed line first; it takes up where it stopped. `report` sums up and
 shows what was not noticed. Each mutant is tried in a forked process (libraries are
-loaded once) under a limit of processor time, so that a busy machine kills nothing.
+loaded once) under a limit of processor time, so that a busy machine kills nothing. With
+`--jobs` several are tried at a time, each job on a copy of its own; all packages go on
+together, so that a run that is cut short has a part of every sample.
 """
 
 import argparse
@@ -22,7 +24,9 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +34,20 @@ import coverage
 import hypothesis
 import pytest
 
+from tools.jobs import Task, append, rows_of, share
 from tools.mutants import Mutant, draw, sites
 
 ROOT = Path(__file__).parent.parent
 MEMORY = 8 * 2**30
-PYTEST = ["-q", "-p", "no:cacheprovider", "-m", "not deep and not postgres"]
-PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # loaded before the fork
+COMPILATION = 60.0  # processor seconds: a job may have to compile numba's functions
+MARKS = "not deep and not postgres"
+PYTEST = [
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+]  # loaded before the fork
 LOADED = """numpy scipy.stats scipy.optimize scipy.integrate numba mpmath sqlalchemy
 dp_accounting.pld.privacy_loss_distribution dp_accounting.rdp pyarrow.parquet"""
 
@@ -79,11 +91,19 @@ class Observer:
 class Package:
     """A part of mutants.toml: modules, their tests, and the files of a run."""
 
-    def __init__(self, name: str, part: dict[str, Any], work: Path) -> None:
-        self.name, self.part, self.work, self.tree = name, part, work, work / "tree"
+    def __init__(
+        self, name: str, part: dict[str, Any], work: Path, place: Path | None = None
+    ) -> None:
+        self.name, self.part, self.work = name, part, place or work
+        self.tree = self.work / "tree"
         self.home = self.tree / "src" / "demur"
         self.map_file = work / f"map-{name}.json"
+        self.pieces_file = work / f"map-{name}.jsonl"
         self.results_file = work / f"results-{name}.jsonl"
+
+    def at(self, place: Path) -> "Package":
+        """The same files of a run, with the copy of the tree that a job has."""
+        return Package(self.name, self.part, self.map_file.parent, place)
 
     def modules(self) -> list[str]:
         """The modules that are mutated, from src/demur on."""
@@ -106,26 +126,18 @@ class Package:
 
     def results(self) -> dict[str, dict[str, Any]]:
         """The last word on each mutant tried."""
-        if not self.results_file.exists():
-            return {}
-        rows = map(json.loads, self.results_file.read_text().splitlines())
-        return {row["key"]: row for row in rows}
+        return {row["key"]: row for row in rows_of(self.results_file)}
 
 
 def prepare(work: Path, packages: list[Package]) -> None:
-    """A copy of the tree, from which this process and its children import."""
+    """A copy of the tree, and the libraries that every job starts with."""
     tree = work / "tree"
     if not tree.exists():
         for part in ("src", "tests", "docs", "tools"):  # tests read the last two
             unwanted = shutil.ignore_patterns("*.pyc")
             shutil.copytree(ROOT / part, tree / part, ignore=unwanted)
         shutil.copy(ROOT / "pyproject.toml", tree)
-    restore(work)
-    os.chdir(tree)
-    sys.path[:0] = [str(tree / "src"), str(tree)]
-    os.environ |= {"PYTHONPATH": f"{tree / 'src'}:{tree}", "OMP_NUM_THREADS": "1"}
-    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg"}
-    sys.dont_write_bytecode = True
+    os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     hypothesis.settings.register_profile(
         "mutants", max_examples=25, derandomize=True, database=None, deadline=None
     )
@@ -133,6 +145,22 @@ def prepare(work: Path, packages: list[Package]) -> None:
     jax = " jax optax" if any(p.name == "training" for p in packages) else ""
     for library in (LOADED + jax).split():
         import_module(library)
+
+
+def settle(work: Path, job: int) -> Path:
+    """In a job: its own copy of the tree, from which it and its children import."""
+    place = work / f"job-{job}"
+    tree = place / "tree"
+    if not tree.exists():
+        shutil.copytree(work / "tree", tree)
+    restore(place)
+    os.chdir(tree)
+    sys.path[:0] = [str(tree / "src"), str(tree)]
+    given = os.environ.get("PYTHONPATH", "")
+    os.environ |= {"PYTHONPATH": f"{tree / 'src'}:{tree}:{given}"}
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    return place
 
 
 def forked(
@@ -153,7 +181,9 @@ def forked(
         try:
             if observer.cover:
                 observer.cover.start()
-            code = int(pytest.main([*PYTEST, *arguments], plugins=[observer]))
+            marks = os.environ.get("DEMUR_MARKS", MARKS)
+            given = [*PYTEST, "-m", marks, *arguments]
+            code = int(pytest.main(given, plugins=[observer]))
             if observer.cover:
                 observer.cover.stop()
                 observer.cover.save()
@@ -182,28 +212,60 @@ def forked(
     return outcome, failed, times
 
 
-def map_tests(package: Package) -> None:
-    """Run the tests unchanged: which executes which line, at what cost."""
-    if package.map_file.exists():
-        return
-    data = package.work / f"coverage-{package.name}"
+def map_part(shared: Package, files: list[str], place: Path) -> None:
+    """Run some files of tests unchanged: which executes which line, at what cost."""
+    package = shared.at(place)
+    data = package.work / "coverage"
+    data.unlink(missing_ok=True)
     cover = coverage.Coverage(
         data_file=str(data), config_file=False, include=[f"{package.home}/*"]
     )
-    _, failed, times = forked(
-        package.work, Observer([], cover), package.tests(), cpu=7200.0
+    use_cache(package.work / "numba")
+    outcome, failed, times = forked(
+        package.work, Observer([], cover), files, cpu=1800.0
     )
-    if not times:  # or every mutant would count as not noticed
-        sys.exit(f"no test of {package.name} ran: {', '.join(failed)[:400]}")
+    if outcome not in ("survived", "killed", "error 5"):  # 5: no test to run
+        failed.append(f"all of {' '.join(files)}: {outcome}")
     for test in failed:  # one that fails without a mutant says nothing of one
-        print("left out:", test)
         times.pop(test, None)
-    measured = coverage.CoverageData(str(data))
-    measured.read()
     lines = {}
-    for module in package.modules():
-        found = measured.contexts_by_lineno(str(package.home / module))
-        lines[module] = {n: sorted(set(t) & set(times)) for n, t in found.items()}
+    if times:
+        measured = coverage.CoverageData(str(data))
+        measured.read()
+        for module in package.modules():
+            found = measured.contexts_by_lineno(str(package.home / module))
+            lines[module] = {n: sorted(set(t) & set(times)) for n, t in found.items()}
+    row = {"files": files, "times": times, "lines": lines, "failed": failed}
+    append(package.pieces_file, row)
+
+
+def map_tasks(package: Package) -> list[Task]:
+    """What is left to map: files of tests one by one, examples of modules together."""
+    if package.map_file.exists():
+        return []
+    done = {file for row in rows_of(package.pieces_file) for file in row["files"]}
+    left = [file for file in package.tests() if file not in done]
+    alone = [[file] for file in left if file.startswith("tests/")]
+    examples = [file for file in left if not file.startswith("tests/")]
+    parts = alone + [examples[i : i + 12] for i in range(0, len(examples), 12)]
+    return [partial(map_part, package, part) for part in parts]
+
+
+def merge_map(package: Package) -> None:
+    """One map of all that was noted."""
+    if package.map_file.exists():
+        return
+    times: dict[str, float] = {}
+    lines: dict[str, dict[str, list[str]]] = {m: {} for m in package.modules()}
+    for row in rows_of(package.pieces_file):
+        for test in row["failed"]:
+            print("left out:", test)
+        times |= row["times"]
+        for module, found in row["lines"].items():
+            for line, tests in found.items():
+                lines[module].setdefault(line, []).extend(tests)
+    if not times:  # or every mutant would count as not noticed
+        sys.exit(f"no test of {package.name} ran")
     package.map_file.write_text(json.dumps({"times": times, "lines": lines}))
     cost = sum(times.values())
     print(f"{package.name}: {len(times)} tests, {cost:.0f} s of processor", flush=True)
@@ -262,6 +324,12 @@ def plan(
     return [first, [test for test in order if test not in set(first)]]
 
 
+def use_cache(folder: Path) -> None:
+    """Where numba keeps what it compiles."""
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    import_module("numba").config.CACHE_DIR = str(folder)
+
+
 def attempt(
     package: Package, mapped: dict[str, Any], mutant: Mutant, cpu: float
 ) -> dict[str, Any]:
@@ -269,15 +337,13 @@ def attempt(
     path = package.home / mutant.path
     source, stamp = path.read_text(), path.stat()
     text = mutant.code(source)
-    if text is None:
-        return {"key": mutant.key, "outcome": "none"}
+    assert text is not None  # see `sample`
     # numba's cache does not see that an inlined function of another module has changed.
     compiled = "njit" in source
     cache = package.work / ("numba-fresh" if compiled else "numba")
     if compiled:
         shutil.rmtree(cache, ignore_errors=True)
-    os.environ["NUMBA_CACHE_DIR"] = str(cache)
-    import_module("numba").config.CACHE_DIR = str(cache)
+    use_cache(cache)
     outcome, tried = "survived", 0
     failed: list[str] = []
     undo = [str(path), source, stamp.st_mtime_ns]
@@ -287,7 +353,7 @@ def attempt(
         os.utime(path, (stamp.st_atime, stamp.st_mtime + 10))
         for tests in filter(None, plan(mapped, mutant, source, cpu)):
             limit = 2 * sum(mapped["times"][t] for t in tests)
-            limit += 60 if compiled else 10
+            limit += COMPILATION
             files = sorted({test.partition("::")[0] for test in tests})
             tried += len(tests)
             outcome, failed, _ = forked(
@@ -319,21 +385,34 @@ def restore(work: Path) -> None:
         undo.unlink()
 
 
-def run(package: Package, seed: str, cpu: float, again: list[str]) -> None:
-    """Try the sample; `again` are outcomes to try once more."""
-    mapped = json.loads(package.map_file.read_text())
-    known = package.results()
-    done = 0
+def sample(package: Package, seed: str) -> list[Mutant]:
+    """The beginning of the draw, without changes that leave the program as it is."""
+    found: list[Mutant] = []
+    texts = {m: (package.home / m).read_text() for m in package.modules()}
     for mutant in draw(package.sites(), f"{seed} {package.name}"):
-        if done == package.part["sample"]:
-            return
+        if len(found) == package.part["sample"]:
+            break
+        if mutant.code(texts[mutant.path]) is not None:
+            found.append(mutant)
+    return found
+
+
+def run_tasks(
+    package: Package, seed: str, cpu: float, again: list[str]
+) -> Iterator[Task]:
+    """What is left of the sample; `again` are outcomes to try once more."""
+    known = package.results()
+
+    def task(mutant: Mutant, place: Path) -> None:
+        result = attempt(package.at(place), mapped, mutant, cpu)
+        append(package.results_file, result)
+        print(f"{result['outcome']:9} {mutant.key}", flush=True)
+
+    mapped = json.loads(package.map_file.read_text())
+    for mutant in sample(package, seed):
         result = known.get(mutant.key)
         if result is None or result["outcome"] in again:
-            result = attempt(package, mapped, mutant, cpu)
-            with package.results_file.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            print(f"{result['outcome']:9} {mutant.key}", flush=True)
-        done += result["outcome"] != "none"
+            yield partial(task, mutant)
 
 
 def wilson(killed: int, of: int) -> tuple[float, float]:
@@ -350,7 +429,7 @@ def report(packages: list[Package]) -> None:
     left = []
     print("package, sites, tried, killed (of these by time), 95% interval")
     for package in packages:
-        rows = [r for r in package.results().values() if r["outcome"] != "none"]
+        rows = list(package.results().values())
         count = Counter(row["outcome"] for row in rows)
         total += count
         killed = count["killed"] + count["timeout"]
@@ -376,23 +455,32 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "mutants")
     parser.add_argument("--seed", help="another sample")
     parser.add_argument("--again", nargs="*", default=[], help="outcomes to try again")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--marks", default=MARKS, help="which tests, as for pytest -m")
     args = parser.parse_args()
     work = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     config = tomllib.loads(args.config.read_text())
     names = args.packages or [k for k, v in config.items() if isinstance(v, dict)]
     packages = [Package(name, config[name], work) for name in names]
-    # Ended in this way, it puts the copy back; ended hard, it does so on the next run.
+    # Ended so, it puts the copies back; ended hard, it does so on the next run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    os.environ["DEMUR_MARKS"] = args.marks
     prepare(work, packages)
     if args.command == "report":
         report(packages)
-    for package in packages:
-        if args.command == "map":
-            map_tests(package)
-        elif args.command == "run":
-            seed = args.seed or str(config["seed"])
-            run(package, seed, config["cpu_seconds"], args.again)
+        return
+    seed = args.seed or str(config["seed"])
+    if args.command == "map":
+        queues = [iter(map_tasks(package)) for package in packages]
+    else:
+        cpu = config["cpu_seconds"]
+        queues = [run_tasks(package, seed, cpu, args.again) for package in packages]
+    tasks = [task for turn in zip_longest(*queues) for task in turn if task is not None]
+    share(tasks, args.jobs, lambda job: settle(work, job))
+    if args.command == "map":
+        for package in packages:
+            merge_map(package)
 
 
 if __name__ == "__main__":

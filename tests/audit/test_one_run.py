@@ -10,7 +10,7 @@ from scipy import special, stats
 from demur import gaussian_mu
 from demur.audit import Claim, audit_one_run
 from demur.audit.confidence import epsilon_of_mu
-from demur.audit.one_run import (
+from demur.audit.one_run.guesses import (
     Guesses,
     approximate_curve,
     classical_p_value,

@@ -127,7 +127,7 @@ def audited(
 
 
 def main() -> None:
-    canaries = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
+    canaries = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
     seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     for epsilon in (2.0, 4.0, 8.0):
         for noise in (1.0, 0.5):

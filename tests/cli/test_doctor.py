@@ -1,6 +1,7 @@
 """`demur doctor`, --version, -h and `python -m demur`; errors about files, in words."""
 
 import json
+import re
 import subprocess
 from importlib import import_module
 
@@ -71,6 +72,35 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path):
     done = RUN.invoke(app, ["report", str(ledger), "-o", str(tmp_path)])
     assert done.exit_code == 1
     assert f"{tmp_path} is a folder: name a file in it" in done.stderr.replace("\n", "")
+
+
+WRONG = {
+    "ledger show none.db": "at 'none.db'. `demur ledger create` makes one",
+    "ledger show folder": "'folder' is a folder: name a file in it",
+    "ledger create n.db --dataset d --budget foo:1": "erasure or ball, .* got 'foo'$",
+    "ledger verify l.db --tip x": "as `demur ledger export --tip` prints it; got 'x'",
+    "report l.db -o none/r.html": "there is no folder none. Nothing was written",
+    "report l.db -o /proc/r.html": "/proc/r.html may not be read or written by you",
+    "head fit t.csv --label y --epsilon 0 --radius 1 -o h": r"got 0.0\. Nothing was",
+    "head fit t.csv --label y --epsilon 1 --radius 1 -o folder": "is a folder: name a",
+    "head predict t.csv t.csv": "Give the .npz file that save_head or `demur head fit`",
+    "reports sweep --dataset irs --epsilons 1": "iris, wine, digits, .* got 'irs'",
+    "serve none.db": "`demur ledger create` makes one. Nothing was served",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_wrong_commands_are_answered_in_words(command, tmp_path, monkeypatch):
+    """What was wrong and what to do; no name of Python's, no hidden file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "t.csv").write_text("x,y\n1,0\n2,1\n")
+    terms = ["--dataset", "d", "--budget", "add-or-remove-one:1:1e-6"]
+    assert RUN.invoke(app, ["ledger", "create", "l.db", *terms]).exit_code == 0
+    done = RUN.invoke(app, command.split())
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and re.search(WRONG[command], said), said
+    assert not re.search(r"Ledger\.open|Error\(|\.part|pickle|\{'", said), said
 
 
 def test_nearest_names_come_first():

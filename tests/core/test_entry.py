@@ -297,6 +297,16 @@ def test_the_printed_epsilon_is_not_below_the_price(z):
     assert Fraction(printed) >= Fraction(signed.epsilon(ReplaceOne(), 1e-6))
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "weak"), [(7.99, False), (8.0, False), (8.01, True), (30.0, True)]
+)
+def test_above_epsilon_8_a_statement_says_that_it_is_weak(epsilon, weak):
+    cost = Cost((Fixed(ReplaceOne(), Pure(epsilon)),))
+    promises = (Promise(ReplaceOne(), 50.0, 0.0),)
+    text = entry(Declaration("a table", cost), promises=promises).statement()
+    assert ("This is a weak guarantee: epsilon is above 8." in text) is weak
+
+
 def test_entries_are_frozen_and_reading_changes_nothing():
     """opacus#535: asking for epsilon popped the history."""
     frozen = entry()

@@ -154,6 +154,6 @@ def test_it_prints(held, tmp_path):
     page = place.read_text()
     assert "@page" in page and "@media print" in page and '<html lang="en">' in page
     assert page.count("<h1>") == 1 and '<th scope="row">' in page
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="there is no folder"):
         write_certificate(held, tmp_path / "nowhere" / "page.html")
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]

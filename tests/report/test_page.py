@@ -221,7 +221,7 @@ def test_seeded_noise_is_stamped_and_a_damaged_ledger_says_so(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_the_page_is_whole_or_not_there(tmp_path) -> None:
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="there is no folder"):
         write_report(ledgers.empty(), tmp_path / "none" / "report.html")
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError):

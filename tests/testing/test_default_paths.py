@@ -91,3 +91,28 @@ def test_the_recorded_run_names_no_generator():
     spec = plan(2).noise_addition_transform.spec
     assert spec.noise == "threefry"
     assert "noise" not in inspect.signature(plan).parameters
+
+
+def test_the_recorded_lattice_run_pays_for_the_rounding_of_its_sums():
+    """Hardened noise takes float64 sums by default, and so does what is audited."""
+    spec = plan(2, noise="lattice").noise_addition_transform.spec
+    assert spec.most_rows is not None
+    assert 0.0 < spec.sum_rounding < 0.01
+
+
+def test_every_way_to_draw_batches_that_has_a_price_is_audited():
+    """By name of what the suite drives: `fit` and its batches, allocation, persons."""
+    driven = {
+        "CyclicPoissonSampling": "participation of records",
+        "RandomAllocationSampling": "steps of an allocated record",
+        "UserSelectionStrategy": "records of a person in a batch",
+    }
+    named = {case.name for case in all_cases(["training"], twins=False)}
+    assert set(driven.values()) <= named
+    offered = {
+        c.name.rpartition(":")[2] for c in suite.spenders() if ".batches." in c.name
+    }
+    # Without a sampled account of their own: priced as participations, which
+    # "sensitivity over steps" tries pattern by pattern.
+    by_pattern = {"BMinSepSampling", "BallsInBinsSampling", "FixedBatchSampling"}
+    assert offered == set(driven) | by_pattern

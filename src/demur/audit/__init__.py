@@ -7,9 +7,6 @@ from demur.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from demur.audit.black_box import audit as audit
     from demur.audit.black_box import audit_scores as audit_scores
-    from demur.audit.canaries import Canaries as Canaries
-    from demur.audit.canaries import audit_canaries as audit_canaries
-    from demur.audit.canaries import flip_coins as flip_coins
     from demur.audit.claim import Claim as Claim
     from demur.audit.claim import Shape as Shape
     from demur.audit.deletion import audit_deletion as audit_deletion
@@ -21,14 +18,17 @@ if TYPE_CHECKING:
     from demur.audit.noise_tests import noise_test as noise_test
     from demur.audit.noise_tests import repeat_test as repeat_test
     from demur.audit.notes import audits_of as audits_of
-    from demur.audit.one_run import audit_one_run as audit_one_run
+    from demur.audit.one_run.canaries import Canaries as Canaries
+    from demur.audit.one_run.canaries import audit_canaries as audit_canaries
+    from demur.audit.one_run.canaries import flip_coins as flip_coins
+    from demur.audit.one_run.guesses import audit_one_run as audit_one_run
+    from demur.audit.one_run.sampled_runs import audit_sampled_run as audit_sampled_run
     from demur.audit.replays import Breach as Breach
     from demur.audit.replays import ReplayResult as ReplayResult
     from demur.audit.replays import Violation as Violation
     from demur.audit.replays import replay as replay
     from demur.audit.result import AuditResult as AuditResult
     from demur.audit.result import Level as Level
-    from demur.audit.sampled_runs import audit_sampled_run as audit_sampled_run
     from demur.audit.sensitivity_search import search_sensitivity as search_sensitivity
     from demur.audit.shared_noise import shared_noise_test as shared_noise_test
     from demur.core.errors import DatasetsInWrongOrder as DatasetsInWrongOrder

@@ -353,8 +353,16 @@ def _check_output(output: Path) -> None:
     """Refuse a place where no file can be written, before anything is charged."""
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent}. Nothing was spent.")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise ValueError(f"no file can be written to {output}. Nothing was spent.")
+    if output.is_dir():
+        raise ValueError(
+            f"no file can be written to {output}, which is a folder: name a file in it."
+            " Nothing was spent."
+        )
+    if not os.access(output.parent, os.W_OK):
+        raise ValueError(
+            f"no file can be written to {output}: you may not write into its folder."
+            " Nothing was spent."
+        )
 
 
 def _check_mechanism(

@@ -83,7 +83,7 @@ def serve(
 
     The first time, a token of an administrator is made, and printed once.
     """
-    from demur.core.errors import DemurError
+    from demur.core.errors import DemurError, LedgerMissing
     from demur.serve.access import AccessStore
 
     try:
@@ -121,7 +121,13 @@ def serve(
             raise ValueError(f"--service must read NAME=ADDRESS; got {given[:80]!r}")
         attached[name] = (*attached.get(name, ()), address)
     key = load_key(signing_key, password_file)
-    served = ServedLedgers.open(ledgers, signing_key=key)
+    try:
+        served = ServedLedgers.open(ledgers, signing_key=key)
+    except LedgerMissing as error:
+        place = str(error).partition(". To create")[0]
+        raise LedgerMissing(
+            f"{place}. `demur ledger create` makes one. Nothing was served."
+        ) from error
     try:
         store = AccessStore(access / _FILE)
         listening = listen(host, port)

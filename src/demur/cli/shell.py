@@ -182,7 +182,9 @@ def _message(error: Exception) -> str:
         notes = "".join(f". {note}" for note in getattr(error, "__notes__", ()))
         return f"{place}: {error.strerror or type(error).__name__}{notes}"
     said = (str(error), *getattr(error, "__notes__", ()))
-    message = " ".join(" ".join(said).split()) or type(error).__name__
+    # A line that ends without a stop is a sentence, if another one follows.
+    text = re.sub(r"(?<=[\w)\]'\"])\n+(?=[A-Z])", ". ", " ".join(said))
+    message = " ".join(text.split()) or type(error).__name__
     if isinstance(error, _EXPECTED):
         return message
     return (

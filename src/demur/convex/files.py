@@ -147,7 +147,10 @@ def load_head(path: str | os.PathLike[str]) -> Head:
         zipfile.BadZipFile,
         EOFError,
     ) as error:
-        raise ValueError(f"{path} is not a head of demur: {error!r:.200}") from error
+        raise ValueError(
+            f"{path} is not a head of demur, or it is damaged. Give the .npz file that"
+            " save_head or `demur head fit` wrote."
+        ) from error
     return head
 
 

@@ -18,6 +18,8 @@ from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import printed_pair, printed_up
 
+WEAK = 8.0  # above this epsilon a statement and the report say so
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -217,9 +219,12 @@ def _protection(entry: Entry, promise: Promise) -> str:
     cost = f"epsilon {above} {at}"
     if limited:
         cost += f" (budget {budget})"
+    weak = f" This is a weak guarantee: epsilon is above {WEAK:g}."
+    weak = weak if epsilon > WEAK else ""
     if isinstance(unit, Erasure):
-        return f"After the deletion nobody can tell {unit.describe()}, up to {cost}."
-    return f"It protects {protected}, with {cost}."
+        nobody = f"After the deletion nobody can tell {unit.describe()}"
+        return f"{nobody}, up to {cost}.{weak}"
+    return f"It protects {protected}, with {cost}.{weak}"
 
 
 def _conditions(declaration: Declaration) -> list[str]:

@@ -83,7 +83,10 @@ class Tip:
         """The tip that `str` wrote, "sequence:hash"."""
         number, _, value = text.strip().partition(":")
         if not (number.isascii() and number.isdigit()):
-            raise ValueError(f"tip must read SEQUENCE:HASH; got {text[:80]!r}")
+            raise ValueError(
+                "tip must read SEQUENCE:HASH, as `demur ledger export --tip` prints it;"
+                f" got {text[:80]!r}"
+            )
         return cls(int(number), value)
 
 

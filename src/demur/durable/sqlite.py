@@ -48,7 +48,7 @@ def path_of(url: str) -> Path:
             " Ledger(...)."
         )
     if path.is_dir():
-        raise ValueError(f"url must name a file; {path.name!r} is a folder")
+        raise ValueError(f"{path.name!r} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise ValueError(f"the folder of {path.name!r} does not exist: {path.parent}")
     return path.resolve()  # links to one ledger are one ledger, with one key folder

@@ -46,7 +46,10 @@ def write_document(
     """
     target = Path(path)
     if not target.parent.is_dir():
-        raise ValueError(f"path is in the folder {target.parent}, which does not exist")
+        raise ValueError(
+            f"path must be in a folder that exists; there is no folder {target.parent}."
+            " Nothing was written."
+        )
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder", str(target))
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
@@ -55,5 +58,7 @@ def write_document(
             part.touch(0o600)
         part.write_text(page, encoding="utf-8")
         os.replace(part, target)
+    except FileNotFoundError as error:  # a folder that takes no files, such as /proc
+        raise PermissionError(errno.EACCES, "cannot be written", str(target)) from error
     finally:
         part.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from demur.report.text import attribute, one_line
 
@@ -58,6 +59,12 @@ class Frame:
 
 WIDE = Frame("wide", 864 / _PIXELS, 9.0)
 NARROW = Frame("narrow", 358 / _PIXELS, 8.4)
+
+
+def figure_of_panels(frame: Frame, height: float) -> Figure:
+    """A figure for panels one below the other: titles stand apart from axes above."""
+    layout = ConstrainedLayoutEngine(h_pad=0.1)
+    return Figure(figsize=(frame.width, height), layout=layout)
 
 
 @dataclass(frozen=True)

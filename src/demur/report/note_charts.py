@@ -19,6 +19,7 @@ from demur.report.figure import (
     Chart,
     Frame,
     ceiling,
+    figure_of_panels,
     plain_ticks,
     short,
 )
@@ -44,7 +45,7 @@ def utility_chart(utilities: tuple[UtilityFacts, ...]) -> Chart:
     def draw(frame: Frame) -> Figure:
         columns = 1 if frame.narrow or len(panels) == 1 else 2
         rows = -(-len(panels) // columns)
-        figure = Figure(figsize=(frame.width, 0.2 + 2.45 * rows), layout="constrained")
+        figure = figure_of_panels(frame, 0.2 + 2.45 * rows)
         places = figure.subplots(rows, columns, squeeze=False).flatten()
         for i, axes in enumerate(places):
             if i < len(panels):

@@ -198,7 +198,7 @@ def _radius_table(i: int, space_cost: SpaceCost) -> str:
 def _time(facts: LedgerFacts) -> str:
     if not facts.moments:
         return ""
-    caption = "Epsilon that each filter counted after each entry. Grey: what is left."
+    caption = "Epsilon counted as spent after each entry. Grey: what is left."
     more = len(facts.budgets) - MOST_PANELS
     if more > 0:
         caption += f" {more} more budgets are not drawn."

@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from demur.core.entry import WEAK
 from demur.core.rounding import printed_pair
 from demur.report.facts import BudgetFacts, EntryFacts, LedgerFacts
 from demur.report.notes import CertificateFacts
-from demur.report.text import attribute, day, number_down, number_up, safe
+from demur.report.text import (
+    attribute,
+    day,
+    number_down,
+    number_up,
+    safe,
+    unbroken,
+)
 
 _RARELY = 1e-3  # below it a share of wrong guesses says more than one of right ones
-WEAK = 8.0  # above it the page says so
 _MOST_CERTIFICATES = 100
 _RECENT = 200  # entries in the first table; older ones are folded below it
 _NEARLY = 0.9
@@ -216,8 +223,9 @@ def _entry_row(facts: LedgerFacts, i: int, entry: EntryFacts) -> str:
     for k, (own, budget) in enumerate(zip(entry.epsilon, facts.budgets, strict=True)):
         cell = _NONE if own is None else shown(f"entries.{i}.epsilon.{k}", own)
         label = attribute(f"epsilon, {budget.name}")
-        cells += f'<td class="n" data-label="{label}">{cell}</td>'
-    times = f", {entry.count:,} times" if entry.count > 1 else ""
+        css = "n none" if own is None else "n"
+        cells += f'<td class="{css}" data-label="{label}">{cell}</td>'
+    times = f", {entry.count:,} draws of noise" if entry.count > 1 else ""
     seeded = "" if entry.private else ' <span class="bad-text">NOT PRIVATE</span>'
     return (
         f'<tr><td class="tag" data-label="entry">{entry.sequence}</td>'
@@ -225,7 +233,8 @@ def _entry_row(facts: LedgerFacts, i: int, entry: EntryFacts) -> str:
         f'<td class="what"><b><bdi>{safe(entry.label)}</bdi></b>{seeded}'
         f'<span class="mechanism">{safe(entry.mechanism)}{times}</span>'
         '<details class="statement"><summary>statement</summary>'
-        f"<p>{safe(entry.statement)}</p>{_attacks(entry)}</details></td>{cells}</tr>"
+        f"<p>{unbroken(entry.statement)}</p>{_attacks(entry)}</details></td>"
+        f"{cells}</tr>"
     )
 
 
@@ -315,7 +324,7 @@ def declined(facts: LedgerFacts) -> str:
         f'<td class="tag" data-label="time (UTC)">{day(asked.time)}</td>'
         f'<td class="what"><b><bdi>{safe(asked.label)}</bdi></b>'
         f'<span class="mechanism">{safe(asked.mechanism)}</span>'
-        f'<span class="small">{safe(asked.why)}</span></td>'
+        f'<span class="small">{unbroken(asked.why)}</span></td>'
         f"{cell.format(safe(asked.actor)) if named else ''}</tr>"
         for asked in facts.declined[-_RECENT:][::-1]
     )
@@ -324,7 +333,7 @@ def declined(facts: LedgerFacts) -> str:
     return (
         '<h2 id="declined">Declined requests</h2><p>These did not fit a budget. Nothing'
         " was drawn, nothing was released and nothing was spent.</p>"
-        f'<table class="cards"><caption>Newest first.{older}</caption><thead><tr>'
+        f'<table class="cards whole"><caption>Newest first.{older}</caption><thead><tr>'
         '<th scope="col">row</th><th scope="col">time (UTC)</th>'
         f'<th scope="col">what was asked for</th>{who}</tr></thead>'
         f"<tbody>{rows}</tbody></table>"
@@ -339,7 +348,8 @@ def signature(facts: LedgerFacts) -> str:
         else "The rows of this ledger are not signed."
     )
     spent = "; ".join(
-        f"{safe(b.name)}: epsilon {spent} of {limit} at delta {number_down(b.delta)}"
+        f"{safe(b.name)}, epsilon {spent} of {limit} at delta"
+        f" {unbroken(number_down(b.delta))}"
         for b in facts.budgets
         for spent, limit in [spent_of(b)]
     )
@@ -355,7 +365,7 @@ def signature(facts: LedgerFacts) -> str:
         '<section class="signature"><h2 id="signature">Signature</h2>'
         f"<p>This report is about the ledger of {safe(facts.dataset)} up to the row"
         f" <code>{safe(facts.chain.tip)}</code>, as of {day(facts.issued)} UTC."
-        f" {spent}. {key}</p>"
+        f" Spent so far: {spent}. {key}</p>"
         "<p>I have read the statements of its entries, including what they do not"
         " protect and what they assume, and I know of no release about these data that"
         f' is not in it.</p><div class="lines">{lines}</div></section>'

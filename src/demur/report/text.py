@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 from unicodedata import category
 
 from demur.core.rounding import printed_down, printed_up
+
+_WITH_HYPHENS = re.compile(r"\b(?:\d{4}-\d\d-\d\d|\d[\d.]*e-\d+)\b", re.ASCII)
 
 
 def one_line(text: str) -> str:
@@ -22,6 +25,15 @@ def one_line(text: str) -> str:
 def safe(text: object) -> str:
     """Text escaped for the body of the page."""
     return escape(one_line(str(text)), quote=True)
+
+
+def unbroken(text: object) -> str:
+    """Text escaped for the body, whose dates and powers of ten stay on one line.
+
+    >>> unbroken("delta < 1e-05")
+    'delta &lt; <span class="nb">1e-05</span>'
+    """
+    return _WITH_HYPHENS.sub(r'<span class="nb">\g<0></span>', safe(text))
 
 
 def attribute(text: object) -> str:

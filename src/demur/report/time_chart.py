@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 
 from demur.ledger import Moment
 from demur.report.facts import BudgetFacts, LedgerFacts
-from demur.report.figure import INK, QUIET, SERIES, Chart, Frame, ceiling, short
+from demur.report.figure import (
+    INK,
+    QUIET,
+    SERIES,
+    Chart,
+    Frame,
+    ceiling,
+    figure_of_panels,
+    short,
+)
 from demur.report.text import number_down, number_up
 
 MOST_PANELS = 6
@@ -31,7 +40,7 @@ def time_chart(facts: LedgerFacts) -> Chart:
     def draw(frame: Frame) -> Figure:
         columns = 1 if frame.narrow or len(shown) == 1 else 2
         rows = -(-len(shown) // columns)
-        figure = Figure(figsize=(frame.width, 0.2 + 2.25 * rows), layout="constrained")
+        figure = figure_of_panels(frame, 0.2 + 2.25 * rows)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for i, axes in enumerate(panels):
             if i < len(shown):

@@ -11,5 +11,7 @@ if TYPE_CHECKING:
     from demur.audit.attacks.gains import AttackGains as AttackGains
     from demur.audit.attacks.gains import attack_gains as attack_gains
     from demur.audit.attacks.gains import gains_of_entry as gains_of_entry
+    from demur.audit.attacks.scores import direction_scores as direction_scores
+    from demur.audit.attacks.scores import report_scores as report_scores
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

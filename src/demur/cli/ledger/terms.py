@@ -58,9 +58,10 @@ def parse_unit(text: str) -> Unit:
             values[name] = _NUMBERS.get(name, str)(value)
         return unit_from_json({"unit": _SHORT.get(kind, kind)} | values)
     except ValueError as error:
+        why = f" ({error})" if fields else ""
         raise ValueError(
             f"a unit is one of {_KINDS}, with its fields as in"
-            f" ball,radius=0.2,space=pixels; got {text[:80]!r} ({error})"
+            f" ball,radius=0.2,space=pixels; got {text[:80]!r}{why}"
         ) from error
 
 

@@ -15,14 +15,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
-from scipy import stats
-
 from demur.audit import AuditResult, Level
 from demur.audit import reference_accounting as reference
 from demur.core import accounting
 from demur.core import cost as costs
-from demur.core.accounting import repetitions
 from demur.core.accounting.events import (
     AllocatedGaussian,
     BestOf,
@@ -37,12 +33,11 @@ from demur.core.adjacency import AddOrRemoveOne, Ball, ReplaceOne, Unit
 from demur.core.cost import Cost, Fixed, PureOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Declaration
-from demur.core.entropy import NoiseKey, Seeded
+from demur.core.entropy import Seeded
 from demur.core.errors import DemurError
 from demur.ledger import Budget, Filter, Ledger
 from demur.mechanisms import Gaussian
 from demur.testing.audit_suite.case import Case, Size, broken
-from demur.testing.audit_suite.counting import counts_test
 from demur.testing.audit_suite.plain_ledger import histories_differ
 
 ENGINE = "accounting"
@@ -158,10 +153,9 @@ def _filled(make: Callable[[], Ledger], event: Any, count: int) -> tuple[int, Le
     """How many charges of `count` runs a ledger admits before it declines."""
     ledger, admitted = make(), 0
     try:
-        for number in range(10_000):
-            ledger.paid(
-                _declared(event), count=count, label=f"{number}", source=Seeded(number)
-            )
+        for number in range(2_000):
+            declared = event if isinstance(event, Declaration) else _declared(event)
+            ledger.paid(declared, count=count, label=f"{number}", source=Seeded(number))
             admitted += count
     except DemurError:
         return admitted, ledger
@@ -181,6 +175,15 @@ def _filters() -> Iterator[Price]:
     yield Price("a full Renyi filter", budget, spent)
     runs, _ = _filled(lambda: _ledger(budget, filter="pure"), Pure(0.125), 1)
     yield Price("a full pure filter", budget, 0.125 * runs)
+    several: dict[Unit, Budget] = {
+        AddOrRemoveOne(): Budget(100.0),
+        _UNIT: Budget(budget),
+    }
+    cost = Cost(tuple(Fixed(unit, Pure(0.125)) for unit in several))
+    runs, _ = _filled(
+        lambda: Ledger(several, filter="pure"), Declaration("a priced event", cost), 1
+    )
+    yield Price("the smaller of two budgets", budget, 0.125 * min(runs, 100))
 
 
 def _sampled() -> Iterator[Price]:
@@ -225,24 +228,6 @@ def _searches() -> Iterator[Price]:
             price = accounting.price(BestOf((Pure(epsilon),), law), 0.0)
             least = reference.best_of_epsilon(epsilon, law.weights)
             yield Price(f"the best of {settings} settings", price, least)
-
-
-def _repetitions(size: Size, seed: int) -> AuditResult:
-    """How often a search runs, against the law that its price is for.
-
-    A negative binomial number given that it is not 0, cut at the law's limit; by
-    another library's formula.
-    """
-    law, drawn = default_repetitions(3), size.of(3000)
-    read = NoiseKey(Seeded(seed).new_key(), private=False).stream("runs").read
-    counts = np.bincount([repetitions.draw(law, read) for _ in range(drawn)])
-    numbers = np.arange((law.limit or 0) + 1)
-    weights = stats.nbinom.pmf(numbers, law.eta, law.gamma) * (numbers > 0)
-    seen = np.zeros(numbers.size, np.int64)
-    seen[: counts.size] = counts
-    return counts_test(
-        seen, weights / weights.sum(), subject="accounting: runs of a search"
-    )
 
 
 def _histories(size: Size, seed: int) -> AuditResult:
@@ -329,7 +314,6 @@ def cases() -> tuple[Case, ...]:
     )
     return (
         *correct,
-        Case(ENGINE, "how often a search runs", Level.NOISE, _repetitions),
         Case(ENGINE, "random histories", Level.ACCOUNTING, _histories),
         *(Case(ENGINE, "prices", Level.ACCOUNTING, run, what) for what, run in twins),
     )

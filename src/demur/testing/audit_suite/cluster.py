@@ -18,6 +18,7 @@ from demur.audit import (
     Level,
     audit,
     draws_needed,
+    independence_test,
     law_of,
     noise_test,
     replay,
@@ -25,9 +26,9 @@ from demur.audit import (
 from demur.cluster import PrivateKMeans
 from demur.core.adjacency import ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
-from demur.mechanisms import BPM, GaussianReports, LaplaceReports
+from demur.mechanisms import BPM, GaussianReports, GridResponse, LaplaceReports
 from demur.testing.audit_suite.case import Case, Size
-from demur.testing.audit_suite.counting import binomial_test
+from demur.testing.audit_suite.counting import binomial_test, counts_test
 from demur.testing.audit_suite.searched_heads import kmeans
 
 ENGINE = "cluster"
@@ -174,6 +175,34 @@ def _coordinates(mechanism: Any, name: str, size: Size, seed: int) -> AuditResul
     return noise_test(draws, law, subject=f"cluster: noise of {name}")
 
 
+def _apart(mechanism: Any, name: str, size: Size, seed: int) -> AuditResult:
+    """Whether the coordinates of a report have noise of their own."""
+    released = mechanism.privatize(
+        np.zeros((size.of(21_000), 2)), ledger=None, source=Seeded(seed)
+    )
+    return independence_test(
+        released.value.values, law_of(mechanism), subject=f"cluster: {name}"
+    )
+
+
+def _cells(size: Size, seed: int) -> AuditResult:
+    """How often each cell of a grid is reported for one point.
+
+    Its law is written down here by itself: the own cell has e^epsilon times the
+    probability of every other one.
+    """
+    mechanism = GridResponse(epsilon=2.0, dimension=2, bits=1)
+    points = np.full((size.of(20_000), 2), 0.2)
+    released = mechanism.privatize(points, ledger=None, source=Seeded(seed))
+    places = (released.value.values > 0.5) @ np.array([2, 1])
+    odds = np.array([math.exp(2.0), 1.0, 1.0, 1.0])
+    return counts_test(
+        np.bincount(places, minlength=4),
+        odds / odds.sum(),
+        subject="cluster: cells of a grid response",
+    )
+
+
 def cases() -> tuple[Case, ...]:
     """Correct local reports, then twins."""
     exact, half = _apply(_BPM), _apply(BPM(2.0 * _BPM.epsilon, _BPM.L, 2))
@@ -210,6 +239,16 @@ def cases() -> tuple[Case, ...]:
             )
             for name, mechanism in others.items()
         ),
+        *(
+            Case(
+                ENGINE,
+                f"coordinates of {name}",
+                Level.NOISE,
+                partial(_apart, mechanism, f"coordinates of {name}"),
+            )
+            for name, mechanism in others.items()
+        ),
+        Case(ENGINE, "cells of a grid response", Level.NOISE, _cells),
         Case(ENGINE, "k-means on the server", Level.SENSITIVITY, kmeans),
         Case(
             ENGINE,

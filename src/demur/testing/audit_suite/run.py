@@ -16,6 +16,7 @@ ENGINES = (
     "cluster",
     "unlearning",
     "training",
+    "tuning",
     "defaults",
 )
 _NEEDS = {

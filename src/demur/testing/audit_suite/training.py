@@ -27,6 +27,7 @@ from demur.audit.distributions import normal
 from demur.core.adjacency import AddOrRemoveOne, ReplaceOne
 from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.mechanisms.correlated import Participation, optimize_banded_toeplitz
+from demur.testing.audit_suite.batches import allocation, records_of_a_person
 from demur.testing.audit_suite.case import Case, Size
 from demur.testing.audit_suite.counting import batches_test
 from demur.testing.audit_suite.recorded_fit import (
@@ -95,7 +96,9 @@ def _worlds() -> tuple[Data, Data]:
     return {"x": rows, "y": labels}, {"x": rows, "y": other}
 
 
-def _replayed(make: Callable[[], DPExecutionPlan], seed: int) -> AuditResult:
+def _replayed(
+    make: Callable[[], DPExecutionPlan], seed: int, minibatch: int | None = None
+) -> AuditResult:
     model = MLP(inputs=3, hidden=(), classes=2)
 
     def run(data: Data, source: Source) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def _replayed(make: Callable[[], DPExecutionPlan], seed: int) -> AuditResult:
             optimizer=named_optimizer("sgd", 0.5),
             delta=_DELTA,
             average=0.9,
-            resources=Resources(check_loss=False),
+            resources=Resources(check_loss=False, minibatch_size=minibatch),
             reporting=Reporting(progress=False),
             source=source,
         )
@@ -325,6 +328,11 @@ def cases() -> tuple[Case, ...]:
             lambda s, i: _replayed(lambda: _short(noise="lattice"), i),
         ),
         (
+            "a step in several minibatches",
+            Level.REPLAY,
+            lambda s, i: _replayed(lambda: _short(1), i, minibatch=2),
+        ),
+        (
             "seven steps with three bands",
             Level.REPLAY,
             lambda s, i: _replayed(lambda: _short(7, num_bands=3), i),
@@ -355,6 +363,8 @@ def cases() -> tuple[Case, ...]:
             Level.NOISE,
             lambda s, i: _participation(False, s, i),
         ),
+        ("steps of an allocated record", Level.NOISE, allocation),
+        ("records of a person in a batch", Level.SENSITIVITY, records_of_a_person),
         ("sensitivity over steps", Level.SENSITIVITY, _over_steps),
         ("one step", Level.BLACK_BOX, lambda s, i: _one_step(_plan(), s, i)),
         (

@@ -48,6 +48,9 @@ EXEMPT = {
     ),
     "demur.training.run.charges:PaymentTerms": _INNER,
     "demur.training.run.charges:run_declaration": _READS,
+    "demur.training.run.checkpoints.elastic:PaidDraws": (
+        "names the lines of a paid run in its ledger and never charges"
+    ),
     "demur.training.run.trainer:fit": "run by the examples of both plans",
     "demur.tuning.plan_search:search_plans": (
         "a PrivateSearch over plans, both checked; tests/tuning has its refusals"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demur.testing.sabotages import data, later, noise, spending
+from demur.testing.sabotages import blind, data, later, noise, spending
 from demur.testing.sabotages.patches import Category, Sabotage
 
 _ORDER = {category: number for number, category in enumerate(Category)}
@@ -14,6 +14,7 @@ CATALOGUE: tuple[Sabotage, ...] = tuple(
             *spending.SABOTAGES,
             *data.SABOTAGES,
             *later.SABOTAGES,
+            *blind.SABOTAGES,
         ),
         key=lambda each: _ORDER[each.category],
     )

@@ -14,6 +14,7 @@ nothing else finds the sabotage. `NoPower` is one: the audit's own control faile
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -69,7 +70,11 @@ def found_by_audit(name: str, size: Size = Size.QUICK, seed: int = 0) -> Finding
     """The same in a process of its own."""
     command = [sys.executable, "-m", "demur.testing.sabotages", "--here", str(size)]
     done = subprocess.run(
-        [*command, "--seed", str(seed), name], capture_output=True, text=True
+        [*command, "--seed", str(seed), name],
+        capture_output=True,
+        text=True,
+        # No program that was compiled before the sabotage.
+        env=os.environ | {"DEMUR_PROGRAMS": os.devnull},
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:

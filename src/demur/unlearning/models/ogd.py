@@ -151,8 +151,9 @@ class OGD(Mode):
         id="ogd-shift",
         statement=(
             "After the deletion, the whole state and everything computed from it can be"
-            " told apart from those of a model whose tick passed without the record no"
-            " better than two Gaussians whose means are shift / sigma apart."
+            " told apart from those of a model that never saw the record, where its"
+            " place in the stream was kept and left blank, no better than two Gaussians"
+            " whose means are shift / sigma apart."
         ),
         scopes=("subject", "joint"),
         not_covered=(

@@ -218,10 +218,10 @@ class PublishedAnswers(Mode):
             id=f"{mode.theorem.id}-published",
             statement=(
                 "Everything that ever leaves the service, before the deletion and"
-                " after it, can be told apart from that of a service whose tick passed"
-                " without the record no better than two Gaussians whose means are"
-                " sqrt(a^2 + b^2) apart, whatever requests and inserts looked at: a for"
-                " all publications, "
+                " after it, can be told apart from that of a service that never saw the"
+                " record, where its place in the stream was kept and left blank, no"
+                " better than two Gaussians whose means are sqrt(a^2 + b^2) apart,"
+                " whatever requests and inserts looked at: a for all publications, "
                 + (
                     "b = 0 for the deletion, which is exact."
                     if mode.exact

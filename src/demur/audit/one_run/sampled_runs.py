@@ -10,11 +10,11 @@ s times the noise, for every s.
 **The bound.** Let f_s be the curve of the plan with s times the noise. It tightens as s
 grows (more noise is post-processing). If the canaries refute f_s at level alpha, the
 run does not keep the promise of a plan with s times the noise, nor of any with more:
-"not better than epsilon(s)" at the plan's delta. The lower bound is epsilon at the
-smallest refuted s of a fixed grid. The grid is walked by halving; each decision about
-an s is a function of the same counts, and refutations are monotone in s up to
-numerical noise, so no level is spent on the search. A correct run keeps f_1, so that a
-bound above the claim has probability at most alpha.
+"not better than epsilon(s)" at the plan's delta. A fixed grid of s is walked from its
+top down to the first s that is not refuted, and the lower bound is epsilon at the last
+one that was. No level is spent on the walk: if the run keeps f_t, let s be the largest
+grid point up to t. It keeps f_s as well, and a bound above epsilon(t) needs f_s, which
+does not depend on the scores, to be refuted: an event of probability alpha at most.
 
 What the number means: like mu of `confidence.mu_from_counts`, it places the mechanism
 in a family. It is no bound on epsilon at this delta for a mechanism whose curve has
@@ -23,39 +23,52 @@ claimed.
 
 **Two tests** of one curve, with the same scores and coins:
 
-- *f-DP*: the recursion of `one_run.refutes_curve` on the number of right guesses. It
+- *f-DP*: the recursion of `guesses.refutes_curve` on the number of right guesses. It
   holds for every mechanism, and needs no independence between canaries.
-- *counts*: a threshold from the first half of the canaries; on the second half true
-  positives and false positives with Clopper-Pearson limits at alpha / 2 each, and
-  refuted if the lower one of the first lies above the curve at the upper one of the
-  second. It needs scores that are independent given the coins, as they are under noise
-  independent over coordinates (`independence_test`) and independent sampling.
+- *counts*: a threshold from the first quarter of the canaries; on the others h of n_1
+  scores of canaries that were in lie above it, and k of n_0 of those that were out. It
+  needs scores that are independent given the coins, as they are under noise independent
+  over coordinates (`independence_test`) and independent sampling. Then h and k are
+  binomial with probabilities p <= F(q), where F(x) is the most that x may become. The
+  region R of counts at least as far out as those seen, h'/n_1 - F(k'/n_0) >= h/n_1 -
+  F(k/n_0), grows with h' and shrinks with k', so P(R) grows with p and falls with q: on
+  an interval [a, b] of q it is at most P(R) at (F(b), a). The p-value is the largest of
+  these over the intervals of a grid of Clopper and Pearson's range for q, at one part
+  in a hundred of alpha, which is added (Berger and Boos 1994).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from demur.audit.claim import THE_PAIR
-from demur.audit.confidence import proportion_lower, proportion_upper, scores
-from demur.audit.one_run import Guesses, _coins, guess, guess_sizes, refutes_curve
+from demur.audit.confidence import proportion_lower, proportion_upper
+from demur.audit.one_run.guesses import (
+    Guesses,
+    guess,
+    guess_sizes,
+    refutes_curve,
+    scores_and_coins,
+)
 from demur.audit.result import AuditResult, Level
 from demur.core import accounting, validate
 from demur.core.accounting import events
 from demur.core.accounting.events import Event
 from demur.core.adjacency import Unit
-from demur.core.rounding import printed_down
 
 Test: TypeAlias = Literal["f-DP", "counts"]
-_PER_DOUBLING = 12  # grid points of s between a noise and its double
-_LEAST, _MOST = -3 * _PER_DOUBLING, 6 * _PER_DOUBLING  # an eighth to 64 times the noise
+_PER_DOUBLING = 8  # grid points of s between a noise and its double
+_LEAST, _MOST = -3 * _PER_DOUBLING, 3 * _PER_DOUBLING  # an eighth to 8 times the noise
 _DOTS = 400
+_CELLS = 128  # of the false positives' range
+_PILOT = 4  # one canary in so many chooses the threshold
 
 
 def with_noise(event: Event, factor: float) -> Event:
@@ -67,7 +80,7 @@ def with_noise(event: Event, factor: float) -> Event:
     validate.positive(factor=factor)
     scaled: dict[events.Atom, int] = {}
     for atom, count in events.atoms(event).items():
-        if not hasattr(atom, "multiplier"):
+        if isinstance(atom, events.Pure | events.ApproxDP | events.BestOf):
             raise ValueError(
                 f"event must be of Gaussian steps; {type(atom).__name__} has no noise"
                 " multiplier"
@@ -77,7 +90,7 @@ def with_noise(event: Event, factor: float) -> Event:
     return events.from_atoms(scaled)
 
 
-class Curve:
+class TradeoffCurve:
     """The trade-off curve of an event, from points (epsilon, delta) of its profile."""
 
     def __init__(self, event: Event) -> None:
@@ -91,17 +104,18 @@ class Curve:
         two = 1.0 - self._delta - self._growth * (1.0 - y)
         return max(0.0, float(one.max()), float(two.max()))
 
-    def most(self, x: float) -> float:
-        """The most that a probability x may become in a neighbouring world."""
-        one = self._growth * x + self._delta
-        two = 1.0 - (1.0 - self._delta - x) / self._growth
-        return min(1.0, float(one.min()), float(two.min()))
+    def most(self, x: ArrayLike) -> NDArray[np.float64]:
+        """The most that probabilities x may become in a neighbouring world."""
+        at = np.asarray(x, np.float64)[..., None]
+        one = (self._growth * at + self._delta).min(axis=-1)
+        two = (1.0 - (1.0 - self._delta - at) / self._growth).min(axis=-1)
+        return np.minimum(1.0, np.minimum(one, two))
 
 
 @lru_cache(maxsize=256)
-def curve_of(event: Event) -> Curve:
+def curve_of(event: Event) -> TradeoffCurve:
     """The curve of an event; kept, because a sampled plan's takes a second."""
-    return Curve(event)
+    return TradeoffCurve(event)
 
 
 def _points(event: Event) -> NDArray[np.float64]:
@@ -136,21 +150,17 @@ def audit_sampled_run(
     other noise; see the module.
     """
     validate.open_probability(alpha=alpha, delta=delta)
-    values, heads = scores("score_of", score_of), _coins(coins)
-    if values.size != heads.size:
-        raise ValueError(f"{values.size} scores for {heads.size} coins")
-    refutes, evidence = _tests(values, heads, test, alpha)
+    values, heads = scores_and_coins(score_of, coins)
+    refuted_by, evidence = _tests(values, heads, test, alpha)
 
     def refuted_at(step: int) -> bool:
-        return refutes(curve_of(with_noise(event, 2.0 ** (step / _PER_DOUBLING))))
+        return refuted_by(curve_of(with_noise(event, 2.0 ** (step / _PER_DOUBLING))))
 
-    lower = 0.0
-    if refuted_at(_MOST):
-        low, high = _LEAST, _MOST  # high is refuted; low is taken for not refuted
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if refuted_at(middle) else (middle, high)
-        shown = with_noise(event, 2.0 ** (high / _PER_DOUBLING))
+    lower, last = 0.0, _MOST + 1
+    while last > _LEAST and refuted_at(last - 1):
+        last -= 1
+    if last <= _MOST:
+        shown = with_noise(event, 2.0 ** (last / _PER_DOUBLING))
         lower = accounting.price(shown, delta) * (1.0 - 1e-9)
     claimed = accounting.price(event, delta)
     return AuditResult(
@@ -163,12 +173,20 @@ def audit_sampled_run(
         lower_bound=lower,
         runs=values.size,
         alpha=alpha,
-        refuted=lower > claimed,
+        refuted=refuted_at(0),
         evidence=evidence,
     )
 
 
-Refutes: TypeAlias = Callable[[Curve], bool]
+Refutes: TypeAlias = Callable[[TradeoffCurve], bool]
+
+
+def refutes(
+    score_of: ArrayLike, coins: ArrayLike, event: Event, test: Test, alpha: float
+) -> bool:
+    """Whether these canaries refute the claim, without a bound beside it."""
+    values, heads = scores_and_coins(score_of, coins)
+    return _tests(values, heads, test, alpha)[0](curve_of(event))
 
 
 def _tests(
@@ -187,33 +205,62 @@ def _tests(
         )
     if test != "counts":
         raise ValueError(f"test must be f-DP or counts; got {test!r:.40}")
-    half = values.size // 2
-    threshold = _threshold(values[:half], heads[:half])
-    rest, there = values[half:], heads[half:]
+    pilot = values.size // _PILOT
+    threshold = _threshold(values[:pilot], heads[:pilot])
+    rest, there = values[pilot:], heads[pilot:]
     if there.all() or not there.any():
-        raise ValueError(
-            "coins must show both sides in the second half of the canaries"
-        )
-    hits = int((rest[there] >= threshold).sum())
-    false = int((rest[~there] >= threshold).sum())
-    inside, outside = int(there.sum()), int((~there).sum())
-    true_low = proportion_lower(hits, inside, alpha / 2.0)
-    false_high = proportion_upper(false, outside, alpha / 2.0)
+        raise ValueError("coins must show both sides after the pilot of the canaries")
+    seen = CanaryCounts(
+        int((rest[there] >= threshold).sum()),
+        int(there.sum()),
+        int((rest[~there] >= threshold).sum()),
+        int((~there).sum()),
+    )
     return (
-        lambda curve: true_low > curve.most(false_high),
-        f"True positives of at least {printed_down(true_low)} at {false} of {outside}"
-        " false ones.",
+        lambda curve: seen.p_value(curve, alpha) <= alpha,
+        f"{seen.hits} of {seen.inside} true positives at {seen.false} of"
+        f" {seen.outside} false ones.",
     )
 
 
+@dataclass(frozen=True)
+class CanaryCounts:
+    """`hits` of `inside` canaries that were in, `false` of `outside` that were out."""
+
+    hits: int
+    inside: int
+    false: int
+    outside: int
+
+    def p_value(self, curve: TradeoffCurve, alpha: float) -> float:
+        """An upper bound on the chance of such counts, if the curve is kept."""
+        aside = alpha / 100.0
+        low = proportion_lower(self.false, self.outside, aside / 2.0)
+        high = proportion_upper(self.false, self.outside, aside / 2.0)
+        edges = np.linspace(low, high, _CELLS + 1)
+        # Numbers outside nine deviations are taken for counts in the region.
+        wide = 9.0 * np.sqrt(self.outside * max(high * (1.0 - low), 1e-3)) + 9.0
+        first = max(0, int(self.outside * low - wide))
+        last = min(self.outside, int(self.outside * high + wide))
+        counts = np.arange(first, last + 1)
+        gain = curve.most(counts / self.outside) - curve.most(self.false / self.outside)
+        needed = np.ceil(self.hits + self.inside * gain - 1e-9)
+        chance = stats.binom.pmf(counts, self.outside, edges[:-1, None])
+        beyond = stats.binom.sf(
+            needed - 1.0, self.inside, curve.most(edges[1:])[:, None]
+        )
+        region = (chance * beyond).sum(axis=1) + np.maximum(0.0, 1.0 - chance.sum(1))
+        return min(1.0, float(region.max()) + aside)
+
+
 def _threshold(values: NDArray[np.float64], heads: NDArray[np.bool_]) -> float:
-    """Where the first half's scores are told apart most surely.
+    """Where the pilot's scores are told apart most surely.
 
     The largest difference of the two shares in units of its deviation; any threshold
-    is valid, since the second half alone is counted.
+    is valid, since the other canaries alone are counted.
     """
     if heads.all() or not heads.any():
-        raise ValueError("coins must show both sides in the first half of the canaries")
+        raise ValueError("coins must show both sides in the pilot of the canaries")
     best, at = -1.0, float(np.median(values))
     for threshold in np.quantile(values, np.linspace(0.05, 0.95, 37)):
         p = float((values[heads] >= threshold).mean())

@@ -101,9 +101,7 @@ class Guesses:
 
 def guess(score_of: ArrayLike, coins: ArrayLike, count: int) -> Guesses:
     """The count/2 highest scores are guessed in, as many of the lowest out."""
-    values, heads = scores("score_of", score_of), _coins(coins)
-    if values.size != heads.size:
-        raise ValueError(f"{values.size} scores for {heads.size} coins")
+    values, heads = scores_and_coins(score_of, coins)
     validate.count(count=count)
     if count > values.size:
         raise ValueError(f"count must be at most {values.size}; got {count}")
@@ -114,14 +112,19 @@ def guess(score_of: ArrayLike, coins: ArrayLike, count: int) -> Guesses:
     return Guesses(values.size, count, correct)
 
 
-def _coins(coins: ArrayLike) -> NDArray[np.bool_]:
-    heads = np.asarray(coins)
+def scores_and_coins(
+    score_of: ArrayLike, coins: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """One finite score and one bool for each canary, or an error that says which."""
+    values, heads = scores("score_of", score_of), np.asarray(coins)
     if heads.ndim != 1 or heads.dtype != np.bool_:
         raise TypeError(
             f"coins must be one bool for each canary; got {heads.dtype} of shape"
             f" {heads.shape}"
         )
-    return heads
+    if values.size != heads.size:
+        raise ValueError(f"{values.size} scores for {heads.size} coins")
+    return values, heads
 
 
 # -- p-values --------------------------------------------------------------------------
@@ -251,9 +254,7 @@ def audit_one_run(
     """
     stated = Claim.of(claim)
     validate.open_probability(alpha=alpha)
-    values, heads = scores("score_of", score_of), _coins(coins)
-    if values.size != heads.size:
-        raise ValueError(f"{values.size} scores for {heads.size} coins")
+    values, heads = scores_and_coins(score_of, coins)
     if form == "GDP":
         if stated.shape is not Shape.GAUSSIAN:
             raise ValueError(

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demur.audit.claim import Claim, Shape
-from demur.audit.one_run import Form, audit_one_run
+from demur.audit.one_run.guesses import Form, audit_one_run
 from demur.audit.result import AuditResult
 from demur.core import validate
 from demur.core.accounting.events import Event

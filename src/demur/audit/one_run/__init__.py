@@ -1,0 +1,1 @@
+"""Audits of one run: canaries, guesses about them, and plans that sample records."""
