@@ -8,7 +8,7 @@ import pytest
 
 from demur import Ball, Budget, Erasure, Filter, Ledger, ReplaceOne
 from demur.audit.attacks import AttackGains, attack_gains, gains_of_entry
-from demur.core.accounting.events import PoissonGaussian, Repeated
+from demur.core.accounting.events import GaussianEvent, PoissonGaussian, Repeated
 from demur.core.cost import Cost, Fixed
 from demur.core.declaration import Declaration
 from demur.mechanisms import BPM, Gaussian
@@ -157,3 +157,27 @@ def test_every_engine_is_among_the_examples():
     engines = {candidate.name.split(".")[1] for candidate in SPENDERS}
     assert engines >= {"convex", "cluster", "training", "unlearning", "tuning"}
     assert any(isinstance(subject.unit, Erasure) for subject in EXAMPLES)
+
+
+def test_no_bound_is_below_a_guess_that_saw_nothing():
+    """Also where it is so small that 1 - (1 - x) would be 0."""
+    for pair in ((0.0, 0.0), (1e-18, 0.0), (0.0, 1e-18)):
+        gains = AttackGains((pair,), "x")
+        for blind in (1e-30, 1e-17, 1e-12, 1e-9):
+            assert gains.identification(blind=blind) >= blind
+    assert gains.reconstruction(within=1e-3, of=1.0, dimension=10) >= 1e-30
+
+
+def test_the_bounds_of_a_ledger_say_what_they_leave_out():
+    """Deletions have a cost of their own, which is not part of the other bounds."""
+    at = {unit: Budget(50.0, 1e-5) for unit in (ReplaceOne(), Erasure())}
+    ledger = Ledger(at)
+    for unit, multiplier in zip(at, (10.0, 0.5), strict=True):
+        told = Cost((Fixed(unit, GaussianEvent(multiplier)),))
+        ledger.paid(Declaration("a release", told), label="x")
+    kept, deleted = (attack_gains(ledger, unit) for unit in at)
+    assert "(but not from 1 entry of deletions, without" in kept.statement()
+    assert "(but not from 1 entry not of deletions, without" in deleted.statement()
+    assert kept.membership_advantage < 0.05 < 0.6 < deleted.membership_advantage
+    alone = attack_gains(ledger.entries()[0], ReplaceOne())
+    assert "but not" not in alone.statement() and alone.pairs == kept.pairs

@@ -114,6 +114,17 @@ def test_other_files_and_models(folder, changes):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("content", [b"x,y\n1,0\n2,1\n", b"PK\x03\x04\xff\xfe\x00"])
+def test_a_file_that_is_no_toml_is_named(tmp_path, content):
+    """A table of data, or one that is no text, in the place of the settings."""
+    (tmp_path / "rows.csv").write_bytes(content)
+    result = commands.run("train", tmp_path / "rows.csv")
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    said = result.output.replace("\n", "").replace(" ", "")
+    parts = ["rows.csv is no TOML file", "under [data] train", "Nothing was spent."]
+    assert all(part.replace(" ", "") in said for part in parts), said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "old, new, said",

@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 
 from demur.cluster import InputChanged, PointTable, make_reports
-from demur.cluster.files import checked_points, point_tables, report_files, report_job
+from demur.cluster.files import checked_points, point_tables, report_files
 from demur.cluster.files.report_files import read_reports, sidecar
 from demur.cluster.files.report_job import mechanism_for_job
 from demur.cluster.files.report_metadata import ReportMetadata
@@ -1007,8 +1007,6 @@ def test_L_at_a_price_follows_from_the_number_of_reports(tmp_path, monkeypatch, 
     monkeypatch.setattr(BPM, "for_unit", for_unit)
     mechanism_for_job(table, None, "auto", 4.0)
     mechanism_for_job(table, None, "auto", 4.0, people=12)
-    monkeypatch.setattr(report_job, "_MOST_COUNTED", 300)
-    mechanism_for_job(table, None, "auto", 4.0)
-    assert asked == [(4.0, 2, 700), (4.0, 2, 12), (4.0, 2, 300)]
+    assert asked == [(4.0, 2, 700), (4.0, 2, 12)]
     with pytest.raises(ValueError, match="number of people decides L at a price alone"):
         mechanism_for_job(table, 4.0, "auto", None, people=12)

@@ -1,6 +1,7 @@
 """Entries: the sampler's slack, and the paragraph that an officer signs."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -31,6 +32,7 @@ from demur.core.cost import Cost, Fixed, GaussianOverBalls
 from demur.core.curve import PiecewiseLinear
 from demur.core.declaration import Mechanism
 from demur.core.entry import epsilon_with_slack
+from demur.core.rounding import printed_pair
 from demur.errors import NotCovered
 from tests.families import thinned
 
@@ -264,6 +266,20 @@ def test_a_deletion_that_another_entry_paid_for_states_no_cost_of_its_own():
         text = entry(declared, promises=promises).statement()
         assert "an earlier entry of this ledger states. That entry paid for it" in text
         assert "within the budget 0.8 at delta 1e-05" in text and "1e-12" not in text
+        # With the entry that paid: its epsilon, in one rounding, and its number.
+        payer = replace(entry(deletion(), promises=promises), sequence=7)
+        paid = entry(declared, promises=promises).statement(paid_by=payer)
+        shown = printed_pair(payer.epsilon(Erasure(), 1e-5), 0.8)
+        assert (
+            f"up to epsilon {shown[0]} at delta 1e-05 (budget {shown[1]}), paid by"
+            " entry 7: this deletion has no cost of its own." in paid
+        )
+        # One that is itself paid for, or that states nothing there, is not quoted.
+        for other in (entry(declared, promises=promises), entry()):
+            again = entry(declared, promises=promises).statement(paid_by=other)
+            assert again == text
+        # What has a cost of its own states that, whoever is named.
+        assert payer.statement(paid_by=entry(declared)) == payer.statement()
     exact = entry(Declaration("exact", free), promises=promises)
     assert "up to epsilon 0 at delta 1e-05 (budget 0.8)" in exact.statement()
     assert not exact.covered(Erasure()) and not entry().covered(ReplaceOne())

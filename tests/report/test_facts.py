@@ -5,9 +5,14 @@ import math
 
 import pytest
 
-from demur import AddOrRemoveOne, Ball, Erasure, LipschitzMap, ZeroOut
+from demur import AddOrRemoveOne, Ball, Declaration, Erasure, LipschitzMap, ZeroOut
+from demur.core.accounting.events import Pure
+from demur.core.cost import Cost, Fixed
+from demur.core.rounding import printed_up
 from demur.ledger import Budget, Ledger, Readings, over_time
 from demur.report import gather
+from demur.unlearning.service.charges import PER_PERSON, entry_name
+from tests import commands
 from tests.report import ledgers
 
 
@@ -143,3 +148,31 @@ def test_json_holds_infinities_as_words(ledger, facts) -> None:
     zero = Ledger({ledgers.UNIT: Budget(4.0, 1e-5), ledgers.NEAR: Budget(1.0, 1e-5)})
     zero.charge(ledgers.sums(9.0).declaration(), label="x")
     assert math.isinf(zero.epsilon(0.0, ledgers.UNIT))
+
+
+def test_a_deletion_states_the_epsilon_of_the_entry_that_paid(tmp_path):
+    """In the report's table, in its statement and on the command line: one number."""
+    free = Cost((Fixed(Erasure(), Pure(0.0)),))
+    deleted = Declaration("a deletion", free, sampler_distance=1e-20)
+    place = tmp_path / "ledger.db"
+    budgets = {Erasure(): Budget(1.0, 1e-5)}
+    with Ledger.open(place, dataset="digits", budgets=budgets) as ledger:
+        ledger.charge(
+            ledgers.deletion(8.0),
+            label="budget",
+            idempotency_key=entry_name("s", PER_PERSON),
+        )
+        ledger.charge(deleted, label="deletion 1 of service s")
+        ledger.charge(deleted, label="deletion 1 of service t")  # nobody paid for it
+        facts = gather(ledger)
+    paying, paid, unpaid = facts.deletions
+    assert paid.epsilon == paying.epsilon > 0.0 and unpaid.epsilon is None
+    number = paid.paid_by
+    words = f"up to epsilon {printed_up(paid.epsilon)} at delta 1e-05 (budget 1), paid"
+    words += f" by entry {number}: this deletion has no cost of its own."
+    said = {entry.sequence: entry.statement for entry in facts.entries}
+    assert number == paying.sequence and words in said[paid.sequence]
+    assert "paid by entry" not in said[unpaid.sequence] + said[number]
+    assert "an earlier entry of this ledger states" in said[unpaid.sequence]
+    shown = commands.run("ledger", "entry", place, str(paid.sequence), "--json")
+    assert json.loads(shown.stdout)["statement"] == said[paid.sequence]

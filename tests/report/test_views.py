@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,6 +99,24 @@ def test_a_status_is_a_tuple_still(ledger):
     (one,) = ledger.status()
     assert ledger.status() == (one,) and str(one).startswith("AddOrRemoveOne(): 0.5039")
     assert 0.0 < one.left_epsilon < 1 - one.spent_epsilon + 1e-9
+
+
+@pytest.mark.parametrize(
+    "spent, said",
+    [
+        (0.0, "3 of 3 left"),
+        (1.00001, "1.999 of 3 left"),  # rounded down
+        (3 - 2**-8, "0.003906 of 3 left"),  # above a thousandth of the budget
+        (3 - 2**-9, "almost nothing left (less than 0.1% of 3)"),
+        (3 - 1.382e-05, "almost nothing left (less than 0.1% of 3)"),
+        (3.0, "nothing left of 3"),
+    ],
+)
+def test_what_is_left_in_words(ledger, spent, said):
+    (one,) = ledger.status()
+    budget = replace(one.budget, epsilon=3.0)
+    status = replace(one, budget=budget, spent_epsilon=spent)
+    assert status.shown_left == said
 
 
 def test_a_decline_is_three_lines(ledger, monkeypatch):

@@ -12,12 +12,25 @@ from scipy import stats
 
 from demur.audit import Level
 from demur.convex.heads import prototypes
+from demur.core.accounting import repetitions
 from demur.core.adjacency import ReplaceOne
 from demur.ledger import Budget, Ledger
 from demur.mechanisms import Gaussian
-from demur.testing.audit_suite import ENGINES, Case, Size, all_cases, run_suite
+from demur.testing.audit_suite import (
+    ENGINES,
+    Case,
+    Size,
+    all_cases,
+    batches,
+    run_suite,
+    tuning,
+)
 from demur.testing.audit_suite.case import Outcome, broken
-from demur.testing.audit_suite.counting import binomial_test, counts_test
+from demur.testing.audit_suite.counting import (
+    batches_test,
+    binomial_test,
+    counts_test,
+)
 from tests.commands import run as demur
 
 CASES = all_cases()
@@ -112,6 +125,43 @@ def test_counts_of_the_right_law_pass_and_of_a_wrong_one_do_not():
         assert counts_test(times, law, subject="x").refuted is refuted
         hits = int(rng.binomial(60_000, share))
         assert binomial_test(hits, 60_000, 0.25, subject="x").refuted is refuted
+
+
+def test_what_cannot_happen_refutes_a_law_when_it_is_seen_once():
+    """Pooled with frequent outcomes it would be lost among them."""
+    law = np.array([0.0, 0.5, 0.5])
+    assert not counts_test(np.array([0, 2500, 2500]), law, subject="x").refuted
+    assert counts_test(np.array([1, 2500, 2499]), law, subject="x").refuted
+    rng = np.random.default_rng(0)
+    steps = [np.flatnonzero(rng.random(64) < 0.25) for _ in range(200)]
+    assert not batches_test(steps, 64, 0.25, subject="x").refuted
+    steps[7] = np.append(steps[7], steps[7][0])
+    assert batches_test(steps, 64, 0.25, subject="x").refuted
+
+
+def test_a_record_that_is_allocated_twice_to_one_batch_is_found(monkeypatch):
+    assert not batches.allocation(Size.QUICK, 0).refuted
+    strategy = batches.RandomAllocationSampling
+    right = strategy.batch_iterator
+
+    def wrong(self, count, key):
+        for batch in right(self, count, key):
+            yield np.append(batch, batch[0])
+
+    monkeypatch.setattr(strategy, "batch_iterator", wrong)
+    assert batches.allocation(Size.QUICK, 0).refuted
+
+
+def test_more_runs_than_the_limit_refute_the_law_of_a_search(monkeypatch):
+    assert not tuning._repetitions(Size.QUICK, 0).refuted
+    right = repetitions.draw
+    drawn = iter(range(10_000))
+
+    def wrong(law, read):
+        return right(law, read) if next(drawn) else law.limit + 1
+
+    monkeypatch.setattr(repetitions, "draw", wrong)
+    assert tuning._repetitions(Size.QUICK, 0).refuted
 
 
 def audited(monkeypatch, cases, *arguments):

@@ -19,7 +19,9 @@ from demur.core.entropy import NoiseKey
 from demur.core.errors import EntryCommitted
 from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.devices.processes import Processes
+from demur.training.run import trainer
 from demur.training.run.checkpoints import elastic, orbax_files
+from demur.training.run.paid_run import PaidRun
 from demur.training.run.steps import Steps
 from tests.programs import python
 
@@ -211,6 +213,17 @@ def test_without_the_rule_the_same_noise_lies_on_two_sums(
     assert first & second == {5, 6, 7}
 
 
+def test_another_kind_of_device_is_another_layout(cut_short, watched, monkeypatch):
+    """Its sums are rounded otherwise, though mesh and program are the same."""
+    with open_ledger(cut_short) as ledger:
+        (entry,) = ledger.entries()
+        paid_for = 3 * ledger._drawn(entry)
+    monkeypatch.setattr(trainer, "machine", lambda: "NVIDIA H200")
+    watched.append([])
+    moved(cut_short)
+    assert watched[0][0][0] == paid_for
+
+
 def test_a_move_is_made_once_and_then_repeats_exactly(tmp_path, watched):
     """Killed after the move: the new mesh goes on bit for bit."""
     watched.append([])
@@ -268,6 +281,56 @@ def test_a_copy_is_taken_for_the_run_where_the_ledger_is_not_asked(
     moved(place)
     lives = [{step for step, _ in life} for life in watched]
     assert lives[1] & lives[2]
+
+
+def seen_by_both(place, watched, monkeypatch):
+    """Steps of a line that runs on, and of a copy of it that moved meanwhile."""
+    copy = Checkpoint(place / "copy", every=EVERY, elastic=True)
+    options = {"iterations": 60, "bands": 1}
+    first, second = [], []
+
+    def callback(report):
+        if report.step == 8:
+            watched.append(second)
+            shutil.copytree(place / "run", place / "copy")
+            with monkeypatch.context() as patch, pytest.raises(Stop):
+                patch.setattr(PaidRun, "pay", property(stopped))
+                run(place, checkpoint=copy, mesh=mesh(), **options)
+            watched.append(first)
+        if report.step == 30:
+            raise Stop
+
+    def stopped(self):
+        raise Stop  # the copy dies between its move and its first step
+
+    watched.append(first)
+    with pytest.raises((Stop, CheckpointRefused)):
+        run(place, callback=callback, **options)
+    watched.append(second)
+    run(place, checkpoint=copy, mesh=mesh(), **options)
+    return {step for step, _ in first} & {step for step, _ in second}
+
+
+@pytest.mark.filterwarnings("ignore:the run goes on with other devices")
+def test_a_line_that_still_runs_draws_nothing_after_a_move(
+    tmp_path, watched, monkeypatch
+):
+    """The attack: a copy moves, the old line goes on, and then the copy is resumed."""
+    assert not seen_by_both(tmp_path, watched, monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore:the run goes on with other devices")
+def test_without_a_draw_of_its_own_a_move_repeats_what_others_drew(
+    tmp_path, watched, monkeypatch
+):
+    """The twin of that: the name alone is noted."""
+    plain = elastic.ElasticCheckpoints._own_draw
+    monkeypatch.setattr(
+        elastic.ElasticCheckpoints,
+        "_own_draw",
+        lambda self: self._of_first.reservation.drawn or plain(self),
+    )
+    assert seen_by_both(tmp_path, watched, monkeypatch)
 
 
 def test_noise_is_remembered_as_if_it_had_been_drawn(tmp_path, monkeypatch):
@@ -383,6 +446,11 @@ def test_edited_and_missing_files_are_refused(cut_short, half):
         with pytest.raises(CheckpointRefused, match="missing"):
             run(cut_short, iterations=60)
         path.write_bytes(content)
+    more = path.parent / "more"
+    more.touch()
+    with pytest.raises(CheckpointRefused, match="was put into the checkpoint"):
+        run(cut_short, iterations=60)
+    more.unlink()
     assert run(cut_short, iterations=60).steps == 60
 
 

@@ -104,12 +104,15 @@ class Entry:
             }
         )
 
-    def statement(self, *, records: int | None = None) -> str:
+    def statement(
+        self, *, records: int | None = None, paid_by: Entry | None = None
+    ) -> str:
         """The privacy statement: one paragraph to read and sign.
 
-        With the public number of `records` it warns when delta is not below 1/n.
+        With the public number of `records` it warns when delta is not below 1/n. Of a
+        deletion that another entry of the ledger paid for, `paid_by` is that entry.
         """
-        return " ".join(_sentences(self, records))
+        return " ".join(_sentences(self, records, paid_by))
 
 
 @lru_cache(maxsize=4096)
@@ -149,13 +152,15 @@ def epsilon_with_slack(
     return math.inf
 
 
-def _sentences(entry: Entry, records: int | None) -> list[str]:
+def _sentences(
+    entry: Entry, records: int | None, payer: Entry | None = None
+) -> list[str]:
     declaration = entry.declaration
     lines: list[str] = []
     if not entry.private:
         lines.append("NOT PRIVATE: the noise came from a seeded source, for tests.")
     lines.append(f'Released: {_named(entry)}, dataset "{entry.dataset}".')
-    lines += [_protection(entry, promise) for promise in entry.promises]
+    lines += [_protection(entry, promise, payer) for promise in entry.promises]
     if declaration.unprotected:
         lines.append(f"Not protected: {', '.join(declaration.unprotected)}.")
     lines += _conditions(declaration)
@@ -186,11 +191,17 @@ def _named(entry: Entry) -> str:
     return f"{entry.count:,} runs of {name} {label}"
 
 
-def _protection(entry: Entry, promise: Promise) -> str:
+def _protection(entry: Entry, promise: Promise, payer: Entry | None) -> str:
     """What the entry costs at one unit of its ledger, in words."""
     unit = promise.unit
+    if payer is not None and (
+        not entry.covered(unit)
+        or payer.covered(unit)
+        or not payer.declaration.cost.covers(unit)
+    ):
+        payer = None
     try:
-        epsilon = entry.epsilon(unit, promise.delta)
+        epsilon = (payer or entry).epsilon(unit, promise.delta)
     except (NotCovered, NotPriced):
         declared = ", ".join(entry.declaration.cost.stated_units())
         return (
@@ -209,7 +220,7 @@ def _protection(entry: Entry, promise: Promise) -> str:
         return f"NO MEANINGFUL PROTECTION ({protected}): {shown}."
     limited = promise.epsilon < NO_LIMIT
     above, budget = printed_pair(epsilon, promise.epsilon)
-    if entry.covered(unit):
+    if entry.covered(unit) and payer is None:
         within = f", within the budget {budget} {at}" if limited else ""
         return (
             f"After the deletion nobody can tell {unit.describe()}, up to the epsilon"
@@ -223,6 +234,9 @@ def _protection(entry: Entry, promise: Promise) -> str:
     weak = weak if epsilon > WEAK else ""
     if isinstance(unit, Erasure):
         nobody = f"After the deletion nobody can tell {unit.describe()}"
+        if payer is not None:
+            cost += f", paid by entry {payer.sequence}: this deletion has no cost of"
+            cost += " its own"
         return f"{nobody}, up to {cost}.{weak}"
     return f"It protects {protected}, with {cost}.{weak}"
 

@@ -135,8 +135,7 @@ class LedgerCharging(LedgerReader):
             return  # nothing was spent
         charged = " and ".join(printed_up(cost) for cost in costs if cost is not None)
         left = "; ".join(
-            f"{status.unit}: {printed_down(status.left_epsilon)} of"
-            f" {status.shown[1]} left{self._left_delta(status)}"
+            f"{status.unit}: {status.shown_left}{self._left_delta(status)}"
             for status in self.status()
             if not status.budget.unlimited
         )

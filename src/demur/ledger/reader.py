@@ -18,7 +18,7 @@ from demur.core.display import Displayed
 from demur.core.entry import Entry
 from demur.core.errors import BudgetExceeded, DemurError
 from demur.core.promise import Promise
-from demur.core.rounding import float_down, printed_pair
+from demur.core.rounding import float_down, printed_down, printed_pair
 from demur.durable.chain import Tip
 from demur.ledger.approval.requests import ApprovalRequest, Decision, decision_of
 from demur.ledger.notes import Note
@@ -33,6 +33,8 @@ from demur.ledger.storage.acknowledged import lost
 from demur.ledger.storage.header import Header
 from demur.ledger.storage.ledger_store import LedgerStore
 from demur.ledger.verification import Verification, verify_ledger
+
+_LITTLE = 0.001  # a smaller share of a budget is not printed as a number
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,18 @@ class BudgetStatus(Displayed):
         if self.spent_epsilon >= self.budget.epsilon:
             return 0.0
         return float_down(Fraction(self.budget.epsilon) - Fraction(self.spent_epsilon))
+
+    @property
+    def shown_left(self) -> str:
+        """What is left, in words for people; rounded down."""
+        left, budget = self.left_epsilon, self.shown[1]
+        if self.budget.unlimited:
+            return budget
+        if left == 0.0:
+            return f"nothing left of {budget}"
+        if left < _LITTLE * self.budget.epsilon:
+            return f"almost nothing left (less than {_LITTLE:.1%} of {budget})"
+        return f"{printed_down(left)} of {budget} left"
 
     def __str__(self) -> str:
         spent, budget = self.shown

@@ -188,7 +188,7 @@ def gather(
         ),
         audits=audited,
         unread_notes=unread_audits + unread_utilities,
-        entries=tuple(_entry(entry) for entry in entries),
+        entries=tuple(_entry(ledger, entry) for entry in entries),
         declined=tuple(
             DeclinedFacts(
                 asked.sequence,
@@ -249,7 +249,7 @@ def _gain_facts(gains: AttackGains) -> GainFacts:
     )
 
 
-def _entry(entry: Entry) -> EntryFacts:
+def _entry(ledger: Ledger, entry: Entry) -> EntryFacts:
     return EntryFacts(
         sequence=entry.sequence,
         id=entry.id,
@@ -260,7 +260,7 @@ def _entry(entry: Entry) -> EntryFacts:
         private=entry.private,
         deletion=entry.declaration.cost.only_erasure(),
         epsilon=tuple(entry.cost_alone(promise) for promise in entry.promises),
-        statement=entry.statement(),
+        statement=entry.statement(paid_by=entry_that_pays(ledger, entry)),
         attacks=" ".join(gains.statement() for _, gains in gains_of_entry(entry)),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demur.core.rounding import printed_down, printed_up
+from demur.core.rounding import printed_up
 from demur.report.text import day, number_down, number_up, safe
 
 _MOST_ENTRIES = 8
@@ -74,9 +74,7 @@ def _status_page(statuses: Sequence[Any]) -> str:
             f'<div style="width:{share:.1f}%;height:100%;border-radius:9em;'
             'background:#2f88c2"></div></div>'
         )
-        left = f"{printed_down(status.left_epsilon)} left"
-        if status.budget.unlimited:
-            left = ""
+        left = "" if status.budget.unlimited else status.shown_left
         rows.append(
             [safe(status.unit), bar, f"epsilon {spent} of {budget}", left,
              f"delta {number_down(status.budget.delta)}"]

@@ -90,10 +90,21 @@ NEEDED = {
 }
 
 
+def _read(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        try:
+            return tomllib.load(file)
+        except ValueError as error:  # no TOML, or no text
+            raise ValueError(
+                f"{path} is no TOML file: {error}. A training is described in TOML, as"
+                " [data], [model], [privacy], [training] and [output]; a table of data"
+                " is named in it, under [data] train. Nothing was spent."
+            ) from error
+
+
 def kind_of_model(path: Path) -> str | None:
     """The kind of model that the file names, if it names one."""
-    with open(path, "rb") as file:
-        model = tomllib.load(file).get("model")
+    model = _read(path).get("model")
     return model.get("kind") if isinstance(model, dict) else None
 
 
@@ -103,8 +114,7 @@ def read_config(
     needed: Mapping[str, set[str]] = NEEDED,
 ) -> Tables:
     """The tables of the file, every name checked."""
-    with open(path, "rb") as file:
-        config = tomllib.load(file)
+    config = _read(path)
     for table, names in config.items():
         known = settings.get(table)
         if known is None or not isinstance(names, dict):

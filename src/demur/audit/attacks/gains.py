@@ -32,6 +32,7 @@ never learned.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -41,11 +42,11 @@ import numpy as np
 from demur.core import accounting, validate
 from demur.core.accounting import events
 from demur.core.accounting.events import Event, Repeated
-from demur.core.adjacency import Erasure, Unit
+from demur.core.adjacency import Erasure, LipschitzMap, Unit
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.core.rounding import printed_up, up
-from demur.ledger import Ledger, Readings
+from demur.core.rounding import printed_up, product_up, up
+from demur.ledger import Group, Ledger, Readings
 
 _SMALLEST = 1e-9
 _POINTS = 60
@@ -115,17 +116,20 @@ class AttackGains:
         return self.identification(blind=min(1.0, share**dimension * (1.0 + 1e-12)))
 
     def statement(self) -> str:
-        """The bounds in two sentences."""
-        tests = ", ".join(
-            f"{printed_up(self.true_positives(x))} at {x:g}" for x in FALSE_POSITIVES
-        )
+        """The bounds in three sentences, for people."""
+        cases = [(round(1 / x), self.true_positives(x)) for x in FALSE_POSITIVES]
+        found = [(n, printed_up(product_up(n, most))) for n, most in cases]
+        (n, first), *others = found
+        rest = "".join(f"; with 1 in {n:,} in at most {k} of {n:,}" for n, k in others)
         return (
-            f"No test tells {self.about} with an advantage above"
-            f" {printed_up(self.membership_advantage)} over guessing; its true"
-            f" positives are at most {tests} false ones. One of ten equally likely"
-            " candidates is named with probability at most"
-            f" {printed_up(self.identification(candidates=10))}, one of a thousand with"
-            f" {printed_up(self.identification(candidates=1000))}."
+            f"What any attack can learn about {self.about}: a test with 1 false alarm"
+            f" in {n:,} cases is right in at most {first} of {n:,} cases in which it"
+            f" should raise the alarm{rest}. The share of right alarms exceeds that of"
+            f" false ones by at most {printed_up(self.membership_advantage)}. Whoever"
+            " has to pick the true record among 10 equally likely ones succeeds with"
+            f" probability at most {printed_up(self.identification(candidates=10))}"
+            " (0.1 by guessing), among 1,000 with at most"
+            f" {printed_up(self.identification(candidates=1000))} (0.001 by guessing)."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +151,12 @@ def attack_gains(what: Event | Entry | Ledger, unit: Unit | None = None) -> Atta
     """
     if isinstance(what, Ledger):
         unit = _only(what.terms.budgets, unit)
-        return AttackGains(_pairs_of_ledger(what, unit), unit.describe())
+        readings = Readings(what)
+        groups = [group for group in readings.groups if _read_at(unit, group)]
+        pairs = _pairs_of_ledger(readings, groups, unit, what.terms.maps)
+        everything = sum(group.entries for group in readings.groups)
+        missing = everything - sum(group.entries for group in groups)
+        return AttackGains(pairs, unit.describe() + _without(missing, unit))
     if isinstance(what, Entry):
         unit = _only([(p.unit, None) for p in what.promises], unit)
         if what.covered(unit):
@@ -183,21 +192,38 @@ def gains_of_entry(entry: Entry) -> tuple[tuple[Unit, AttackGains], ...]:
     return tuple(found)
 
 
-def _pairs_of_ledger(ledger: Ledger, unit: Unit) -> tuple[tuple[float, float], ...]:
+def _read_at(unit: Unit, group: Group) -> bool:
+    """Whether a reading at the unit has these entries: deletions are read alone."""
+    cost = group.declaration.cost
+    return (
+        cost.covers_erasure() if isinstance(unit, Erasure) else not cost.only_erasure()
+    )
+
+
+def _without(count: int, unit: Unit) -> str:
+    """What the bounds leave out, as a reading does, in words."""
+    if not count:
+        return ""
+    entries = "entry" if count == 1 else "entries"
+    kind = "not of deletions" if isinstance(unit, Erasure) else "of deletions"
+    return f" (but not from {count} {entries} {kind}, without a cost at this unit)"
+
+
+def _pairs_of_ledger(
+    readings: Readings,
+    groups: Sequence[Group],
+    unit: Unit,
+    maps: tuple[LipschitzMap, ...],
+) -> tuple[tuple[float, float], ...]:
     """Points of the profile of all entries at once, fixed in advance as in a reading.
 
     Gaussians and pure epsilons have one in closed form. Of anything else each point is
     a reading, which composes the profiles that are stored with the entries.
     """
-    readings = Readings(ledger)
     counts: dict[events.Atom, int] = {}
     distance = 0.0
-    for group in readings.groups:
-        cost = group.declaration.cost
-        erasure = isinstance(unit, Erasure)
-        if not cost.covers_erasure() if erasure else cost.only_erasure():
-            continue
-        event = cost.at(unit, ledger.terms.maps)
+    for group in groups:
+        event = group.declaration.cost.at(unit, maps)
         distance = up(distance + group.declaration.sampler_distance * group.count, 2)
         for atom, count in events.atoms(event, group.count).items():
             counts[atom] = counts.get(atom, 0) + count
@@ -267,5 +293,6 @@ def _advantage(epsilon: float, delta: float) -> float:
 
 def _most(x: float, epsilon: float, delta: float) -> float:
     first = math.exp(epsilon) * x + delta
-    second = 1.0 - math.exp(-epsilon) * (1.0 - delta - x)
+    # 1 - e^-epsilon (1 - delta - x), which would cancel where it is tiny.
+    second = -math.expm1(-epsilon) + math.exp(-epsilon) * (delta + x)
     return min(first, second) * (1.0 + 1e-12)

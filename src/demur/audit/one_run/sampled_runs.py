@@ -18,8 +18,9 @@ does not depend on the scores, to be refuted: an event of probability alpha at m
 
 What the number means: like mu of `confidence.mu_from_counts`, it places the mechanism
 in a family. It is no bound on epsilon at this delta for a mechanism whose curve has
-another form; a claim is refuted validly for every mechanism, because f_1 is what was
-claimed.
+another form. A claim is refuted validly whatever the curve, because f_1 is what was
+claimed: by the first test below for every mechanism, by the second for those whose
+scores are as it needs them.
 
 **Two tests** of one curve, with the same scores and coins:
 
@@ -27,8 +28,11 @@ claimed.
   holds for every mechanism, and needs no independence between canaries.
 - *counts*: a threshold from the first quarter of the canaries; on the others h of n_1
   scores of canaries that were in lie above it, and k of n_0 of those that were out. It
-  needs scores that are independent given the coins, as they are under noise independent
-  over coordinates (`independence_test`) and independent sampling. Then h and k are
+  needs scores that are independent given the coins, with one law for all canaries that
+  are in and one for all that are out. So they are for canaries of equal gradients,
+  under equal noise that is independent over coordinates (`independence_test`) and
+  independent sampling, if no other record has a gradient along their coordinates: it
+  would move many scores at once when it is sampled. Then h and k are
   binomial with probabilities p <= F(q), where F(x) is the most that x may become. The
   region R of counts at least as far out as those seen, h'/n_1 - F(k'/n_0) >= h/n_1 -
   F(k/n_0), grows with h' and shrinks with k', so P(R) grows with p and falls with q: on

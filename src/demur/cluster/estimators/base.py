@@ -112,8 +112,8 @@ class PrivateClusterer(ChargedClusterer):
     ) -> Self:
         """Perturb every row of X (once, charged to the ledger), then cluster reports.
 
-        X must lie in [0, 1]^d. `random_state` seeds the clustering alone; the noise
-        comes from the operating system.
+        X must lie in [0, 1]^d. `random_state` seeds the clustering alone, where the
+        reports do not; the noise comes from the operating system.
         """
         del y
         points = points_of(X)

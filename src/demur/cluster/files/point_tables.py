@@ -101,16 +101,11 @@ class PointTable:
         with pyarrow.parquet.ParquetFile(self.path) as file:
             return int(file.metadata.num_rows)
 
-    def counted_rows(self, most: int) -> int:
-        """The number of rows, counted up to `most` where the file does not say it."""
+    def counted_rows(self) -> int:
+        """The number of rows, counted where the file does not say it."""
         if self.rows is not None:
-            return min(self.rows, most)
-        count = 0
-        for table in self._raw():
-            count += table.num_rows
-            if count >= most:
-                break
-        return min(count, most)
+            return self.rows
+        return sum(table.num_rows for table in self._raw())
 
     def batches(self) -> Iterator[PointBatch]:
         """Every row, once, in the file's order."""

@@ -42,8 +42,6 @@ from demur.ledger import Ledger, Payment, checked_ledger
 from demur.mechanisms.bpm import BPM
 from demur.mechanisms.bpm.table import make_table
 
-_MOST_COUNTED = 100_000  # rows: with more of them L does not change
-
 
 @dataclass(frozen=True)
 class MadeReports:
@@ -132,7 +130,7 @@ def mechanism_for_job(
             " alone does not decide: give epsilon and L. Nothing was spent."
         )
     unit = widest[0] if widest else ReplaceOne()
-    count = table.counted_rows(_MOST_COUNTED) if people is None else people
+    count = table.counted_rows() if people is None else people
     return BPM.for_unit(
         unit,
         price=price,

@@ -19,13 +19,20 @@ from demur.training import (
 
 
 def allocation(size: Size, seed: int) -> AuditResult:
-    """In which two of five steps a record takes part: ten sets, equally likely."""
+    """In which two of five steps a record takes part: ten sets, equally likely.
+
+    A record that is twice in one batch is counted as one in no step, which is as
+    impossible.
+    """
     steps, count = 5, size.of(5000)
     key = NoiseKey(Seeded(seed).new_key(), private=False)
     strategy = RandomAllocationSampling(total_participations=2, iterations=steps)
-    taken = np.zeros(count, np.int64)
+    taken, twice = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     for step, batch in enumerate(strategy.batch_iterator(count, key)):
-        taken[batch] += 1 << step
+        times = np.bincount(batch.reshape(-1), minlength=count)
+        taken += (times > 0).astype(np.int64) << step
+        twice |= times > 1
+    taken[twice] = 0
     law = np.zeros(1 << steps)
     for pair in itertools.combinations(range(steps), 2):
         law[sum(1 << step for step in pair)] = 0.1

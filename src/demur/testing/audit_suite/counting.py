@@ -56,7 +56,10 @@ def binomial_test(hits: int, runs: int, share: float, *, subject: str) -> AuditR
 def counts_test(
     observed: NDArray[np.int64], probabilities: NDArray[np.float64], *, subject: str
 ) -> AuditResult:
-    """Pearson's test of how often 0, 1, 2 ... occurred, rare ones pooled."""
+    """Pearson's test of how often 0, 1, 2 ... occurred, rare ones pooled.
+
+    What cannot occur refutes the law when it is seen once.
+    """
     total = int(observed.sum())
     order = np.argsort(probabilities)[::-1]
     often = order[probabilities[order] * total >= _LEAST_EXPECTED]
@@ -65,7 +68,8 @@ def counts_test(
     if meant[-1] < _LEAST_EXPECTED:  # too few to stand alone: with the least frequent
         seen = np.append(seen[:-2], seen[-2:].sum())
         meant = np.append(meant[:-2], meant[-2:].sum())
-    p_value = stats.chisquare(seen, meant).pvalue
+    impossible = bool(observed[probabilities == 0.0].any())
+    p_value = 0.0 if impossible else stats.chisquare(seen, meant).pvalue
     return _result(subject, "chi-square test", total, p_value, "The number of times")
 
 
@@ -74,16 +78,18 @@ def batches_test(
 ) -> AuditResult:
     """Whether every record is in every batch with probability `share`, independently.
 
-    Three tests at a third of alpha: the total (exactly binomial), and how much the
-    sizes of batches and the participations of records spread around their means. Fixed
-    sizes, shuffled epochs and records that stick together spread too little or too
-    much.
+    A record that is in a batch twice refutes it at once. Otherwise three tests at a
+    third of alpha: the total (exactly binomial), and how much the sizes of batches and
+    the participations of records spread around their means. Fixed sizes, shuffled
+    epochs and records that stick together spread too little or too much.
     """
     drawn = np.zeros((len(batches), records))
     for step, batch in enumerate(batches):
-        drawn[step, np.asarray(batch)] += 1.0
-    trials = drawn.size
-    p_values = [float(stats.binomtest(int(drawn.sum()), trials, share).pvalue)]
+        np.add.at(drawn[step], np.asarray(batch), 1.0)
+    trials, total = drawn.size, int(np.minimum(drawn, 1.0).sum())
+    p_values = [float(stats.binomtest(total, trials, share).pvalue)]
+    if drawn.max() > 1.0:
+        p_values.append(0.0)
     for axis in (0, 1):
         counts = drawn.sum(axis=axis)
         trials_each = drawn.shape[axis]

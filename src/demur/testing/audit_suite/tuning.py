@@ -92,8 +92,9 @@ def _repetitions(size: Size, seed: int) -> AuditResult:
     law, drawn = default_repetitions(3), size.of(3000)
     read = NoiseKey(Seeded(seed).new_key(), private=False).stream("runs").read
     counts = np.bincount([repetitions.draw(law, read) for _ in range(drawn)])
-    numbers = np.arange((law.limit or 0) + 1)
+    numbers = np.arange(max((law.limit or 0) + 1, counts.size))
     weights = stats.nbinom.pmf(numbers, law.eta, law.gamma) * (numbers > 0)
+    weights[(law.limit or 0) + 1 :] = 0.0
     seen = np.zeros(numbers.size, np.int64)
     seen[: counts.size] = counts
     return counts_test(

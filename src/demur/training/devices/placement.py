@@ -10,7 +10,11 @@ are the same on every device, unless parameters are given cut or `sharded` asks 
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -109,6 +113,31 @@ class Placement:
         kinds = sorted({device.device_kind for device in self.mesh.devices.flat})
         text = f"{dict(self.mesh.shape)} {owners} {kinds}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def machine() -> str:
+    """What else a sum's rounding may follow: the device, its compiler and its flags.
+
+    On a CPU the compiler and its libraries look at the processor and at how many cores
+    they may use.
+    """
+    device = jax.local_devices()[0]
+    about = [device.device_kind, version("jaxlib"), os.environ.get("XLA_FLAGS", "")]
+    if device.platform == "cpu":
+        linux = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count()
+        about += [platform.machine(), str(cores), _processor()]
+    return " ".join(about)
+
+
+def _processor() -> str:
+    """The model of the CPU as Linux names it, or what Python knows of it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = [line.partition(":")[2] for line in lines if line.startswith("model name")]
+    return named[0].strip() if named else platform.processor()
 
 
 def shard(tree: Any, sharding: NamedSharding) -> Any:

@@ -187,7 +187,9 @@ class Processes:
         All processes call it, with an array that is cut alike in all of them.
         """
         if not isinstance(leaf, jax.Array) or not leaf.size:
-            return np.asarray(leaf) if np.size(leaf) else np.zeros_like(leaf)
+            return (
+                np.asarray(leaf) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
+            )
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
         with self.collective():

@@ -38,7 +38,7 @@ from demur.training.clipping.frozen_losses import (
 )
 from demur.training.clipping.ghost.memory import default_budget
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.devices.placement import Placement, ShardedData
+from demur.training.devices.placement import Placement, ShardedData, machine
 from demur.training.devices.processes import Processes
 from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
@@ -210,7 +210,11 @@ def fit(
                     "plan": plan.fingerprint,
                     "batch sizes": shapes.sizes,
                     "users": None if ids is None else charges.tree_digest(ids),
-                    "program": steps.digest(state, batch(shapes.sizes[0])),
+                    "program": " ".join(
+                        steps.digest(state, batch(size))
+                        # What is repeated has the form of its own size (`memory`).
+                        for size in (shapes.sizes if elastic else shapes.sizes[:1])
+                    ),
                 }
                 if frozen is not None:
                     inputs["frozen parameters"] = None
@@ -252,7 +256,8 @@ def fit(
         if stored is not None and elastic:  # the layout may change between two starts
             check_reached(group, Path(stored.folder))
             parts = ("batch sizes", "program", "mesh")
-            layout = digest_of_parts(*(inputs.pop(part, None) for part in parts))
+            own_layout = [inputs.pop(part, None) for part in parts]
+            layout = digest_of_parts(*own_layout, machine())
         digest = None if stored is None else digest_of_parts(*inputs.values())
         terms = PaymentTerms(
             paying_ledger, read_at, label, digest, source, examples.ids is not None

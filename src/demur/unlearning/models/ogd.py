@@ -158,7 +158,7 @@ class OGD(Mode):
         scopes=("subject", "joint"),
         not_covered=(
             *NEVER_COVERED,
-            "that some record was learned in that tick is not hidden",
+            "that some record was learned at that place is not hidden",
         ),
     )
 

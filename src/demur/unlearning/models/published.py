@@ -77,7 +77,7 @@ _U = 2.0**-53
 _STATE = "model "  # the prefix of the secret model's arrays
 _NOT_COVERED = (
     "that something was deleted, and when, is not hidden",
-    "that some record was learned in that tick is not hidden",
+    "that some record was learned at that place is not hidden",
     "what the service tells its owner (refusals, verification) is not covered",
     "how long an answer takes is not covered",
 )

@@ -29,6 +29,12 @@ move has a name (`lineage`), which is noted in the ledger before its first draw.
 the last one noted repeats steps; a checkpoint of any other goes on like a move. The
 number of draws is read before that note is looked for: whoever notes a later name draws
 later, and two that draw at the same time collide in the reservation (`charges.payer`).
+
+An older line may still run when a name is noted, and would draw what the new one later
+takes for its own. So a line takes a draw before its first note is written, and begins
+with that draw's step. What an older line has drawn comes before it; its next draw comes
+after it, is not the one it asks for, and is refused. So every draw from there on that a
+step was made with is of this line, or of one that was noted later.
 """
 
 from __future__ import annotations
@@ -48,6 +54,7 @@ import jax
 import numpy as np
 
 from demur.core.entry import Entry
+from demur.core.errors import BudgetExceeded
 from demur.durable import private_files
 from demur.durable.chain import canonical
 from demur.ledger import Ledger, Reservation
@@ -148,7 +155,7 @@ class ElasticCheckpoints:
         found = ResumePoint(**self._group.from_first(lambda: self._decided().to_json()))
         self._lineage = found.lineage
         if found.note is not None and found.note["files"]:
-            self._check_files(found.note["files"])
+            self._check_files(found.note)
         return found
 
     def _decided(self) -> ResumePoint:
@@ -167,16 +174,25 @@ class ElasticCheckpoints:
             self._check_movable(saved, drawn)
         facts = {"lineage": lineage, "layout": self._layout, "from draw": drawn}
         held.ledger.annotate(held.entry, _ABOUT, facts)
-        drawn = held.reservation.drawn
-        if fresh and drawn == 0:
-            found = ResumePoint(0, 0, 0, lineage, False, None)
+        first = self._own_draw()
+        drawn = first + 1 if first < held.reservation.count else first
+        if fresh and first == 0:
+            found = ResumePoint(0, 0, drawn, lineage, False, None)
         else:
-            self._check_movable(saved, drawn)
-            start = drawn * self._plan.steps_per_draw
+            self._check_movable(saved, first)
+            start = first * self._plan.steps_per_draw
             found = ResumePoint(saved, start, drawn, lineage, True, note)
         if found.start == 0:  # so that a run that dies early is known again
             self._write_note({"step": 0, "model": None, "noise": None}, {}, lineage)
         return found
+
+    def _own_draw(self) -> int:
+        """The number of a draw that this line takes; past the last, if none is left."""
+        reservation = self._of_first.reservation
+        try:
+            return reservation.draw().index
+        except BudgetExceeded:
+            return reservation.count
 
     def _check_movable(self, saved: int, drawn: int) -> None:
         spec, plan = self._plan.noise_addition_transform.spec, self._plan
@@ -232,10 +248,18 @@ class ElasticCheckpoints:
             )
         return note
 
-    def _check_files(self, files: Mapping[str, str]) -> None:
+    def _check_files(self, note: Mapping[str, Any]) -> None:
         """Refuse files that are not as they were written; each process reads a part."""
+        files: Mapping[str, str] = note["files"]
         with self._group.stage():
             names = sorted(files)
+            halves = [self._folder / str(note[half]) for half in ("model", "noise")]
+            more = set(orbax_files.files_in(self._folder, halves)) - set(names)
+            if more and self._group.first:
+                raise CheckpointRefused(
+                    f"{min(more)} was put into the checkpoint after it was written."
+                    " Nothing was drawn."
+                )
             for name in names[self._group.index :: self._group.count]:
                 path = self._folder / name
                 try:
