@@ -69,6 +69,7 @@ def test_the_command_line_tells_it_of_an_entry(place):
     exact = 2 * NORMAL.cdf(0.2) - 1
     assert exact <= gains[0]["membership_advantage"] <= 1.001 * exact
     found = re.search(r"at most (\S+) of 1,000 cases", gains[0]["statement"])
+    assert found is not None, gains[0]["statement"]
     # One in a thousand at false alarms, and in detections what the profile allows.
     exact = 1000 * NORMAL.cdf(NORMAL.inv_cdf(0.001) + 0.4)
     assert exact <= float(found[1]) <= 1.02 * exact + 1e-3
