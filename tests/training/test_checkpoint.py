@@ -19,6 +19,7 @@ from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import EntryCommitted, KeysExposed, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
 from demur.training import Checkpoint, CheckpointRefused, load_model
+from demur.training.devices.placement import Placement
 from demur.training.run import charges
 from demur.training.run.checkpoints.checkpoint import CheckpointFolder, _pack, _unpack
 from tests.ledger.kit import says
@@ -176,6 +177,13 @@ def test_a_changed_run_is_refused(cut_short, change):
         again(cut_short, **change)
     with open_ledger(str(cut_short)) as ledger:
         assert len(ledger.entries()) == 1
+
+
+@pytest.mark.slow
+def test_another_kind_of_device_is_refused(cut_short, monkeypatch):
+    monkeypatch.setattr(Placement, "digest", lambda self: "NVIDIA H200")
+    with pytest.raises(CheckpointRefused, match="Nothing was spent"):
+        again(cut_short)
 
 
 @pytest.mark.slow

@@ -319,6 +319,25 @@ def test_a_line_that_still_runs_draws_nothing_after_a_move(
     assert not seen_by_both(tmp_path, watched, monkeypatch)
 
 
+def test_of_two_that_move_at_once_the_later_name_goes_on(tmp_path, monkeypatch):
+    plain = elastic.ElasticCheckpoints._own_draw
+
+    def overtaken(self):
+        held = self._of_first
+        held.ledger.annotate(held.entry, "mesh", {"lineage": "later"})
+        return plain(self)
+
+    monkeypatch.setattr(elastic.ElasticCheckpoints, "_own_draw", overtaken)
+    with pytest.raises(CheckpointRefused, match="moves this run at the same time"):
+        run(tmp_path)
+    monkeypatch.undo()
+    with open_ledger(tmp_path) as ledger:
+        (entry,) = ledger.entries()
+        ledger.annotate(entry, "mesh", {"racks": 2})  # a note of somebody else's
+    with pytest.warns(UserWarning, match="may have been seen"):
+        assert run(tmp_path).steps == 21
+
+
 @pytest.mark.filterwarnings("ignore:the run goes on with other devices")
 def test_without_a_draw_of_its_own_a_move_repeats_what_others_drew(
     tmp_path, watched, monkeypatch
@@ -382,7 +401,7 @@ def test_lattice_noise_without_bands_moves(tmp_path, watched):
 
 def test_where_no_step_is_left_it_is_refused(tmp_path):
     def callback(report):
-        if report.step == 8:
+        if report.step == 10:  # the last draw is that of step 9
             raise Stop
 
     with pytest.raises(Stop):

@@ -105,10 +105,14 @@ class Placement:
 
         return jax.tree.map(place, tree, placed)
 
-    def digest(self) -> str:
-        """A digest of what a sum's rounding depends on: axes, devices, their owners."""
+    def digest(self) -> str | None:
+        """A digest of what a sum's rounding depends on: axes, devices, their owners.
+
+        None for one CPU.
+        """
         if self.mesh is None:
-            return "one device"
+            kind = jax.local_devices()[0].device_kind
+            return None if kind == "cpu" else str(kind)
         owners = [device.process_index for device in self.mesh.devices.flat]
         kinds = sorted({device.device_kind for device in self.mesh.devices.flat})
         text = f"{dict(self.mesh.shape)} {owners} {kinds}"

@@ -218,8 +218,9 @@ def fit(
                 }
                 if frozen is not None:
                     inputs["frozen parameters"] = None
-                if mesh is not None:  # the rounding of sums follows it
-                    inputs["mesh"] = placement.digest()
+                devices = placement.digest()
+                if devices is not None:  # the rounding of sums follows them
+                    inputs["mesh"] = devices
                 if own is not None:
                     inputs["counts of rows"] = own.counts
                 if elastic:

@@ -4,8 +4,8 @@
     FOLDER/secret/noise-<step>-<token>.orbax   the memory of correlated noise
     FOLDER/secret/latest.json                  which of them count, sealed
 
-**The same layout** (mesh, processes, sizes, program) repeats the steps after the last
-checkpoint bit for bit, as any run does.
+**The same layout** (mesh, processes, sizes, program and `placement.machine`) repeats
+the steps after the last checkpoint bit for bit, as any run does.
 
 **Another layout** adds up in another order. A step that may have been seen must not be
 repeated there: the same noise would lie on two sums that differ in their last bits. So
@@ -31,10 +31,12 @@ number of draws is read before that note is looked for: whoever notes a later na
 later, and two that draw at the same time collide in the reservation (`charges.payer`).
 
 An older line may still run when a name is noted, and would draw what the new one later
-takes for its own. So a line takes a draw before its first note is written, and begins
-with that draw's step. What an older line has drawn comes before it; its next draw comes
-after it, is not the one it asks for, and is refused. So every draw from there on that a
-step was made with is of this line, or of one that was noted later.
+takes for its own. So a line takes a draw after its note, looks whether its name is
+still the last one, and begins with that draw's step. An older line has then either
+looked before the new name was noted: what it drew comes before the new line's draw, and
+its next draw comes after that, is not the one it asks for, and is refused. Or it looks
+later, and is refused. So every step from there on is of this line, or of one that was
+noted later.
 """
 
 from __future__ import annotations
@@ -162,8 +164,7 @@ class ElasticCheckpoints:
         held = self._of_first
         drawn = held.reservation.drawn  # before the lineage is read, see above
         note = self._read_note()
-        noted = held.ledger.notes(held.entry, _ABOUT)
-        last = str(noted[-1].facts["lineage"]) if noted else None
+        last = self._last_line()
         saved = 0 if note is None else int(note["step"])
         if note is not None and last is not None and note["lineage"] == last:
             if note["layout"] == self._layout:
@@ -175,6 +176,11 @@ class ElasticCheckpoints:
         facts = {"lineage": lineage, "layout": self._layout, "from draw": drawn}
         held.ledger.annotate(held.entry, _ABOUT, facts)
         first = self._own_draw()
+        if self._last_line() != lineage:
+            raise CheckpointRefused(
+                "another process moves this run at the same time, from a copy of its"
+                " checkpoint folder. Resume the run when the other has stopped."
+            )
         drawn = first + 1 if first < held.reservation.count else first
         if fresh and first == 0:
             found = ResumePoint(0, 0, drawn, lineage, False, None)
@@ -185,6 +191,12 @@ class ElasticCheckpoints:
         if found.start == 0:  # so that a run that dies early is known again
             self._write_note({"step": 0, "model": None, "noise": None}, {}, lineage)
         return found
+
+    def _last_line(self) -> str | None:
+        """The name that was noted last."""
+        notes = self._of_first.ledger.notes(self._of_first.entry, _ABOUT)
+        names = [one.facts["lineage"] for one in notes if "lineage" in one.facts]
+        return str(names[-1]) if names else None
 
     def _own_draw(self) -> int:
         """The number of a draw that this line takes; past the last, if none is left."""
