@@ -29,7 +29,10 @@ class ProcessRows:
     """The rows of this process; process p has `counts[p]` of them, no two the same.
 
     `data` is anything that `as_data` takes: files on this machine's disk, say. The
-    counts are public and the same in every process. Each record is with one process.
+    counts are public and the same in every process. Each record has to be with one
+    process: equal rows in equal order are refused, but a shuffled copy, or files that
+    overlap in part, are not seen, and their records would be drawn more often than the
+    price says.
 
     >>> rows = ProcessRows({"x": np.eye(3)}, counts=[3])
     >>> rows.count, rows.first
