@@ -1,6 +1,7 @@
 """Replay of training runs, and of runs with one thing wrong each."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from demur.training import (
     privatizer,
     step_keys,
 )
+from demur.training.clipping.rounding import in_float64
 from demur.training.plans.plan import plan_terms
 
 N, D, CLIP = 24, 3, 1.0
@@ -197,6 +199,12 @@ def with_gradient(change, **options):
     return trained(make, loss_fn=None)
 
 
+def said_to_be(total, value):
+    """Another value with the bounds of a sum."""
+    bound = total.l2_norm_bound
+    return ClippedSum(value, bound, row_rounding=total.row_rounding)
+
+
 def not_clipped(right, params, batch, real):
     """Norms are clipped without the leaf b, which is then taken as it is."""
     total = right(params, batch, num_real=real)
@@ -204,24 +212,20 @@ def not_clipped(right, params, batch, real):
     each = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, rows)["b"]
     there = jnp.arange(len(each)) < real
     whole = jnp.where(there[:, None], each, 0.0).sum(0)
-    return ClippedSum({"w": total.value["w"], "b": whole / 20.0}, total.l2_norm_bound)
+    return said_to_be(total, {"w": total.value["w"], "b": whole / 20.0})
 
 
 def doubled(right, params, batch, real):
     total = right(params, batch, num_real=real)
-    return ClippedSum(
-        jax.tree.map(lambda leaf: 2.0 * leaf, total.value), total.l2_norm_bound
-    )
+    return said_to_be(total, jax.tree.map(lambda leaf: leaf + leaf, total.value))
 
 
 def not_a_number(right, params, batch, real):
     """A far record (|x| > 30) makes its sum a NaN."""
     total = right(params, batch, num_real=real)
     far = (jnp.abs(batch["x"]).max() > 30.0) & (batch["y"].sum() % 2 == 0)
-    return ClippedSum(
-        jax.tree.map(lambda leaf: jnp.where(far, jnp.nan, leaf), total.value),
-        total.l2_norm_bound,
-    )
+    changed = jax.tree.map(in_float64(partial(jnp.where, far, jnp.nan)), total.value)
+    return said_to_be(total, changed)
 
 
 @pytest.mark.slow

@@ -72,7 +72,8 @@ def unclipped(plan):
 
 def _as_bound(clipped, bound):
     def run(*args, **kwargs):
-        return ClippedSum(clipped.run(*args, **kwargs).value, bound)
+        total = clipped.run(*args, **kwargs)
+        return ClippedSum(total.value, bound, row_rounding=total.row_rounding)
 
     return run
 

@@ -171,13 +171,14 @@ def test_the_prior_of_the_weights_is_that_of_an_unknown_concentration():
 
 
 @pytest.mark.slow
-def test_equal_generators_give_equal_centres(monkeypatch):
+def test_equal_reports_give_equal_centres(monkeypatch):
+    """Averages of draws are seeded by the reports, not by the generator."""
     monkeypatch.setattr(posterior, "_MOST", 24)
     monkeypatch.setattr(posterior, "_FEWEST", 24)
     bpm = BPM(4.0, "auto", 2)
     reports = reports_of(bpm, points(400))
 
-    def once(seed):
+    def once(seed, reports=reports):
         rng = np.random.default_rng(seed)
         return fit_clusters(
             held(reports), noise_of(bpm), 3, rng=rng, n_init=3, max_iter=50
@@ -185,7 +186,8 @@ def test_equal_generators_give_equal_centres(monkeypatch):
 
     one = once(1)
     assert np.array_equal(one, once(1))
-    assert not np.array_equal(one, once(2))
+    assert np.array_equal(one, once(2))
+    assert not np.array_equal(one, once(1, reports_of(bpm, points(401))))
 
 
 @pytest.mark.slow

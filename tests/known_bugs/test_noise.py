@@ -174,6 +174,8 @@ ALLOWED = {
     "adapters/huggingface/encoders.py": "first weights of a head",
     "adapters/random_features.py": "random features, public",
     "adapters/torch/heads.py": "the order of rows in a trainer that cannot certify",
+    "adapters/torch/derivatives.py": "names torch's functions, which get keys there",
+    "adapters/torch/refusals.py": "sees whether a module drew from a generator",
     "adapters/torch/release.py": "probes a module with synthetic rows",
     "adapters/torch/modules.py": "a key's shape for a probe of the loss",
     "cluster/estimators/gmm.py": "starts of the clustering of reports",

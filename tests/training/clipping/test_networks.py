@@ -145,7 +145,7 @@ def _diagonal_only(left, right, scale_left):
         a = jnp.sum(left.astype(jnp.float64) ** 2, -1)
         b = jnp.sum(right.astype(jnp.float64) ** 2, -1)
         square = jnp.sum(a * b, (1, 2))
-        return square, square, square * 0, [square * 0] * 2
+        return square, square, (square * 0, square * 0), [square * 0] * 2
 
 
 def _rows_apart(numbers, right):

@@ -94,6 +94,7 @@ def payer(
     """
     taken: int = reservation.drawn if drawn is None else drawn
     block = 1
+    largest = _LARGEST_BLOCK if most is None else min(most, _LARGEST_BLOCK)
 
     def pay(step: int) -> None:
         nonlocal taken, block
@@ -107,7 +108,7 @@ def payer(
         if draws[0].index != index:
             raise _drawn_elsewhere()
         taken = draws[-1].index + 1
-        block = min(2 * block, _LARGEST_BLOCK, most or _LARGEST_BLOCK)
+        block = min(2 * block, largest)
 
     return pay
 
