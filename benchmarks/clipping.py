@@ -16,7 +16,6 @@ one for each network that is measured. What is in the file is not measured again
 after --until seconds nothing new begins. So a run in pieces is one command, given
 several times. --threads compiles that many programs at a time, all of them before
 anything is measured; --peers last leaves the peers to the end, --peers no out.
---deepest finds the LLaMA shape of most layers that trains (clipping_parts/deepest.py).
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ from demur.training.clipping.ghost import layers as ghost_layers
 from demur.training.clipping.ghost import routes
 
 sys.path.insert(0, str(Path(__file__).parent / "clipping_parts"))
-from deepest import deepest
 from zoo import ZOO, Case, build, cross_entropy
 
 CLIP = 1.0
@@ -796,7 +794,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="that compile")
     parser.add_argument("--together", type=int, help="cases that are held at a time")
     parser.add_argument("--largest", type=int, default=0, metavar="TOKENS")
-    parser.add_argument("--deepest", choices=("tiny", "full"))
     parser.set_defaults(size="full" if gpu else "tiny")
     options = parser.parse_args()
     begun = time.perf_counter()
@@ -808,8 +805,6 @@ def main() -> None:
         print("jax-privacy is not installed: its rows are left out")
     lines = Lines(options.results, options.size)
     run_all(options, lines, begun)
-    if options.deepest:
-        deepest(options.deepest, lines, options.until, begun)
     if options.largest:
         largest(options.largest, None)
     # A program that is still being compiled would be waited for.
