@@ -8,15 +8,16 @@ Adam, and LoRA of rank 16 on the attention. A step is the gradient (ours: the or
 memory form), noise for ours, and the update, with parameters and state donated. Four
 cases; each goes through two processes of its own:
 
-1. Programs of two depths are compiled, all cases at a time. What a program takes is
-   XLA's own figure; a straight line through the two gives the layers that fill 99, 96
-   and 90% of the device, and those programs are compiled into a cache.
-2. One case at a time, the deepest of the three is run for two steps. If that fails, the
-   next is tried.
+1. Programs of two depths are compiled, all cases at a time; a scan compiles as fast for
+   many layers as for few. What a program takes is XLA's own figure; a straight line
+   through the two gives the layers that fill 98.5, 95 and 88% of what JAX has of the
+   device, and the first two of those programs are compiled into a cache.
+2. One case at a time, the deepest of the three is run for two steps. If that fails, or
+   the process dies of it, the next is tried.
 
 Lines are added to --results as they are known, and what is there is not done again.
-After --until seconds nothing new begins. The size is asked for, not the speed: products
-are not tuned, so that compiling is short.
+After 0.6 of --until seconds compiling ends, and after --until seconds everything. The
+size is asked for, not the speed: products are not tuned, so that compiling is short.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,16 @@ from zoo import cross_entropy, rms_norm, self_attention
 
 from demur.training import clipped_grad, gaussian_privatizer
 
-SHARES = (0.99, 0.96, 0.90)  # of the device, by XLA's figure, that are tried in turn
+SHARES = (0.985, 0.95, 0.88)  # of the device, by XLA's figure, that are tried in turn
+SMALL = (0.12, 0.3)  # of the depth whose arguments alone fill the device
+LEAST = 0.8  # of the device: a smaller program says little
+COMPILING = 0.6  # of the time, at most
 OF_THE_CARD = 0.96  # that JAX takes; the rest is for the driver and its libraries
 FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 PRETENDED = 2**24  # bytes of a device that does not say what it has
+LATE = "took too long"
+# What a try that was too large ends with; CUDA may abort the process.
+OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "exit code -")
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,12 @@ class Shape:
     rank: int
     batch: int
     tokens: int
-    depths: tuple[int, int]
     dtype: Any
 
 
 SHAPES = {
-    "full": Shape(4096, 11008, 32, 32000, 16, 4, 512, (4, 8), jnp.bfloat16),
-    "tiny": Shape(32, 64, 2, 60, 4, 4, 8, (2, 3), jnp.float32),
+    "full": Shape(4096, 11008, 32, 32000, 16, 4, 512, jnp.bfloat16),
+    "tiny": Shape(32, 64, 2, 60, 4, 4, 8, jnp.float32),
 }
 
 
@@ -172,6 +177,10 @@ class Training:
         taken = stats.temp_size_in_bytes + stats.argument_size_in_bytes
         return program, taken + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
+    def bytes_of_arguments(self, layers: int) -> int:
+        leaves = jax.tree.leaves(self.arguments(layers))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
     def sizes(self, layers: int) -> dict[str, int]:
         trained, frozen = parameters(self.shape, layers, self.what)
         both = count_of(trained), count_of(frozen)
@@ -179,56 +188,64 @@ class Training:
 
     def two_steps(self, layers: int) -> dict[str, Any]:
         """The time of the second, and what is true of the parameters after it."""
-        program, taken = self.compiled(layers)
+        begun = time.perf_counter()
+        program, _ = self.compiled(layers)
+        ready = time.perf_counter()
+        trained, state, ids, frozen, key = jax.jit(lambda: self.values(layers))()
+        before = beginnings(trained)
+        seconds = 0.0
+        for _ in range(2):
+            started = time.perf_counter()
+            trained, state = program(trained, state, ids, frozen, key)
+            jax.block_until_ready(trained)
+            seconds = time.perf_counter() - started
+        moved = [
+            bool((a != b).any())
+            for a, b in zip(before, beginnings(trained), strict=True)
+        ]
+        stats = jax.devices()[0].memory_stats() or {}
+        return {
+            "peak_gib": stats.get("peak_bytes_in_use", 0) / 2**30,
+            "compiled_or_read_s": ready - begun,
+            "second_step_s": seconds,
+            "in_all_s": time.perf_counter() - begun,
+            "finite": bool(finite(trained)),
+            "leaves_moved": sum(moved),
+            "leaves": len(moved),
+        }
+
+    def values(self, layers: int) -> tuple[Any, ...]:
+        """Arguments, made in place on the device."""
         trained, state, ids, frozen, key = self.arguments(layers)
         trained, frozen = jax.tree.map(spread, (trained, frozen))
         state, key = jax.tree.map(
             lambda one: jnp.zeros(one.shape, one.dtype), (state, key)
         )
-        ids = (
-            jnp.arange(ids.size, dtype=ids.dtype).reshape(ids.shape) % self.shape.words
-        )
-        before = jax.tree.map(first_of, trained)
-        seconds = 0.0
-        for _ in range(2):
-            begun = time.perf_counter()
-            trained, state = program(trained, state, ids, frozen, key)
-            jax.block_until_ready(trained)
-            seconds = time.perf_counter() - begun
-        after = jax.tree.map(first_of, trained)
-        moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
-        stats = jax.devices()[0].memory_stats() or {}
-        return {
-            "program_gib": taken / 2**30,
-            "peak_gib": stats.get("peak_bytes_in_use", 0) / 2**30,
-            "second_step_s": seconds,
-            "finite": all(bool(finite(leaf)) for leaf in jax.tree.leaves(trained)),
-            "leaves_moved": sum(jax.tree.leaves(moved)),
-            "leaves": len(jax.tree.leaves(moved)),
-        }
+        ids = jnp.arange(ids.size, dtype=ids.dtype).reshape(ids.shape)
+        return trained, state, ids % self.shape.words, frozen, key
 
 
 def spread(one: Any) -> Any:
-    """Numbers of weights' size that differ, made in place on the device."""
-
-    def made() -> Any:
-        where = [
-            jax.lax.broadcasted_iota(jnp.float32, one.shape, i) for i in range(one.ndim)
-        ]
-        angle = sum(
-            ((i + 1.3) * axis for i, axis in enumerate(where)), jnp.float32(0.7)
-        )
-        return (0.02 * jnp.sin(angle)).astype(one.dtype)
-
-    return jax.block_until_ready(jax.jit(made)())
+    """Numbers of weights' size that differ."""
+    where = [
+        jax.lax.broadcasted_iota(jnp.float32, one.shape, i) for i in range(one.ndim)
+    ]
+    angle = sum(((i + 1.3) * axis for i, axis in enumerate(where)), jnp.float32(0.7))
+    return (0.02 * jnp.sin(angle)).astype(one.dtype)
 
 
-def first_of(leaf: Any) -> Any:
-    """A few numbers of it, copied."""
-    return jnp.array(leaf[(0,) * (leaf.ndim - 1)][:64])
+@jax.jit
+def beginnings(tree: Any) -> list[Any]:
+    """A few numbers of each leaf."""
+    return [
+        leaf[(0,) * (leaf.ndim - 1)][:64].astype(jnp.float32)
+        for leaf in jax.tree.leaves(tree)
+    ]
 
 
-finite = jax.jit(lambda leaf: jnp.isfinite(leaf).all())
+@jax.jit
+def finite(tree: Any) -> Any:
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
 def count_of(tree: Any) -> int:
@@ -253,49 +270,70 @@ def limit_of_device() -> int:
     return int(stats.get("bytes_limit", PRETENDED))
 
 
-def foresee(training: Training) -> dict[str, Any]:
-    """Bytes a layer from two programs, and the depths to try, which are compiled."""
+def kind_of_device() -> str:
+    return str(jax.devices()[0].device_kind)
+
+
+def foresee(training: Training, case: str, lines: Lines) -> None:
+    """The bytes of two small programs, and programs of the depths to try, compiled."""
     limit = limit_of_device()
+    each = training.bytes_of_arguments(2) - training.bytes_of_arguments(1)
+    fixed = training.bytes_of_arguments(1) - each
+    most = max(4, (limit - fixed) // each)
+    # As deep as can be without a program that XLA would have to squeeze.
+    small = max(1, int(SMALL[0] * most))
+    compile_all(training, case, lines, [small, max(small + 1, int(SMALL[1] * most))])
+    for _ in range(2):  # a second time where programs are larger than foretold
+        if not set(lines.tries(case)[:1]) & set(lines.sizes_of_programs(case)):
+            compile_all(training, case, lines, lines.tries(case)[:2])
+
+
+def compile_all(training: Training, case: str, lines: Lines, depths: list[int]) -> None:
+    known = lines.sizes_of_programs(case)
+    device = {"limit_gib": limit_of_device() / 2**30, "device": kind_of_device()}
+    with ThreadPoolExecutor(len(depths)) as pool:
+        running = {}
+        for layers in depths:
+            if layers not in known:
+                running[pool.submit(timed, training, layers)] = layers
+        for done in as_completed(running):
+            values = {"layers": running[done]}
+            try:
+                taken, seconds = done.result()
+            except Exception as error:
+                if not any(sign in str(error) for sign in OF_MEMORY):
+                    raise
+                said = str(error).splitlines()[0][:300]
+                lines.add("failed", case, **values, said=said)
+                continue
+            values |= {"program_gib": taken / 2**30}
+            lines.add("compiled", case, **values, compiling_s=seconds, **device)
+
+
+def timed(training: Training, layers: int) -> tuple[int, float]:
     begun = time.perf_counter()
-    with ThreadPoolExecutor(len(SHARES)) as pool:
-        known = dict(
-            zip(
-                training.shape.depths,
-                pool.map(lambda n: training.compiled(n)[1], training.shape.depths),
-                strict=True,
-            )
-        )
-        (first, small), (second, large) = known.items()
-        each = (large - small) / (second - first)
-        tries = [int((share * limit - small) / each) + first for share in SHARES]
-        figures = list(pool.map(lambda n: training.compiled(n)[1], tries))
-    return {
-        "limit_gib": limit / 2**30,
-        "gib_a_layer": each / 2**30,
-        "gib_besides": (small - first * each) / 2**30,
-        "tries": tries,
-        "program_gib": [figure / 2**30 for figure in figures],
-        "compiling_s": time.perf_counter() - begun,
-    }
+    _, taken = training.compiled(layers)
+    return taken, time.perf_counter() - begun
 
 
 def child(options: argparse.Namespace, lines: Lines) -> None:
     training = cases(options.size)[options.case]
     if options.child == "foresee":
-        lines.add("foreseen", options.case, **foresee(training))
+        foresee(training, options.case, lines)
         return
-    for number, layers in enumerate(lines.tries_left(options.case)):
-        lines.add("begun", options.case, layers=layers)
-        try:
-            if options.pretend_failure and number == 0:
-                raise RuntimeError("RESOURCE_EXHAUSTED: pretended")
-            found = training.two_steps(layers)
-        except Exception as error:
-            said = str(error).splitlines()[0][:160]
-            lines.add("failed", options.case, layers=layers, said=said)
-            continue
-        lines.add("ran", options.case, **training.sizes(layers), **found)
-        return
+    layers = lines.tries(options.case)[0]
+    if layers not in lines.sizes_of_programs(options.case):
+        compile_all(training, options.case, lines, [layers])
+        return  # what it takes may change what is tried next
+    if options.pretend_failure:
+        failed = len(lines.of("failed", options.case))
+        if failed == 1:
+            os.abort()
+        if failed == 0:
+            raise RuntimeError("RESOURCE_EXHAUSTED: pretended")
+    found = training.two_steps(layers)
+    found |= training.sizes(layers) | {"device": kind_of_device()}
+    lines.add("ran", options.case, **found)
 
 
 # -- all cases -------------------------------------------------------------------------
@@ -307,8 +345,9 @@ class Lines:
     size: str
 
     def add(self, kind: str, case: str, **values: Any) -> None:
-        device = jax.devices()[0].device_kind
-        line = {"kind": kind, "case": case, "size": self.size, "device": device}
+        # Nothing asks for the device here: the parent, too, adds lines, and must not
+        # take the card from its children.
+        line = {"kind": kind, "case": case, "size": self.size}
         with self.path.open("a") as file:
             file.write(json.dumps(line | {"jax": jax.__version__} | values) + "\n")
 
@@ -318,19 +357,46 @@ class Lines:
         asked = {"kind": kind, "case": case, "size": self.size}
         return [line for line in known if asked.items() <= line.items()]
 
-    def tries_left(self, case: str) -> list[int]:
-        """Depths that have not been begun; none after one that ran."""
-        foreseen = self.of("foreseen", case)
-        if not foreseen or self.of("ran", case):
+    def sizes_of_programs(self, case: str) -> dict[int, float]:
+        """GiB by layers."""
+        lines = self.of("compiled", case)
+        return {line["layers"]: line["program_gib"] for line in lines}
+
+    def limit(self, case: str) -> float:
+        return float(self.of("compiled", case)[0]["limit_gib"])
+
+    def depth_of(self, case: str, gib: float) -> int:
+        """The layers whose program takes so much, on a line through known programs."""
+        known = sorted(self.sizes_of_programs(case).items())
+        # The two beside it, or the last two.
+        above = sum(size < gib for _, size in known[:-1])
+        (first, small), (second, large) = known[max(0, above - 1) :][:2]
+        if large <= small:
+            return first
+        return first + int((gib - small) / (large - small) * (second - first))
+
+    def tries(self, case: str) -> list[int]:
+        """Depths that have not failed and are not known to be too large.
+
+        Those whose programs are compiled come first, the deepest before the others.
+        """
+        known = self.sizes_of_programs(case)
+        if self.of("ran", case) or len(known) < 2:
             return []
-        begun = {line["layers"] for line in self.of("begun", case)}
-        return [layers for layers in foreseen[-1]["tries"] if layers not in begun]
+        limit = self.limit(case)
+        least = min((line["layers"] for line in self.of("failed", case)), default=10**9)
+        ready = [n for n, gib in known.items() if gib < limit and n < least]
+        ready = [n for n in ready if known[n] > LEAST * limit]
+        foretold = [self.depth_of(case, share * limit) for share in SHARES]
+        new = [n for n in foretold if n not in known and 0 < n < least]
+        return sorted(ready, reverse=True) + new
 
 
 def started(
     options: argparse.Namespace, what: str, case: str
 ) -> subprocess.Popen[bytes]:
     settings = {
+        # A run has the card to itself; programs are compiled beside one another.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true" if what == "run" else "false",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": str(OF_THE_CARD),
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip(),
@@ -343,66 +409,70 @@ def started(
     if options.pretend_failure:
         command.append("--pretend-failure")
     return subprocess.Popen(
-        command,
-        env=os.environ | settings,
-        stderr=log_of(options, case).open("w"),
-        start_new_session=True,
+        command, env=os.environ | settings, stderr=log_of(options, case).open("w")
     )
 
 
 def log_of(options: argparse.Namespace, case: str) -> Path:
-    return Path(options.cache, f"{case}.log")
+    return Path(options.cache, f"{case.replace(', ', '_')}.log")
 
 
 def waited(process: subprocess.Popen[bytes], log: Path, seconds: float) -> str:
-    """Whether it ended well, or in what other way."""
+    """How it failed, or nothing if it ended well or had to be ended."""
     try:
         process.wait(timeout=max(seconds, 1.0))
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
-        return "took too long"
+        return LATE
     if process.returncode == 0:
-        return "ended"
-    said = log.read_text(errors="replace").splitlines()[-3:]
-    return f"exit code {process.returncode}: " + " | ".join(said)
+        return ""
+    written = log.read_text(errors="replace").splitlines()
+    # XLA follows its reason with a listing of its buffers.
+    reasons = [line for line in written if "RESOURCE_EXHAUSTED" in line or "F1" in line]
+    said = (reasons or written)[-1:] or ["nothing was said"]
+    return f"exit code {process.returncode}: {said[0][:300]}"
 
 
 def search(options: argparse.Namespace, lines: Lines) -> None:
     begun = time.perf_counter()
 
-    def left() -> float:
-        return float(options.until - (time.perf_counter() - begun))
+    def left(share: float = 1.0) -> float:
+        return float(share * options.until - (time.perf_counter() - begun))
 
     names = list(cases(options.size))
-    todo = [name for name in names if not lines.of("foreseen", name)]
+    todo = [name for name in names if not lines.of("ran", name)]
+    todo = [name for name in todo if len(lines.sizes_of_programs(name)) < 4]
     children = {name: started(options, "foresee", name) for name in todo}
     for name, process in children.items():
-        print(
-            f"foreseen, {name}: {waited(process, log_of(options, name), left())}",
-            flush=True,
-        )
+        end = waited(process, log_of(options, name), left(COMPILING))
+        sizes = {n: round(x, 1) for n, x in lines.sizes_of_programs(name).items()}
+        print(f"{left():4.0f} s left; {name}: GiB by layers {sizes} {end}", flush=True)
     for name in names:
-        while (tries := lines.tries_left(name)) and left() > 0:
-            most = min(left(), options.longest)
+        while (tries := lines.tries(name)) and left() > 0:
+            layers, known = tries[0], lines.sizes_of_programs(name)
             process = started(options, "run", name)
-            end = waited(process, log_of(options, name), most)
-            print(f"run, {name}: {end}, {left():.0f} s are left", flush=True)
-            if lines.tries_left(name) == tries:
-                break  # it did not come as far as to begin
+            end = waited(process, log_of(options, name), min(left(), options.longest))
+            done = "ran" if layers in known else "compiled"
+            print(
+                f"{left():4.0f} s left; {name}, {layers} layers: {end or done}",
+                flush=True,
+            )
+            if not end and lines.tries(name) == tries:
+                break
+            if end and not any(sign in end for sign in OF_MEMORY):
+                break  # a later call tries it again
+            if end:
+                lines.add("failed", name, layers=layers, said=end)
     report(lines, names)
 
 
 def report(lines: Lines, names: list[str]) -> None:
     for name in names:
-        for line in lines.of("foreseen", name)[-1:]:
-            print(
-                f"{name:16} {line['gib_a_layer']:.3f} GiB a layer, "
-                f"{line['gib_besides']:.2f} besides, of {line['limit_gib']:.1f}; "
-                f"tries {line['tries']}, programs "
-                + ", ".join(f"{figure:.1f}" for figure in line["program_gib"])
-                + f" GiB ({line['compiling_s']:.0f} s)"
-            )
+        known = lines.sizes_of_programs(name)
+        if known:
+            sizes = ", ".join(f"{n}: {gib:.1f}" for n, gib in sorted(known.items()))
+            print(f"{name:16} GiB by layers {sizes}; of {lines.limit(name):.1f}")
         for line in lines.of("failed", name):
             print(f"{'':16} {line['layers']} layers failed: {line['said'][:90]}")
         for line in lines.of("ran", name):
@@ -411,9 +481,9 @@ def report(lines: Lines, names: list[str]) -> None:
                 f"{line['parameters'] / 1e9:.2f}e9 parameters, "
                 f"{line['trained'] / 1e9:.3f}e9 trained, "
                 f"second step {line['second_step_s']:.2f} s, "
-                f"program {line['program_gib']:.1f} GiB, peak {line['peak_gib']:.1f}, "
-                f"finite {line['finite']}, {line['leaves_moved']} of "
-                f"{line['leaves']} leaves moved"
+                f"program {known.get(line['layers'], 0.0):.1f} GiB, "
+                f"peak {line['peak_gib']:.1f}, finite {line['finite']}, "
+                f"{line['leaves_moved']} of {line['leaves']} leaves moved"
             )
 
 
@@ -423,8 +493,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("deepest.jsonl"))
     parser.add_argument("--cache", type=Path, help="a folder for compiled programs")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds")
-    parser.add_argument("--longest", type=float, default=60.0, help="seconds a process")
-    parser.add_argument("--pretend-failure", action="store_true", help="of first tries")
+    parser.add_argument("--longest", type=float, default=120.0, help="seconds a run")
+    parser.add_argument(
+        "--pretend-failure", action="store_true", help="of the first two tries"
+    )
     parser.add_argument("--child", choices=("foresee", "run"), help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -435,6 +507,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.cache is None:
             options.cache = Path(folder)
+        options.cache.mkdir(parents=True, exist_ok=True)
         search(options, lines)
 
 
