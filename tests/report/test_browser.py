@@ -11,9 +11,10 @@ from itertools import product
 import pytest
 
 from demur import Ball, Budget, Ledger, LipschitzMap
-from demur.report import write_report
+from demur.report import write_certificate, write_report
+from demur.unlearning import UnlearningService
 from tests.families import thinned
-from tests.report import ledgers
+from tests.report import layout, ledgers
 from tests.report.browser import Browser
 from tests.report.check import differences
 
@@ -43,17 +44,6 @@ LETTERS = """
     return found;
   })()
 """
-OVERFLOW = (
-    "document.scrollingElement.scrollWidth - document.documentElement.clientWidth"
-)
-BEYOND = """
-  [...document.querySelectorAll('main *, header *')].filter(e => {
-    if (!e.checkVisibility()) return false;  // asking for a folded box is slow
-    const box = e.getBoundingClientRect();
-    return box.width > 0 && box.right > innerWidth + 1
-      && !e.closest('svg') && !e.closest('.sr, .cards thead');
-  }).map(e => e.outerHTML.slice(0, 80))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +68,7 @@ def page(ledger, tmp_path_factory):
 def problems(browser, path, ledger, width, dark=False) -> list[str]:
     """Everything that is wrong with a page at a width."""
     browser.open(path, width=width, dark=dark)
-    problems = list(browser.messages)
-    if browser.evaluate(OVERFLOW) > 0:
-        problems.append("wider than the screen")
-    problems += [f"beyond the edge: {text}" for text in browser.evaluate(BEYOND)]
+    problems = browser.messages + layout.on_screen(browser)
     letters = browser.evaluate(LETTERS)
     problems += [f"small: {text}" for text in letters["small"]]
     problems += [f"cut: {text}" for text in letters["cut"]]
@@ -136,6 +123,7 @@ SPOILT = {
     "something to fetch": ("</main>", "<img src='http://127.0.0.1:9/x.png'></main>"),
     "a script": ("</main>", "<script>console.log(1)</script></main>"),
     "something wide": ("</main>", "<div style='width: 2000px'>wide</div></main>"),
+    "pale letters": ("</main>", "<p style='color: #aaa'>pale</p></main>"),
     "letters too small": (r"svg\.wide \{ display: none !important; \}", ""),
     "a drawing cut off": (r'viewBox="0 0 2\d\d\.\d* ', 'viewBox="0 0 150 '),
 }
@@ -155,8 +143,8 @@ def test_it_prints_light_and_unfolded(browser, page, tmp_path) -> None:
     pdf = tmp_path / "report.pdf"
     browser.print(pdf)
     assert pdf.read_bytes().startswith(b"%PDF")
+    assert layout.on_paper(browser, dark=True) == []
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.evaluate(OVERFLOW) <= 0
     paper = browser.evaluate("getComputedStyle(document.body).color")
     assert paper == "rgb(29, 39, 51)", "dark ink on white paper"
     statement = "document.querySelector('h2#entries + table details.statement p')"
@@ -168,6 +156,20 @@ def test_it_prints_light_and_unfolded(browser, page, tmp_path) -> None:
     assert browser.evaluate(certificate) > 5, "certificates are printed"
     pages = len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf.read_bytes()))
     assert pages <= 5, "of 6 entries, with their statements"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_certificate(browser, tmp_path, dark) -> None:
+    path = tmp_path / "model.db"
+    with UnlearningService.open(path, mode="ridge", dimension=2) as service:
+        service.insert_many([[0.1, 0.2], [0.3, 0.1]], [0.1, 0.2], record_ids=[1, 2])
+        write_certificate(service.delete(1, [0.1, 0.2], 0.1), tmp_path / "page.html")
+    for width in WIDTHS:
+        browser.open(tmp_path / "page.html", width=width, dark=dark)
+        assert browser.messages == []
+        assert layout.on_screen(browser) == []
+    browser.open(tmp_path / "page.html", width=718, dark=dark)
+    assert layout.on_paper(browser, dark=dark) == []
 
 
 def test_one_space_at_a_time_is_drawn(browser, tmp_path) -> None:

@@ -23,8 +23,8 @@ from demur.core.declaration import Declaration
 from demur.errors import ApprovalPending
 from demur.ledger import ApprovalRule
 from tests.programs import python
+from tests.report import layout
 from tests.report.browser import Browser
-from tests.report.test_browser import BEYOND, OVERFLOW
 from tests.serve.kit import BALL, UNIT, serving
 from tests.serve.test_deletions import used_up
 
@@ -57,27 +57,6 @@ STUMBLES = """
       if (!e.getAttribute('scope')) found.push('a heading without a scope');
     for (const e of document.querySelectorAll('[tabindex]'))
       if (e.tabIndex > 0) found.push('an order of its own');
-    const light = c => {
-      const [r, g, b] = c.match(/[0-9.]+/g).map(Number).map(v => v / 255)
-        .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const paper = e => {
-      for (; e; e = e.parentElement) {
-        const c = getComputedStyle(e).backgroundColor;
-        if (!/, 0\\)$/.test(c)) return c;
-      }
-      return 'rgb(255, 255, 255)';
-    };
-    for (const e of document.querySelectorAll('main *, header *')) {
-      const text = [...e.childNodes].some(
-        n => n.nodeType === 3 && n.textContent.trim());
-      if (!text || e.closest('svg, .sr, script, style') || !e.checkVisibility())
-        continue;
-      const [a, b] = [light(getComputedStyle(e).color), light(paper(e))];
-      const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-      if (ratio < 4.5) found.push(`hard to read: ${e.outerHTML.slice(0, 80)}`);
-    }
     return found;
   })()
 """
@@ -160,9 +139,7 @@ def problems(browser, served, path, width=1280, dark=False):
     browser.visit(served.url + path, width=width, dark=dark)
     ours = (f"request: {served.url}", "request: data:")  # icons of the browser itself
     found = [m for m in browser.messages if not m.startswith(ours)]
-    if browser.evaluate(OVERFLOW) > 0:
-        found.append("wider than the screen")
-    return found + browser.evaluate(BEYOND) + browser.evaluate(STUMBLES)
+    return found + layout.on_screen(browser) + browser.evaluate(STUMBLES)
 
 
 def text(browser):
@@ -195,11 +172,11 @@ def test_a_spoilt_page_is_found(browser, shared):
     sign_in(browser, shared, "viewer")
     for markup in SPOILT.values():
         browser.visit(f"{shared.url}/", width=390)
-        assert browser.evaluate(STUMBLES) == []
+        assert browser.evaluate(STUMBLES) + layout.on_screen(browser) == []
         add = f"insertAdjacentHTML('beforeend', `{markup}`)"
         browser.evaluate(f"document.querySelector('main').{add}")
-        found = browser.evaluate(STUMBLES) + browser.evaluate(BEYOND)
-        assert found or browser.evaluate(OVERFLOW) > 0, markup
+        found = browser.evaluate(STUMBLES) + layout.on_screen(browser)
+        assert found, markup
 
 
 def test_an_officer_approves_and_declines_and_the_analyst_goes_on(browser, office):
@@ -320,8 +297,8 @@ def test_every_page_prints_without_its_forms(browser, desk):
     shown = "[...document.querySelectorAll('form')].some(f => f.checkVisibility())"
     for path in PAGES:
         browser.visit(f"{desk.url}/ledgers/visits{path}", width=718, dark=True)
+        assert layout.on_paper(browser, dark=True) == [], path
         browser.call("Emulation.setEmulatedMedia", media="print")
-        assert browser.evaluate(OVERFLOW) <= 0, path
         assert not browser.evaluate(shown), path
         assert browser.evaluate("getComputedStyle(document.body).color") == INK
 
