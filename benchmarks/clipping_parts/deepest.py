@@ -44,7 +44,7 @@ from demur.training import clipped_grad, gaussian_privatizer
 
 SHARES = (0.985, 0.95, 0.88)  # of the device, by XLA's figure, that are tried in turn
 SMALL = (0.12, 0.3)  # of the depth whose arguments alone fill the device
-LEAST = 0.8  # of the device: a smaller program says little
+LEAST = 0.7  # of the device: a smaller program says little
 COMPILING = 0.6  # of the time, at most
 OF_THE_CARD = 0.96  # that JAX takes; the rest is for the driver and its libraries
 FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
@@ -458,7 +458,7 @@ def search(options: argparse.Namespace, lines: Lines) -> None:
                 f"{left():4.0f} s left; {name}, {layers} layers: {end or done}",
                 flush=True,
             )
-            if not end and lines.tries(name) == tries:
+            if not end and lines.tries(name) == tries and layers in known:
                 break
             if end and not any(sign in end for sign in OF_MEMORY):
                 break  # a later call tries it again
