@@ -10,7 +10,7 @@ import pytest
 
 from demur.training import LossNotSeparable
 from demur.training.run.loss_checks import separability
-from demur.training.run.loss_checks.separability import check_separable
+from demur.training.run.loss_checks.separability import _made_up, check_separable
 from demur.training.run.loss_checks.widened_programs import WidenedProgram
 from tests.training.clipping.test_every_primitive import BY_HAND, found
 
@@ -162,6 +162,32 @@ def test_gradients_that_cancel_do_not_count_as_mixing():
         parameters(jnp.float32),
         structs,
     ) == [False, True, True]
+
+
+WORDS = {
+    name: jax.ShapeDtypeStruct((2, 5), jnp.int32)
+    for name in ("labels", "mask", "words")
+}
+
+
+def by_words(table, batch):
+    """The mean over all words of a batch that its mask leaves."""
+    scores = jax.nn.log_softmax(table[batch["words"]])
+    each = jnp.take_along_axis(scores, batch["labels"][..., None], -1)[..., 0]
+    return (each * batch["mask"]).sum() / jnp.maximum(batch["mask"].sum(), 1)
+
+
+def test_a_mean_over_the_words_of_a_batch_is_found():
+    """With equal columns all words that are left are 1, and have one loss."""
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)))
+    with pytest.raises(LossNotSeparable):
+        check_separable(by_words, table, (WORDS,))
+
+
+def test_with_equal_columns_it_is_not(monkeypatch):
+    table, real = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3))), _made_up
+    monkeypatch.setattr(separability, "_made_up", lambda s, n, place: real(s, n, 0))
+    check_separable(by_words, table, (WORDS,))
 
 
 @pytest.mark.deep
