@@ -307,8 +307,12 @@ def plan(
         for line in smallest_statement(tree, mutant.line)
         for test in lines.get(str(line), [])
     }
-    if not here and ("njit" in source or not called(tree, mutant.line)):
-        # Compiled, or run at import: tests that execute the module, or none at all.
+    if not called(tree, mutant.line):
+        # Run at import, of which the map shows at most the first; what is made there
+        # may be used anywhere.
+        here = set(times)
+    elif not here and "njit" in source:
+        # Compiled: tests that execute the module, or none at all.
         every = [t for by in mapped["lines"].values() for t in by.values()]
         executing = {test for tests in every for test in tests}
         here = {t for ts in lines.values() for t in ts} | (set(times) - executing)

@@ -71,6 +71,8 @@ class LedgerCharging(LedgerReader):
             validate.name(idempotency_key=idempotency_key)
         if digest is not None:
             validate.name(digest=digest)
+        if block_delta is not None:
+            validate.probability(block_delta=block_delta)
         if not callable(getattr(source, "new_key", None)):
             raise TypeError(
                 "source must be None, OsEntropy() or Seeded(seed); got"
@@ -97,7 +99,7 @@ class LedgerCharging(LedgerReader):
             "noise": source_name(source),
             "input": keyed,
             "idempotency_key": idempotency_key,
-            "block_delta": block_delta,
+            "block_delta": None if block_delta is None else float(block_delta),
             "actor": self._actor,
         }
         if self._unsafe:
