@@ -212,12 +212,8 @@ def form_of(layer: Layer, loops: Sequence[ScanLoop]) -> tuple[int, int, int]:
             math.prod(layer.shape[axis] for axis in layer.axes.free),
         )
     if isinstance(layer, Convolution):
-        spec = layer.params["dimension_numbers"]
-        groups = layer.params["feature_group_count"]
-        outputs = layer.output.shape
-        pixels = math.prod(outputs) // outputs[spec.out_spec[1]]
-        kernel = layer.kernel[spec.rhs_spec[1]] * math.prod(layer.window)
-        return turns * pixels, kernel, outputs[spec.out_spec[1]] // groups
+        positions, inputs, outputs = layer.form
+        return turns * positions, inputs, outputs
     width = math.prod(layer.output.shape[axis] for axis in layer.offsets)
     return (
         turns * math.prod(layer.output.shape) // max(width, 1),

@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeAlias
 import jax
 
 from demur.core.validate import shorten
-from demur.training.clipping.ghost import layers
 from demur.training.clipping.ghost.convolution import Convolution
 from demur.training.clipping.ghost.found_routes import Site
 from demur.training.clipping.ghost.gradients import Traced
@@ -66,13 +65,12 @@ def _bytes(kind: Any) -> int:
 
 def _held_at(site: Site) -> int:
     turns = math.prod(loop.length for loop in site.loops)
-    cotangent = _bytes(site.layer.output)
+    data, cotangent = _bytes(site.layer.other), _bytes(site.layer.output)
     if isinstance(site.layer, Convolution):
-        positions, patch, _ = layers.form_of(site.layer, ())
-        groups = site.layer.params["feature_group_count"]
-        data = positions * patch * groups * site.layer.other.dtype.itemsize
-    else:
-        data = _bytes(site.layer.other)
+        positions, left, right = site.layer.form
+        each = positions * site.layer.params["feature_group_count"]
+        data = each * left * site.layer.other.dtype.itemsize
+        cotangent = each * right * site.layer.output.dtype.itemsize
     return turns * (data + cotangent)
 
 

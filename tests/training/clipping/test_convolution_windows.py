@@ -1,0 +1,134 @@
+"""A kernel's gradient from its two factors, wherever its offsets stand.
+
+The oracle is JAX's own derivative of the convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from demur.training.clipping.ghost import convolution, layers
+
+# Space, window, strides, padding, dilation of the data, of the window; groups.
+CASES = {
+    "3 x 3": ((6, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1),
+    "no padding": ((6, 5), (3, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
+    "uneven padding": ((5, 6), (3, 3), (1, 1), ((2, 0), (0, 3)), (1, 1), (1, 1), 1),
+    "cut off": ((7, 7), (3, 3), (1, 1), ((-1, 1), (0, -2)), (1, 1), (1, 1), 1),
+    "strides": ((8, 9), (4, 2), (2, 2), ((1, 1), (0, 1)), (1, 1), (1, 1), 1),
+    "uneven strides": ((9, 8), (3, 4), (2, 3), ((1, 1), (2, 1)), (1, 1), (1, 1), 1),
+    "dilated window": ((9, 8), (3, 2), (1, 1), ((2, 2), (0, 0)), (1, 1), (2, 3), 1),
+    "both": ((12, 12), (2, 2), (2, 1), ((0, 1), (0, 0)), (1, 1), (3, 3), 1),
+    "dilated data": ((4, 5), (3, 3), (1, 2), ((2, 2), (1, 1)), (2, 2), (1, 1), 1),
+    "groups": ((6, 6), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 2),
+    "by channel": ((8, 8), (7, 7), (1, 1), ((3, 3), (3, 3)), (1, 1), (1, 1), 4),
+    "a row": ((11,), (4,), (1,), ((3, 0),), (1,), (1,), 4),
+    "a row in steps": ((12,), (6,), (3,), ((0, 0),), (1,), (1,), 1),
+    "a block": ((4, 5, 4), (2, 3, 2), (1, 1, 2), ((1, 0),) * 3, (1,) * 3, (1,) * 3, 1),
+    "one position": ((3, 4), (3, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
+}
+OUTPUTS, CHANNELS = 4, 4
+
+
+def found(name):
+    """The layer, data, cotangent, and the kernel's gradient by JAX, of two examples."""
+    space, window, strides, padding, of_data, of_window, groups = CASES[name]
+    rng = np.random.default_rng(sum(map(ord, name)))
+    letters = "DHW"[-len(space) :]
+    numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    kernel = rng.normal(size=(*window, CHANNELS // groups, OUTPUTS))
+    data = rng.normal(size=(2, 1, *space, CHANNELS))
+
+    def conv(kernel, one):
+        return jax.lax.conv_general_dilated(
+            one, kernel, strides, padding, of_data, of_window, numbers, groups
+        )
+
+    (eqn,) = jax.make_jaxpr(conv)(kernel, data[0]).eqns
+    layer = layers.recognise(eqn, 1)
+    assert isinstance(layer, convolution.Convolution)
+    cotangent = rng.normal(size=(2, *layer.output.shape))
+    wanted = jax.jit(
+        jax.vmap(lambda one, g: jax.vjp(lambda k: conv(k, one), kernel)[1](g)[0])
+    )
+    return layer, data, cotangent, np.asarray(wanted(data, cotangent))
+
+
+def choices(layer):
+    """The same layer with its offsets everywhere that they may stand."""
+    plain = [replace(axis, shifted=False) for axis in layer.window]
+    each = [
+        [axis, replace(axis, shifted=True)] if axis.can_shift else [axis]
+        for axis in plain
+    ]
+    for window in product(*each):
+        other = convolution.Convolution(
+            layer.params, layer.kernel, layer.output, layer.other
+        )
+        vars(other)["window"] = window
+        yield other
+
+
+def gradients(layer, data, cotangent):
+    @jax.jit
+    def run(data, cotangent):
+        factors = layer.factors(data, cotangent, ())
+        assert factors.left.shape[2:] == (layer.form[0], layer.form[1])
+        assert factors.right.shape[2:] == (layer.form[0], layer.form[2])
+        each = jnp.einsum("bsti,bsto->bsio", factors.left, factors.right)
+        return jnp.stack([layer.restore(one, ()) for one in each])
+
+    return np.asarray(run(data, cotangent))
+
+
+def error(layer, data, cotangent, wanted):
+    return np.abs(gradients(layer, data, cotangent) - wanted).max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_choice_gives_the_gradient(name):
+    with jax.enable_x64(True):
+        layer, data, cotangent, wanted = found(name)
+        for other in choices(layer):
+            assert error(other, data, cotangent, wanted) < 1e-12
+
+
+@pytest.mark.parametrize("wrong", ["_step", "phases", "_reach"])
+def test_a_wrong_shift_is_noticed(monkeypatch, wrong):
+    own = getattr(convolution.WindowAxis, wrong).fget
+    twins = {
+        "_step": lambda axis: 1,
+        "phases": lambda axis: axis.offsets if axis.shifted else own(axis),
+        "_reach": lambda axis: own(axis) + (axis.shifts > 1),
+    }
+    cases = {"_step": "dilated window", "phases": "3 x 3", "_reach": "strides"}
+    with jax.enable_x64(True):
+        layer, data, cotangent, wanted = found(cases[wrong])
+        shifted = max(
+            choices(layer), key=lambda one: sum(a.shifted for a in one.window)
+        )
+        assert error(shifted, data, cotangent, wanted) < 1e-12
+        monkeypatch.setattr(convolution.WindowAxis, wrong, property(twins[wrong]))
+        try:
+            assert error(shifted, data, cotangent, wanted) > 1e-3
+        except (TypeError, ValueError, AssertionError):
+            pass  # shapes that do not fit
+
+
+def test_the_smallest_factors_are_chosen():
+    def numbers(layer):
+        positions, left, right = layer.form
+        return positions * (left + right)
+
+    for name in CASES:
+        layer = found(name)[0]
+        if layer.form[0] > 1:
+            assert numbers(layer) == min(map(numbers, choices(layer)))
+    assert [axis.shifted for axis in found("3 x 3")[0].window].count(True) == 1
+    assert found("one position")[0].form[0] == 1
