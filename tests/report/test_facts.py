@@ -8,10 +8,10 @@ import pytest
 from demur import AddOrRemoveOne, Ball, Declaration, Erasure, LipschitzMap, ZeroOut
 from demur.core.accounting.events import Pure
 from demur.core.cost import Cost, Fixed
+from demur.core.entry import PAYS_PER_PERSON, deletion_key
 from demur.core.rounding import printed_up
 from demur.ledger import Budget, Ledger, Readings, over_time
 from demur.report import gather
-from demur.unlearning.service.charges import PER_PERSON, entry_name
 from tests import commands
 from tests.report import ledgers
 
@@ -160,7 +160,7 @@ def test_a_deletion_states_the_epsilon_of_the_entry_that_paid(tmp_path):
         ledger.charge(
             ledgers.deletion(8.0),
             label="budget",
-            idempotency_key=entry_name("s", PER_PERSON),
+            idempotency_key=deletion_key("s", PAYS_PER_PERSON),
         )
         ledger.charge(deleted, label="deletion 1 of service s")
         ledger.charge(deleted, label="deletion 1 of service t")  # nobody paid for it
@@ -176,3 +176,5 @@ def test_a_deletion_states_the_epsilon_of_the_entry_that_paid(tmp_path):
     assert "an earlier entry of this ledger states" in said[unpaid.sequence]
     shown = commands.run("ledger", "entry", place, str(paid.sequence), "--json")
     assert json.loads(shown.stdout)["statement"] == said[paid.sequence]
+    exported = json.loads(commands.run("ledger", "export", place).stdout)["entries"]
+    assert {row["sequence"]: row["statement"] for row in exported} == said

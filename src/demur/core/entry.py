@@ -18,6 +18,9 @@ from demur.core.errors import NotCovered, NotPriced
 from demur.core.promise import NO_LIMIT, Promise
 from demur.core.rounding import printed_pair, printed_up
 
+# A deletion service names its entries by itself and the operation; this one pays for
+# all deletions of a person.
+PAYS_PER_PERSON = "budget per person"
 WEAK = 8.0  # above this epsilon a statement and the report say so
 
 
@@ -150,6 +153,11 @@ def epsilon_with_slack(
         if price <= epsilon:
             return epsilon
     return math.inf
+
+
+def deletion_key(service: str, operation: str) -> str:
+    """The idempotency key under which a deletion service records an operation."""
+    return f"unlearning {service} {operation}"
 
 
 def _sentences(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from demur.ledger.backup import backup_ledger as backup_ledger
     from demur.ledger.backup import check_backup as check_backup
     from demur.ledger.calls import LedgerCalls as LedgerCalls
+    from demur.ledger.export import entry_that_pays as entry_that_pays
     from demur.ledger.export import export_ledger as export_ledger
     from demur.ledger.export import registry_records as registry_records
     from demur.ledger.in_memory import LedgerLeftBehind as LedgerLeftBehind

@@ -16,6 +16,7 @@ from demur.core.adjacency import (
     ReplaceOne,
     ZeroOut,
 )
+from demur.core.entry import PAYS_PER_PERSON, Entry, deletion_key
 from demur.ledger.ledger import Ledger
 from demur.ledger.reading import Reading
 
@@ -62,7 +63,7 @@ def export_ledger(ledger: Ledger, *, actors: bool = False) -> dict[str, Any]:
                 "count": entry.count,
                 "noise": entry.noise,
                 "declaration": entry.declaration.to_json(),
-                "statement": entry.statement(),
+                "statement": entry.statement(paid_by=entry_that_pays(ledger, entry)),
             }
             | ({"actor": entry.actor} if actors else {})
             for entry in ledger.entries()
@@ -70,6 +71,26 @@ def export_ledger(ledger: Ledger, *, actors: bool = False) -> dict[str, Any]:
         "notes": [asdict(note) for note in ledger.notes()],
         "tip": str(ledger.tip()),
     }
+
+
+def entry_that_pays(ledger: Ledger, entry: Entry) -> Entry:
+    """The entry whose epsilon holds for this one: itself, or what paid for a deletion.
+
+    A deletion service may pay once for all deletions of a person. Its deletions have
+    no cost of their own, and their statements name that entry.
+
+    >>> import demur as dm
+    >>> from demur.mechanisms import Gaussian
+    >>> presence = dm.AddOrRemoveOne()
+    >>> ledger = dm.Ledger(dm.Budget(1.0, 1e-6), unit=presence)
+    >>> count = Gaussian(12.0, {presence: 1.0}).release([7.0], ledger=ledger, label="a")
+    >>> entry_that_pays(ledger, count.entry) is count.entry
+    True
+    """
+    if not entry.covered(Erasure()):
+        return entry
+    _, _, service = entry.label.rpartition(" of service ")
+    return ledger.find(deletion_key(service, PAYS_PER_PERSON)) or entry
 
 
 def registry_records(

@@ -17,7 +17,7 @@ from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
 from demur.durable import clock
-from demur.ledger import Ledger, Moment, Note, Readings, Tip, over_time
+from demur.ledger import Ledger, Moment, Note, Readings, Tip, entry_that_pays, over_time
 from demur.report.distance import (
     SpaceCost,
     UnitCost,
@@ -31,7 +31,6 @@ from demur.report.notes import (
     UtilityFacts,
     audits,
     deletions,
-    entry_that_pays,
     utilities,
 )
 from demur.report.text import json_data

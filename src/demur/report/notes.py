@@ -15,8 +15,7 @@ from demur.audit.result import AuditResult
 from demur.core.adjacency import Erasure
 from demur.core.entry import Entry
 from demur.core.errors import NotCovered, NotPriced
-from demur.ledger import Ledger, Note
-from demur.unlearning.service.charges import PER_PERSON, entry_name
+from demur.ledger import Note
 
 
 @dataclass(frozen=True)
@@ -148,14 +147,6 @@ def utilities(
             )
         )
     return tuple(facts), unread
-
-
-def entry_that_pays(ledger: Ledger, entry: Entry) -> Entry:
-    """The entry whose promise holds for a deletion: its service's, or its own."""
-    if not entry.covered(Erasure()):
-        return entry
-    _, _, service = entry.label.rpartition(" of service ")
-    return ledger.find(entry_name(service, PER_PERSON)) or entry
 
 
 def deletions(

@@ -345,19 +345,9 @@ def _shown(ledger: Ledger, unit: Unit, delta: float) -> dict[str, Any]:
     }
 
 
-def _payer(ledger: Ledger, entry: Entry) -> Entry | None:
-    """The entry that paid for a deletion; None where it has a cost of its own."""
-    from demur.core.adjacency import Erasure
-
-    if not entry.covered(Erasure()):
-        return None
-    from demur.report.notes import entry_that_pays  # loads the engine: not for others
-
-    return entry_that_pays(ledger, entry)
-
-
 def _entry_facts(ledger: Ledger, entry: Entry) -> dict[str, Any]:
     from demur.audit.attacks import gains_of_entry
+    from demur.ledger import entry_that_pays
 
     commit = ledger.commit_of(entry)
     return {
@@ -384,7 +374,7 @@ def _entry_facts(ledger: Ledger, entry: Entry) -> dict[str, Any]:
             for unit, budget in ledger.terms.budgets
         ],
         "notes": [asdict(note) for note in ledger.notes(entry)],
-        "statement": entry.statement(paid_by=_payer(ledger, entry)),
+        "statement": entry.statement(paid_by=entry_that_pays(ledger, entry)),
         "gains": [
             {"unit": unit.to_json(), "statement": gains.statement(), **gains.to_json()}
             for unit, gains in gains_of_entry(entry)

@@ -9,7 +9,7 @@ import numpy as np
 from demur import __version__
 from demur.core.accounting.events import GaussianEvent
 from demur.core.adjacency import Erasure
-from demur.core.entry import Entry
+from demur.core.entry import PAYS_PER_PERSON, Entry, deletion_key
 from demur.core.rounding import quotient_up
 from demur.ledger import Ledger
 from demur.unlearning.errors import CapacityExhausted
@@ -18,7 +18,6 @@ from demur.unlearning.pricing.service_prices import DeletionPrices
 from demur.unlearning.pricing.service_terms import ServiceTerms
 from demur.unlearning.records.certificate import Certificate, stamped
 from demur.unlearning.records.journal_rules import History
-from demur.unlearning.service.charges import PER_PERSON, entry_name
 from demur.unlearning.service.retraining import WITHOUT_NOISE
 
 _LOOSE = 1.0 + 1e-9
@@ -189,14 +188,14 @@ def _cost_problems(
     that.
     """
     service = certificate.service
-    entry = ledger.find(entry_name(service, certificate.operation))
+    entry = ledger.find(deletion_key(service, certificate.operation))
     if entry is None or entry.id != certificate.entry:
         return ["the cost of this deletion is not in the ledger"], []
     if prices.exact:
         return [], []
     payer: Entry | None = entry
     if prices.per_person:
-        payer = ledger.find(entry_name(service, PER_PERSON))
+        payer = ledger.find(deletion_key(service, PAYS_PER_PERSON))
     event = None if payer is None else payer.declaration.cost.at(Erasure())
     if not isinstance(event, GaussianEvent):
         return ["the ledger has no entry that pays for this deletion"], []

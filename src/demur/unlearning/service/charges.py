@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, get_args
 from demur.core.adjacency import Erasure
 from demur.core.declaration import Declaration
 from demur.core.entropy import OsEntropy, Source
-from demur.core.entry import Entry
+from demur.core.entry import PAYS_PER_PERSON, Entry, deletion_key
 from demur.core.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -38,7 +38,6 @@ from demur.unlearning.service.state import ServiceState
 
 _OS = OsEntropy()
 Kind: TypeAlias = Literal["deletion", "publication"]
-PER_PERSON = "budget per person"  # the name of that entry, beside the operations
 
 
 def ledger_path(path: Path, epoch: int, composes: bool) -> Path:
@@ -55,11 +54,6 @@ def ledgers_beside(path: Path) -> list[Path]:
 def later_ledger(path: Path, epoch: int) -> bool:
     """Whether there is a ledger of an epoch after this one."""
     return any(int(p.name.rpartition("-")[2]) > epoch for p in ledgers_beside(path))
-
-
-def entry_name(service_id: str, operation: str) -> str:
-    """The idempotency key under which an operation is recorded."""
-    return f"unlearning {service_id} {operation}"
 
 
 def check_shared(given: object, terms: ServiceTerms, prices: DeletionPrices) -> Ledger:
@@ -138,7 +132,7 @@ def newest_committed(ledger: Ledger, service_id: str) -> Entry | None:
 
 def is_committed(ledger: Ledger, service_id: str, operation: str) -> bool:
     """Whether a ledger has an entry of this operation, bound to an outcome."""
-    entry = ledger.find(entry_name(service_id, operation))
+    entry = ledger.find(deletion_key(service_id, operation))
     return entry is not None and ledger.commit_of(entry) is not None
 
 
@@ -167,7 +161,7 @@ class DeletionCharges:
                 self.budget_per_person = ledger.paid(
                     prices.budget_per_person(),
                     label="deletion budget per person",
-                    idempotency_key=self._name(PER_PERSON),
+                    idempotency_key=self._name(PAYS_PER_PERSON),
                     source=source,
                 ).entry
             except BudgetExceeded as error:
@@ -198,7 +192,7 @@ class DeletionCharges:
         return cls(ledger, prices, state.id, own=True, source=state.source)
 
     def _name(self, operation: str) -> str:
-        return entry_name(self._service, operation)
+        return deletion_key(self._service, operation)
 
     def _label(self, operation: str, kind: Kind) -> str:
         return f"{kind} {operation[:8]}{self._suffix}"

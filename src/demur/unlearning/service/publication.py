@@ -19,6 +19,7 @@ import numpy as np
 
 from demur.core.accounting import inverse_square_up
 from demur.core.accounting.events import GaussianEvent
+from demur.core.entry import deletion_key
 from demur.core.errors import NotCovered, NotPriced
 from demur.durable.clock import now
 from demur.ledger import Ledger
@@ -30,7 +31,6 @@ from demur.unlearning.records.journal_rules import History
 from demur.unlearning.service import intents
 from demur.unlearning.service.charges import (
     DeletionCharges,
-    entry_name,
     publication_entries,
 )
 from demur.unlearning.service.state import ServiceState
@@ -63,7 +63,7 @@ def publication_problems(
         if ledger is None:
             elsewhere += 1
             continue
-        entry = ledger.find(entry_name(history.service, operation))
+        entry = ledger.find(deletion_key(history.service, operation))
         try:
             event = entry and entry.declaration.cost.at(publications.unit)
         except (NotCovered, NotPriced):

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from demur.core.entropy import OsEntropy, Source
+from demur.core.entry import deletion_key
 from demur.core.errors import (
     DemurError,
     LedgerRefused,
@@ -35,7 +36,6 @@ from demur.unlearning.records.read_errors import readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.service.charges import (
     DeletionCharges,
-    entry_name,
     is_committed,
     later_ledger,
     ledgers_beside,
@@ -326,7 +326,7 @@ def _commit_in_ledger(
 ) -> None:
     """Bind the last operation's entry, if the process died just before that."""
     with readable():
-        name = entry_name(state.id, body["operation"])
+        name = deletion_key(state.id, body["operation"])
         # A retrain is charged to the ledger of the epoch that it ends.
         epoch = int(body.get("before", state.epoch))
         # A new model's entry is bound to the last of its rows.

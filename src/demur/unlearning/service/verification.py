@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from demur.core.entry import deletion_key
 from demur.core.errors import DemurError
 from demur.durable import sqlite
 from demur.durable.chain import Tip, canonical
@@ -33,7 +34,6 @@ from demur.unlearning.records.read_errors import UNREADABLE, readable
 from demur.unlearning.records.seals import Seals
 from demur.unlearning.records.state_cipher import StateCipher
 from demur.unlearning.service.charges import (
-    entry_name,
     is_committed,
     newest_committed,
     recorded_entries,
@@ -222,7 +222,7 @@ def _ledger_problems(
     used: Counter[str] = Counter()
     for operation, (entry_id, ledger_id) in history.paid.items():
         used[entry_id] += 1
-        name = entry_name(history.service, operation)
+        name = deletion_key(history.service, operation)
         if ledger_id not in by_id:
             elsewhere += 1
             if any(ledger.find(name) for ledger in ledgers):
@@ -244,7 +244,7 @@ def _ledger_problems(
     if any(count > 1 for count in used.values()):
         problems.append("one entry of the ledger paid for two operations")
     for operation, (abandoned_entry, ledger_id) in history.abandoned.items():
-        name = entry_name(history.service, operation)
+        name = deletion_key(history.service, operation)
         charged = any(ledger.find(name) for ledger in ledgers)
         if abandoned_entry is not None and not charged:
             if ledger_id not in by_id:
@@ -259,7 +259,7 @@ def _ledger_problems(
             problems.append(_undone(operation))
     named = {e for e, _ in (*history.paid.values(), *history.abandoned.values())}
     if history.open_intent is not None:
-        under_way = entry_name(history.service, history.open_intent)
+        under_way = deletion_key(history.service, history.open_intent)
         charged_now = {e.id for e in (each.find(under_way) for each in ledgers) if e}
         if charged_now & before.made:
             problems.append(_undone(history.open_intent))
