@@ -1,15 +1,19 @@
 """What demur does by default is what the audit drives."""
 
 import inspect
+from dataclasses import fields
 from enum import Enum
 
 import pytest
 
-from demur.testing.audit_suite import all_cases
+from demur.testing.audit_suite import Size, all_cases
 from demur.testing.audit_suite import defaults as suite
+from demur.testing.audit_suite.layouts.training import LAYOUTS
 from demur.testing.audit_suite.recorded_fit import plan
-from demur.testing.discovery import Candidate, SubjectKind
+from demur.testing.discovery import Candidate, SubjectKind, discover
 from demur.testing.examples import subjects_of
+from demur.training import Resources
+from demur.training.noise.privatizer import KINDS
 
 # Set by the unit or the data of an example: what they choose has no default of its own.
 _WORDS = {"label", "space", "name", "split_key", "fingerprint"}
@@ -116,3 +120,55 @@ def test_every_way_to_draw_batches_that_has_a_price_is_audited():
     # "sensitivity over steps" tries pattern by pattern.
     by_pattern = {"BMinSepSampling", "BallsInBinsSampling", "FixedBatchSampling"}
     assert offered == set(driven) | by_pattern
+
+
+# -- layouts ---------------------------------------------------------------------------
+
+# Fields of Resources that spread nothing.
+NO_LAYOUT = {
+    "minibatch_size": "`training`, a step in several minibatches",
+    "shapes": "sizes to compile: padding alone",
+    "check_loss": "a check before the run",
+    "memory": "forms of the clipped gradient: tests/training/clipping compares them",
+    "store_programs": "compiled programs on the disk",
+}
+
+
+def layouts_that_are_not_audited(names):
+    """What spreads a run over devices or processes, and no audit drives."""
+    audited = {name for layout in LAYOUTS.values() for name in layout.chosen_by}
+    return names - audited - set(NO_LAYOUT)
+
+
+def test_every_layout_of_a_run_is_audited():
+    named = {case.name for case in all_cases(["training"], size=Size.STANDARD)}
+    for layout in LAYOUTS.values():
+        assert any(name.startswith(f"{layout.what}: ") for name in named)
+    offered = {field.name for field in fields(Resources)}
+    assert layouts_that_are_not_audited(offered) == set()
+    assert set(NO_LAYOUT) <= offered
+    # Beside those: rows of processes, and each generator over several devices. The
+    # default one is that of every layout which names none.
+    more = set(KINDS) - {"threefry"} | {"ProcessRows"}
+    assert layouts_that_are_not_audited(more) == set()
+    chosen = {name for layout in LAYOUTS.values() for name in layout.chosen_by}
+    assert chosen <= offered | more
+
+
+def test_a_new_layout_would_be_noticed():
+    offered = {field.name for field in fields(Resources)} | {"pipeline_stages"}
+    assert layouts_that_are_not_audited(offered) == {"pipeline_stages"}
+
+
+def test_the_quick_audit_has_no_layouts():
+    quick = {str(case) for case in all_cases(["training", "cluster"])}
+    whole = all_cases(["training", "cluster"], size=Size.STANDARD)
+    assert {str(case) for case in whole if not case.full} == quick
+    assert any(case.full for case in whole)
+
+
+def test_what_spends_on_spark_is_audited():
+    """`write_reports` is `privatize` whose tasks write what they draw to files."""
+    found = {each.name for each in discover("demur.adapters.spark").candidates}
+    module = "demur.adapters.spark.local_reports"
+    assert found == {f"{module}:privatize", f"{module}:write_reports"}

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from demur.audit import Level
+from demur.cli.audit import Engine
 from demur.convex.heads import prototypes
 from demur.core.accounting import repetitions
 from demur.core.adjacency import ReplaceOne
@@ -22,6 +23,7 @@ from demur.testing.audit_suite import (
     Size,
     all_cases,
     batches,
+    left_out,
     run_suite,
     tuning,
 )
@@ -31,6 +33,7 @@ from demur.testing.audit_suite.counting import (
     binomial_test,
     counts_test,
 )
+from demur.testing.audit_suite.layouts import spark
 from tests.commands import run as demur
 
 CASES = all_cases()
@@ -193,6 +196,19 @@ def test_a_promise_that_is_refuted_and_a_twin_that_is_not_fail_the_command(monke
         result = audited(monkeypatch, cases, "--json")
         assert result.exit_code == 1
         assert json.loads(result.stdout)["ok"] is False
+
+
+def test_the_command_can_audit_every_engine_by_itself():
+    assert tuple(Engine) == ENGINES
+
+
+def test_what_a_size_needs_and_is_missing_is_told(monkeypatch):
+    monkeypatch.setattr(spark, "which", lambda program: None)
+    assert not any("Java" in each for each in left_out(ENGINES, Size.QUICK))
+    assert any("Java" in each for each in left_out(ENGINES, Size.STANDARD))
+    assert not any("Java" in each for each in left_out(["ledger"], Size.STANDARD))
+    cases = all_cases(["cluster"], size=Size.STANDARD)
+    assert not any(case.name.startswith("Spark") for case in cases)
 
 
 def test_quick_and_deep_exclude_each_other():

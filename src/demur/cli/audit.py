@@ -30,6 +30,7 @@ class Engine(StrEnum):
     CLUSTER = "cluster"
     UNLEARNING = "unlearning"
     TRAINING = "training"
+    TUNING = "tuning"
     DEFAULTS = "defaults"
 
 
@@ -75,7 +76,14 @@ def audit(
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from demur.testing.audit_suite import ENGINES, Size, all_cases, lacking, run_suite
+    from demur.testing.audit_suite import (
+        ENGINES,
+        Size,
+        all_cases,
+        lacking,
+        left_out,
+        run_suite,
+    )
 
     if quick and deep:
         raise typer.BadParameter("choose one of --quick and --deep")
@@ -88,7 +96,7 @@ def audit(
         plot.mkdir(parents=True, exist_ok=True)  # before hours of runs
     size = Size.QUICK if quick else Size.DEEP if deep else Size.STANDARD
     engines = [str(e) for e in engine or ENGINES if engine or not lacking(e)]
-    left_out = [lacks for e in ENGINES if not engine and (lacks := lacking(e))]
+    lacks = left_out([str(e) for e in engine or ENGINES], size)
     outcomes: list[Outcome] = []
     with Progress(
         SpinnerColumn(),
@@ -97,7 +105,7 @@ def audit(
         console=progress_console(),
         transient=True,
     ) as bar:
-        cases = all_cases(engines, twins=twins)
+        cases = all_cases(engines, size=size, twins=twins)
         task = bar.add_task("auditing", total=len(cases))
         for outcome in run_suite(
             size,
@@ -116,14 +124,14 @@ def audit(
             {
                 "ok": good,
                 "size": str(size),
-                "left_out": left_out,
+                "left_out": lacks,
                 "outcomes": [outcome.to_json() for outcome in outcomes],
             }
         )
     else:
         _tell(outcomes, size)
-        for lacks in left_out:
-            console.print(f"Left out: {escape(lacks)}.")
+        for each in lacks:
+            console.print(f"Left out: {escape(each)}.")
         if plot is not None:
             written(plot / "audits.svg")
     if not good:

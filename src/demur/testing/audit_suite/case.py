@@ -30,7 +30,8 @@ class Case:
 
     A *twin* (`broken` states its error) must be refuted, everything else must not be.
     Twins always use `Size.QUICK` samples, where the power is smallest.
-    `run(size, seed)` audits; another seed is another sample.
+    `run(size, seed)` audits; another seed is another sample. A case that is `full`
+    takes too long for `Size.QUICK`.
     """
 
     engine: str
@@ -38,6 +39,7 @@ class Case:
     level: Level
     run: Callable[[Size, int], AuditResult]
     broken: str | None = None
+    full: bool = False
 
     def audit(self, size: Size = Size.QUICK, random_state: int = 0) -> Outcome:
         """Run the audit."""

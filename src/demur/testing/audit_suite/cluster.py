@@ -29,6 +29,7 @@ from demur.core.entropy import NoiseKey, Seeded, Source
 from demur.mechanisms import BPM, GaussianReports, GridResponse, LaplaceReports
 from demur.testing.audit_suite.case import Case, Size
 from demur.testing.audit_suite.counting import binomial_test, counts_test
+from demur.testing.audit_suite.layouts import spark
 from demur.testing.audit_suite.searched_heads import kmeans
 
 ENGINE = "cluster"
@@ -256,6 +257,7 @@ def cases() -> tuple[Case, ...]:
             Level.BLACK_BOX,
             lambda s, i: _told_apart(_WIDE, _apply(_WIDE), "ratio", s, i),
         ),
+        *spark.cases(ENGINE),
     )
     twins = (
         (

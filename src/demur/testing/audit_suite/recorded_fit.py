@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from demur.core import recording
 from demur.core.accounting import events
 from demur.core.entropy import Seeded
+from demur.core.entry import Entry
 from demur.training import (
     DPExecutionPlan,
     Reporting,
@@ -69,7 +70,7 @@ def params() -> dict[str, NDArray[np.float32]]:
     }
 
 
-def _loss(params: Any, batch: Any) -> Any:
+def loss(params: Any, batch: Any) -> Any:
     """The gradient of an example is the example, biases first."""
     weights = params["w"].reshape(-1)
     return (batch[:, :BIASES] @ params["b"] + batch[:, BIASES:] @ weights).mean()
@@ -87,7 +88,7 @@ def recorded_run(iterations: int, seed: int, noise: str | None = None) -> Record
     with recording.watching(tape):
         trained = fit(
             plan(iterations, **options),
-            _loss,
+            loss,
             params(),
             rows,
             optimizer=named_optimizer("sgd", 0.01),
@@ -97,7 +98,7 @@ def recorded_run(iterations: int, seed: int, noise: str | None = None) -> Record
             source=Seeded(seed),
         )
     try:
-        drawn = [_flat(use.released) - use.value[0] for use in tape.uses]
+        drawn = [flat(use.released) - use.value[0] for use in tape.uses]
         (selection,) = tape.selections
         batches, charges = list(selection.batches), list(tape.charges)
     finally:
@@ -110,8 +111,12 @@ def charged_deviation(run: RecordedRun) -> float:
 
     From the declaration in the entry, not from the plan that drew.
     """
-    declaration = run.trained.entry.declaration
-    (atom,) = events.atoms(declaration.cost.at(plan(1).unit))
+    return told_deviation(run.trained.entry)
+
+
+def told_deviation(entry: Entry) -> float:
+    """The same, of an entry that paid for such a run."""
+    (atom,) = events.atoms(entry.declaration.cost.at(plan(1).unit))
     assert isinstance(atom, events.PoissonGaussian)
     return atom.multiplier * CLIP
 
@@ -123,6 +128,8 @@ def charged_probability(run: RecordedRun) -> float:
     return atom.probability
 
 
-def _flat(released: Any) -> Values:
-    parts = released if isinstance(released, list) else [released]
+def flat(released: Any) -> Values:
+    """Leaves behind one another."""
+    single = isinstance(released, np.ndarray)
+    parts = [released] if single else list(released)
     return np.concatenate([np.asarray(p, np.float64).reshape(-1) for p in parts])

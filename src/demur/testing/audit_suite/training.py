@@ -30,6 +30,7 @@ from demur.mechanisms.correlated import Participation, optimize_banded_toeplitz
 from demur.testing.audit_suite.batches import allocation, records_of_a_person
 from demur.testing.audit_suite.case import Case, Size
 from demur.testing.audit_suite.counting import batches_test
+from demur.testing.audit_suite.layouts import training as layouts
 from demur.testing.audit_suite.recorded_fit import (
     RECORDS,
     charged_deviation,
@@ -403,5 +404,6 @@ def cases() -> tuple[Case, ...]:
     )
     return (
         *(Case(ENGINE, name, level, run) for name, level, run in correct),
+        *layouts.cases(ENGINE),
         *(Case(ENGINE, "DP-SGD", level, run, what) for what, level, run in twins),
     )

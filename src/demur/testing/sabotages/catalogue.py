@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demur.testing.sabotages import blind, data, later, noise, spending
+from demur.testing.sabotages import blind, data, later, layouts, noise, spending
 from demur.testing.sabotages.patches import Category, Sabotage
 
 _ORDER = {category: number for number, category in enumerate(Category)}
@@ -15,6 +15,7 @@ CATALOGUE: tuple[Sabotage, ...] = tuple(
             *data.SABOTAGES,
             *later.SABOTAGES,
             *blind.SABOTAGES,
+            *layouts.SABOTAGES,
         ),
         key=lambda each: _ORDER[each.category],
     )

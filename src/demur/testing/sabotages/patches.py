@@ -39,7 +39,7 @@ class Sabotage:
     `wrong(right)` makes what takes the place of `right`, which is at each of `places`
     ("module:name" or "module:Class.name"). `engine` is where the audit looks first;
     `quick` says that `demur audit --quick` refutes it, otherwise `why_not` says why
-    that cannot be asked of it and what finds it instead.
+    that cannot be asked of it and what finds it instead: `demur audit`, where `full`.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Sabotage:
     wrong: Callable[[Any], Any]
     quick: bool = True
     why_not: str = ""
+    full: bool = False
     copies: bool = True  # replaced too, where other modules imported the name
 
     @contextmanager

@@ -4,7 +4,8 @@
     python -m demur.testing.sabotages --quick               # all, one after another
     python -m demur.testing.sabotages --quick "NAME" ...
 
-A process of its own, because compiled programs and caches keep what they first saw. The
+A process of its own, because compiled programs and caches keep what they first saw;
+processes that an audit starts read its name in DEMUR_SABOTAGE and apply it too. The
 audits of the sabotaged engine come first, and the first refutation ends the run: the
 order changes how long it takes and not what is found. An audit that ends in an error
 is no refutation, although `demur audit` fails on it: it is gone on with, and told if
@@ -53,7 +54,8 @@ def found_here(broken: Sabotage, size: Size, random_state: int = 0) -> Finding:
         for engine in engines:
             if lacking(engine) is not None:
                 continue
-            for case in all_cases([engine], twins=False):
+            cases = all_cases([engine], size=size, twins=False)
+            for case in sorted(cases, key=lambda case: case.full is not broken.full):
                 try:
                     outcome = case.audit(size, random_state)
                 except NoPower as error:
@@ -74,7 +76,7 @@ def found_by_audit(name: str, size: Size = Size.QUICK, seed: int = 0) -> Finding
         capture_output=True,
         text=True,
         # No program that was compiled before the sabotage.
-        env=os.environ | {"DEMUR_PROGRAMS": os.devnull},
+        env=os.environ | {"DEMUR_PROGRAMS": os.devnull, "DEMUR_SABOTAGE": name},
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
