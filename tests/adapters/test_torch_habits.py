@@ -138,6 +138,18 @@ def with_spectral_norm():
     return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
 
 
+def counted(self, x):
+    self.calls = getattr(self, "calls", 0) + 1
+    return self.linear(x) * min(1.0, self.calls / 100)
+
+
+class Words(nn.Embedding):
+    """Rows of a table, averaged; the numbers of the words are made of the inputs."""
+
+    def forward(self, x):
+        return super().forward(x.long().clamp(0, 6)).mean(1)
+
+
 class OnManyDevices(nn.DataParallel):
     """Torch's own moves its module to torchax' device, once that is known."""
 
@@ -149,7 +161,21 @@ class OnManyDevices(nn.DataParallel):
 MODULES = {
     "a buffer assigned": (lambda: Layer(assigned), "changes its buffer seen"),
     "a buffer added to": (lambda: Layer(added), "changes its buffer seen"),
+    "a counter": (lambda: Layer(counted), "changes calls whenever it runs"),
     "a hook": (lambda: Layer(hooked), "Tensor.register_hook"),
+    "scale_grad_by_freq": (
+        lambda: Words(7, 3, scale_grad_by_freq=True),
+        "how often its row occurs in the batch",
+    ),
+    "functional.embedding": (
+        lambda: Layer(
+            lambda s, x: functional.embedding(
+                x.long()[:, 0].clamp(0, 2), s.linear.weight[:, :3], max_norm=1.0
+            )
+        ),
+        "examples depend on each other",
+    ),
+    "no module": (lambda: nn.Linear, "an object and not its class; got Linear"),
     "rows by a mask": (
         lambda: Layer(lambda s, x: s.linear(x)[x[:, 0] > -9.0]),
         "looks at the values",
@@ -169,6 +195,47 @@ MODULES = {
 def test_a_module_is_refused_by_name(name):
     make, words = MODULES[name]
     assert words in refused(make)
+
+
+def test_what_a_module_keeps_about_shapes_is_no_counter():
+    def measured(self, x):
+        self.width = x.shape[1]
+        return self.linear(x)
+
+    private = PrivateModule(Layer(measured), plain)
+    for _ in range(3):
+        private.loss(private.params, ROWS)
+
+
+LOSSES = {
+    "no loss": (None, {}, "loss must be a function"),
+    "a loss for each": (
+        lambda m, b: functional.cross_entropy(
+            m(b["x"]), b["y"].long(), reduction="none"
+        ),
+        {},
+        r"of shape (1,): end with .mean()",
+    ),
+    "nothing to train": (plain, {"trainable": None}, "trainable must be"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_or_a_choice_that_cannot_be_is_refused(name):
+    loss, options, words = LOSSES[name]
+    assert words in refused(Layer, loss, **options)
+
+
+def test_buffers_are_not_trained():
+    """They were, by a pattern of names, and `to_module` left them out."""
+    module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).eval()
+    for choice in ("*", ["*"], lambda name, leaf: True):
+        assert not any(
+            "running" in n
+            for n in PrivateModule(module, plain, trainable=choice).params
+        )
+    lora = PrivateModule(module, plain, trainable="lora", targets="*", also="1.*")
+    assert set(lora.params) == {"0.weight", "1.weight", "1.bias"}
 
 
 def weighted(module, batch):

@@ -202,7 +202,7 @@ def test_a_look_up_with_code_of_its_own_runs_it(make):
 
 def test_a_module_without_a_parameter_to_train_says_so():
     with pytest.raises(ValueError, match="requires a gradient"):
-        PrivateModule(nn.Linear(2, 1).requires_grad_(False), None)
+        PrivateModule(nn.Linear(2, 1).requires_grad_(False), plain)
 
 
 def test_a_module_is_trained_and_goes_back_where_it_came_from():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from demur.adapters.torch import PrivateModule, derivatives, shared_memory
 from tests.families import thinned
@@ -113,6 +114,18 @@ def in_place_without_gradient(h):
     return h
 
 
+def kept(h):
+    """Both change in torch, and one of them here."""
+    before = h.detach()
+    h.add_(1.0)
+    return h + before
+
+
+def assigned(h):
+    h.data = h.data.clamp(-0.1, 0.1)
+    return h
+
+
 REFUSED = {
     "a derivative of its own": (StraightThrough.apply, "StraightThrough, a torch.auto"),
     "a gradient inside": (inner_gradient, "calls torch.autograd.grad itself"),
@@ -121,6 +134,21 @@ REFUSED = {
     "an array": (lambda h: h * float(h.detach().numpy()[0, 0]), "looks at the values"),
     "a write": (in_place_without_gradient, "in place without a gradient"),
     "detach_": ((lambda h: (h * 1).detach_() * h), "in place without a gradient"),
+    "a write behind detach": (
+        lambda h: (h.detach().clamp_(min=0.0), h)[1],
+        "shares its memory",
+    ),
+    "a write behind torch.detach": (
+        lambda h: (torch.detach(h).clamp_(min=0.0), h)[1],
+        "shares its memory",
+    ),
+    "a write behind data": (lambda h: (h.data.mul_(2.0), h)[1], "shares its memory"),
+    "a write into what is kept": (kept, "shares its memory"),
+    "data": (assigned, "assigns to .data"),
+    "an imported checkpoint": (
+        lambda h: checkpoint(torch.tanh, h, use_reentrant=True),
+        "by its full name",
+    ),
     "out": (lambda h: torch.add(h, 1.0, out=torch.empty(1, 6)), "add with out="),
 }
 
@@ -188,6 +216,8 @@ VIEWS = {
     "the transpose": lambda t: t.T.T,
     "contiguous": lambda t: t.contiguous(),
     "to": lambda t: t.to(torch.float32),
+    "detach": lambda t: t.detach(),
+    "data": lambda t: t.data,
 }
 CASES = [(write, view) for write in WRITES for view in VIEWS]
 

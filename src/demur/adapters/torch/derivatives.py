@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_tree
@@ -70,7 +71,8 @@ class _TorchRules(TorchFunctionMode):
     def _constant(self, given: torch.Tensor) -> Any:
         if not isinstance(given, self._known):
             return given
-        return self._env.j2t_iso(jax.lax.stop_gradient(self._env.t2j_iso(given)))
+        constant = jax.lax.stop_gradient(self._env.t2j_iso(given))
+        return self._memory.shared(self._env.j2t_iso(constant), given)
 
     def _on_jax(self, given: torch.Tensor) -> Any:
         if isinstance(given, self._known):
@@ -97,11 +99,18 @@ class _TorchRules(TorchFunctionMode):
         value = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             value = self._memory.returned(value)
+            if func in _DETACHING:
+                (given, *_) = (*args, *kwargs.values())
+                value = self._memory.shared(value, given)
         if name != "detach_" and func not in _DETACHING and torch.is_grad_enabled():
             return value
         if is_write(name):
             _refuse_unseen_write(name)
         return torch_tree.tree_map_only(torch.Tensor, self._constant, value)
+
+    def detaching(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """`detach` of torchax's tensors, which no mode of torch's sees."""
+        return lambda tensor: self._memory.shared(real(tensor), tensor)
 
     def writing(self, real: Callable[..., None]) -> Callable[..., None]:
         """`__setitem__` of torchax's tensors, which no mode of torch's sees."""
@@ -126,6 +135,14 @@ def _refuse_unseen_write(name: str) -> None:
     )
 
 
+def _refuse_assigned(tensor: torch.Tensor, value: Any) -> None:
+    raise ValueError(
+        "the module assigns to .data of a tensor, which no gradient would see and which"
+        " nothing protects: compute from a new tensor (torch.clamp(weight, -1, 1))"
+        " instead. Nothing was spent."
+    )
+
+
 @contextmanager
 def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
     """A module runs by torch's rules of differentiation, or is refused in words.
@@ -139,7 +156,8 @@ def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
     own: dict[tuple[Any, str], Any] = {
         (given, "__setitem__"): rules.writing(given.__setitem__),
         (view, "__setitem__"): rules.writing(view.__setitem__),
-        (given, "data"): property(lambda self: self.detach(), given.data.fset),
+        (given, "detach"): rules.detaching(given.detach),
+        (given, "data"): property(lambda self: self.detach(), _refuse_assigned),
         (given, "type_as"): lambda self, other: self.to(other.dtype),
         (given, "flatten"): lambda self, *dims, **named: torch.flatten(
             self, *dims, **named
@@ -168,6 +186,12 @@ def differentiated_as_by_torch(env: Any, torchax: Any) -> Iterator[None]:
 def _custom(setup_context: Any) -> bool:
     del setup_context
     function = sys._getframe(1).f_locals.get("cls")
+    if function is torch.utils.checkpoint.CheckpointFunction:
+        raise TypeError(
+            "the module checkpoints by a function that it imported: call"
+            " torch.utils.checkpoint.checkpoint(...) by its full name, which is"
+            " jax.checkpoint here, or with use_reentrant=False. Nothing was spent."
+        )
     raise TypeError(
         "the module has a derivative of its own"
         f" ({getattr(function, '__name__', 'unnamed')}, a"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeGuard
@@ -27,10 +27,12 @@ from demur.adapters.torch.derivatives import (
     differentiated_as_by_torch,
     refuse_hooks,
 )
+from demur.adapters.torch.operators import operators_of_torch
 from demur.adapters.torch.refusals import (
     batch_norm_refused,
     changed_buffers_refused,
     copied,
+    counters_refused,
     refuse_mixing,
     refuse_wide,
     unkeyed_draws_refused,
@@ -40,7 +42,7 @@ from demur.adapters.torch.torchax_import import load_torchax
 from demur.core.release import Release
 from demur.training.clipping.frozen_losses import FrozenLoss
 from demur.training.finetuning import ModelPart, Trainable, lora, select
-from demur.training.finetuning.parts import Choice
+from demur.training.finetuning.parts import Choice, chosen
 
 _DRAWS = (
     "the module draws random numbers (dropout): pass random=True, and every example has"
@@ -87,6 +89,7 @@ class PrivateModule(Trainable):
         precision: torch.dtype | None = None,
     ) -> None:
         module = getattr(module, "_orig_mod", module)
+        _check_arguments(module, loss, trainable)
         refuse_hooks(module)  # a copy has no hooks of parameters
         module = copied(module)
         refuse_mixing(module)
@@ -99,6 +102,10 @@ class PrivateModule(Trainable):
         refuse_wide(state)
         with torch.no_grad():
             arrays = self._env.t2j_copy(state)
+        names = {name for name, _ in module.named_parameters()}
+        trainable, targets, also = (
+            _of_parameters(choice, names) for choice in (trainable, targets, also)
+        )
         self.part = _part(arrays, requires, trainable, rank, alpha, targets, also)
         self._random = _draws(module) if random is None else bool(random)
         self._still = self._whole
@@ -133,13 +140,10 @@ class PrivateModule(Trainable):
             value = torch.func.functional_call(whole, tensors, (rows,))
             if key is None and env.prng_key is not given:
                 raise TypeError(_ALWAYS if self._random else _DRAWS)
-        if not isinstance(value, torch.Tensor | tuple):
-            raise TypeError(
-                f"the loss must return a scalar; got a {type(value).__name__}. Of a"
-                " Hugging Face output that is .loss. Nothing was spent."
-            )
+        if not isinstance(value, tuple) and getattr(value, "ndim", 1):
+            raise TypeError(_not_a_scalar(value))
         found = env.t2j_iso(value)
-        return found if self._precision is None else found.astype(jnp.float32)
+        return found if self._precision is None else jax.tree.map(_widened, found)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -148,6 +152,7 @@ class PrivateModule(Trainable):
             with (
                 unkeyed_draws_refused(),  # outside, where torch's own tensors are
                 self._env,
+                operators_of_torch(self._env),
                 differentiated_as_by_torch(self._env, self._torchax),
                 batch_norm_refused(),
                 checkpoints_by_jax(self._env),
@@ -176,12 +181,19 @@ class PrivateModule(Trainable):
         found = trained.value if isinstance(trained, Release) else trained
         merged = self.part.merge(found)
         module = copy.deepcopy(self._module)
+        parameters = dict(module.named_parameters())
         with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                # By way of float32: numpy knows no bfloat16.
-                values = torch.tensor(np.asarray(merged[name], np.float32))
-                parameter.copy_(values.to(parameter.dtype))
+            for name in self.part.names:  # all others stay as they are, bit for bit
+                values = np.asarray(merged[name])
+                if values.dtype.kind == "V":  # bfloat16, which torch cannot read
+                    values = values.astype(np.float32)
+                parameters[name].copy_(torch.tensor(values))
         return module
+
+
+def _widened(leaf: Any) -> Any:
+    floats = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return leaf.astype(jnp.float32) if floats else leaf
 
 
 class _Whole(nn.Module):
@@ -190,9 +202,10 @@ class _Whole(nn.Module):
     def __init__(self, module: nn.Module, loss: TorchLoss) -> None:
         super().__init__()
         self.module, self._loss = module, loss
+        self._changed: set[str] = set()
 
     def forward(self, batch: Any) -> Any:
-        with changed_buffers_refused(self):
+        with changed_buffers_refused(self), counters_refused(self, self._changed):
             return self._loss(self.module, batch)
 
 
@@ -204,7 +217,9 @@ def _with_plain_lookups(module: nn.Module) -> nn.Module:
     detached where it is padding has the same values and the same derivatives. Bags of
     rows, which it does not trace, are look-ups and a sum.
     """
-    module = copy.deepcopy(module)
+    tensors = (*module.parameters(), *module.buffers())
+    # Parameters are handed in by name: no copy of them is ever read.
+    module = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     use_in(module)
     for layer in module.modules():
         if _is_plain_lookup(layer) and layer.padding_idx is not None:
@@ -257,6 +272,58 @@ def _look_up(layer: nn.Embedding, indices: torch.Tensor) -> torch.Tensor:
     return torch.where(is_padding, rows.detach(), rows)
 
 
+class _OfParameters:
+    """A choice that takes parameters alone: a buffer is not trained."""
+
+    def __init__(self, choice: Choice, names: set[str]) -> None:
+        self._choice, self._names = choice, names
+
+    def __call__(self, name: str, leaf: Any) -> bool:
+        return name in self._names and chosen([name], [leaf], self._choice)[0]
+
+    def __repr__(self) -> str:
+        return repr(self._choice)
+
+
+def _of_parameters(choice: Any, names: set[str]) -> Any:
+    if choice is None or choice in ("all", "lora"):
+        return choice
+    if isinstance(choice, str) or callable(choice):
+        return _OfParameters("*bias" if choice == "bias" else choice, names)
+    return [_of_parameters(one, names) for one in choice]
+
+
+def _check_arguments(module: Any, loss: Any, trainable: Any) -> None:
+    if not isinstance(module, nn.Module):
+        kind = module.__name__ if isinstance(module, type) else type(module).__name__
+        raise TypeError(
+            "module must be a torch.nn.Module, an object and not its class; got"
+            f" {kind}. Nothing was spent."
+        )
+    if not callable(loss):
+        raise TypeError(
+            "loss must be a function of module and batch, written in torch; got a"
+            f" {type(loss).__name__}. Nothing was spent."
+        )
+    if not (callable(trainable) or isinstance(trainable, Iterable)):
+        raise TypeError(
+            'trainable must be "all", "lora", "bias", a pattern of names, a function or'
+            f" several of these; got {trainable!r}. Nothing was spent."
+        )
+
+
+def _not_a_scalar(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return (
+            f"the loss must be a scalar; got one of shape {tuple(value.shape)}: end"
+            " with .mean(), over the examples. Nothing was spent."
+        )
+    return (
+        f"the loss must return a scalar; got a {type(value).__name__}. Of a Hugging"
+        " Face output that is .loss. Nothing was spent."
+    )
+
+
 def _part(
     arrays: dict[str, Any],
     requires: set[str],
@@ -275,8 +342,6 @@ def _part(
                 " .requires_grad_() on those to train, or name them by trainable=..."
             )
         return select(arrays, lambda name, _: name in requires)
-    if trainable == "bias":
-        trainable = "*bias"
     choices = (trainable,) if also is None else (trainable, also)
     return select(arrays, *choices)
 

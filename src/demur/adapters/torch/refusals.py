@@ -87,6 +87,12 @@ def refuse_mixing(module: nn.Module) -> None:
                 f"{shown} with max_norm changes its rows whenever an example looks them"
                 " up, which nothing protects: leave max_norm out. Nothing was spent."
             )
+        if getattr(layer, "scale_grad_by_freq", False):
+            raise TypeError(
+                f"{shown} with scale_grad_by_freq divides a gradient by how often its"
+                " row occurs in the batch, so that examples depend on each other: leave"
+                " it out. Nothing was spent."
+            )
         if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
             raise TypeError(
                 f"{shown} has no parameters yet: run the module once on an example."
@@ -155,6 +161,13 @@ def refuse_call(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Non
             "the module has a hook on a gradient (Tensor.register_hook), which a"
             " private run does not call: remove it. Nothing was spent."
         )
+    if name == "embedding" and (
+        named.get("scale_grad_by_freq") or named.get("max_norm") is not None
+    ):
+        raise TypeError(
+            "torch.nn.functional.embedding with max_norm or scale_grad_by_freq makes"
+            " examples depend on each other: leave it out. Nothing was spent."
+        )
     if name in _WEIGHTED:
         weight = named.get("weight", args[2] if len(args) > 2 else None)
         if weight is not None and named.get("reduction", "mean") == "mean":
@@ -206,6 +219,36 @@ def changed_buffers_refused(module: nn.Module) -> Iterator[None]:
                 " runs (a running statistic), which nothing protects: leave it as it"
                 " is, or call .eval(). Nothing was spent."
             )
+
+
+@contextmanager
+def counters_refused(module: nn.Module, changed: set[str]) -> Iterator[None]:
+    """Refuse a module that counts its calls: a program runs its Python code once.
+
+    `changed` are the numbers that the last run changed. What a run finds out about its
+    shapes, and keeps, is not changed by the next one.
+    """
+    before = _counts(module)
+    yield
+    now = {name for name, n in _counts(module).items() if before.get(name, n) != n}
+    again = sorted(now & changed)
+    changed.clear()
+    changed.update(now)
+    if again:
+        raise TypeError(
+            f"the module changes {again[0].removeprefix('module.')} whenever it runs,"
+            " which a compiled program would not do: set such a number outside, or make"
+            " it a column of the data. Nothing was spent."
+        )
+
+
+def _counts(module: nn.Module) -> dict[str, float]:
+    return {
+        f"{name}.{key}": value
+        for name, layer in module.named_modules()
+        for key, value in vars(layer).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def _numbers(tensor: Any) -> Any:

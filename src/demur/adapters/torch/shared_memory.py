@@ -45,12 +45,18 @@ class SharedMemory:
         """What a function has returned, with views remembered as such."""
         return torch_tree.tree_map_only(torch.Tensor, self._noted, value)
 
+    def shared(self, other: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """`other`, remembered as having the memory of `tensor`."""
+        return self._grouped(other, self._whole(tensor))
+
+    def _whole(self, tensor: Any) -> torch.Tensor:
+        while isinstance(tensor, self._slice):
+            tensor = tensor.parent
+        return tensor
+
     def _noted(self, view: torch.Tensor) -> torch.Tensor:
         if isinstance(view, self._slice):
-            base: Any = view
-            while isinstance(base, self._slice):
-                base = base.parent
-            return self._grouped(view, base)
+            return self._grouped(view, self._whole(view))
         if view._is_view() and view._base is not None:
             # As a view it would keep its tensor alive, and who else has that tensor
             # could not be seen.
