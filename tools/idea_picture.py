@@ -2,7 +2,8 @@
 
     python -m tools.idea_picture
 
-Plain SVG, repeatable to the byte, with colours for light and dark pages.
+Plain SVG, repeatable to the byte, with colours for light and dark pages. For a phone
+there is idea_phone.svg, where the same parts stand one below the other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "idea.svg"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 _STYLE = """
 text { font: 17px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif;
   fill: #1d2733; }
@@ -40,32 +41,79 @@ _PEOPLE = 5  # in a row
 _YOU = 7
 
 
-def picture() -> str:
-    """The picture as SVG text."""
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 400" role="img"'
-        ' aria-label="Two datasets that differ by one record go through noise, and'
-        " the results look nearly the same. A ledger with a budget of epsilon 1 has"
-        ' paid for three releases and declines a fourth that does not fit.">',
-        f"<style>{_STYLE}</style>",
-        _crowd(20, 40, present=True),
-        '<text x="85" y="132" class="mid you-text">with your record</text>',
-        _crowd(20, 160, present=False),
-        '<text x="85" y="252" class="mid quiet">without it</text>',
+def pictures() -> dict[str, str]:
+    """The pictures as SVG text, by the names of their files."""
+    wide = [
+        _crowds(),
         _arrow(172, 75, 262, 118),
         _arrow(172, 195, 262, 152),
-        '<rect x="270" y="78" width="170" height="114" rx="12" class="box"/>',
-        '<text x="355" y="116" class="mid big">computation</text>',
-        '<text x="355" y="144" class="mid">+ random noise</text>',
-        _dice(355, 168),
+        _computation(270, 78),
         _arrow(448, 135, 520, 135),
-        _bells(530, 190),
-        '<text x="690" y="222" class="mid big">what is published</text>',
-        '<text x="690" y="244" class="mid quiet">nobody can tell which it was</text>',
-        _ledger(),
-        "</svg>\n",
+        _published(530, 190),
+        _ledger(170, 318, 460.0, beside=True),
     ]
-    return "\n".join(parts)
+    narrow = [
+        _at(18, -28, _crowds(below=False)),
+        _arrow(105, 126, 160, 160),
+        _arrow(325, 126, 270, 160),
+        _computation(130, 166),
+        _arrow(215, 286, 215, 318),
+        _published(55, 462),
+        _ledger(20, 620, 260.0, beside=False),
+    ]
+    return {
+        "idea.svg": _svg(860, 400, wide),
+        "idea_phone.svg": _svg(430, 720, narrow),
+    }
+
+
+def _svg(width: int, height: int, parts: list[str]) -> str:
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+        ' role="img" aria-label="Two datasets that differ by one record go through'
+        " noise, and the results look nearly the same. A ledger with a budget of"
+        " epsilon 1 has paid for three releases and declines a fourth that does not"
+        ' fit.">'
+    )
+    return "\n".join([opening, f"<style>{_STYLE}</style>", *parts, "</svg>\n"])
+
+
+def _at(x: float, y: float, part: str) -> str:
+    return f'<g transform="translate({x} {y})">{part}</g>'
+
+
+def _crowds(*, below: bool = True) -> str:
+    """The people with you and without you, below or beside one another."""
+    without = (
+        f'{_crowd(20, 160, present=False)}<text x="85" y="252" class="mid quiet">'
+        "without it</text>"
+    )
+    return (
+        f"{_crowd(20, 40, present=True)}"
+        '<text x="85" y="132" class="mid you-text">with your record</text>'
+        f"{without if below else _at(225, -120, without)}"
+    )
+
+
+def _computation(x: float, y: float) -> str:
+    return _at(
+        x,
+        y,
+        '<rect width="170" height="114" rx="12" class="box"/>'
+        '<text x="85" y="38" class="mid big">computation</text>'
+        '<text x="85" y="66" class="mid">+ random noise</text>'
+        f"{_dice(85, 90)}",
+    )
+
+
+def _published(left: float, bottom: float) -> str:
+    x = left + 160
+    return (
+        f"{_bells(left, bottom)}"
+        f'<text x="{x}" y="{bottom + 32}" class="mid big">what is published</text>'
+        f'<text x="{x}" y="{bottom + 54}" class="mid quiet">hard to tell which it'
+        " was</text>"
+    )
 
 
 def _person(x: float, y: float, kind: str) -> str:
@@ -126,9 +174,12 @@ def _bells(left: float, bottom: float) -> str:
     )
 
 
-def _ledger() -> str:
-    """A budget with three releases that fit, and one that does not."""
-    left, top, height, scale = 170, 318, 40, 460.0
+def _ledger(left: float, top: float, scale: float, *, beside: bool) -> str:
+    """A budget with three releases that fit, and one that does not.
+
+    Its name stands beside it, or above it where there is no room.
+    """
+    height = 40
     releases = (("one", 0.35, "0.35"), ("two", 0.30, "0.3"), ("three", 0.2, "0.2"))
     drawn, x = [], float(left)
     for kind, epsilon, text in releases:
@@ -140,21 +191,33 @@ def _ledger() -> str:
         )
         x += width
     end = left + scale
+    name, spent = ((left - 14, top + 17), (left - 14, top + 37))
+    if not beside:
+        name, spent = ((left, top - 36), (left, top - 12))
+    side = "end " if beside else ""
     drawn += [
         f'<rect x="{left}" y="{top}" width="{scale:.0f}" height="{height}"'
         ' class="track"/>',
-        f'<rect x="{x + 6:.0f}" y="{top + 6}" width="138" height="{height - 12}"'
-        ' class="no"/>',
-        f'<text x="{x + 150:.0f}" y="{top + 26}" class="no-text">declined</text>',
+        f'<rect x="{x + 6:.0f}" y="{top + 6}" width="{0.3 * scale:.0f}"'
+        f' height="{height - 12}" class="no"/>',
+        f'<text x="{x + 0.3 * scale + 12:.0f}" y="{top + 26}" class="no-text">declined'
+        "</text>",
         f'<path d="M{end:.0f} {top - 8} v{height + 16}" class="line"/>',
-        f'<text x="{left - 14}" y="{top + 17}" class="end big">the ledger</text>',
-        f'<text x="{left - 14}" y="{top + 37}" class="end quiet">epsilon spent</text>',
+        f'<text x="{name[0]}" y="{name[1]}" class="{side}big">the ledger</text>',
+        f'<text x="{spent[0]}" y="{spent[1]}" class="{side}quiet">epsilon spent</text>',
         f'<text x="{end:.0f}" y="{top - 15}" class="mid">budget: epsilon 1</text>',
-        f'<text x="{left + scale * 0.425:.0f}" y="{top + 62}" class="mid quiet">three'
-        " releases, each paid for before its noise is drawn</text>",
+    ]
+    words = ("three releases, each paid for", "before its noise is drawn")
+    lines = (" ".join(words),) if beside else words
+    middle = left + scale * 0.425
+    drawn += [
+        f'<text x="{middle:.0f}" y="{top + 62 + 22 * i}" class="mid quiet">{line}'
+        "</text>"
+        for i, line in enumerate(lines)
     ]
     return "".join(drawn)
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture())
+    for name, text in pictures().items():
+        (IMAGES / name).write_text(text)

@@ -48,6 +48,21 @@ WORDS = {
     "count": ("a number of runs", "public"),
     "actor": ("who charges", "public, as it stands"),
     "timeouts": ("seconds", "public"),
+    "entry": ("an entry of the ledger, or its id", "public"),
+    "promise": ("an epsilon and a delta at a unit", "public"),
+    "assumptions": ("what is assumed, in words", "public"),
+    "artefact": ("a digest of what was released", "public, as it stands"),
+    "sequence": ("number of a row of the ledger", "public"),
+    "time": ("a time (UTC), in ISO 8601", "public"),
+    "dataset": ("name of the dataset", "public, as it stands"),
+    "path": ("a file or folder", ""),
+    "params": ("parameters of the model", ""),
+    "num_examples": ("a number of examples", "public"),
+    "sampling_prob": ("probability of each example in a step", "public"),
+    "l2_clip_norm": ("largest norm of an example's gradient", "public"),
+    "noise_multiplier": ("standard deviation over sensitivity", "public"),
+    "repetitions": ("the law of the number of trials", "public"),
+    "records_per_person": ("the most records of one person", "public"),
 }
 # Words that are private data in these functions alone.
 _PRIVATE_IN = {

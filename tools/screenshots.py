@@ -12,6 +12,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+
 from tests.report.browser import Browser
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +42,8 @@ def kept(browser: Browser) -> list[Path]:
         browser.open(page, width=width, dark=dark)
         path = IMAGES / f"{name}.png"
         browser.screenshot(path, most=_TALLEST)
+        # Few colours: a third of the file, and letters look the same.
+        Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
         written.append(path)
     return written
 

@@ -56,6 +56,16 @@ def test_the_reference_describes_every_public_name(package):
     assert there >= offered(package) - shared, f"add to docs/api/{PACKAGES[package]}.md"
 
 
+@pytest.mark.parametrize("page", sorted(set(PACKAGES.values())))
+def test_names_stand_below_the_heading_of_their_part(page):
+    """Or the table of contents would show a name as a part of its own."""
+    text = (ROOT / "docs" / "api" / f"{page}.md").read_text()
+    _, *parts = re.split(r"(?m)^## ", text)
+    level = "\n    options:\n      heading_level: 3"
+    named = [name for part in parts for name in re.split(r"(?m)^::: ", part)[1:]]
+    assert [name for name in named if level not in name] == []
+
+
 def test_the_page_of_errors_names_them_all():
     page = (ROOT / "docs" / "api" / "errors.md").read_text()
     source = (ROOT / "src" / "demur" / "errors.py").read_text()

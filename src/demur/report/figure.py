@@ -168,6 +168,14 @@ def plain_ticks(axes: Axes) -> None:
         axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
+def label_line(axes: Axes, level: float, text: str) -> None:
+    """Words on a line across the axes, without touching it."""
+    axes.annotate(
+        text, (0.01, level), xycoords=axes.get_yaxis_transform(), xytext=(2, 2.5),
+        textcoords="offset points", va="bottom", color=INK,
+    )  # fmt: skip
+
+
 def ceiling(values: list[float]) -> float:
     """The upper end of an axis from zero, with space above the highest value."""
     finite = [v for v in values if math.isfinite(v)]

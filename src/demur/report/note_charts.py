@@ -20,6 +20,7 @@ from demur.report.figure import (
     Frame,
     ceiling,
     figure_of_panels,
+    label_line,
     plain_ticks,
     short,
 )
@@ -70,10 +71,7 @@ def _utility(axes: Axes, runs: list[UtilityFacts], colour: str) -> None:
     for level in sorted(set(plain))[:3]:
         axes.axhline(level, color=INK, linewidth=1.0, linestyle=(0, (5, 3)))
     if plain:
-        axes.text(
-            0.01, max(plain), " not private", va="bottom", color=INK,
-            transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
+        label_line(axes, max(plain), "not private")
     shown = [*values, *plain, *(e for u in banded for e in (u.low or 0, u.high or 0))]
     span = max(shown) - min(shown) or abs(shown[0]) or 1.0
     bottom = min(shown) - 0.15 * span

@@ -37,16 +37,19 @@ def _ledger_picture(ledger: Any, axes: Any) -> None:
         spent = [moment.spent_epsilon[i] for moment in moments]
         shares = [0.0, *(100 * value / status.budget.epsilon for value in spent)]
         colour = SERIES[i % len(SERIES)]
-        shares.append(shares[-1])  # so that the last step is seen
+        places = list(range(len(shares)))
+        axes.plot(places[1:], shares[1:], "o", color=colour, markersize=4)
+        # a little further, so that the last step is seen
         axes.step(
-            range(len(shares)),
-            shares,
+            [*places, places[-1] + 0.6],
+            [*shares, shares[-1]],
             where="post",
             color=colour,
             label=str(status.unit),
         )
     axes.axhline(100, color=INK, linewidth=1, linestyle="--")
     axes.set_ylim(0, 112)
+    axes.set_xlim(0, len(moments) + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("entries, in their order")
     axes.set_ylabel("spent (% of the budget)")

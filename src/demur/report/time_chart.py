@@ -19,6 +19,7 @@ from demur.report.figure import (
     Frame,
     ceiling,
     figure_of_panels,
+    label_line,
     short,
 )
 from demur.report.text import number_down, number_up
@@ -71,10 +72,7 @@ def _panel(
     if len(times) <= 60:
         axes.plot(times, spent, "o", color=colour, markersize=3.5)
     axes.axhline(budget.epsilon, color=INK, linewidth=1.1, linestyle=(0, (5, 3)))
-    axes.text(
-        0.01, budget.epsilon, f" budget {number_down(budget.epsilon)}", va="bottom",
-        transform=axes.get_yaxis_transform(), color=INK,
-    )  # fmt: skip
+    label_line(axes, budget.epsilon, f"budget {number_down(budget.epsilon)}")
     axes.set_ylim(0.0, ceiling([budget.epsilon, *spent]))
     axes.set_xlim(x[0], x[-1])
     kinds: Any = dates  # it has no types
