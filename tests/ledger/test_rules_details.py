@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from demur import (
@@ -329,6 +330,9 @@ def test_filters_are_read_as_they_are_written():
         "rdp (Renyi divergences of order 4 add up) or rdp (Renyi divergences of order"
         " 8 add up)"
     )
+    given = Filter.gaussian(blocks=np.float32(0.25))
+    assert given == Filter.gaussian(blocks=0.25) and type(given.blocks) is float
+    assert type(Filter([], 1).blocks) is float
     for wrong in (1.0, 1.5, -0.1):
         with pytest.raises(ValueError, match="blocks"):
             Filter.gaussian(blocks=wrong)
@@ -465,9 +469,9 @@ def test_a_charge_waits_by_its_name_or_for_no_cost_at_all():
 
 
 def test_what_a_charge_costs_alone():
-    budgets = (*TERMS.budgets, (Ball(0.1, space="cube"), Budget(1.0, 1e-6)))
-    alone = costs_alone(budgets, (), says(Pure(0.25)), 3)
-    assert alone[1:] == (None, None) and 0.74 < alone[0] <= 0.75
+    units = (UNIT, ReplaceOne(), Ball(0.1, space="cube"))
+    budgets = tuple((unit, Budget(1.0)) for unit in units)
+    assert costs_alone(budgets, (), says(Pure(0.25)), 3) == (0.75, None, None)
     sampled = says(GaussianEvent(4.0))
     free = ((UNIT, Budget(1.0)),)
     assert costs_alone(free, (), sampled, 1) in ((math.inf,), (None,))
