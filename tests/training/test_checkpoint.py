@@ -1,10 +1,12 @@
 """Runs that are cut short and taken up again."""
 
 import json
+import os
 import re
 import shutil
 import stat
 import subprocess
+import sys
 from itertools import chain
 from types import SimpleNamespace
 
@@ -18,10 +20,12 @@ from demur.core.accounting.events import Pure
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.errors import EntryCommitted, KeysExposed, NoiseReuse
 from demur.ledger import Budget, Filter, Ledger
-from demur.training import Checkpoint, CheckpointRefused, load_model
+from demur.training import Checkpoint, CheckpointRefused, ShapePlan, load_model
 from demur.training.devices.placement import Placement
-from demur.training.run import charges
+from demur.training.devices.processes import Processes
+from demur.training.run import agreement, charges
 from demur.training.run.checkpoints.checkpoint import CheckpointFolder, _pack, _unpack
+from demur.training.run.steps import Steps
 from tests.ledger.kit import says
 from tests.programs import python
 
@@ -412,3 +416,101 @@ def test_any_dtype_comes_back_as_it_was():
         _unpack(_pack(tree), tree | {"a": jnp.zeros(4)})
     with pytest.raises(CheckpointRefused, match="number of arrays"):
         _unpack(_pack(tree), {"a": jnp.zeros(3)})
+
+
+# -- another machine -------------------------------------------------------------------
+
+
+def alone(*what, flags=None):
+    """What a process of its own prints: XLA reads its flags once."""
+    own = {} if flags is None else {"XLA_FLAGS": flags}
+    given = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.training.crash", *map(str, what)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=given | own,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    return found.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def two_places(tmp_path_factory):
+    """A run that was cut short, and what it says on a processor without FMA."""
+    folder = tmp_path_factory.mktemp("machines")
+    place, copy = folder / "one", folder / "two"
+    place.mkdir()
+    (here,) = alone("here", place)
+    shutil.copytree(place, copy)
+    refused, there = alone("elsewhere", place, copy, flags="--xla_cpu_max_isa=AVX")
+    return place, refused, json.loads(here), json.loads(there)
+
+
+@pytest.mark.slow
+def test_another_processor_is_refused(two_places):
+    """It rounds sums otherwise; mesh, program and kind of device are the same."""
+    place, refused, _, _ = two_places
+    assert "another machine (processor, cores," in refused
+    assert "Nothing was spent" in refused
+    with open_ledger(str(place)) as ledger:
+        assert len(ledger.entries()) == 1
+
+
+@pytest.mark.slow
+def test_unnoticed_it_shows_the_rounding_of_an_exact_sum(two_places):
+    """The twin has the first one's name: one noise lies on two sums.
+
+    The difference of what was seen has no noise, and is a function of the rows alone.
+    """
+    _, _, here, there = two_places
+    assert sorted(there) == ["6", "7", "8"]
+    shown = [
+        np.frombuffer(bytes.fromhex(life["6"]), np.float32) for life in (here, there)
+    ]
+    apart = np.abs(shown[0] - shown[1]).max()
+    assert 0 < apart < 1e-6
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_process_has_its_machine_in_the_digest(monkeypatch, number):
+    """The attack: process 0 is where it was, and another process is not."""
+
+    class Two(Processes):
+        def __init__(self, kinds):
+            super().__init__(None)
+            self.count, self.kinds = 2, kinds
+
+        def every(self, array):
+            rows = []
+            for kind in self.kinds:
+                monkeypatch.setattr(agreement, "machine", lambda kind=kind: kind)
+                alone = agreement.machines(Processes(None))
+                rows.append(np.frombuffer(bytes.fromhex(alone), np.uint8))
+            return np.stack(rows)
+
+    kinds = ["old", "old"]
+    before = agreement.machines(Two(kinds))
+    kinds[number] = "new"
+    assert agreement.machines(Two(kinds)) != before
+    assert agreement.machines(Two(["old", "old"])) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [32, 64])
+def test_any_size_of_a_batch_may_have_changed_its_program(
+    tmp_path, monkeypatch, changed
+):
+    """The form of a step follows its size and a machine's memory (`memory="auto"`)."""
+    shapes = ShapePlan((32, 64), None, 12, 0.0, 0.0, 0.0)
+    interrupted(tmp_path, shapes=shapes)
+    plain = Steps.digest
+
+    def digest(self, state, batch):
+        size = jax.tree.leaves(batch)[0].shape[0]
+        return plain(self, state, batch) + ("other" if size == changed else "")
+
+    monkeypatch.setattr(Steps, "digest", digest)
+    with pytest.raises(CheckpointRefused, match="Nothing was spent"):
+        again(tmp_path, shapes=shapes)

@@ -19,7 +19,7 @@ from demur.core.entropy import NoiseKey
 from demur.core.errors import EntryCommitted
 from demur.training import Checkpoint, CheckpointRefused, load_model
 from demur.training.devices.processes import Processes
-from demur.training.run import trainer
+from demur.training.run import agreement
 from demur.training.run.checkpoints import elastic, orbax_files
 from demur.training.run.paid_run import PaidRun
 from demur.training.run.steps import Steps
@@ -222,7 +222,7 @@ def test_another_kind_of_device_is_another_layout(cut_short, watched, monkeypatc
     with open_ledger(cut_short) as ledger:
         (entry,) = ledger.entries()
         paid_for = 3 * ledger._drawn(entry)
-    monkeypatch.setattr(trainer, "machine", lambda: "NVIDIA H200")
+    monkeypatch.setattr(agreement, "machine", lambda: "NVIDIA H200")
     watched.append([])
     moved(cut_short)
     assert watched[0][0][0] == paid_for

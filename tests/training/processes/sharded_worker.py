@@ -34,7 +34,8 @@ def own_rows(mesh, folder):
     rows, counts = own_part()
     columns = {name: Watched(array) for name, array in rows.items()}
     data = Data(columns, len(rows["x"]))
-    found = {"whole": lists(run(mesh, data=ProcessRows(data, counts)).value)}
+    whole = run(mesh, data=ProcessRows(data, counts))
+    found = {"whole": lists(whole.value), "statement": whole.entry.statement()}
     found["read"], found["rows"] = columns["x"].read, len(rows["x"])
     for name, options in {
         "microbatches": {"microbatch_size": 16},

@@ -1,5 +1,7 @@
 """Rows of each process's own, and cuts that differ: what one process can show."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from demur.core.entropy import Seeded
 from demur.training import ProcessRows, ShapePlan, UserData
+from demur.training.data import as_data
 from demur.training.devices.placement import Placement, shard
 from demur.training.devices.processes import Processes
+from demur.training.run import agreement
 from demur.training.run.prefetcher import _gather
 from demur.training.run.sharded_state import padding, real_rows_at
 from tests.training.kit import make_data, make_plan, train
@@ -40,6 +44,34 @@ def test_the_same_rows_in_two_processes_are_refused():
         joint(digest(1), digest(2), digest(2))
     # Empty parts are alike, and hold nobody twice.
     joint(digest(1), digest(2), digest(2), counts=(3, 4, 0))
+
+
+def test_rows_that_overlap_in_part_are_not_seen_and_the_entry_says_so():
+    """The attack of the statement: the digests differ, and one record enters twice."""
+    columns = [np.arange(3), np.array([2, 3, 4])]
+    digests = [
+        np.frombuffer(bytes.fromhex(as_data({"x": x}).digest()), np.uint8)
+        for x in columns
+    ]
+    joint(*digests, counts=(3, 3))
+    own = ProcessRows(np.eye(3), (3, 3))
+    assert agreement.assumed(own, resumable=False) == (agreement.ROWS_APART,)
+    for alone in (None, ProcessRows(np.eye(3), (3,))):
+        assert agreement.assumed(alone, resumable=False) == ()
+    plan = make_plan()
+    said = plan.declaration(assumed=agreement.assumed(own, resumable=False))
+    assert agreement.ROWS_APART in said.assumptions
+    assert said.fingerprint == plan.declaration().fingerprint
+
+
+def test_an_accelerator_that_repeats_steps_is_named_in_the_entry(monkeypatch):
+    """There the order of a sum may follow threads; on a CPU it does not."""
+    assert agreement.assumed(None, resumable=True) == ()
+    card = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
+    monkeypatch.setattr(jax, "local_devices", lambda: [card])
+    (line,) = agreement.assumed(None, resumable=True)
+    assert "same bits again on NVIDIA H200" in line
+    assert agreement.assumed(None, resumable=False) == ()
 
 
 def test_without_the_comparison_the_same_rows_pass(monkeypatch):

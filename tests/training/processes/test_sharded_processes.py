@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from demur.training.devices.aborted_processes import EXIT_CODE
+from demur.training.run.agreement import ROWS_APART
 from tests.training.processes.launch import launch
 from tests.training.processes.worker import open_ledger
 
@@ -116,6 +117,14 @@ def own_rows_alike(one, several):
             close(found["own_rows"][case], one["plain"]["params"])
     # A row of another process raises IndexError; the data has no more than these.
     assert sum(found["own_rows"]["rows"] for found in several) == 200
+
+
+def test_what_no_program_sees_of_own_rows_is_stated(one, two):
+    """Rows that overlap in part: an officer reads that nobody has looked for them."""
+    for found in two:
+        assert ROWS_APART in found["own_rows"]["statement"]
+        assert ROWS_APART not in found["plain"]["statement"]
+    assert ROWS_APART not in one["own_rows"]["statement"]
 
 
 @pytest.mark.parametrize(

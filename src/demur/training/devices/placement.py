@@ -123,7 +123,7 @@ def machine() -> str:
     """What else a sum's rounding may follow: the device, its compiler and its flags.
 
     On a CPU the compiler and its libraries look at the processor and at how many cores
-    they may use.
+    they may use. (One without FMA, say, rounds each product before it is added.)
     """
     device = jax.local_devices()[0]
     about = [device.device_kind, version("jaxlib"), os.environ.get("XLA_FLAGS", "")]

@@ -193,6 +193,7 @@ class DPExecutionPlan:
         *,
         dimension: int | None = None,
         per_person: bool = False,
+        assumed: tuple[str, ...] = (),
     ) -> Declaration:
         """One draw as the ledger stores it: its cost at each of `units`.
 
@@ -200,7 +201,8 @@ class DPExecutionPlan:
         far its sampler is from the ideal law. `per_person` says that batches are of
         persons (`UserData`): the guarantee is then about all of a person's examples.
         Where some of them stay, it is another: the person's contribution changes, which
-        moves a sum twice as far as one that comes or goes.
+        moves a sum twice as far as one that comes or goes. `assumed` is what a run
+        assumes besides.
         """
         per_person = per_person or self.per_person
         spec = self.noise_addition_transform.spec
@@ -247,6 +249,7 @@ class DPExecutionPlan:
                 f"the noise is as good as Gaussian: {noise}",
                 *stated_rounding(spec.most_rows, spec.sum_rounding),
                 *self.assumptions,
+                *assumed,
             ),
             fingerprint=self.fingerprint,
             draws=None,  # every step draws, on the sum of its own batch
@@ -278,6 +281,7 @@ class DPExecutionPlan:
         source: Source | None = None,
         block_delta: float | None = None,
         per_person: bool = False,
+        assumed: tuple[str, ...] = (),
     ) -> Payment:
         """Pay for the whole run at once; `draws` draws, each good for some steps.
 
@@ -286,7 +290,8 @@ class DPExecutionPlan:
         a budget it was calibrated for; elsewhere at `block_delta` or the filter's
         default. `plan.key(payment)` is the key of batches and noise. Without a ledger
         (None) it is one in memory, at the delta of the plan's target. `per_person` says
-        that a record is a person (`declaration`).
+        that a record is a person, and `assumed` what else a reader must believe
+        (`declaration`).
         """
         ledger, _ = ledger_and_delta(self, ledger, None)
         units = self.units_in(ledger)
@@ -297,7 +302,9 @@ class DPExecutionPlan:
         ):
             block_delta = ideal_delta(self.delta)
         return ledger.paid(
-            self.declaration(units, dimension=dimension, per_person=per_person),
+            self.declaration(
+                units, dimension=dimension, per_person=per_person, assumed=assumed
+            ),
             count=self.draws,
             label=label,
             digest=digest,

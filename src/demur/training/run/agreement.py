@@ -13,6 +13,8 @@ copy of the code. So the price holds only if these are the same in all of them:
 
 All of it is compared by digest, before anything is paid, with a checkpoint or without.
 Reading every row once is the price of that; a memory map is hashed where it lies.
+
+What no program can see is stated in the entry, for whoever signs (`assumed`).
 """
 
 from __future__ import annotations
@@ -24,15 +26,27 @@ from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import demur
 from demur.core.entropy import NoiseKey
 from demur.training.batches.padding import Indices
 from demur.training.batches.selection_key import selection_key
+from demur.training.devices.placement import machine
+from demur.training.devices.process_rows import ProcessRows
+from demur.training.devices.processes import Processes
 
 _PROBED = 4  # selections that a probe draws
 _PROBE_SEED = 26  # public: what it draws is shown to the other processes
+ROWS_APART = (
+    "each record is among the rows of one process alone: rows that several processes"
+    " have in part are not noticed, and would be drawn more often than is paid for"
+)
+REPEATED = (
+    "a step that is repeated after an interruption has the same bits again on {kind}:"
+    " sums whose order follows its threads would show their rounding"
+)
 
 
 def versions() -> dict[str, object]:
@@ -66,3 +80,26 @@ def probe(batches: Callable[[NoiseKey], Iterable[Indices]]) -> str:
         whole.update(f"{batch.shape}".encode())
         whole.update(np.ascontiguousarray(batch, dtype="<i8").data)
     return whole.hexdigest()
+
+
+def machines(group: Processes) -> str:
+    """A digest of what the rounding of each process follows, in their order.
+
+    A resumed run repeats the steps after its last checkpoint, which may have been seen,
+    with the noise they had. Were a sum rounded otherwise there, as by another processor
+    or compiler, the difference of the two releases would be that of the sums, without
+    noise: a function of exact gradients that nothing pays for. So a checkpoint is bound
+    to the machine of every process, and each of them is compared.
+    """
+    own = hashlib.sha256(machine().encode()).digest()
+    return group.every(np.frombuffer(own, np.uint8)).tobytes().hex()
+
+
+def assumed(own: ProcessRows | None, *, resumable: bool) -> tuple[str, ...]:
+    """What the price of a run assumes and no program sees, for its entry."""
+    lines = [ROWS_APART] if own is not None and len(own.counts) > 1 else []
+    device = jax.local_devices()[0]
+    # XLA's programs for a CPU add in an order that follows the number of threads alone.
+    if resumable and device.platform != "cpu":
+        lines.append(REPEATED.format(kind=device.device_kind))
+    return tuple(lines)

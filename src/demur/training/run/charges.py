@@ -27,7 +27,8 @@ class PaymentTerms:
     """How a run is to be paid; `ledger` and `delta` are None outside process 0.
 
     `digest` is that of the run's input, for a run with a checkpoint. `per_person` says
-    that the batches are of persons.
+    that the batches are of persons. `assumed` is what the run adds to what the plan
+    assumes.
     """
 
     ledger: Ledger | None
@@ -36,6 +37,7 @@ class PaymentTerms:
     digest: str | None = None
     source: Source | None = None
     per_person: bool = False
+    assumed: tuple[str, ...] = ()
 
 
 def pay_for_run(
@@ -57,12 +59,15 @@ def pay_for_run(
             source=terms.source,
             block_delta=block,
             per_person=terms.per_person,
+            assumed=terms.assumed,
         )
     except IdempotencyConflict as error:
         raise CheckpointRefused(
             "the run of this checkpoint began with other data, first parameters, plan,"
-            " program or mesh, and the same noise on two sums would reveal their"
-            " difference. Begin a new run in a new folder. Nothing was spent."
+            " program or mesh, or on another machine (processor, cores, jaxlib,"
+            " XLA_FLAGS), and the same noise on two sums would reveal their difference."
+            " Begin a new run in a new folder; one with Checkpoint(..., elastic=True)"
+            " goes on elsewhere. Nothing was spent."
         ) from error
 
 

@@ -38,7 +38,7 @@ from demur.training.clipping.frozen_losses import (
 )
 from demur.training.clipping.ghost.memory import default_budget
 from demur.training.clipping.types import ClippedGrad, PyTree
-from demur.training.devices.placement import Placement, ShardedData, machine
+from demur.training.devices.placement import Placement, ShardedData
 from demur.training.devices.processes import Processes
 from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan, ledger_and_delta
@@ -213,7 +213,7 @@ def fit(
                     "program": " ".join(
                         steps.digest(state, batch(size))
                         # What is repeated has the form of its own size (`memory`).
-                        for size in (shapes.sizes if elastic else shapes.sizes[:1])
+                        for size in (shapes.sizes if stored else shapes.sizes[:1])
                     ),
                 }
                 if frozen is not None:
@@ -253,15 +253,18 @@ def fit(
             )
             if dead.seen and group.first:
                 warnings.warn(str(dead), stacklevel=2)
-        layout = None
-        if stored is not None and elastic:  # the layout may change between two starts
-            check_reached(group, Path(stored.folder))
-            parts = ("batch sizes", "program", "mesh")
-            own_layout = [inputs.pop(part, None) for part in parts]
-            layout = digest_of_parts(*own_layout, machine())
-        digest = None if stored is None else digest_of_parts(*inputs.values())
+        layout = digest = None
+        if stored is not None:
+            inputs["machines"] = agreement.machines(group)
+            if elastic:  # the layout may change between two starts
+                check_reached(group, Path(stored.folder))
+                parts = ("batch sizes", "program", "mesh", "machines")
+                layout = digest_of_parts(*[inputs.pop(part, None) for part in parts])
+            digest = digest_of_parts(*inputs.values())
+        assumed = agreement.assumed(own, resumable=stored is not None)
+        people = examples.ids is not None
         terms = PaymentTerms(
-            paying_ledger, read_at, label, digest, source, examples.ids is not None
+            paying_ledger, read_at, label, digest, source, people, assumed
         )
         run = stack.enter_context(PaidRun(group, plan, terms, state, stored, layout))
         steps.compile()

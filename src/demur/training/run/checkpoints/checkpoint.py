@@ -12,8 +12,9 @@ step t are a function of that key and of t, so a step that was cut short is repe
 exactly.
 
 That is safe only if everything else is the same: the same noise on another sum would
-reveal the difference. The entry is bound to a digest of the data, the first parameters
-and the program, and a checkpoint carries a seal (HMAC under a key derived from the
+reveal the difference. The entry is bound to a digest of the data, the first parameters,
+the program and the machine, whose compiler decides how a sum is rounded
+(`agreement.machines`). A checkpoint carries a seal (HMAC under a key derived from the
 entry's), so that neither changed data nor edited parameters are continued.
 """
 
@@ -148,8 +149,8 @@ class CheckpointFolder:
         if stored_digest != digest:
             raise CheckpointRefused(
                 "the checkpoint is of another run: data, first parameters, plan,"
-                " program or mesh differ. The same noise on two sums would reveal their"
-                " difference. Nothing was drawn."
+                " program, mesh or machine differ. The same noise on two sums would"
+                " reveal their difference. Nothing was drawn."
             )
         if not hmac.compare_digest(stored_seal, _seal(seal, step, digest, halves)):
             raise CheckpointRefused(

@@ -4,7 +4,7 @@
     FOLDER/secret/noise-<step>-<token>.orbax   the memory of correlated noise
     FOLDER/secret/latest.json                  which of them count, sealed
 
-**The same layout** (mesh, processes, sizes, program and `placement.machine`) repeats
+**The same layout** (mesh, processes, sizes, program, `agreement.machines`) repeats
 the steps after the last checkpoint bit for bit, as any run does.
 
 **Another layout** adds up in another order. A step that may have been seen must not be
