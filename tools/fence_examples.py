@@ -4,12 +4,15 @@ Examples are written as doctest runs them; the pages show them as sessions.
 """
 
 import re
+from textwrap import dedent
 from typing import Any
 
 import griffe
 
-# An example and its output, up to an empty line; indented ones are code blocks already.
+# An example and its output, up to an empty line.
 _EXAMPLE = re.compile(r"(?m)^>>> .*\n?(?:(?! *$).+\n?)*")
+# Indented on a page: up to what is not indented.
+_INDENTED = re.compile(r"(?m)(?<=\n\n) {4}>>> (?:.*\n)(?: {4}.*\n|\n(?= {4}))*")
 _FENCED = re.compile(r"(?ms)(^```.*?^```$)")
 
 
@@ -23,13 +26,24 @@ class FenceExamples(griffe.Extension):
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """The hook: examples of a page are sessions, whether it fences them or not."""
+    """The hook: examples of a page are sessions, whether it fences them or not.
+
+    What programs print, fenced as text, is wrapped like prose; indented blocks are not.
+    """
     parts = _FENCED.split(markdown)
-    parts[0::2] = [fenced(part) for part in parts[0::2]]
-    parts[1::2] = [
-        part.replace("```python\n>>> ", "```pycon\n>>> ") for part in parts[1::2]
-    ]
+    parts[0::2] = [_INDENTED.sub(_dedented, fenced(part)) for part in parts[0::2]]
+    for shown, kind in (
+        ("python\n>>> ", "pycon\n>>> "),
+        ("text\n", " {.text .prose}\n"),
+    ):
+        parts[1::2] = [
+            part.replace(f"```{shown}", f"```{kind}", 1) for part in parts[1::2]
+        ]
     return "".join(parts)
+
+
+def _dedented(found: re.Match[str]) -> str:
+    return f"```pycon\n{dedent(found[0]).rstrip()}\n```\n"
 
 
 def fenced(text: str) -> str:

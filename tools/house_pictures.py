@@ -16,7 +16,7 @@ INK, SOFT, FILL, ACCENT = "#1f2933", "#52606d", "#eef2f7", "#2f6f9f"
 
 WORDS = {
     "cli": "the demur command",
-    "compat": "the seeds' own names",
+    "compat": "the names of the original programs",
     "serve": "a service: pages, an API, roles",
     "report": "the HTML report",
     "adapters": "PyTorch, Equinox, Spark",
@@ -29,7 +29,7 @@ WORDS = {
     "audit": "lower bounds",
     "preprocessing": "row maps that keep a promise",
     "mechanisms": "noise with a declared cost: Gaussian, BPM, correlated",
-    "ledger": "budgets, filters, entries; the one door: paid",
+    "ledger": "budgets, filters, entries; every release is paid here",
     "durable": "transactions, hash chain, keys, whole files",
     "core": "units, bounds, costs, accounting, entropy, entries",
 }
@@ -63,10 +63,11 @@ def draw(folder: Path) -> list[Path]:
 
 def packages() -> Figure:
     """Layers from top to bottom: each imports only what lies below it."""
-    figure, axes = _canvas(9.0, 7.2, 100.0, 81.0)
-    height, gap = 6.0, 2.0
-    for row, layer in enumerate(house.layers()):
-        top = 80.0 - row * (height + gap)
+    layers, height, gap = house.layers(), 6.0, 2.0
+    tall = 1.0 + len(layers) * (height + gap)
+    figure, axes = _canvas(9.0, 0.089 * tall, 100.0, tall)
+    for row, layer in enumerate(layers):
+        top = tall - 1.0 - row * (height + gap)
         width = (92.0 - 2.0 * (len(layer) - 1)) / len(layer)
         for column, name in enumerate(layer):
             left = 2.0 + column * (width + 2.0)
@@ -97,10 +98,10 @@ def packages() -> Figure:
                     color=SOFT,
                     fontsize=7.5,
                 )
-    _arrow(axes, (97.5, 77.0), (97.5, 1.0))
+    _arrow(axes, (97.5, tall - 4.0), (97.5, 1.0))
     axes.text(
         96.2,
-        39.0,
+        tall / 2,
         "imports go down only",
         rotation=90,
         ha="center",

@@ -84,6 +84,26 @@ def test_every_page_is_sound(browser, tmp_path):
     assert {page: wrong for page, wrong in found.items() if wrong} == {}
 
 
+def drawing_faults(browser, path, *, folder):
+    """What is wrong with a drawing, which a page shows as a picture."""
+    page = folder / "drawing.html"
+    page.write_text(f"<!doctype html><body>{path.read_text()}")
+    browser.open(page, width=1000)
+    return browser.evaluate(layout.OVERLAPS) + browser.evaluate(layout.OUTSIDE)
+
+
+def test_drawings_are_sound(browser, tmp_path):
+    drawings = sorted((ROOT / "docs" / "images").glob("*.svg"))
+    assert len(drawings) >= 6
+    found = {d.name: drawing_faults(browser, d, folder=tmp_path) for d in drawings}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+    whole = (ROOT / "docs" / "images" / "idea.svg").read_text()
+    cut, twice = tmp_path / "cut.svg", tmp_path / "twice.svg"
+    cut.write_text(whole.replace('viewBox="0 0 860 400"', 'viewBox="0 0 860 300"'))
+    twice.write_text(whole.replace('x="85" y="252"', 'x="85" y="132"'))
+    assert all(drawing_faults(browser, d, folder=tmp_path) for d in (cut, twice))
+
+
 SVG = "<svg width=200 height=50><text x=5 y=20>{}</text><text x={} y=20>{}</text></svg>"
 WIDE = "<table><tr>" + "<td>several words</td>" * 30 + "</tr></table>"
 SPOILT = {

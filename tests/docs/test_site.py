@@ -75,14 +75,23 @@ def test_the_page_of_errors_names_them_all():
 
 
 def test_examples_become_blocks():
-    """In docstrings and on pages; what is fenced or indented is left where it is."""
+    """In docstrings and on pages; there indented ones, too."""
     tool = runpy.run_path(str(ROOT / "tools" / "fence_examples.py"))
     text = "Adds.\n\n>>> 1 + (\n...     1)\n2\n\nMore.\n\n    >>> 3\n"
     shown = "Adds.\n\n```pycon\n>>> 1 + (\n...     1)\n2\n```\n\nMore.\n\n    >>> 3\n"
     assert tool["fenced"](text) == shown
     page = "```python\n>>> 4\n4\n\n```\n"
     session = "```pycon\n>>> 4\n4\n\n```\n"
-    assert tool["on_page_markdown"](text + page) == shown + session
+    own = shown.replace("    >>> 3\n", "```pycon\n>>> 3\n```\n")
+    assert tool["on_page_markdown"](text + page) == own + session
+    plain = "Words.\n\n    Cost = a\n\n    >>> 5\n    5\n\n    >>> 6\n\nWords.\n"
+    shown = plain.replace(
+        "    >>> 5\n    5\n\n    >>> 6\n", "```pycon\n>>> 5\n5\n\n>>> 6\n```\n"
+    )
+    assert tool["on_page_markdown"](plain) == shown
+    printed = "```text\nReleased: ...\n```\n"
+    prose = "``` {.text .prose}\nReleased: ...\n```\n"
+    assert tool["on_page_markdown"](printed) == prose
 
 
 @pytest.mark.slow

@@ -114,6 +114,18 @@ OVERLAPS = """
   })()
 """
 
+# Words of a drawing that stick out of it.
+OUTSIDE = """
+  [...document.querySelectorAll('svg')].flatMap(svg => {
+    const frame = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll('text')].filter(t => {
+      const box = t.getBoundingClientRect();
+      return box.left < frame.left - 1 || box.right > frame.right + 1
+        || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+    }).map(t => `outside: ${t.textContent.trim()}`);
+  })
+"""
+
 
 def on_screen(browser: Browser) -> list[str]:
     """What is wrong with the page that a browser shows."""
