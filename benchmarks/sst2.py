@@ -413,15 +413,22 @@ class Training:
         return params
 
 
+def _with_scores(module: nn.Module, ids: Any) -> Any:
+    scores = module(ids)
+    return scores.mean(), scores
+
+
 class Judge:
     """Which rows released parameters classify as they should, by a compiled program."""
 
     def __init__(self, module: Classifier, trained: str) -> None:
-        # A "loss" that is the scores: the module's own code, as in training.
-        part = private_module(module, trained, lambda module, ids: module(ids))
+        # The scores beside a "loss": the module's own code, as in training.
+        part = private_module(module, trained, _with_scores)
         scorer = part.loss
         self._frozen = scorer.frozen
-        self._run = jax.jit(lambda params, frozen, ids: scorer.at(frozen)(params, ids))
+        self._run = jax.jit(
+            lambda params, frozen, ids: scorer.at(frozen)(params, ids)[1]
+        )
         self(part.params, {"ids": np.ones((1, 64), np.int32), "y": np.zeros(1)})
 
     def __call__(self, params: Any, data: dict[str, Any], size: int = 512) -> Any:

@@ -31,7 +31,8 @@ from demur.core.entropy import Seeded
 from demur.training import Reporting, Resources, clipped_grad, dp_sgd, fit
 from demur.training.clipping.accumulation import Accumulator
 from demur.training.clipping.frozen_losses import FrozenLoss, frozen_of, loss_at
-from demur.training.sizes.defaults import loss_flops, shapes_for
+from demur.training.sizes.defaults import shapes_for
+from demur.training.sizes.operations import loss_flops
 
 WARM = 20  # steps that are not counted
 

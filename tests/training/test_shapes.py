@@ -32,6 +32,7 @@ from demur.training import (
 from demur.training.clipping.types import ClippedGrad
 from demur.training.sizes import defaults, step_costs
 from demur.training.sizes.defaults import shapes_for
+from demur.training.sizes.operations import loss_flops
 from demur.training.sizes.step_costs import size_law
 
 from .kit import make_plan, train
@@ -362,3 +363,27 @@ def test_fit_takes_the_microbatches_that_save_padding(monkeypatch):
         jax.tree.leaves(plain.value), jax.tree.leaves(other.value), strict=True
     ):
         np.testing.assert_allclose(np.asarray(one), np.asarray(two), atol=1e-5)
+
+
+def test_operations_are_counted_from_the_equations():
+    """XLA's own count is the oracle where there is no loop: it takes one turn."""
+
+    def loss(w, x):
+        x = jax.lax.conv_general_dilated(
+            x, w["k"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jnp.tanh(x.reshape(len(x), -1) @ w["w"]).sum()
+
+    def looped(w, x):
+        turn = jax.checkpoint(lambda x, _: (jnp.tanh(x @ w), None))
+        return jax.lax.scan(turn, x, None, length=7)[0].sum()
+
+    w = {"k": jnp.zeros((3, 3, 4, 8)), "w": jnp.zeros((128, 50))}
+    x = jnp.zeros((2, 8, 8, 4))
+    counted = jax.jit(loss).lower(w, x).cost_analysis()["flops"]
+    by_hand = 2 * 2 * 4 * 4 * 8 * 9 * 4 + 2 * 2 * 128 * 50
+    assert by_hand < loss_flops(loss, w, x) < 1.1 * by_hand
+    assert loss_flops(loss, w, x) == pytest.approx(counted, rel=0.15)
+    w, x = jnp.zeros((50, 50)), jnp.zeros((2, 50))
+    once = 2 * 2 * 50 * 50 + 2 * 50
+    assert loss_flops(looped, w, x) == pytest.approx(7 * once, rel=0.02)

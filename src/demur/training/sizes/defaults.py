@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -145,12 +144,6 @@ def _largest_batch(selection: BatchSelectionStrategy, num_examples: int) -> int:
 
 def _one_size(size: int, micro: int | None, iterations: int) -> ShapePlan:
     return ShapePlan((size,), micro, iterations, 0.0, 0.0, 0.0)
-
-
-def loss_flops(loss: Callable[..., Any], *structs: Any) -> float | None:
-    """Operations of one call as XLA counts them; None where it does not."""
-    costs = jax.jit(loss).lower(*structs).cost_analysis() or {}
-    return costs.get("flops")
 
 
 def _per_example(flops: float | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ from demur.training.run.examples import RunExamples
 from demur.training.run.loss_checks import dead_parameters
 from demur.training.run.loss_checks.dead_parameters import WithoutGradient
 from demur.training.run.loss_checks.separability import check_separable
-from demur.training.sizes.defaults import loss_flops
+from demur.training.sizes.operations import loss_flops
 
 
 def _takes_batches(clipped: ClippedGrad) -> bool:
