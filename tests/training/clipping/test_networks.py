@@ -148,6 +148,10 @@ def _diagonal_only(left, right, scale_left):
         return square, square, (square * 0, square * 0), [square * 0] * 2
 
 
+def _half_of_gradients(gradients):
+    return norms.measure_instantiated(gradients / 2)
+
+
 def _rows_apart(numbers, right):
     """A look-up in which equal rows are not added before the square."""
     with jax.enable_x64(True):
@@ -165,10 +169,21 @@ def gram(draw):
 
 def look_up(draw):
     return Network(
-        {"rows": draw.array(4, 5)},
+        {"rows": draw.array(9, 5)},
         lambda p, ids: jnp.sum(jnp.sin(p["rows"][ids])),
-        (draw.whole(4, 6, 7),),
+        (draw.whole(9, 6, 7) // 2,),
     )
+
+
+def kinds(draw):
+    """Few rows, looked up many times; numbers beyond the table take no part."""
+
+    def loss(p, ids, x):
+        found = p["rows"].at[ids].get(mode="fill", fill_value=0.5)
+        return jnp.sum(jnp.sin(found * x))
+
+    ids = draw.whole(4, 6, 7)
+    return Network({"rows": draw.array(3, 5)}, loss, (ids, draw.array(6, 7, 5)))
 
 
 def mirrored(draw):
@@ -195,6 +210,7 @@ def scaled(draw):
     [
         (norms, "_gram", _diagonal_only, gram),
         (lookups, "_paired_lookup", _rows_apart, look_up),
+        (lookups, "measure_instantiated", _half_of_gradients, kinds),
         (routes, "lined_up", lambda _, paths: list(paths), mirrored),
         (routes, "keeps_norms", lambda eqn: len(eqn.invars) == 1, scaled),
     ],

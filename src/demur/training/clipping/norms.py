@@ -78,7 +78,7 @@ from demur.training.clipping.rounding import (
 
 _LONGEST = 4096
 STRIP = 256
-_EXACT = jax.lax.Precision.HIGHEST
+EXACT = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def product_roundoff(dtype: Any, precision: Any) -> float:
     GPUs take float32 as TensorFloat-32, whose 10 bits of fraction some products reach
     by cutting off, and TPUs as bfloat16, unless another precision is set.
     """
-    if dtype != jnp.float32 or precision in (_EXACT, (_EXACT, _EXACT)):
+    if dtype != jnp.float32 or precision in (EXACT, (EXACT, EXACT)):
         return 0.0
     default = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     if precision is None and str(default) in ("highest", "float32"):
@@ -146,10 +146,10 @@ def known_precision(precision: Any) -> Any:
     if precision is None:
         precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
         named = str(precision).upper() in jax.lax.DotAlgorithmPreset.__members__
-        return _EXACT if named and str(precision).upper() != "DEFAULT" else None
+        return EXACT if named and str(precision).upper() != "DEFAULT" else None
     pair = precision if isinstance(precision, tuple) else (precision, precision)
     plain = all(isinstance(each, jax.lax.Precision) for each in pair)
-    return precision if plain else _EXACT
+    return precision if plain else EXACT
 
 
 def leave_out(array: Any, finite: Any) -> Any:
@@ -179,7 +179,7 @@ def measure_instantiated(gradients: Any) -> MeasuredLeaf:
             spread = weights.reshape((-1,) + (1,) * (counted.ndim - 1))
             scaled = counted.astype(weights.dtype) * spread
             return jnp.sum(scaled, axis=0)
-        return jnp.tensordot(weights, counted, axes=1, precision=_EXACT)
+        return jnp.tensordot(weights, counted, axes=1, precision=EXACT)
 
     # One term for an example, which is rounded twice: scaled, then added.
     return MeasuredLeaf(
@@ -335,7 +335,7 @@ def inner(first: Any, second: Any) -> Any:
             "bsti,bsri->bstr",
             first[..., start : start + _LONGEST],
             second[..., start : start + _LONGEST],
-            precision=None if first.dtype == jnp.bfloat16 else _EXACT,
+            precision=None if first.dtype == jnp.bfloat16 else EXACT,
             preferred_element_type=dtype,
         )
         for start in range(0, max(length, 1), _LONGEST)
@@ -415,7 +415,7 @@ def _masked(left: Any, right: Any, mask: Any) -> tuple[Any, Any, Any, list[Any]]
 
     def square_of(pair: tuple[Any, Any]) -> tuple[Any, Any]:
         first, second = (part.astype(dtype) for part in pair)
-        formed = jnp.einsum("sti,sto->sio", first, second, precision=_EXACT)
+        formed = jnp.einsum("sti,sto->sio", first, second, precision=EXACT)
         whole = jax.lax.convert_element_type(formed, jnp.float64) * exact_mask
         return sum_of_squares(whole, 0)
 

@@ -1,7 +1,10 @@
 """Embedding tables: norms and sums of the gradients of rows looked up by number.
 
 An example touches few rows. Rows that it looks up twice add up before the square: pairs
-of look-ups are compared, or sorted when there are many.
+of look-ups are compared, or sorted when there are many. A table of no more rows than
+there are look-ups (kinds of bonds, types of tokens) is formed for each example, as a
+product with ones and zeros: that takes no more numbers than the look-ups, and no
+additions into the same few rows from everywhere.
 
 A table that also stands in a product (a tied embedding) has the gradient G + H, with
 
@@ -24,12 +27,14 @@ import jax.numpy as jnp
 from demur.training.clipping.accumulation import accumulated
 from demur.training.clipping.factored_gradients import FactoredGradients
 from demur.training.clipping.norms import (
+    EXACT,
     STRIP,
     MeasuredLeaf,
     inner,
     inner_roundoff,
     leave_out,
     measure,
+    measure_instantiated,
     sum_of_bounds,
     weighted,
 )
@@ -52,6 +57,11 @@ def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
     rows, size = factors.rows, factors.table
     used = (rows >= 0)[..., None]
     right = jnp.where(used, right, 0)
+    if _is_small(size, *right.shape[2:]):
+        ones = (rows[..., None] == jnp.arange(size)).astype(right.dtype)
+        return measure_instantiated(
+            jnp.einsum("bstv,bsto->bsvo", ones, right, precision=EXACT)
+        )
 
     @in_float64
     def add_up(weights: Any, finite: Any) -> Any:
@@ -71,6 +81,11 @@ def measure_lookup(factors: FactoredGradients) -> MeasuredLeaf:
     else:
         square, upper = _paired_lookup(rows, right)
     return MeasuredLeaf(square, upper, None, right.dtype, add_up, _mass(right))
+
+
+def _is_small(size: int, positions: int, width: int) -> bool:
+    """Whether a table takes no more room than its look-ups, ones and zeros included."""
+    return size <= positions and (positions <= _MOST_PAIRS or size <= width)
 
 
 @in_float64
