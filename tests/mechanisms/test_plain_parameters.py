@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -104,3 +105,23 @@ def test_grid_response_takes_a_word_of_cells_and_no_more():
     assert GridResponse(1.0, 8, 8).cells == 2**64
     with pytest.raises(ValueError, match="bits \\* dimension must be at most 64"):
         GridResponse(1.0, 13, 5)
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0, math.nan, math.inf, True, "4.0", None])
+def test_a_price_is_a_positive_number(price):
+    with pytest.raises((TypeError, ValueError), match="price must be"):
+        BPM.for_unit(ReplaceOne(), price=price, dimension=2)
+
+
+def test_rounding_to_the_grids_of_coordinates_is_charged():
+    """A vector moves by up to grid / sigma more, in units of the noise."""
+    sigma = np.array([1.0, 3.0, 0.5])
+    mechanism = Gaussian(sigma, {ReplaceOne(): 1.0}, dimension=3)
+    multiplier = Fraction(mechanism.event(ReplaceOne()).multiplier)
+    squares = [
+        (Fraction(float(g)) / Fraction(float(s))) ** 2
+        for g, s in zip(mechanism.grid, sigma, strict=True)
+    ]
+    charged = 1 / multiplier - 1
+    assert charged > 0 and charged**2 >= sum(squares)
+    assert charged**2 <= sum(squares) * (1 + Fraction(1, 10**6))

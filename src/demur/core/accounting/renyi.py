@@ -69,11 +69,16 @@ def divergences(event: Atom, orders: NDArray[Any]) -> NDArray[np.float64] | None
         case Pure(epsilon=eps) if eps > 500:
             return np.full(len(a), eps)
         case Pure(epsilon=eps):
-            # log of p^a (1-p)^(1-a) + (1-p)^a p^(1-a) at p = 1 / (1 + e^-eps)
+            # log of p^a (1-p)^(1-a) + (1-p)^a p^(1-a) at p = 1 / (1 + e^-eps), which is
+            # that of cosh((a - 1/2) eps) / cosh(eps / 2): the difference of the two
+            # logarithms cancels where a eps is small, so there it is a product.
             logs = np.logaddexp(a * eps, (1.0 - a) * eps) - np.logaddexp(0.0, eps)
+            half = np.minimum(a * eps, 1.0) / 2.0
+            gain = 2.0 * np.sinh(half) * np.sinh(half * (1.0 - 1.0 / a))
+            logs = np.where(a * eps < 1.0, np.log1p(gain / math.cosh(eps / 2.0)), logs)
             capped = np.minimum(logs / (a - 1.0), eps)
-            # For tiny epsilon the difference cancels: eps^2 a / 2 is a bound as well
-            # (Bun and Steinke 2016, Prop. 3.3).
+            # eps^2 a / 2 is a bound as well (Bun and Steinke 2016, Prop. 3.3), and as
+            # good where a eps is tiny.
             return np.asarray(
                 np.where(a * eps < 1e-4, a * eps * eps / 2.0, np.maximum(capped, 0.0))
                 * (1 + 1e-12)
