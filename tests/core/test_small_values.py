@@ -116,6 +116,29 @@ def test_a_curve_is_for_its_own_space():
         assert Cost.from_json(Cost((term,)).to_json()) == Cost((term,))
 
 
+@pytest.mark.parametrize("slope", [1e-300, 1e-3, 1.0, 1e3, 1e300])
+def test_a_line_without_a_cap_ends_far_away_at_a_number(slope):
+    line = PiecewiseLinear.linear(slope)
+    (zero, (far, high)) = line.knots
+    assert zero == (0.0, 0.0) and not line.saturates and math.isfinite(high)
+    assert Fraction(high) >= Fraction(slope) * Fraction(far) > 0
+    assert far == 1e150 * min(1.0, 1.0 / slope)
+
+
+def test_a_line_with_a_cap_is_never_below_it():
+    for slope, cap in ((0.3, 0.7), (3.0, 0.1), (1e-300, 1e300)):
+        line = PiecewiseLinear.linear(slope, cap)
+        assert line.saturates and line.knots[-1][1] == cap
+        if len(line.knots) == 2:
+            assert Fraction(line.knots[1][0]) <= Fraction(cap) / Fraction(slope)
+    assert PiecewiseLinear.linear(1e300, 1e-300).knots == ((0.0, 1e-300),)
+    for wrong in (0.0, -1.0, math.inf):
+        with pytest.raises(ValueError, match="slope"):
+            PiecewiseLinear.linear(wrong)
+        with pytest.raises(ValueError, match="cap"):
+            PiecewiseLinear.linear(1.0, wrong)
+
+
 # -- laws of repetitions ------------------------------------------------------------
 
 LAWS = [
