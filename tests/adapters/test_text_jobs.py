@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from demur import AddOrRemoveOne
 from demur.adapters import huggingface
@@ -146,14 +147,53 @@ def test_a_table_of_texts_becomes_a_private_model(folder, transformers):
         ("rank = 2", 'targets = "*.kernel"', "selects no matrix"),
         ("rank = 2", "rnak = 2", "has no settings"),
         ('"train.csv"', '"torn.csv"', "as many fields in each row"),
+        ('"train.csv"', '"twice.csv"', "several columns 'verdict'"),
+        ('"review"', '"verdict"', "are one column"),
+        ("length = 6", "length = 600", "length = 600 tokens (it has 16 positions)"),
     ],
 )
 def test_a_bad_job_spends_nothing_and_quotes_no_row(folder, old, new, told):
     (folder / "torn.csv").write_text("review,verdict\nsecret,good,secret\n")
+    (folder / "twice.csv").write_text("review,verdict,verdict\nsecret,good,bad\n")
     assert old in CONFIG
     result = run(folder, CONFIG.replace(old, new))
     assert result.exit_code == 1 and "Traceback" not in result.output
     assert told in words(result) and "secret" not in words(result)
+    assert not (folder / "ledger.db").exists() and not (folder / "model").exists()
+
+
+def narrower(encoder):
+    """The configuration of another encoder."""
+    path = encoder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 8}))
+
+
+def renamed(encoder):
+    """The weights of another encoder."""
+    path = encoder / "model.safetensors"
+    weights = load_file(path)
+    save_file({f"other.{name}": w for name, w in weights.items()}, path)
+
+
+def longer(encoder):
+    """The tokeniser of another encoder: its words have no row."""
+    (encoder / "vocab.txt").write_text("\n".join([*WORDS, "more", "words"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (narrower, "not those of its config.json: they lack bert.embeddings"),
+        (renamed, "not those of its config.json: they lack bert.embeddings"),
+        (longer, "knows 11 words, and the encoder has a row for 9"),
+    ],
+)
+def test_files_of_two_encoders_are_told_before_they_cost(folder, change, told):
+    """Random weights were trained, and paid for."""
+    change(folder / "encoder")
+    result = run(folder)
+    assert result.exit_code == 1 and told in words(result)
+    assert words(result).endswith("Nothing was spent.")
     assert not (folder / "ledger.db").exists() and not (folder / "model").exists()
 
 

@@ -39,6 +39,8 @@ _NEEDED = (
     " vocab.txt with tokenizer_config.json)"
 )
 
+_FEW = 0.25  # of an encoder's numbers may be missing
+
 
 @dataclass(frozen=True, eq=False)
 class LocalEncoder:
@@ -63,6 +65,22 @@ class LocalEncoder:
             return_tensors="np",
         )
         return {name: np.asarray(rows, np.int32) for name, rows in found.items()}
+
+    def check_length(self, length: int) -> None:
+        """Refuse a length of texts that the encoder has no positions for."""
+        try:
+            rows = self.tokens(["a text"], length)
+            with torch.no_grad():
+                self.module(
+                    **{name: torch.as_tensor(row) for name, row in rows.items()}
+                )
+        except (IndexError, RuntimeError, ValueError) as error:
+            most = getattr(self.module.config, "max_position_embeddings", None)
+            raise ValueError(
+                f"{self.name} cannot read texts of length = {length} tokens"
+                f"{f' (it has {most} positions)' if most else ''}: give a smaller"
+                " length. Nothing was spent."
+            ) from error
 
     def is_new(self, name: str, _: Any = None) -> bool:
         """Whether a parameter is one of `new`."""
@@ -107,10 +125,11 @@ def load_encoder(
             " save_pretrained writes them. Nothing was downloaded, and nothing was"
             " spent."
         ) from error
-    _check_tokenizer(tokenizer, folder)
+    _check_tokenizer(tokenizer, module, folder)
     inside = f"{module.base_model_prefix}."
     unread = {name for name in loaded["missing_keys"]}
     unread |= {found[0] for found in loaded["mismatched_keys"]}
+    _check_weights(module, inside, unread, folder)
     new = tuple(
         name
         for name, _ in module.named_parameters()
@@ -161,7 +180,31 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
+def _check_weights(
+    module: nn.Module, inside: str, unread: set[str], folder: Path
+) -> None:
+    """Refuse weights that are another model's: what is trained would be random."""
+    sizes = {n: p.numel() for n, p in module.named_parameters() if n.startswith(inside)}
+    absent = [name for name in sizes if name in unread]
+    # Some encoders are kept without their last layer (BERT's pooler).
+    if sum(sizes[name] for name in absent) > _FEW * sum(sizes.values()):
+        raise ValueError(
+            f"the weights in {folder.name} are not those of its config.json: they lack"
+            f" {', '.join(absent[:3])} and others, or have them in other shapes. Put"
+            " config.json and model.safetensors of one encoder there. Nothing was"
+            " spent."
+        )
+
+
+def _check_tokenizer(tokenizer: Any, module: Any, folder: Path) -> None:
+    words = len(tokenizer)
+    rows = getattr(module.get_input_embeddings(), "num_embeddings", words)
+    if words > rows:
+        raise ValueError(
+            f"the tokeniser of {folder.name} knows {words} words, and the encoder has a"
+            f" row for {rows}: put the tokeniser there that belongs to it. Nothing was"
+            " spent."
+        )
     if tokenizer.pad_token_id is None:
         raise ValueError(
             f"the tokeniser of {folder.name} has no padding token, so that texts cannot"

@@ -78,6 +78,11 @@ def run_text_job(
             f"{output['model']} is there already: name another folder in [output]"
             " model, or move that one away. Nothing was spent."
         )
+    if data["text"] == data["label"]:
+        raise ValueError(
+            f"[data] text and label are one column, {data['text']!r}: name the column"
+            " of the texts and that of their labels. Nothing was spent."
+        )
     classes, length = _classes(data), int(config["model"].get("length", 128))
     validate.count(length=length)
     encoder = load_encoder(
@@ -85,6 +90,7 @@ def run_text_job(
         classes,
         seed=int(config["model"].get("seed", 0)),
     )
+    encoder.check_length(length)
     rows = _rows(encoder, home / data["train"], data, length)
     test = _rows(encoder, home / data["test"], data, length) if "test" in data else None
     private = _private(encoder, config["model"])

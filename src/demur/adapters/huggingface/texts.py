@@ -61,6 +61,12 @@ def _table(path: Path, columns: list[str]) -> pa.Table:
                 f"{path.name} has no column {absent[0]!r}; it has"
                 f" {', '.join(names[:8])}. Nothing was spent."
             )
+        twice = [name for name in columns if names.count(name) > 1]
+        if twice:
+            raise ValueError(
+                f"{path.name} has several columns {twice[0]!r}: give each a name of its"
+                " own. Nothing was spent."
+            )
         return (
             parquet.read_table(path, columns=columns, page_checksum_verification=True)
             if table is None

@@ -28,6 +28,7 @@ from demur.adapters.torch.shared_memory import SharedMemory, is_write
 _DRAWING = (torch.rand, torch.randn, torch.randint)
 # torchax differentiates through these, though not through the method of its tensors.
 _DETACHING = (torch.detach, torch.Tensor.detach)
+_SAID = "Nothing was spent."
 _VALUES = (
     "the module looks at the values of its batch (an `if`, `.item()`, `.numpy()`, a"
     " shape that follows from them), which would be another program for each batch. Use"
@@ -96,7 +97,14 @@ class _TorchRules(TorchFunctionMode):
             refuse_call(name, args, kwargs)
         if func in _DRAWING:
             kwargs = {"device": "jax"} | kwargs
-        value = func(*args, **kwargs)
+        try:
+            value = func(*args, **kwargs)
+        except TypeError as error:
+            if isinstance(error, jax.errors.JAXTypeError) or _SAID in str(error):
+                raise
+            # torch's operators take a TypeError for "not mine", and drop its words.
+            said = str(error).rstrip(".")
+            raise ValueError(f"{name}: {said}. {_SAID}") from error
         with torch._C.DisableTorchFunction():
             value = self._memory.returned(value)
             if func in _DETACHING:
