@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from demur.core.adjacency import AddOrRemoveOne
 from demur.core.entropy import Seeded
@@ -34,6 +34,14 @@ AUTO = (jax.sharding.AxisType.Auto,)
 
 def make_mesh(shape=(8,), names=("data",)):
     return jax.make_mesh(shape, names, axis_types=AUTO * len(shape))
+
+
+def some(which):
+    return Mesh(np.array(jax.devices())[which], ("data",))
+
+
+def backwards():
+    return some(slice(None, None, -1))
 
 
 def problem():
@@ -90,6 +98,10 @@ def results(folder):
         "replicated": {"mesh": line},
         "fully sharded": full,
         "fully sharded grid": full | {"mesh": grid},
+        # After the first: their programs differ in nothing but their devices.
+        "in another order": full | {"mesh": backwards()},
+        "on half of them": full | {"mesh": some(slice(4))},
+        "on the other half": full | {"mesh": some(slice(4, 8))},
         "tensor": tensor,
         "tensor, the rest sharded": tensor | {"shard_parameters": True},
         "in parts": full | parts,
@@ -231,6 +243,7 @@ def refusals(folder):
         "another mesh": {"params": cut, "mesh": mesh},
         "sharded without mesh": {"shard_parameters": True},
         "unknown axis": {"mesh": mesh, "batch_axes": ("rows",)},
+        "an axis twice": {"mesh": mesh, "batch_axes": ("data", "data")},
     }
     found = {}
     for name, options in cases.items():
@@ -282,6 +295,7 @@ def taken_up(folder):
     return {
         "undisturbed": kept(folder / "undisturbed"),
         "another mesh": kept(folder / "killed", mesh=other),
+        "in another order": kept(folder / "killed", mesh=backwards()),
         "whole": kept(folder / "killed", shard_parameters=False),
         "again": kept(folder / "killed"),
     }

@@ -54,6 +54,9 @@ def close(some, other):
         ("replicated", "one"),
         ("fully sharded", "one"),
         ("fully sharded grid", "one"),
+        ("in another order", "one"),
+        ("on half of them", "one"),
+        ("on the other half", "one"),
         ("tensor", "one"),
         ("tensor, the rest sharded", "one"),
         ("in parts", "one"),
@@ -121,12 +124,13 @@ def test_what_does_not_fit_together_is_refused_unpaid(found):
     assert "over another mesh" in said["another mesh"]
     assert "need Resources(mesh=...)" in said["sharded without mesh"]
     assert "must be axes of the mesh" in said["unknown axis"]
+    assert "must name each axis once" in said["an axis twice"]
     assert {one["entries"] for one in found["refusals"].values()} == {0}
 
 
 def test_a_killed_run_goes_on_bit_for_bit_and_nowhere_else(found):
     kept = found["taken_up"]
-    for name in ("another mesh", "whole"):
+    for name in ("another mesh", "in another order", "whole"):
         assert "CheckpointRefused" in kept[name]["error"]
     assert kept["again"] == kept["undisturbed"]
     assert kept["again"]["entries"] == 1

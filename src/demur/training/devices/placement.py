@@ -48,6 +48,11 @@ class Placement:
                 f"batch_axes must be axes of the mesh, {axes}; got {self.batch_axes}."
                 " Nothing was spent."
             )
+        if self.batch_axes and len(set(self.batch_axes)) < len(self.batch_axes):
+            raise ValueError(
+                f"batch_axes must name each axis once; got {self.batch_axes}. Nothing"
+                " was spent."
+            )
         # The compiler places what is computed. Axes of another type would ask the loss
         # to say the sharding of every value it makes.
         if self.mesh is not None:
@@ -108,14 +113,16 @@ class Placement:
     def digest(self) -> str | None:
         """A digest of what a sum's rounding depends on: axes, devices, their owners.
 
-        None for one CPU.
+        The order of the devices counts, as their sums are added in it. None for one
+        CPU.
         """
         if self.mesh is None:
             kind = jax.local_devices()[0].device_kind
             return None if kind == "cpu" else str(kind)
         owners = [device.process_index for device in self.mesh.devices.flat]
         kinds = sorted({device.device_kind for device in self.mesh.devices.flat})
-        text = f"{dict(self.mesh.shape)} {owners} {kinds}"
+        order = [device.id for device in self.mesh.devices.flat]
+        text = f"{dict(self.mesh.shape)} {owners} {order} {kinds}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

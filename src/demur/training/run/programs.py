@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from demur.training.devices.caller_settings import callers_settings
 from demur.training.run import program_files
@@ -109,7 +110,9 @@ def _found_or_compiled(
     if "callback" in text:  # names the Python function by its position only
         return lowered.compile()
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(structs)]
-    described = f"{text} {lowered.in_tree} {lowered.out_tree} {shardings}"
+    # A sharding is shown without its devices, and a program belongs to them.
+    where = [_devices(one) for one in shardings]
+    described = f"{text} {lowered.in_tree} {lowered.out_tree} {shardings} {where}"
     name = hashlib.sha256(described.encode()).hexdigest()
     with _LOCK:
         if name in _CACHE:
@@ -131,6 +134,13 @@ def _found_or_compiled(
         while len(_CACHE) > _LARGEST_CACHE:
             _CACHE.popitem(last=False)
     return program
+
+
+def _devices(sharding: Any) -> list[int]:
+    """The devices of a sharding, in the order of its mesh where it has one."""
+    if isinstance(sharding, NamedSharding):
+        return [device.id for device in sharding.mesh.devices.flat]
+    return [] if sharding is None else sorted(d.id for d in sharding.device_set)
 
 
 def _on_one_device(shardings: Sequence[Any]) -> bool:
