@@ -1,6 +1,8 @@
 """`demur doctor`, --version, -h and `python -m demur`; errors about files, in words."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 from importlib import import_module
@@ -9,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from demur import __version__
-from demur.cli import app
+from demur.cli import app, shell
 from demur.core import validate
 from demur.core.entropy import OsEntropy
 from tests.programs import python
@@ -81,6 +83,8 @@ WRONG = {
     "ledger verify l.db --tip x": "as `demur ledger export --tip` prints it; got 'x'",
     "report l.db -o none/r.html": "there is no folder none. Nothing was written",
     "report l.db -o /proc/r.html": "/proc/r.html may not be read or written by you",
+    "evidence l.db -o folder": "error: folder is a folder: name a file in it",
+    "evidence l.db -o /proc/e.zip": "no file can be made at /proc/e.zip",
     "head fit t.csv --label y --epsilon 0 --radius 1 -o h": r"got 0.0\. Nothing was",
     "head fit t.csv --label y --epsilon 1 --radius 1 -o folder": "is a folder: name a",
     "head predict t.csv t.csv": "Give the .npz file that save_head or `demur head fit`",
@@ -101,6 +105,30 @@ def test_wrong_commands_are_answered_in_words(command, tmp_path, monkeypatch):
     said = " ".join(done.stderr.split())
     assert done.exit_code == 1 and re.search(WRONG[command], said), said
     assert not re.search(r"Ledger\.open|Error\(|\.part|pickle|\{'", said), said
+
+
+@pytest.mark.parametrize(
+    "name", ["x.html", ".x.html.f542e5f0.part", ".x.html.26232.2eeeae10.partial"]
+)
+def test_a_folder_that_may_not_be_written_is_named(name, monkeypatch):
+    """Not the hidden name under which a file is written before it is moved."""
+    monkeypatch.setattr(os, "access", lambda place, how: place != "ro")
+    monkeypatch.setattr(os.path, "isdir", lambda place: True)
+    refused = PermissionError(errno.EACCES, "no", f"ro/{name}")
+    assert shell._message(refused).startswith("you may not write into the folder ro:")
+    own = PermissionError(errno.EACCES, "no", __file__)
+    assert shell._message(own).startswith(f"{__file__} may not be read or written")
+
+
+def test_a_backup_into_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
+    terms = ["--dataset", "d", "--budget", "add-or-remove-one:1:1e-6"]
+    ledger = str(tmp_path / "l.db")
+    assert RUN.invoke(app, ["ledger", "create", ledger, *terms]).exit_code == 0
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda p, how: p != tmp_path and allowed(p, how))
+    done = RUN.invoke(app, ["ledger", "backup", ledger, str(tmp_path / "b.db")])
+    assert done.exit_code == 1 and "a defect of demur" not in done.stderr
+    assert [p.name for p in tmp_path.glob("*b.db*")] == []
 
 
 def test_nearest_names_come_first():

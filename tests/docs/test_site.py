@@ -130,6 +130,21 @@ def test_search_from_disk_has_its_index_and_its_worker(tmp_path):
     assert (ROOT / "docs" / "javascripts" / "file_worker.js").exists()
 
 
+FIRST = ("README.md", "docs/index.md", "docs/concepts.md", "docs/howto/*.md")
+
+
+def says_what_it_is(page):
+    opening, *_ = re.split(r"(?m)^#{2,} (?!Differential)|^```", page)
+    return re.search("differential(ly)? priva", opening, re.IGNORECASE) is not None
+
+
+def test_pages_say_differential_privacy_before_anything_else():
+    pages = [page for place in FIRST for page in ROOT.glob(place)]
+    assert len(pages) > 20
+    assert [page.name for page in pages if not says_what_it_is(page.read_text())] == []
+    assert not says_what_it_is("# Title\n\nNoise.\n\n## On\n\nDifferential privacy\n")
+
+
 def dead_links(text: str, folder: Path) -> list[str]:
     """Relative links to a file or a heading that is not there."""
     dead = []

@@ -58,6 +58,7 @@ _EXPECTED = (
 )
 
 
+_HIDDEN = re.compile(r"^\.(.+?)(\.\d+)?\.[0-9a-f]{8}\.part(ial)?$")
 _DECLINED = (BudgetExceeded, CapacityExhausted, ApprovalPending, ApprovalDeclined)
 
 
@@ -167,14 +168,23 @@ def _flowing(text: str | None) -> str | None:
 
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        place = os.fspath(error.filename)
+        given = os.fspath(error.filename2 or error.filename)
+        # A file has a hidden name until it is whole and moved to its place.
+        folder, name = os.path.split(given)
+        place = os.path.join(folder, _HIDDEN.sub(r"\1", name))
         if isinstance(error, FileNotFoundError):
-            return f"there is no file {place}"
+            what = "there is no file" if place == given else "no file can be made at"
+            return f"{what} {place}"
         if isinstance(error, IsADirectoryError):
             return f"{place} is a folder: name a file in it"
         if isinstance(error, NotADirectoryError):
             return f"{place}: a part of this path is a file, not a folder"
         if isinstance(error, PermissionError):
+            if place != given or not (os.path.exists(given) or _writable(folder)):
+                return (
+                    f"you may not write into the folder {folder or '.'}: choose another"
+                    " place, or ask its owner"
+                )
             return (
                 f"{place} may not be read or written by you: choose another place, or"
                 " ask its owner"
@@ -191,6 +201,10 @@ def _message(error: Exception) -> str:
         f"unexpected {type(error).__name__}: {message[:300]} (a defect of demur;"
         f" {_TRACEBACK}=1 shows the traceback)"
     )
+
+
+def _writable(folder: str) -> bool:
+    return os.access(folder or ".", os.W_OK) or not os.path.isdir(folder or ".")
 
 
 def _in_options(message: str, command: Any) -> str:

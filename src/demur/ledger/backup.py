@@ -65,6 +65,8 @@ def backup_ledger(ledger: Ledger, path: str | os.PathLike[str]) -> Tip:
         )
     if not place.parent.is_dir():
         raise ValueError(f"there is no folder {place.parent}. Nothing was written.")
+    if not os.access(place.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(place))
     if os.path.lexists(place):
         raise _taken(place)
     aside = atomic_files.temporary_name(place)
