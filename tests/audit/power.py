@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
 
 from demur import gaussian_mu
 from demur.audit import AuditResult, Claim, audit_one_run, audit_scores
@@ -18,6 +20,16 @@ from demur.core.accounting.events import GaussianEvent, Pure, Repeated
 
 ALPHA = 1e-6
 DELTA = 1e-5
+_LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+
+
+def smaller_than_uniform(p_values: ArrayLike) -> bool:
+    """Whether too many p-values are below some level, at 1e-6 for all levels."""
+    values = np.asarray(p_values)
+    return any(
+        stats.binom.sf((values < u).sum() - 1, values.size, u) < 1e-6 / len(_LEVELS)
+        for u in _LEVELS
+    )
 
 
 def laplace_audit(

@@ -42,6 +42,7 @@ from tests.audit.power import (
     gaussian_claim,
     laplace_audit,
     sampled_scores,
+    smaller_than_uniform,
 )
 from tests.audit.twins import (
     SIGMA,
@@ -245,16 +246,6 @@ def batches_p(seed):
 
 
 P_VALUES = [noise_p, independence_p, shared_p, share_p, counts_p, batches_p]
-_LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-
-
-def smaller_than_uniform(values):
-    """Whether too many p-values are below some level, at 1e-6 for all levels."""
-    values = np.asarray(values)
-    return any(
-        stats.binom.sf((values < u).sum() - 1, values.size, u) < 1e-6 / len(_LEVELS)
-        for u in _LEVELS
-    )
 
 
 def test_p_values_that_are_half_as_large_are_noticed():

@@ -1,15 +1,19 @@
 """The catalogue of sabotages: patches that come off again, and that the audit finds."""
 
+import importlib
+import os
+import subprocess
 import sys
 
 import pytest
 
 from demur.core.accounting import events
+from demur.core.accounting.gdp import mu_of_pure
 from demur.ledger.rules import admission
 from demur.testing import discrete_secrets
 from demur.testing.audit_suite import Size, all_cases
 from demur.testing.sabotages import CATALOGUE, Category, found_by_audit, sabotage
-from demur.testing.sabotages.patches import Sabotage, _found
+from demur.testing.sabotages.patches import Sabotage, _found, in_children
 
 TWELVE = {
     "the clip norm times the root of 2",
@@ -95,6 +99,24 @@ def test_numbers_and_properties_can_be_sabotaged():
     with wrong.applied():
         assert discrete_secrets.LEAST == 65
     assert discrete_secrets.LEAST == 64
+
+
+@pytest.mark.slow
+def test_processes_that_are_started_inside_are_sabotaged_and_others_are_not():
+    ask = "from demur.core.accounting.gdp import mu_of_pure; print(mu_of_pure(1.0))"
+
+    def answer():
+        command = [sys.executable, "-c", ask]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    right, before = answer(), dict(os.environ)
+    with in_children("half of a pure release's mu"):
+        assert answer() == right / 2.0
+        # Modules that are searched for what spends are loaded, too.
+        importlib.import_module("demur.testing.sabotages.children.sitecustomize")
+        assert mu_of_pure(1.0) == right
+    assert dict(os.environ) == before
 
 
 @pytest.mark.deep

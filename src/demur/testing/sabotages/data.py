@@ -114,6 +114,13 @@ SABOTAGES = (
         _times(0.4),
     ),
     Sabotage(
+        "a quarter of the shift of logistic",
+        Category.SENSITIVITY,
+        "unlearning",
+        (f"{_MODELS}.logistic:Logistic.shift_bound",),
+        _times(0.25),
+    ),
+    Sabotage(
         "0.9 of how far a record moves prototypes",
         Category.SENSITIVITY,
         "convex",

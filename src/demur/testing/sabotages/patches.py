@@ -8,12 +8,14 @@ applied in a process of its own, before anything runs (`demur.testing.sabotages.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -72,6 +74,25 @@ class Sabotage:
 
     def __str__(self) -> str:
         return f"{self.category}: {self.name}"
+
+
+@contextmanager
+def in_children(name: str) -> Iterator[None]:
+    """The sabotage with this name in every Python that is started inside the block."""
+    before = {key: os.environ.get(key) for key in ("DEMUR_SABOTAGE", "PYTHONPATH")}
+    folder = str(Path(__file__).parent / "children")
+    paths = [folder, *filter(None, [before["PYTHONPATH"]])]
+    os.environ |= {"DEMUR_SABOTAGE": name, "PYTHONPATH": os.pathsep.join(paths)}
+    sys.path.insert(0, folder)  # some hand on their own path
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
 
 
 def _found(place: str) -> tuple[Any, str]:

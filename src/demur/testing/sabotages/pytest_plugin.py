@@ -2,7 +2,7 @@
 
     DEMUR_SABOTAGE="NAME" pytest -p demur.testing.sabotages.pytest_plugin tests/ledger
 
-Without the variable it does nothing.
+Processes that the tests start are sabotaged too. Without the variable it does nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from demur.testing.sabotages.catalogue import sabotage
+from demur.testing.sabotages.patches import in_children
 
 
 def pytest_configure(config: Any) -> None:
@@ -21,4 +22,5 @@ def pytest_configure(config: Any) -> None:
         return
     stack = ExitStack()
     stack.enter_context(sabotage(name).applied())
+    stack.enter_context(in_children(name))
     config.add_cleanup(stack.close)

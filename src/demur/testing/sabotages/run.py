@@ -5,7 +5,7 @@
     python -m demur.testing.sabotages --quick "NAME" ...
 
 A process of its own, because compiled programs and caches keep what they first saw;
-processes that an audit starts read its name in DEMUR_SABOTAGE and apply it too. The
+processes that an audit starts are sabotaged like it. The
 audits of the sabotaged engine come first, and the first refutation ends the run: the
 order changes how long it takes and not what is found. An audit that ends in an error
 is no refutation, although `demur audit` fails on it: it is gone on with, and told if
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from demur.audit import NoPower
 from demur.testing.audit_suite import ENGINES, Size, all_cases, lacking
 from demur.testing.sabotages.catalogue import CATALOGUE, sabotage
-from demur.testing.sabotages.patches import Sabotage
+from demur.testing.sabotages.patches import Sabotage, in_children
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def found_here(broken: Sabotage, size: Size, random_state: int = 0) -> Finding:
 
     failed = ""
     engines = sorted(ENGINES, key=lambda engine: engine != broken.engine)
-    with broken.applied():
+    with broken.applied(), in_children(broken.name):
         for engine in engines:
             if lacking(engine) is not None:
                 continue
@@ -76,7 +76,7 @@ def found_by_audit(name: str, size: Size = Size.QUICK, seed: int = 0) -> Finding
         capture_output=True,
         text=True,
         # No program that was compiled before the sabotage.
-        env=os.environ | {"DEMUR_PROGRAMS": os.devnull, "DEMUR_SABOTAGE": name},
+        env=os.environ | {"DEMUR_PROGRAMS": os.devnull},
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:

@@ -1,16 +1,12 @@
 """Local reports that Spark draws, in a process that `layouts.spark` starts.
 
-    python -m demur.testing.audit_suite.layouts.spark_run FOLDER SEED ROWS
-
-Spark draws in processes of its own. `DEMUR_SABOTAGE` in the environment names a
-sabotage, which is applied here and there.
+python -m demur.testing.audit_suite.layouts.spark_run FOLDER SEED ROWS
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,7 @@ ADAPTER = "demur.adapters.spark.local_reports"
 _NAMES = ["x", "y"]
 
 
-def session(folder: Path, sabotaged: bool) -> Any:
+def session(folder: Path) -> Any:
     """A session in this process, with nothing outside of `folder`."""
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -46,8 +42,6 @@ def session(folder: Path, sabotaged: bool) -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
     }
-    if sabotaged:
-        settings["spark.python.daemon.module"] = "demur.testing.sabotages.spark_daemon"
     sql = import_module("pyspark.sql")
     builder = sql.SparkSession.builder.master("local[2]").appName("demur audit")
     for key, value in settings.items():
@@ -62,9 +56,9 @@ def _values(df: Any) -> dict[str, Any]:
     return {name: rows.column(name).to_numpy() for name in [*_NAMES, "part"]}
 
 
-def main(folder: Path, seed: int, rows: int, sabotaged: bool) -> None:
+def main(folder: Path, seed: int, rows: int) -> None:
     """The same reports twice, and those of another payment."""
-    spark = session(folder, sabotaged)
+    spark = session(folder)
     zeros = {name: pa.array(np.zeros(rows)) for name in _NAMES}
     table = pa.table({"id": pa.array(np.arange(rows)), **zeros})
     # Kept, so that each draw sees the partitions of the one before.
@@ -85,11 +79,4 @@ def main(folder: Path, seed: int, rows: int, sabotaged: bool) -> None:
 
 
 if __name__ == "__main__":
-    broken = os.environ.get("DEMUR_SABOTAGE")
-    error: Any = nullcontext()
-    if broken is not None:
-        catalogue = import_module("demur.testing.sabotages.catalogue")
-        error = catalogue.sabotage(broken).applied()
-    with error:
-        seed, rows = (int(word) for word in sys.argv[2:])
-        main(Path(sys.argv[1]), seed, rows, broken is not None)
+    main(Path(sys.argv[1]), *(int(word) for word in sys.argv[2:]))

@@ -3,15 +3,12 @@
     python -m demur.testing.audit_suite.layouts.training_run FOLDER LAYOUT ...
 
 Behind the layout come seed, steps, a port of this machine and the number of this
-process. The first process writes what the run gave. `DEMUR_SABOTAGE` in the environment
-names a sabotage: an error that is put into one process does not reach those it starts.
+process. The first process writes what the run gave.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -137,10 +134,4 @@ def main(folder: Path, name: str, seed: int, steps: int, port: int, own: int) ->
 
 
 if __name__ == "__main__":
-    broken = os.environ.get("DEMUR_SABOTAGE")
-    error: Any = nullcontext()
-    if broken is not None:
-        catalogue = import_module("demur.testing.sabotages.catalogue")
-        error = catalogue.sabotage(broken).applied()
-    with error:
-        main(Path(sys.argv[1]), sys.argv[2], *(int(word) for word in sys.argv[3:]))
+    main(Path(sys.argv[1]), sys.argv[2], *(int(word) for word in sys.argv[3:]))

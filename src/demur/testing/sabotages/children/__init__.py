@@ -1,0 +1,1 @@
+"""What reaches the processes that a sabotaged one starts."""
