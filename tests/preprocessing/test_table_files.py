@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 from demur.convex import BallPrototypeClassifier, ParquetRows
 from demur.convex.rows.arrow import matrix_of
@@ -246,6 +247,27 @@ def test_a_subtree_of_a_disk_knows_links_too(part):
     for filesystem, path in ((below, "rows"), (fsspec.filesystem("file"), part.parent)):
         with pytest.raises(ValueError, match="named twice"):
             table_files(path, filesystem)
+
+
+def test_a_disk_behind_other_file_systems_knows_links_too(part, monkeypatch):
+    """The attack: fsspec's own wrappers, and relative paths, hide that it is a disk."""
+    hard_link(part)
+    base, disk = str(part.parent.parent), fsspec.filesystem("file")
+    kept = {"target_protocol": "file", "cache_storage": base + "/cache"}
+    for filesystem, path in (
+        (DirFileSystem(base, disk), "rows"),
+        (DirFileSystem("rows", DirFileSystem(base, disk)), ""),
+        (fsspec.filesystem("simplecache", **kept), str(part.parent)),
+        (fsspec.filesystem("filecache", **kept), str(part.parent)),
+        (disk, f"file://{part.parent}"),
+    ):
+        with pytest.raises(ValueError, match="named twice"):
+            table_files(path, filesystem)
+    monkeypatch.chdir(part.parent)
+    with pytest.raises(ValueError, match="named twice"):
+        table_files(["part.parquet", "again.parquet"], disk)
+    (file,) = table_files("part.parquet", disk)
+    assert file.local == part and file.own_schema().names
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _PARQUET = (".parquet", ".pq")
 _BUFFER = 2**16  # bytes for each column; without it a whole column chunk is fetched
 _FAR_BUFFER = 2**20  # where every read is a request
+_CACHES = {"blockcache", "cached", "filecache", "simplecache"}  # in front of another
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
@@ -253,10 +254,19 @@ def _local_path(filesystem: Any, path: str) -> Path | None:
     if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
         below = filesystem.base_path.rstrip("/") + "/" + path.lstrip("/")
         return _local_path(filesystem.base_fs, below)
-    handler = getattr(filesystem, "handler", None)
-    protocol = getattr(getattr(handler, "fs", None), "protocol", ())
-    if "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol)):
-        return Path("/" + path.lstrip("/"))
+    return _fsspec_path(getattr(getattr(filesystem, "handler", None), "fs", None), path)
+
+
+def _fsspec_path(filesystem: Any, path: str) -> Path | None:
+    """`_local_path` for one of fsspec's, and for one that passes on to a local one."""
+    given = getattr(filesystem, "protocol", ())
+    protocols = {given} if isinstance(given, str) else set(given)
+    if "file" in protocols:
+        return Path(os.path.abspath(filesystem._strip_protocol(path)))
+    if "dir" in protocols:
+        return _fsspec_path(filesystem.fs, filesystem._join(path))
+    if protocols & _CACHES:
+        return _fsspec_path(filesystem.fs, filesystem._strip_protocol(path))
     return None
 
 
