@@ -177,3 +177,22 @@ def test_loss_and_parameters_come_apart_or_together():
             kit.make_data(),
             optimizer=kit.SGD,
         )
+
+
+def test_a_plan_that_was_not_made_and_a_torch_module_without_its_loss_are_named():
+    """As somebody does who comes from torch: what to call stands in the error."""
+    given = (kit.loss, kit.make_params(), kit.make_data())
+    unmade = dp_sgd(iterations=2, sampling_prob=0.5, l2_clip_norm=1.0, normalize_by=2.0)
+    with pytest.raises(
+        TypeError, match=r"was made; .* \.calibrate\(ledger\)\.make\(\)"
+    ):
+        fit(unmade, *given, optimizer=kit.SGD)
+    with pytest.raises(TypeError, match=r"a plan that was made; got str\. Nothing was"):
+        fit("dp-sgd", *given, optimizer=kit.SGD)
+
+    class Module:
+        def state_dict(self):
+            return {}
+
+    with pytest.raises(TypeError, match=r"PrivateModule\(module, loss\)"):
+        fit(kit.make_plan(), Module(), kit.make_data(), optimizer=kit.SGD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +17,7 @@ from demur.training.batches.user_selection import base_of
 from demur.training.clipping.types import ClippedGrad, PyTree
 from demur.training.devices.caller_settings import compiles
 from demur.training.devices.shardings import own_parts
+from demur.training.finetuning.parts import Trainable
 from demur.training.plans.plan import DPExecutionPlan
 
 _TREES = {
@@ -45,6 +47,36 @@ def check_called_plainly() -> None:
             "fit compiles its steps before it pays, and jax.disable_jit() is on: call"
             " fit without it. Nothing was spent."
         )
+
+
+def problem(
+    plan: DPExecutionPlan,
+    loss_fn: Callable[..., Any] | Trainable | None,
+    params: PyTree,
+    data: Any,
+) -> tuple[Callable[..., Any] | None, PyTree, Any]:
+    """Loss, parameters and data, where the first two may come as one; for a plan."""
+    if not hasattr(plan, "gradient"):
+        what = f"plan must be a plan that was made; got {type(plan).__name__}."
+        made = " Call its .make(), or .calibrate(ledger).make()."
+        raise TypeError(
+            f"{what}{made if hasattr(plan, 'make') else ''} Nothing was spent."
+        )
+    if isinstance(loss_fn, Trainable):
+        if params is not None and data is not None:
+            raise TypeError(
+                f"a {type(loss_fn).__name__} has its parameters with it: call"
+                " fit(plan, it, data, ...). Nothing was spent."
+            )
+        data = params if data is None else data
+        params, loss_fn = loss_fn.params, loss_fn.loss
+    if params is None or data is None:
+        torch = f" With torch, {_TREES['torch']}."
+        raise TypeError(
+            "fit takes a plan, a loss, parameters and data; one of them is missing."
+            f"{torch if hasattr(loss_fn, 'state_dict') else ''} Nothing was spent."
+        )
+    return loss_fn, params, data
 
 
 def check_params(params: PyTree) -> None:

@@ -48,6 +48,7 @@ from demur.training.run.arguments import (
     check_count,
     check_optimizer,
     check_params,
+    problem,
 )
 from demur.training.run.charges import PaymentTerms
 from demur.training.run.checkpoints import orbax_files
@@ -130,7 +131,7 @@ def fit(
       `Seeded` source.
     """
     memory_dumps.switch_off()
-    loss_fn, params, data = _problem(loss_fn, params, data)
+    loss_fn, params, data = problem(plan, loss_fn, params, data)
     mesh = resources.mesh
     group = Processes(mesh)
     placement = Placement(mesh, resources.shard_parameters, resources.batch_axes)
@@ -342,26 +343,6 @@ def check_fit(
     clipped = _gradient(plan, loss_fn, resources, _DEFAULT_REPORTING)
     _check(plan, examples, average)
     check_loss(clipped, params, examples, resources.check_loss)
-
-
-def _problem(
-    loss_fn: Callable[..., Any] | Trainable | None, params: PyTree, data: Any
-) -> tuple[Callable[..., Any] | None, PyTree, Any]:
-    """Loss, parameters and data, where the first two may come as one."""
-    if isinstance(loss_fn, Trainable):
-        if params is not None and data is not None:
-            raise TypeError(
-                f"a {type(loss_fn).__name__} has its parameters with it: call"
-                " fit(plan, it, data, ...). Nothing was spent."
-            )
-        data = params if data is None else data
-        params, loss_fn = loss_fn.params, loss_fn.loss
-    if params is None or data is None:
-        raise TypeError(
-            "fit takes a plan, a loss, parameters and data; one of them is missing."
-            " Nothing was spent."
-        )
-    return loss_fn, params, data
 
 
 def _gradient(
