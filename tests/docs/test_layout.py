@@ -4,6 +4,8 @@ Nothing is beyond the edge, cut off by paper, pale, missing, or drawn over other
 Each check also meets a page that was spoilt on purpose, and must find the fault.
 """
 
+import time
+
 import pytest
 
 from tests.docs.blocks import ROOT
@@ -82,6 +84,46 @@ def test_every_page_is_sound(browser, tmp_path):
     }
     assert len(found) > 50
     assert {page: wrong for page, wrong in found.items() if wrong} == {}
+
+
+def waited_for(browser, expression):
+    """The value of an expression, once it is no longer empty."""
+    for _ in range(200):
+        value = browser.evaluate(expression)
+        if value:
+            return value
+        time.sleep(0.02)
+    return value
+
+
+def found_by_search(browser, page, words):
+    """The titles that the search of a page from disk finds."""
+    browser.open(page, width=1280)
+    browser.evaluate("document.querySelector('.md-search__input').focus()")
+    browser.call("Input.insertText", text=words)
+    titles = "[...document.querySelectorAll('.md-search-result h1')]"
+    return waited_for(browser, f"{titles}.map(e => e.innerText)")
+
+
+def test_search_works_from_disk(browser, sample):
+    assert "Add a mechanism" in found_by_search(
+        browser, sample / "howto" / "add_a_mechanism.html", "randomised response"
+    )
+    page = (sample / "index.html").read_text()
+    twin = sample / "twin.html"
+    twin.write_text(page.replace("file_worker.js", "nowhere.js"))
+    assert found_by_search(browser, twin, "randomised response") == []
+
+
+def test_light_and_dark_can_be_switched(browser, sample):
+    browser.open(sample / "index.html", width=1280)
+    scheme = "document.body.dataset.mdColorScheme"
+    shown = "[...document.querySelectorAll('label.md-header__button[title*=witch]')]"
+    seen = []
+    for _ in range(3):
+        seen.append(browser.evaluate(scheme))
+        browser.evaluate(f"{shown}.find(e => e.checkVisibility()).click()")
+    assert set(seen) == {"default", "slate"}
 
 
 def drawing_faults(browser, path, *, folder):
