@@ -102,7 +102,7 @@ def options_of(name: str, port: int, own: int) -> dict[str, Any]:
     """The layout in the words of `Resources`, and data, parameters or plan with it."""
     count = LAYOUTS[name].processes
     if count > 1:
-        mesh = start(f"127.0.0.1:{port}", count, own)
+        mesh = start(f"127.0.0.1:{port}", count, own, join_s=600)
         return {"mesh": mesh, "data": partial(_own_part, own=own, count=count)}
     devices = np.array(_JAX.devices())
     mesh = _JAX.sharding.Mesh(devices, ("data",))
