@@ -199,6 +199,12 @@ def test_a_hugging_face_dataset_is_its_table():
     assert set(as_data(Split(), columns=["y"]).columns) == {"y"}
 
 
+class Transformed(Split):
+    """`set_transform`: rows are made when they are read, by code of the caller's."""
+
+    format = {"type": "custom"}
+
+
 class Stream:
     column_names = ("x",)
 
@@ -211,6 +217,7 @@ class Stream:
     [
         ({"train": Split(), "test": Split()}, r"pass dataset\['train'\]"),
         (Stream(), "from_batches"),
+        (Transformed(), r"pass dataset.map\("),
         (Loader(Examples(), collate=print), "collate_fn of its own"),
         (Loader(iter([])), "iterable dataset"),
         (Examples(ragged=True), "pad texts to a public length"),
@@ -229,3 +236,53 @@ def test_the_datasets_of_torch_itself():
     part = torch.utils.data.Subset(whole, [5, 0])
     (x,) = as_data(torch.utils.data.DataLoader(part, batch_size=2)).columns
     assert x.tolist() == [[5.0], [0.0]]
+
+
+@pytest.mark.slow
+def test_rows_that_a_torch_sampler_leaves_out_are_not_trained_on():
+    """Samplers were passed over: who was held out would have been in the model."""
+    torch = pytest.importorskip("torch", reason="machine: torch is an extra")
+    data = torch.utils.data
+    rows = data.TensorDataset(torch.arange(6.0).reshape(6, 1))
+    for sampler in (
+        data.SubsetRandomSampler([0, 1]),
+        data.WeightedRandomSampler([1.0] * 6, 9),
+    ):
+        with pytest.raises(TypeError, match=r"Subset\(dataset, indices\)"):
+            as_data(data.DataLoader(rows, sampler=sampler))
+    (x,) = from_batches(data.DataLoader(rows, sampler=data.SubsetRandomSampler([0, 1])))
+    assert sorted(x.ravel().tolist()) == [0.0, 1.0]
+    for twice in (sampler, data.RandomSampler(rows, replacement=True)):
+        with pytest.raises(ValueError, match="drawn with replacement"):
+            from_batches(data.DataLoader(rows, sampler=twice))
+    assert len(as_data(data.DataLoader(rows, batch_size=2, shuffle=True))) == 6
+
+
+@pytest.mark.slow
+def test_what_numpy_cannot_read_of_torch_is_told():
+    torch = pytest.importorskip("torch", reason="machine: torch is an extra")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([{"x": torch.ones(3)}] * 4)
+
+        def __len__(self):
+            return 4
+
+    class Short(torch.utils.data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, i):
+            return [1.0, 2.0][i]
+
+    for given, words in (
+        ({"x": torch.ones(2, requires_grad=True)}, r"detach\(\).float\(\)"),
+        ({"x": torch.ones(2, dtype=torch.bfloat16)}, r"detach\(\).float\(\)"),
+        (Stream(), "is an iterable dataset"),
+        (torch.utils.data.DataLoader(Stream()), r"from_batches\(loader\)"),
+        (Short(), "says that it has 5 rows"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            as_data(given)
+    assert len(from_batches(torch.utils.data.DataLoader(Stream()))["x"]) == 4

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from demur.core import validate
 from demur.core.validate import shorten
 from demur.preprocessing.table_files import read_whole, table_files
-from demur.training.datasets import rows_of
+from demur.training.datasets import as_array, rows_of
 
 _CHUNK = 2**24  # bytes hashed at a time, so that a memory map stays on disk
 _PARQUET = (".parquet", ".pq")
@@ -147,7 +147,8 @@ def as_data(
     `s3://...` are read whole; `filesystem` is one of pyarrow.fs or fsspec, for paths in
     it. A file that is named twice is refused, as its rows would count twice. A
     Hugging Face dataset is the table it holds; of a torch dataset (or the one of a
-    DataLoader) every example is read, once. Batches are put together by `from_batches`.
+    DataLoader) every example is read, once, so that what it draws (an augmentation) is
+    drawn once. Batches are put together by `from_batches`.
 
     >>> rows = as_data({"x": np.eye(3), "y": np.arange(3)})
     >>> rows.take(np.array([2, -1]))["x"].tolist()
@@ -198,7 +199,7 @@ def _check_rows(data: Any) -> None:
 
 def _array(value: Any) -> NDArray[Any]:
     # Memory maps stay what they are: only the rows of a batch are read.
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    array = value if isinstance(value, np.ndarray) else as_array(value)
     if np.ma.is_masked(array):
         raise ValueError(
             "data must hold no masked entries, as what a mask hides would be trained"

@@ -14,6 +14,10 @@ import numpy as np
 
 from demur.core.validate import shorten
 
+_SAMPLERS = {
+    "sampler": ("RandomSampler", "SequentialSampler", "NoneType"),
+    "batch_sampler": ("BatchSampler", "NoneType"),
+}
 _PLAIN = (np.ndarray, list, tuple, Mapping, str, bytes)
 
 
@@ -26,6 +30,11 @@ def rows_of(data: Any) -> Any:
                 " which is read in its own order: collect its batches by"
                 " from_batches(dataset.with_format('numpy').iter(1000))"
             )
+        if (getattr(data, "format", None) or {}).get("type") == "custom":
+            raise TypeError(
+                "data has a transform that makes its rows when they are read, and a"
+                " plan reads them once: pass dataset.map(...), whose rows are made"
+            )
         return data.with_format("arrow")[:]
     if isinstance(data, Mapping) and any(map(_is_hugging_face, data.values())):
         raise TypeError(
@@ -34,8 +43,13 @@ def rows_of(data: Any) -> Any:
         )
     if _is_loader(data):
         return rows_of(_behind(data))
+    if _is_iterable_dataset(data):
+        raise TypeError(
+            "data is an iterable dataset, which is read in its own order: pass"
+            " from_batches(DataLoader(dataset, batch_size=1000))"
+        )
     if _is_map_style(data):
-        return _stacked([data[i] for i in range(len(data))])
+        return _stacked(_examples(data))
     return data
 
 
@@ -48,11 +62,28 @@ def from_batches(batches: Iterable[Any]) -> Any:
     >>> from_batches(two)["x"].shape
     (4, 3)
     """
-    parts = [jax.tree.map(np.asarray, batch) for batch in batches]
+    if getattr(getattr(batches, "sampler", None), "replacement", False):
+        raise ValueError(
+            "batches are drawn with replacement, so that a row would come several"
+            " times, and count as several: take the rows themselves, in any order"
+        )
+    parts = [jax.tree.map(as_array, batch) for batch in batches]
     if not parts:
         raise ValueError("batches must hold at least one batch; got none")
     _check_alike(parts, lambda leaf: leaf.shape[1:], "batches")
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def as_array(value: Any) -> Any:
+    """An array of what numpy can read; what it cannot is told in words."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"data must be arrays of numbers; got a {type(value).__name__} that NumPy"
+            f" cannot read ({str(error).rstrip('.')}). Of a torch tensor that is"
+            " tensor.detach().float()"
+        ) from error
 
 
 def _is_hugging_face(data: Any) -> bool:
@@ -71,11 +102,37 @@ def _behind(loader: Any) -> Any:
             "data is a DataLoader with a collate_fn of its own, by which examples"
             " become rows: pass from_batches(loader)"
         )
-    if not hasattr(loader.dataset, "__getitem__"):
+    dataset = loader.dataset
+    if _is_iterable_dataset(dataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             "data is a DataLoader of an iterable dataset: pass from_batches(loader)"
         )
-    return loader.dataset
+    # A sampler may leave rows out: they would be trained on all the same.
+    for name, known in _SAMPLERS.items():
+        sampler = type(getattr(loader, name, None)).__name__
+        if sampler not in known:
+            raise TypeError(
+                f"data is a DataLoader with a {sampler}, and a plan draws its batches"
+                " itself, from all rows: pass torch.utils.data.Subset(dataset,"
+                " indices) of the rows to train on"
+            )
+    return dataset
+
+
+def _is_iterable_dataset(data: Any) -> bool:
+    """A torch IterableDataset, which inherits a `__getitem__` that fails."""
+    return any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__)
+
+
+def _examples(data: Any) -> list[Any]:
+    size = len(data)
+    try:
+        return [data[i] for i in range(size)]
+    except IndexError as error:
+        raise ValueError(
+            f"data says that it has {size} rows, and has no row for one of their"
+            " numbers"
+        ) from error
 
 
 def _is_map_style(data: Any) -> bool:
@@ -91,7 +148,7 @@ def _is_map_style(data: Any) -> bool:
 def _stacked(rows: list[Any]) -> Any:
     if not rows:
         raise ValueError("data must hold at least one example; the dataset is empty")
-    examples = [jax.tree.map(np.asarray, row) for row in rows]
+    examples = [jax.tree.map(as_array, row) for row in rows]
     _check_alike(examples, np.shape, "examples")
     return jax.tree.map(lambda *leaves: np.stack(leaves), *examples)
 
